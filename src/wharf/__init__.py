@@ -1,0 +1,1 @@
+"""Wharf: runs a team's machines, guards its services, hosts its code."""

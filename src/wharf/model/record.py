@@ -1,0 +1,32 @@
+"""The base of every record: frozen, compact, with the wire's names.
+
+A record is a value: it is never changed in place. Attributes carry Python names, the wire carries the reference's
+(`job_id` <-> `JobID`), and both forms are told apart only here. Records hold no cycles, so the collector need not
+look at them (a million of them would cost it seconds).
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+# Words that the wire writes in capitals or in a spelling of its own.
+SPELLINGS: Final[Mapping[str, str]] = {
+    "acl": "ACL", "cidr": "CIDR", "cni": "CNI", "cpu": "CPU", "csi": "CSI", "dns": "DNS", "grpc": "GRPC", "http": "HTTP",
+    "id": "ID", "ids": "IDs", "ip": "IP", "jwks": "JWKS", "jwt": "JWT", "mb": "MB", "numa": "NUMA", "oidc": "OIDC",
+    "tls": "TLS", "ttl": "TTL", "ui": "UI", "url": "URL", "iops": "IOPS", "mbits": "MBits", "selinux": "SELinux",
+    "tg": "TG",
+}  # fmt: skip
+
+
+def wire_name(attribute: str) -> str:
+    """The wire's name of an attribute: `memory_max_mb` -> `MemoryMaxMB`, `job_id` -> `JobID`."""
+    return "".join(SPELLINGS.get(word, word.capitalize()) for word in attribute.split("_"))
+
+
+class Record(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename=wire_name):
+    """A value with the wire's names. Every field is written, also when empty: readers of the wire rely on it."""
+
+
+class SparseRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename=wire_name):
+    """A value that drops its empty fields on the wire, as allocations, evaluations, networks and ports do."""
