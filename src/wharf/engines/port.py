@@ -1,0 +1,207 @@
+"""The port to the log: what an engine is asked, what it answers, and what every engine promises.
+
+Promises, held by one contract suite for all engines:
+
+1. A write that was answered `Committed` is durable; it is in the log once, whole, at the index told.
+2. A write with a condition that does not hold changes nothing and is answered `Conflict` with the keys that moved on.
+3. A write that does not fit the bounds, or reaches a log that takes no writes, changes nothing: `Refused`.
+4. Whenever the engine cannot tell, it says `Unknown`: the write happened once or not at all, and `find` tells later.
+5. The feed gives every batch once, whole, in order of index, beginning after the index asked for; if it cannot (the
+   log was compacted, or began a new epoch), it raises `Behind` and the follower loads again.
+6. `barrier` answers an index not smaller than that of any write acknowledged before the call, by whatever member.
+
+Records are bytes here: what they mean is no concern of an engine.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from wharf.model.changes import Cause, Condition
+
+FIRST_INDEX: Final = 1
+"""The index of the batch that founds a cluster."""
+
+
+class Change(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The record's bytes take the place under (table, key); None: the place becomes empty."""
+
+    table: str
+    key: str
+    data: bytes | None
+
+
+class LogWrite(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A write as the log takes it. At most one change a key. `lease`: the puts vanish when that lease ends."""
+
+    id: str
+    kind: str
+    cause: Cause
+    conditions: Sequence[Condition]
+    changes: Sequence[Change]
+    lease: int = 0
+
+
+class Batch(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """One entry of the log. `id` is the id of its write."""
+
+    index: int
+    id: str
+    kind: str
+    cause: Cause
+    changes: Sequence[Change]
+
+
+class Row(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """One record as it stands, with its version: the index of the batch that wrote it last."""
+
+    table: str
+    key: str
+    version: int
+    data: bytes
+
+
+class Committed(msgspec.Struct, frozen=True, gc=False, tag=True):
+    index: int
+
+
+class Conflict(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """Conditions that did not hold, as (table, key)."""
+
+    keys: Sequence[tuple[str, str]]
+
+
+class Refused(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """The log cannot take this write, whole or in part, and says why in a sentence."""
+
+    why: str
+
+
+class Unknown(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """The reply was lost: the write may have happened. Pass a barrier, then ask `find`."""
+
+    why: str
+
+
+Outcome = Committed | Conflict | Refused | Unknown
+
+
+class Bounds(msgspec.Struct, frozen=True, gc=False):
+    """What fits in one write, after the engine's own keys are taken off."""
+
+    changes: int = 1_000
+    conditions: int = 1_000
+    bytes: int = 16_000_000
+
+
+class Behind(Exception):
+    """The feed cannot go on from where the follower stands; it must load the state again."""
+
+
+class Unavailable(Exception):
+    """The log cannot be reached just now. The message says which log and why."""
+
+
+class Health(msgspec.Struct, frozen=True, gc=False):
+    """How the log is doing, for people and for `agent/health`."""
+
+    writable: bool
+    why: str = ""
+    size_bytes: int = 0
+    quota_bytes: int = 0
+
+
+class Standing(msgspec.Struct, frozen=True, gc=False):
+    """Where a full read stands: its index, the last-change index of every table, and the epoch of the log.
+
+    An epoch ends when the log is replaced beneath us by an older copy of itself.
+    """
+
+    index: int
+    last_changes: dict[str, int]
+    epoch: int = 0
+
+
+class Load(Protocol):
+    """A full read at one index: first every row, in slices, then the standing."""
+
+    def slices(self) -> AsyncIterator[Sequence[Row]]: ...
+
+    async def standing(self) -> Standing:
+        """Valid after the last slice."""
+        ...
+
+
+class Lease(Protocol):
+    """A promise to be alive. What was written with `id` vanishes when the promise is broken."""
+
+    id: int
+
+    def valid_until_s(self) -> float:
+        """On this world's monotonic clock: before this instant the lease has surely not run out."""
+        ...
+
+    async def revoke(self) -> None:
+        """Give it up now; what hangs on it vanishes at once."""
+        ...
+
+
+class Engine(Protocol):
+    """One process's door to the log."""
+
+    bounds: Bounds
+    single_server: bool
+    """True when only one server can ever use this log: it is leader as soon as it says so."""
+
+    async def open(self) -> None:
+        """Reach the log, or raise `Unavailable` with a sentence. An empty log is founded by its first write."""
+        ...
+
+    async def close(self) -> None: ...
+
+    def load(self) -> Load: ...
+
+    def follow(self, after: int) -> AsyncIterator[Batch]:
+        """Every batch with a greater index, for ever. Raises `Behind`, or `Unavailable` when contact is lost."""
+        ...
+
+    async def commit(self, write: LogWrite) -> Outcome: ...
+
+    async def find(self, write_id: str, *, since: int) -> int | None:
+        """The index at which the write was committed, looking back as far as `since`; None: it was not.
+
+        Raises `Behind` when the log no longer reaches back to `since`.
+        """
+        ...
+
+    async def barrier(self) -> int: ...
+
+    async def grant(self, ttl_s: float) -> Lease: ...
+
+    async def compact(self, before: int) -> None:
+        """The feed need no longer reach back before this index."""
+        ...
+
+    async def health(self) -> Health: ...
+
+    def last_contact_s(self) -> float | None:
+        """When, on the monotonic clock, the log last proved that it is there; None: never yet."""
+        ...
+
+
+def refusal_of(write: LogWrite, bounds: Bounds) -> str | None:
+    """Why this write fits no log with these bounds, in a sentence; None when it fits."""
+    if not write.changes:
+        return "a write without changes: there is nothing to commit"
+    if len(write.changes) > bounds.changes:
+        return f"the write has {len(write.changes)} changes; this log takes {bounds.changes} in one batch"
+    if len(write.conditions) > bounds.conditions:
+        return f"the write has {len(write.conditions)} conditions; this log takes {bounds.conditions} in one batch"
+    size = sum(len(change.data) for change in write.changes if change.data is not None)
+    if size > bounds.bytes:
+        return f"the write has {size} bytes; this log takes {bounds.bytes} in one batch"
+    places = {(change.table, change.key) for change in write.changes}
+    if len(places) < len(write.changes):
+        return "the write changes one key twice"
+    return None
