@@ -14,52 +14,33 @@ Records are bytes here: what they mean is no concern of an engine.
 """
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 
-from wharf.model.changes import Cause, Condition
+from wharf.model.log import FIRST_INDEX, Batch, Change, LogWrite, Row, Standing
 
-FIRST_INDEX: Final = 1
-"""The index of the batch that founds a cluster."""
-
-
-class Change(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The record's bytes take the place under (table, key); None: the place becomes empty."""
-
-    table: str
-    key: str
-    data: bytes | None
-
-
-class LogWrite(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A write as the log takes it. At most one change a key. `lease`: the puts vanish when that lease ends."""
-
-    id: str
-    kind: str
-    cause: Cause
-    conditions: Sequence[Condition]
-    changes: Sequence[Change]
-    lease: int = 0
-
-
-class Batch(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One entry of the log. `id` is the id of its write."""
-
-    index: int
-    id: str
-    kind: str
-    cause: Cause
-    changes: Sequence[Change]
-
-
-class Row(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One record as it stands, with its version: the index of the batch that wrote it last."""
-
-    table: str
-    key: str
-    version: int
-    data: bytes
+__all__ = [
+    "FIRST_INDEX",
+    "Batch",
+    "Behind",
+    "Bounds",
+    "Change",
+    "Committed",
+    "Conflict",
+    "Engine",
+    "Health",
+    "Lease",
+    "Load",
+    "LogWrite",
+    "Outcome",
+    "Refused",
+    "Row",
+    "Standing",
+    "Unavailable",
+    "Unknown",
+    "refusal_of",
+]
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -110,17 +91,6 @@ class Health(msgspec.Struct, frozen=True, gc=False):
     why: str = ""
     size_bytes: int = 0
     quota_bytes: int = 0
-
-
-class Standing(msgspec.Struct, frozen=True, gc=False):
-    """Where a full read stands: its index, the last-change index of every table, and the epoch of the log.
-
-    An epoch ends when the log is replaced beneath us by an older copy of itself.
-    """
-
-    index: int
-    last_changes: dict[str, int]
-    epoch: int = 0
 
 
 class Load(Protocol):

@@ -1,0 +1,108 @@
+"""How a table is declared: its record, its key, its indexes, its order. Adding a table is one declaration.
+
+A declaration says nothing of rows; the replica keeps those (`rows`).
+"""
+
+import enum
+from collections.abc import Callable, Hashable, Mapping
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from wharf.model.changes import Drop, Put, join_key
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class Order(enum.Enum):
+    """The order in which a table is listed."""
+
+    KEY = "key"
+    CREATED = "created"  # by CreateIndex, then key
+
+
+class Index(Generic[R]):
+    """A secondary index: the records that agree in some attributes. Its value is the attribute, or a tuple of several.
+
+    A record whose last attribute is empty is left out: nobody asks for the allocations of no deployment.
+    """
+
+    __slots__ = ("attributes", "name", "table", "value_of")
+
+    def __init__(self, name: str, *attributes: str) -> None:
+        self.name = name
+        self.attributes = attributes
+        self.value_of: Callable[[R], Hashable] = attrgetter(*attributes)
+        self.table = ""  # Told by the table that declares it.
+
+    def __repr__(self) -> str:
+        return f"Index({self.table}.{self.name})"
+
+
+class Table(Generic[R]):
+    """One kind of record and how it is kept.
+
+    `stamped`: index fields that may hold THIS; a dotted path reaches into a field's record or list of records.
+    `interned`: fields whose texts recur in many records, kept once.
+    `shared`: fields whose whole value recurs (resources of one group's placements), decoded once and shared.
+    `upgrades`: for each older format of the record, what turns its plain form into the next newer one.
+    """
+
+    __slots__ = (
+        "indexes", "interned", "key_attributes", "key_of", "name", "order", "record", "shared", "stamped", "upgrades",
+        "version",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        record: type[R],
+        *,
+        key: tuple[str, ...],
+        indexes: tuple[Index[R], ...] = (),
+        order: Order = Order.KEY,
+        stamped: tuple[str, ...] = ("create_index",),
+        interned: tuple[str, ...] = (),
+        shared: Mapping[str, Any] | None = None,
+        version: int = 1,
+        upgrades: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] | None = None,
+    ) -> None:
+        self.name = name
+        self.record = record
+        self.key_attributes = key
+        self.key_of = _key_reader(key)
+        self.indexes = indexes
+        self.order = order
+        self.stamped = stamped
+        self.interned = interned
+        self.shared = dict(shared or {})
+        self.version = version
+        self.upgrades = dict(upgrades or {})
+        for index in indexes:
+            index.table = name
+        missing = [a for a in self._attributes_named() if a not in record.__struct_fields__]
+        assert not missing, f"table {name} names attributes that {record.__name__} does not have: {missing}"
+
+    def _attributes_named(self) -> list[str]:
+        named = [*self.key_attributes, *(path.partition(".")[0] for path in self.stamped), *self.interned, *self.shared]
+        named += [attribute for index in self.indexes for attribute in index.attributes]
+        return [*named, "create_index", "modify_index"]
+
+    def put(self, record: R) -> Put:
+        """The change that stores this record."""
+        return Put(self.name, self.key_of(record), record)
+
+    def drop(self, *key: str) -> Drop:
+        """The change that removes the record under this key."""
+        return Drop(self.name, join_key(*key))
+
+    def __repr__(self) -> str:
+        return f"Table({self.name})"
+
+
+def _key_reader(attributes: tuple[str, ...]) -> Callable[[Any], str]:
+    if len(attributes) == 1:
+        return attrgetter(attributes[0])
+    read = attrgetter(*attributes)
+    return lambda record: join_key(*(str(part) for part in read(record)))
