@@ -1,0 +1,196 @@
+"""Allocations: one group of a job put on one node, what is wanted of it and what its node says of it.
+
+The record is kept small, because a million of them lie in memory: it names its job's version instead of holding the
+job, and shares its resources and metrics with its siblings. It never decides whether it should run.
+"""
+
+import datetime
+import enum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from wharf.model.allocated_resources import AllocatedResources
+from wharf.model.metric import AllocMetric
+from wharf.model.record import Record, SparseRecord
+from wharf.model.task_state import TaskState
+
+# Decoded apart, through a cache, so that siblings share one object: a replica turns these bytes into the struct that
+# the type names. Whoever else decodes an allocation calls `allocation_sharing` (or leaves the bytes alone).
+if TYPE_CHECKING:
+    SharedResources = AllocatedResources | None
+    SharedMetrics = AllocMetric | None
+else:
+    SharedResources = msgspec.Raw
+    SharedMetrics = msgspec.Raw
+
+
+class DesiredStatus(enum.StrEnum):
+    RUN = "run"
+    STOP = "stop"
+    EVICT = "evict"
+
+
+class ClientStatus(enum.StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETE = "complete"
+    FAILED = "failed"
+    LOST = "lost"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in (ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST)
+
+
+class RescheduleOutcome(enum.StrEnum):
+    NONE = ""
+    OK = "ok"
+    NO_PLACEMENT = "no placement"
+
+
+class DesiredTransition(Record):
+    """Marks that ask the scheduler to move an allocation. Null is "never said", unlike false."""
+
+    migrate: bool | None = None
+    reschedule: bool | None = None
+    force_reschedule: bool | None = None
+    no_shutdown_delay: bool | None = None
+    migrate_disable_placement: bool | None = None
+
+
+class AllocationState(Record):
+    """A client status that servers gave while the node was out of contact."""
+
+    field: int = 0  # 0: the client status; there is no other.
+    value: str = ""
+    time: datetime.datetime | None = None
+
+
+class AllocDeploymentStatus(Record):
+    """An allocation's part in its deployment. Health is null until the node or a person decides it."""
+
+    healthy: bool | None = None
+    timestamp: datetime.datetime | None = None
+    canary: bool = False
+    modify_index: int = 0
+
+
+class RescheduleEvent(Record):
+    reschedule_time: int = 0  # ns since the epoch
+    prev_alloc_id: str = ""
+    prev_node_id: str = ""
+    delay: int = 0  # ns
+
+
+class RescheduleTracker(Record):
+    """The chain of replacements that led to an allocation."""
+
+    events: tuple[RescheduleEvent, ...] | None = None
+    last_reschedule: RescheduleOutcome = RescheduleOutcome.NONE
+
+
+class NetworkDNS(Record):
+    servers: tuple[str, ...] | None = None
+    searches: tuple[str, ...] | None = None
+    options: tuple[str, ...] | None = None
+
+
+class NetworkStatus(Record):
+    """The addresses inside the allocation's network namespace, empty with the host's network."""
+
+    interface_name: str = ""
+    address: str = ""
+    address_ipv6: str = msgspec.field(name="AddressIPv6", default="")
+    dns: NetworkDNS | None = None
+
+
+class Allocation(SparseRecord):
+    """One group on one node. What is dropped on the wire when empty has the wire's zero as its default here."""
+
+    id: str
+    namespace: str = ""
+    eval_id: str = ""
+    name: str = ""
+    node_id: str = ""
+    node_name: str = ""
+    job_id: str = ""
+    job_version: int = 0
+    job_create_index: int = 0
+    task_group: str = ""
+    allocated_resources: SharedResources = None
+    metrics: SharedMetrics = None
+    desired_status: DesiredStatus
+    desired_description: str = ""
+    desired_transition: DesiredTransition | None = None
+    client_status: ClientStatus
+    client_description: str = ""
+    task_states: dict[str, TaskState] | None = None
+    alloc_states: tuple[AllocationState, ...] | None = None
+    deployment_id: str = ""
+    deployment_status: AllocDeploymentStatus | None = None
+    followup_eval_id: str = ""
+    previous_allocation: str = ""
+    next_allocation: str = ""
+    reschedule_tracker: RescheduleTracker | None = None
+    network_status: NetworkStatus | None = None
+    preempted_allocations: tuple[str, ...] | None = None
+    preempted_by_allocation: str = ""
+    signing_key_id: str = ""
+    create_index: int = 0
+    modify_index: int = 0
+    alloc_modify_index: int = 0  # Stays when only the node reports.
+    create_time: int = 0  # ns since the epoch
+    modify_time: int = 0
+
+    @property
+    def is_server_terminal(self) -> bool:
+        """Servers want it stopped."""
+        return self.desired_status is not DesiredStatus.RUN
+
+    @property
+    def is_client_terminal(self) -> bool:
+        """Its node, or the servers in its place, say that nothing of it runs any more."""
+        return self.client_status.is_terminal
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.is_server_terminal or self.is_client_terminal
+
+    @property
+    def is_occupying(self) -> bool:
+        """Its resources count as used: until it is terminal on the node's side, whatever servers want."""
+        return not self.is_client_terminal
+
+
+class AllocationStub(Record):
+    """An allocation as lists show it."""
+
+    id: str
+    eval_id: str = ""
+    name: str = ""
+    namespace: str = ""
+    node_id: str = ""
+    node_name: str = ""
+    job_id: str = ""
+    job_type: str = ""
+    job_version: int = 0
+    task_group: str = ""
+    allocated_resources: AllocatedResources | msgspec.UnsetType | None = msgspec.UNSET
+    desired_status: DesiredStatus
+    desired_description: str = ""
+    desired_transition: DesiredTransition = DesiredTransition()
+    client_status: ClientStatus
+    client_description: str = ""
+    task_states: dict[str, TaskState] | None = None
+    deployment_status: AllocDeploymentStatus | None = None
+    followup_eval_id: str = ""
+    next_allocation: str = ""
+    reschedule_tracker: RescheduleTracker | None = None
+    preempted_allocations: tuple[str, ...] | None = None
+    preempted_by_allocation: str = ""
+    create_index: int = 0
+    modify_index: int = 0
+    create_time: int = 0
+    modify_time: int = 0

@@ -1,0 +1,100 @@
+"""Records of the cluster about itself: its servers, its leader, its keys, its format, and what guards its writes."""
+
+import enum
+
+from wharf.model.record import Record
+
+
+class MemberStatus(enum.StrEnum):
+    ALIVE = "alive"
+    LEAVING = "leaving"
+    LEFT = "left"
+    FAILED = "failed"
+
+
+class Member(Record):
+    """A server. Its record lives on a lease, so that it goes when the server is gone."""
+
+    id: str
+    name: str = ""
+    region: str = "global"
+    datacenter: str = "dc1"
+    address: str = ""  # host:port of its HTTP
+    build: str = ""
+    status: MemberStatus = MemberStatus.ALIVE
+    oldest_format: int = 0  # The formats of the log that it can read.
+    newest_format: int = 0
+    started_at: int = 0  # ns since the epoch
+    tags: dict[str, str] | None = None
+    create_index: int = 0
+    modify_index: int = 0
+
+
+class Leader(Record):
+    """Which server leads. Its create index is the condition of every write that only a leader may make."""
+
+    member_id: str
+    elected_at: int = 0  # ns since the epoch
+    create_index: int = 0
+    modify_index: int = 0
+
+
+class KeyState(enum.StrEnum):
+    ACTIVE = "active"
+    INACTIVE = "inactive"
+    REKEYING = "rekeying"
+    PREPUBLISHED = "prepublished"
+    DEPRECATED = "deprecated"
+
+
+class KeyringKey(Record):
+    """A key of the ring, wrapped by a key that is not in the log."""
+
+    key_id: str
+    algorithm: str = "aes256-gcm"
+    state: KeyState = KeyState.ACTIVE
+    wrapped: bytes = b""  # Never in a reply.
+    wrapped_with: str = ""  # The fingerprint of the wrapping key.
+    create_time: int = 0  # ns since the epoch
+    publish_time: int = 0
+    create_index: int = 0
+    modify_index: int = 0
+
+
+class Format(Record):
+    """The version of all records that is in force. Raised only when every member can read the new one."""
+
+    version: int
+    create_index: int = 0
+    modify_index: int = 0
+
+
+class IdempotencyKey(Record):
+    """A write that was already made, and its answer. It is found by its token and key.
+
+    The same key with another method, path or body is another request, and refused.
+    """
+
+    scope: str  # The accessor of the token that sent it.
+    key: str
+    method: str
+    path: str
+    body_digest: str  # SHA-256 in hex
+    status: int
+    answer_sealed: bytes = b""  # The answer's body, encrypted by the keyring.
+    sealed_with: str = ""
+    expires_at: int = 0  # ns since the epoch
+    create_index: int = 0
+    modify_index: int = 0
+
+
+class NodePlacement(Record):
+    """Stands for a node's room. Its version is a condition of every plan that places something there.
+
+    Whoever lowers the node's capacity, changes its eligibility or drain, or makes an allocation occupy it again,
+    writes it too; it holds nothing, because only its version matters.
+    """
+
+    node_id: str
+    create_index: int = 0
+    modify_index: int = 0

@@ -1,0 +1,44 @@
+"""Namespaces: the rooms that jobs and what belongs to them are kept apart in."""
+
+from wharf.model.record import Record
+
+DEFAULT = "default"
+ANY = "*"
+"""In a request: every namespace that the caller may see. Never the name of one."""
+
+
+class NamespaceCapabilities(Record):
+    """Which drivers and network modes jobs may use. Empty enabled: all; disabled wins."""
+
+    enabled_task_drivers: tuple[str, ...] | None = None
+    disabled_task_drivers: tuple[str, ...] | None = None
+    enabled_network_modes: tuple[str, ...] | None = None
+    disabled_network_modes: tuple[str, ...] | None = None
+
+
+class AllowedNames(Record):
+    """A default and which others may be chosen, by glob: allowed or denied, not both.
+
+    Null allowed is all; empty allowed is the default only.
+    """
+
+    default: str = ""
+    allowed: tuple[str, ...] | None = None
+    denied: tuple[str, ...] | None = None
+
+
+class Namespace(Record):
+    name: str
+    description: str = ""
+    quota: str = ""
+    weight: int = 1  # Its share of the scheduler's time when namespaces compete.
+    meta: dict[str, str] | None = None
+    capabilities: NamespaceCapabilities | None = None
+    node_pool_configuration: AllowedNames | None = None
+    vault_configuration: AllowedNames | None = None
+    consul_configuration: AllowedNames | None = None
+    required_extra_claims: tuple[str, ...] | None = None
+    optional_extra_claims: tuple[str, ...] | None = None
+    hash: bytes = b""
+    create_index: int = 0
+    modify_index: int = 0
