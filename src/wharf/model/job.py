@@ -1,0 +1,174 @@
+"""A job: what a team wants to run, as it is submitted, kept by version, and shown."""
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from wharf.model.group import TaskGroup
+from wharf.model.placement import Affinity, Constraint, Spread
+from wharf.model.policies import UpdatePolicy
+from wharf.model.record import Record
+
+DEFAULT_NAMESPACE: Final = "default"
+DEFAULT_NODE_POOL: Final = "default"
+ALL_NODE_POOL: Final = "all"
+DEFAULT_REGION: Final = "global"
+
+
+class JobType(StrEnum):
+    """How a job is scheduled. `CORE` is the servers' own work and can not be submitted."""
+
+    SERVICE = "service"
+    BATCH = "batch"
+    SYSTEM = "system"
+    SYSBATCH = "sysbatch"
+    CORE = "_core"
+
+
+class JobStatus(StrEnum):
+    """Where a job is in its life. The leader alone changes it (jobs.md 4)."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    DEAD = "dead"
+
+
+class Periodic(Record):
+    """When children of the job are launched. `spec` is the old form with one time table, `specs` the new one."""
+
+    enabled: bool = True
+    spec: str = ""
+    specs: tuple[str, ...] | None = None
+    spec_type: str = "cron"
+    prohibit_overlap: bool = False
+    time_zone: str = "UTC"
+
+
+class PayloadRequirement(StrEnum):
+    """Whether a dispatch carries a payload."""
+
+    OPTIONAL = "optional"
+    REQUIRED = "required"
+    FORBIDDEN = "forbidden"
+
+
+class Parameterized(Record):
+    """The job is a template: each dispatch makes a child of it."""
+
+    payload: str = PayloadRequirement.OPTIONAL
+    meta_required: tuple[str, ...] | None = None
+    meta_optional: tuple[str, ...] | None = None
+
+
+class MultiregionStrategy(Record):
+    """How a deployment moves through regions."""
+
+    max_parallel: int = 0
+    on_failure: str = ""
+
+
+class MultiregionRegion(Record):
+    """What a region changes in the job."""
+
+    name: str = ""
+    count: int = 1
+    datacenters: tuple[str, ...] | None = None
+    node_pool: str = ""
+    meta: dict[str, str] | None = None
+
+
+class Multiregion(Record):
+    """One job in several regions. It is read so that it can be refused with a sentence."""
+
+    strategy: MultiregionStrategy | None = None
+    regions: tuple[MultiregionRegion, ...] | None = None
+
+
+class UILink(Record):
+    """A link shown on the job's page."""
+
+    label: str = ""
+    url: str = msgspec.field(default="", name="Url")
+
+
+class UI(Record):
+    """What the job's page says beside the facts."""
+
+    description: str = ""
+    links: tuple[UILink, ...] | None = None
+
+
+class VersionTag(Record):
+    """A name that keeps a version of a job from being collected. `tagged_time` is nanoseconds since 1970, UTC."""
+
+    name: str = ""
+    description: str = ""
+    tagged_time: int = 0
+
+
+class Job(Record):
+    """A job. Beside the specification it holds what only the server sets (the last block)."""
+
+    id: str
+    name: str = ""
+    namespace: str = DEFAULT_NAMESPACE
+    region: str = DEFAULT_REGION
+    type: str = JobType.SERVICE
+    priority: int = 0
+    all_at_once: bool = False
+    datacenters: tuple[str, ...] | None = None
+    node_pool: str = ""
+    constraints: tuple[Constraint, ...] | None = None
+    affinities: tuple[Affinity, ...] | None = None
+    spreads: tuple[Spread, ...] | None = None
+    task_groups: tuple[TaskGroup, ...] | None = None
+    update: UpdatePolicy | None = None
+    periodic: Periodic | None = None
+    parameterized_job: Parameterized | None = None
+    multiregion: Multiregion | None = None
+    meta: dict[str, str] | None = None
+    ui: UI | None = None
+    vault_namespace: str = ""
+    consul_namespace: str = ""
+    stop: bool = False
+    payload: bytes | None = None
+    version: int = 0
+    version_tag: VersionTag | None = None
+
+    parent_id: str = ""
+    dispatched: bool = False
+    dispatch_idempotency_token: str = ""
+    # The wire's name is the peer's: tools read it.
+    submitter_accessor_id: str = msgspec.field(default="", name="NomadTokenID")
+    status: JobStatus = JobStatus.PENDING
+    status_description: str = ""
+    stable: bool = False
+    submit_time: int = 0
+    create_index: int = 0
+    modify_index: int = 0
+    job_modify_index: int = 0
+
+    @property
+    def groups(self) -> tuple[TaskGroup, ...]:
+        """The groups, none where there are none."""
+        return self.task_groups or ()
+
+    @property
+    def is_periodic(self) -> bool:
+        """Launches children by time."""
+        return self.periodic is not None
+
+    @property
+    def is_parameterized(self) -> bool:
+        """Is a template for dispatches (a dispatched child carries the block too, but is none)."""
+        return self.parameterized_job is not None and not self.dispatched
+
+    @property
+    def is_active_periodic(self) -> bool:
+        """The leader must launch its children: periodic, enabled, not stopped, not waiting for a dispatch."""
+        return self.periodic is not None and self.periodic.enabled and not self.stop and not self.is_parameterized
+
+    def group(self, name: str) -> TaskGroup | None:
+        """The group of that name."""
+        return next((group for group in self.groups if group.name == name), None)
