@@ -41,7 +41,8 @@ class Replica:
         return self._rows[table.name]
 
     def get(self, table: Table[R], *key: str) -> R | None:
-        return self._rows[table.name].records.get(key[0] if len(key) == 1 else join_key(*key))
+        """The record under the key; of a table with one record, that record."""
+        return self._rows[table.name].records.get(key[0] if len(key) == 1 else _joined(table, key))
 
     def those(self, index: Index[R], *value: Hashable) -> list[R]:
         """The records with this value in the index, in the order in which they got it."""
@@ -79,7 +80,7 @@ class Replica:
 
     def as_seen(self, table: Table[Any], *key: str) -> Condition:
         """The condition that what stands under the key, if anything, is still what stands there now."""
-        return Condition(table.name, join_key(*key), self.version(table, *key))
+        return Condition(table.name, _joined(table, key), self.version(table, *key))
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -176,6 +177,10 @@ class Loading:
         replica.epoch = standing.epoch
         for subscription in replica.watches.everybody() if new_epoch else _affected(replica.watches, before, after):
             subscription.fire()
+
+
+def _joined(table: Table[Any], key: tuple[str, ...]) -> str:
+    return join_key(*key) if key else table.name
 
 
 def _affected(watches: Watches, before: dict[str, Rows[Any]], after: dict[str, Rows[Any]]) -> Subscribers:

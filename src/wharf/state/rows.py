@@ -51,13 +51,7 @@ class Rows(Generic[R]):
             if self.table.order is Order.CREATED:
                 self._add_created(key, record)
             for index, found in self._indexes:
-                value = index.value_of(record)
-                if value if index.attributes[1:] == () else value[-1]:  # type: ignore[index]
-                    keys = found.get(value)
-                    if keys is None:
-                        found[value] = {key: None}
-                    else:
-                        keys[key] = None
+                self._enter(index, found, index.value_of(record), key)
             return None
         for index, found in self._indexes:
             was = index.value_of(old)
@@ -94,7 +88,7 @@ class Rows(Generic[R]):
 
     @staticmethod
     def _enter(index: Index[R], found: dict[Hashable, Keys], value: Any, key: str) -> None:
-        if value if len(index.attributes) == 1 else value[-1]:
+        if value[-1] if index.is_composed else value:
             keys = found.get(value)
             if keys is None:
                 found[value] = {key: None}
@@ -103,7 +97,7 @@ class Rows(Generic[R]):
 
     @staticmethod
     def _leave(index: Index[R], found: dict[Hashable, Keys], value: Any, key: str) -> None:
-        if value if len(index.attributes) == 1 else value[-1]:
+        if value[-1] if index.is_composed else value:
             keys = found[value]
             del keys[key]
             if not keys:

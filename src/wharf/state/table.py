@@ -25,16 +25,23 @@ class Order(enum.Enum):
 class Index(Generic[R]):
     """A secondary index: the records that agree in some attributes. Its value is the attribute, or a tuple of several.
 
-    A record whose last attribute is empty is left out: nobody asks for the allocations of no deployment.
+    A record whose last attribute is empty is left out: nobody asks for the allocations of no deployment. Where no
+    attribute holds the value, `computed` gives it; None leaves the record out.
     """
 
     __slots__ = ("attributes", "name", "table", "value_of")
 
-    def __init__(self, name: str, *attributes: str) -> None:
+    def __init__(self, name: str, *attributes: str, computed: Callable[[R], Hashable] | None = None) -> None:
+        assert bool(attributes) != bool(computed), f"index {name} is over attributes or computed, one of the two"
         self.name = name
         self.attributes = attributes
-        self.value_of: Callable[[R], Hashable] = attrgetter(*attributes)
+        self.value_of: Callable[[R], Hashable] = computed or attrgetter(*attributes)
         self.table = ""  # Told by the table that declares it.
+
+    @property
+    def is_composed(self) -> bool:
+        """Its values are tuples, of which the last part may be empty."""
+        return len(self.attributes) > 1
 
     def __repr__(self) -> str:
         return f"Index({self.table}.{self.name})"
@@ -43,6 +50,7 @@ class Index(Generic[R]):
 class Table(Generic[R]):
     """One kind of record and how it is kept.
 
+    `key`: the attributes that identify a record; with none, the table's only record stands under the table's name.
     `stamped`: index fields that may hold THIS; a dotted path reaches into a field's record or list of records.
     `interned`: fields whose texts recur in many records, kept once.
     `shared`: fields whose whole value recurs (resources of one group's placements), decoded once and shared.
@@ -71,7 +79,7 @@ class Table(Generic[R]):
         self.name = name
         self.record = record
         self.key_attributes = key
-        self.key_of = _key_reader(key)
+        self.key_of = _key_reader(name, key)
         self.indexes = indexes
         self.order = order
         self.stamped = stamped
@@ -95,14 +103,21 @@ class Table(Generic[R]):
 
     def drop(self, *key: str) -> Drop:
         """The change that removes the record under this key."""
-        return Drop(self.name, join_key(*key))
+        return Drop(self.name, join_key(*key) if key else self.name)
 
     def __repr__(self) -> str:
         return f"Table({self.name})"
 
 
-def _key_reader(attributes: tuple[str, ...]) -> Callable[[Any], str]:
+def _key_reader(table: str, attributes: tuple[str, ...]) -> Callable[[Any], str]:
+    if not attributes:
+        return lambda _record: table
     if len(attributes) == 1:
         return attrgetter(attributes[0])
     read = attrgetter(*attributes)
-    return lambda record: join_key(*(str(part) for part in read(record)))
+    return lambda record: join_key(*map(key_part, read(record)))
+
+
+def key_part(value: str | int) -> str:
+    """A number becomes text that sorts as the number does."""
+    return value if isinstance(value, str) else f"{value:020d}"

@@ -1,0 +1,171 @@
+"""Every table of the cluster. A new kind of record gets a declaration here and nothing else in this package."""
+
+from typing import Any, Final
+
+from wharf.model.allocated_resources import AllocatedResources
+from wharf.model.allocation import Allocation
+from wharf.model.auth_method import AuthMethod, BindingRule
+from wharf.model.cluster import Format, IdempotencyKey, KeyringKey, Leader, Member, NodePlacement
+from wharf.model.deployment import Deployment
+from wharf.model.evaluation import Evaluation
+from wharf.model.job import Job
+from wharf.model.metric import AllocMetric
+from wharf.model.namespace import Namespace
+from wharf.model.node import Node
+from wharf.model.node_pool import NodePool
+from wharf.model.periodic import PeriodicLaunch
+from wharf.model.policy import Policy
+from wharf.model.quota import Quota
+from wharf.model.registration import ServiceRegistration
+from wharf.model.role import Role
+from wharf.model.scaling import ScalingPolicy
+from wharf.model.scaling_event import JobScalingEvents
+from wharf.model.scheduler_configuration import SchedulerConfiguration
+from wharf.model.submission import Submission
+from wharf.model.summary import JobSummary
+from wharf.model.token import OneTimeToken, Token
+from wharf.model.variable import Variable
+from wharf.state.table import Index, Order, Table
+
+# -- work ----------------------------------------------------------------------------------------------------------
+
+CHILDREN_OF_JOB: Final = Index[Job]("parent", "namespace", "parent_id")
+JOBS_OF_POOL: Final = Index[Job]("pool", "node_pool")
+JOBS: Final = Table(
+    "jobs",
+    Job,
+    key=("namespace", "id"),
+    indexes=(CHILDREN_OF_JOB, JOBS_OF_POOL),
+    stamped=("create_index", "job_modify_index"),
+    interned=("namespace", "node_pool", "parent_id"),
+)
+
+VERSIONS_OF_JOB: Final = Index[Job]("job", "namespace", "id")
+JOB_VERSIONS: Final = Table(
+    "job_versions",
+    Job,
+    key=("namespace", "id", "version"),
+    indexes=(VERSIONS_OF_JOB,),
+    stamped=("create_index", "job_modify_index"),
+    interned=("namespace", "node_pool", "id", "parent_id"),
+)
+
+SUBMISSIONS_OF_JOB: Final = Index[Submission]("job", "namespace", "job_id")
+SUBMISSIONS: Final = Table(
+    "job_submissions",
+    Submission,
+    key=("namespace", "job_id", "version"),
+    indexes=(SUBMISSIONS_OF_JOB,),
+    stamped=("create_index", "job_modify_index"),
+)
+
+SUMMARIES: Final = Table("job_summaries", JobSummary, key=("namespace", "job_id"), interned=("namespace", "job_id"))
+
+EVALUATIONS_OF_JOB: Final = Index[Evaluation]("job", "namespace", "job_id")
+EVALUATIONS_BY_STATUS: Final = Index[Evaluation]("status", "status")
+EVALUATIONS: Final = Table(
+    "evaluations",
+    Evaluation,
+    key=("id",),
+    indexes=(EVALUATIONS_OF_JOB, EVALUATIONS_BY_STATUS),
+    order=Order.CREATED,
+    stamped=("create_index", "job_modify_index", "node_modify_index"),
+    interned=("namespace", "job_id", "node_id"),
+)
+
+ALLOCATIONS_OF_JOB: Final = Index[Allocation]("job", "namespace", "job_id")
+ALLOCATIONS_ON_NODE: Final = Index[Allocation]("node", "node_id")
+ALLOCATIONS_OF_EVALUATION: Final = Index[Allocation]("evaluation", "eval_id")
+ALLOCATIONS_OF_DEPLOYMENT: Final = Index[Allocation]("deployment", "deployment_id")
+ALLOCATIONS: Final = Table(
+    "allocations",
+    Allocation,
+    key=("id",),
+    indexes=(ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE, ALLOCATIONS_OF_EVALUATION, ALLOCATIONS_OF_DEPLOYMENT),
+    order=Order.CREATED,
+    stamped=("create_index", "alloc_modify_index", "deployment_status.modify_index"),
+    interned=("namespace", "eval_id", "node_id", "node_name", "job_id", "task_group", "deployment_id"),
+    shared={"allocated_resources": AllocatedResources, "metrics": AllocMetric},
+)
+
+DEPLOYMENTS_OF_JOB: Final = Index[Deployment]("job", "namespace", "job_id")
+DEPLOYMENTS: Final = Table(
+    "deployments",
+    Deployment,
+    key=("id",),
+    indexes=(DEPLOYMENTS_OF_JOB,),
+    order=Order.CREATED,
+    stamped=("create_index", "job_modify_index", "job_spec_modify_index", "job_create_index"),
+    interned=("namespace", "job_id"),
+)
+
+PERIODIC_LAUNCHES: Final = Table("periodic_launches", PeriodicLaunch, key=("namespace", "id"))
+
+
+def _scaled_job(policy: ScalingPolicy) -> tuple[str, str] | None:
+    target = policy.target or {}
+    return (target["Namespace"], target["Job"]) if "Job" in target else None
+
+
+POLICIES_OF_JOB: Final = Index[ScalingPolicy]("job", computed=_scaled_job)
+SCALING_POLICIES: Final = Table("scaling_policies", ScalingPolicy, key=("id",), indexes=(POLICIES_OF_JOB,))
+SCALING_EVENTS: Final = Table("scaling_events", JobScalingEvents, key=("namespace", "job_id"))
+
+REGISTRATIONS_BY_NAME: Final = Index[ServiceRegistration]("name", "namespace", "service_name")
+REGISTRATIONS_OF_JOB: Final = Index[ServiceRegistration]("job", "namespace", "job_id")
+REGISTRATIONS_OF_ALLOCATION: Final = Index[ServiceRegistration]("allocation", "alloc_id")
+REGISTRATIONS_ON_NODE: Final = Index[ServiceRegistration]("node", "node_id")
+SERVICES: Final = Table(
+    "services",
+    ServiceRegistration,
+    key=("namespace", "id"),
+    indexes=(REGISTRATIONS_BY_NAME, REGISTRATIONS_OF_JOB, REGISTRATIONS_OF_ALLOCATION, REGISTRATIONS_ON_NODE),
+    interned=("namespace", "service_name", "node_id", "job_id", "datacenter"),
+)
+
+# -- machines ------------------------------------------------------------------------------------------------------
+
+NODES_OF_POOL: Final = Index[Node]("pool", "node_pool")
+NODES_BY_SECRET: Final = Index[Node]("secret", "secret_digest")
+NODES: Final = Table(
+    "nodes",
+    Node,
+    key=("id",),
+    indexes=(NODES_OF_POOL, NODES_BY_SECRET),
+    stamped=("create_index", "last_missed_heartbeat_index", "last_alloc_update_index", "events.create_index"),
+    interned=("datacenter", "node_class", "node_pool", "computed_class"),
+)
+NODE_PLACEMENTS: Final = Table("node_placements", NodePlacement, key=("node_id",), interned=("node_id",))
+NODE_POOLS: Final = Table("node_pools", NodePool, key=("name",))
+
+# -- people and their rights ---------------------------------------------------------------------------------------
+
+NAMESPACES_WITH_QUOTA: Final = Index[Namespace]("quota", "quota")
+NAMESPACES: Final = Table("namespaces", Namespace, key=("name",), indexes=(NAMESPACES_WITH_QUOTA,))
+QUOTAS: Final = Table("quotas", Quota, key=("name",))
+ACL_POLICIES: Final = Table("acl_policies", Policy, key=("name",))
+TOKENS_BY_SECRET: Final = Index[Token]("secret", "secret_digest")
+ACL_TOKENS: Final = Table("acl_tokens", Token, key=("accessor_id",), indexes=(TOKENS_BY_SECRET,), order=Order.CREATED)
+ROLES_BY_NAME: Final = Index[Role]("name", "name")
+ACL_ROLES: Final = Table("acl_roles", Role, key=("id",), indexes=(ROLES_BY_NAME,))
+ACL_AUTH_METHODS: Final = Table("acl_auth_methods", AuthMethod, key=("name",))
+RULES_OF_METHOD: Final = Index[BindingRule]("method", "auth_method")
+ACL_BINDING_RULES: Final = Table("acl_binding_rules", BindingRule, key=("id",), indexes=(RULES_OF_METHOD,))
+ONE_TIME_TOKENS: Final = Table("one_time_tokens", OneTimeToken, key=("secret_digest",))
+VARIABLES: Final = Table("variables", Variable, key=("namespace", "path"))
+
+# -- the cluster itself --------------------------------------------------------------------------------------------
+
+SCHEDULER_CONFIGURATION: Final = Table("scheduler_configuration", SchedulerConfiguration, key=())
+MEMBERS: Final = Table("members", Member, key=("id",))
+LEADER: Final = Table("leader", Leader, key=())
+KEYRING: Final = Table("keyring", KeyringKey, key=("key_id",))
+FORMAT: Final = Table("format", Format, key=())
+IDEMPOTENCY_KEYS: Final = Table("idempotency_keys", IdempotencyKey, key=("scope", "key"))
+
+ALL_TABLES: Final[tuple[Table[Any], ...]] = (
+    JOBS, JOB_VERSIONS, SUBMISSIONS, SUMMARIES, EVALUATIONS, ALLOCATIONS, DEPLOYMENTS, PERIODIC_LAUNCHES,
+    SCALING_POLICIES, SCALING_EVENTS, SERVICES, NODES, NODE_PLACEMENTS, NODE_POOLS, NAMESPACES, QUOTAS, ACL_POLICIES,
+    ACL_TOKENS, ACL_ROLES, ACL_AUTH_METHODS, ACL_BINDING_RULES, ONE_TIME_TOKENS, VARIABLES, SCHEDULER_CONFIGURATION,
+    MEMBERS, LEADER, KEYRING, FORMAT, IDEMPOTENCY_KEYS,
+)  # fmt: skip
