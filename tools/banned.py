@@ -1,0 +1,296 @@
+"""Reads the source for what the architecture bans, and names what to use instead.
+
+Rules are data where they can be: a set of names, the packages they are banned in, the replacement. What a rule must let
+pass is listed with its reason in `tools/allowed.toml`, and an entry there that is no longer needed is reported too.
+"""
+
+import ast
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.findings import ROOT, Finding
+from tools.imported_names import ImportedNames, imported_modules
+from tools.set_order import find_set_iterations
+
+FOLDERS = ("src/wharf", "simulation", "benchmarks", "tests", "tools")
+ALLOWED = "tools/allowed.toml"
+
+# Decide from what they are given, in one piece: they never wait.
+NEVER_WAITING = tuple(
+    f"wharf.{name}"
+    for name in (
+        *("model", "filters", "wire", "hcl", "state", "scheduling", "access", "operations", "controllers"),
+        *("limits.core", "node.core"),
+    )
+)
+# Run under the simulation, where one seed must give one history.
+SIMULATED = tuple(f"wharf.{name}" for name in ("server", "operations", "controllers", "api", "node.core", "state"))
+
+
+@dataclass(frozen=True, slots=True)
+class BannedNames:
+    """Names that must not be used in some packages. A name ending in `.*` stands for all below it."""
+
+    rule: str
+    names: tuple[str, ...]
+    packages: tuple[str, ...]
+    instead: str
+    but_not: tuple[str, ...] = ()
+
+    def covers_package(self, module: str) -> bool:
+        return is_inside(module, self.packages) and not is_inside(module, self.but_not)
+
+    def covers_name(self, name: str) -> bool:
+        return any(name.startswith(n[:-1]) if n.endswith(".*") else name == n for n in self.names)
+
+
+BANNED_NAMES = (
+    BannedNames(
+        rule="clock",
+        names=(
+            *("time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.clock_gettime"),
+            *("time.clock_gettime_ns", "time.localtime", "time.gmtime", "time.ctime"),
+            *("datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today"),
+        ),
+        packages=("wharf", "simulation"),
+        but_not=("wharf.world",),
+        instead="time comes from World (now_ns, monotonic_s) or, in a deciding package, as an argument",
+    ),
+    BannedNames(
+        rule="clock",
+        names=("time.perf_counter", "time.perf_counter_ns", "time.process_time", "time.process_time_ns"),
+        packages=("wharf",),  # A simulation may say how long it took.
+        but_not=("wharf.world",),
+        instead="durations are differences of World.monotonic_s",
+    ),
+    BannedNames(
+        rule="chance",
+        names=("random.*", "numpy.random.*", "os.urandom", "os.getrandom", "secrets.*"),
+        packages=("wharf", "simulation"),
+        but_not=("wharf.world",),
+        instead="chance comes from World (random, token_bytes, new_secret); hmac.compare_digest compares secrets",
+    ),
+    BannedNames(
+        rule="ids",
+        names=("uuid.uuid1", "uuid.uuid4", "uuid.uuid6", "uuid.uuid7"),
+        packages=("wharf", "simulation"),
+        but_not=("wharf.world",),
+        instead="ids come from World.new_id or, in a deciding package, as an argument",
+    ),
+    BannedNames(
+        rule="tasks",
+        names=("asyncio.create_task", "asyncio.ensure_future", "asyncio.TaskGroup", "asyncio.tasks.*"),
+        packages=("wharf", "simulation"),
+        but_not=("wharf.world",),
+        instead="tasks begin at World.start, so that a simulation knows them all",
+    ),
+    BannedNames(
+        rule="threads",
+        names=(
+            *("threading.Thread", "threading.Timer", "_thread.*", "multiprocessing.*", "concurrent.futures.*"),
+            *("subprocess.*", "os.fork", "asyncio.to_thread", "asyncio.create_subprocess_exec"),
+            "asyncio.create_subprocess_shell",
+        ),
+        packages=tuple(dict.fromkeys((*SIMULATED, *NEVER_WAITING))),
+        instead="threads and processes belong to wharf.agent and to adapters",
+    ),
+    BannedNames(
+        rule="blocking",
+        names=("time.sleep",),
+        packages=("wharf",),
+        but_not=("wharf.world",),
+        instead="await asyncio.sleep on a loop; a thread waits on a threading.Event, so that it can be ended",
+    ),
+    BannedNames(
+        rule="skipped-test",
+        names=(
+            *("pytest.mark.skip", "pytest.mark.skipif", "pytest.mark.xfail", "pytest.skip", "pytest.xfail"),
+            *("pytest.importorskip", "unittest.skip", "unittest.skipIf", "unittest.skipUnless"),
+        ),
+        packages=("tests", "simulation", "benchmarks"),
+        instead='@pytest.mark.needs("<ability>") or needs_program("<program>") where the machine may lack it; else mend it',
+    ),
+    BannedNames(
+        rule="sleeping-test",
+        names=("time.sleep", "asyncio.sleep", "anyio.sleep"),
+        packages=("tests",),
+        instead="wait for a state with a deadline (tests.waiting), or pass the time in",
+    ),
+    BannedNames(
+        rule="mock",
+        names=("unittest.mock.*",),
+        packages=("tests",),
+        instead="use the in-memory adapter of the port (or write it: a mock says that a port is missing)",
+    ),
+)
+
+
+def is_inside(module: str, packages: Iterable[str]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def module_name(path: str) -> str:
+    """Return the dotted name of a file of the project: src/wharf/state/__init__.py is wharf.state."""
+    parts = path.removeprefix("src/").removesuffix(".py").split("/")
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def check_source(path: str, source: str) -> list[Finding]:
+    """Return all that one file does against the rules. The path decides which rules hold."""
+    tree = ast.parse(source, filename=path)
+    module = module_name(path)
+    found = [
+        *_check_names(path, module, tree),
+        *_check_methods(path, module, tree),
+        *_check_prints(path, module, tree),
+        *_check_waiting(path, module, tree),
+        *_check_late_imports(path, module, tree),
+        *_check_set_order(path, module, tree),
+    ]
+    return sorted(set(found))
+
+
+def _check_names(path: str, module: str, tree: ast.Module) -> Iterator[Finding]:
+    rules = [rule for rule in BANNED_NAMES if rule.covers_package(module)]
+    if not rules:
+        return
+    names = ImportedNames(tree)
+    harmless = {id(node) for node in _harmless_uses(tree, names)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute | ast.Name) or id(node) in harmless:
+            continue
+        name = names.resolve(node)
+        for rule in rules:
+            if name is not None and rule.covers_name(name):
+                yield Finding(path, node.lineno, rule.rule, f"{name} is not used here: {rule.instead}")
+
+
+def _harmless_uses(tree: ast.Module, names: ImportedNames) -> Iterator[ast.expr]:
+    """Uses of banned names that do none of the harm: a seeded generator, its type, a mere turn of the loop."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=function, args=[ast.Constant(value=0)]) if names.resolve(function) == "asyncio.sleep":
+                yield function
+            case ast.Name() | ast.Attribute() if names.resolve(node) == "random.Random":
+                if not any(_is_unseeded(call, node) for call in ast.walk(tree)):
+                    yield node
+            case _:
+                pass
+
+
+def _is_unseeded(call: ast.AST, function: ast.expr) -> bool:
+    return isinstance(call, ast.Call) and call.func is function and not call.args and not call.keywords
+
+
+def _check_methods(path: str, module: str, tree: ast.Module) -> Iterator[Finding]:
+    """`create_task` of a loop or a group: of what kind the receiver is cannot be seen, so the method's name decides."""
+    if not is_inside(module, ("wharf", "simulation")) or is_inside(module, ("wharf.world",)):
+        return
+    names = ImportedNames(tree)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="create_task") as function) if names.resolve(function) is None:
+                yield Finding(path, node.lineno, "tasks", "create_task is not used here: tasks begin at World.start")
+            case ast.Call(func=ast.Attribute(attr="run_in_executor")) if is_inside(module, SIMULATED):
+                message = "run_in_executor is not used here: threads belong to wharf.agent and to adapters"
+                yield Finding(path, node.lineno, "threads", message)
+            case _:
+                pass
+
+
+def _check_prints(path: str, module: str, tree: ast.Module) -> Iterator[Finding]:
+    if not is_inside(module, ("wharf",)) or is_inside(module, ("wharf.cli",)):
+        return
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="print")):
+                message = "print is for wharf.cli: log it, or return it to the command that shows it"
+                yield Finding(path, node.lineno, "print", message)
+            case _:
+                pass
+
+
+def _check_waiting(path: str, module: str, tree: ast.Module) -> Iterator[Finding]:
+    if not is_inside(module, NEVER_WAITING):
+        return
+    for node in ast.walk(tree):
+        match node:
+            case ast.AsyncFunctionDef() | ast.Await() | ast.AsyncFor() | ast.AsyncWith():
+                message = "this package decides and never waits: return what should happen; wharf.server does it"
+                yield Finding(path, node.lineno, "await", message)
+            case _:
+                pass
+
+
+def _check_late_imports(path: str, module: str, tree: ast.Module) -> Iterator[Finding]:
+    """`wharf --help` stays quick because commands import what is heavy when they run."""
+    if not is_inside(module, ("wharf.cli",)):
+        return
+    for node in _outside_functions(tree):
+        for name in imported_modules(node):
+            if is_inside(name, ("wharf.agent", "wharf.limits")):
+                message = f"{name} is imported inside the command that needs it, so that `wharf --help` stays quick"
+                yield Finding(path, getattr(node, "lineno", 1), "late-import", message)
+
+
+def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        is_for_types_only = isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and not is_for_types_only:
+            yield child
+            yield from _outside_functions(child)
+
+
+def _check_set_order(path: str, module: str, tree: ast.Module) -> Iterator[Finding]:
+    if not is_inside(module, SIMULATED):
+        return
+    for line, reader in find_set_iterations(tree):
+        message = f"{reader} walks a set, whose order differs from run to run: use sorted(...), a dict or a list"
+        yield Finding(path, line, "set-order", message)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """One entry of `tools/allowed.toml`: a rule that does not hold in a file, and why."""
+
+    file: str
+    rule: str
+    because: str
+
+
+def read_allowances(text: str) -> list[Allowance]:
+    return [Allowance(**entry) for entry in tomllib.loads(text).get("allowed", [])]
+
+
+def apply_allowances(findings: Sequence[Finding], allowances: Sequence[Allowance]) -> list[Finding]:
+    """Return the findings that are not allowed, and one for each allowance that nothing needs."""
+    allowed = {(allowance.file, allowance.rule) for allowance in allowances}
+    used = {(finding.path, finding.rule) for finding in findings} & allowed
+    kept = [finding for finding in findings if (finding.path, finding.rule) not in allowed]
+    unused = [
+        Finding(ALLOWED, 1, "allowed", f"nothing in {file} needs its allowance for {rule} any more: remove the entry")
+        for file, rule in sorted(allowed - used)
+    ]
+    return [*kept, *unused]
+
+
+def check_project(root: Path = ROOT) -> list[Finding]:
+    """Return all findings of the whole project."""
+    findings: list[Finding] = []
+    for folder in FOLDERS:
+        for file in sorted((root / folder).rglob("*.py")):
+            findings.extend(check_source(file.relative_to(root).as_posix(), file.read_text("utf-8")))
+    return apply_allowances(findings, read_allowances((root / ALLOWED).read_text("utf-8")))
+
+
+def main() -> int:
+    findings = check_project()
+    for finding in findings:
+        print(finding)
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

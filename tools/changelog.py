@@ -1,0 +1,76 @@
+"""Assembles the fragments of changelog.d/ into CHANGELOG.md; without a version it only checks their form.
+
+python -m tools.changelog            are all fragments well formed?
+python -m tools.changelog 0.2.0      write the section of that version and remove the fragments
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from tools.findings import ROOT
+
+KINDS = ("added", "changed", "fixed", "removed", "security")
+FOLDER = "changelog.d"
+PLACE = "<!-- New versions are written below this line by `make changelog`. -->"
+
+_NAME = re.compile(rf"^(?P<slug>[a-z0-9]+(?:-[a-z0-9]+)*)\.(?P<kind>{'|'.join(KINDS)})\.md$")
+_VERSION = re.compile(r"^\d+\.\d+\.\d+$")
+
+
+class FragmentError(Exception):
+    """A fragment has the wrong name or form."""
+
+
+def check_fragment(name: str, text: str) -> str:
+    """Return the kind of a fragment. Raises FragmentError if its name or text is not of the form."""
+    match = _NAME.match(name)
+    if match is None:
+        raise FragmentError(f"{FOLDER}/{name}: name it what-changed.KIND.md, KIND one of {', '.join(KINDS)}")
+    if not text.strip():
+        raise FragmentError(f"{FOLDER}/{name}: say in a sentence or two what is new for who uses Wharf")
+    if text.lstrip().startswith(("#", "-", "*")):
+        raise FragmentError(f"{FOLDER}/{name}: write plain sentences; heading and list are made when it is assembled")
+    return match["kind"]
+
+
+def assemble(version: str, fragments: dict[str, str]) -> str:
+    """Return the section of one version, from the fragments' names and texts."""
+    by_kind: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    for name, text in sorted(fragments.items()):
+        by_kind[check_fragment(name, text)].append("- " + "\n  ".join(text.strip().splitlines()))
+    parts = [f"## {version}"]
+    parts += [f"### {kind.capitalize()}\n\n" + "\n".join(entries) for kind, entries in by_kind.items() if entries]
+    return "\n\n".join(parts) + "\n"
+
+
+def main(arguments: list[str], root: Path = ROOT) -> int:
+    files = [file for file in sorted((root / FOLDER).iterdir()) if file.name != "README.md"]
+    fragments = {file.name: file.read_text("utf-8") for file in files}
+    faults = []
+    for name, text in fragments.items():
+        try:
+            check_fragment(name, text)
+        except FragmentError as fault:
+            faults.append(str(fault))
+    print("\n".join(faults), end="\n" if faults else "")
+    if faults or not arguments:
+        return 1 if faults else 0
+    version = arguments[0]
+    if not _VERSION.match(version):
+        print("Give the version: make changelog VERSION=1.2.3", file=sys.stderr)
+        return 2
+    if not fragments:
+        print(f"There is nothing in {FOLDER}/ to assemble.", file=sys.stderr)
+        return 1
+    log = root / "CHANGELOG.md"
+    log.write_text(
+        log.read_text("utf-8").replace(PLACE, f"{PLACE}\n\n{assemble(version, fragments).rstrip()}"), "utf-8"
+    )
+    for file in files:
+        file.unlink()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

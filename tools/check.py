@@ -1,0 +1,85 @@
+"""Runs every check of the project, all of them whatever the outcome of each, and says which failed.
+
+python -m tools.check            all
+python -m tools.check types      those that are named
+"""
+
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.findings import ROOT
+
+PROGRAMS = Path(sys.executable).parent
+FOLDERS = tuple(f for f in ("src", "tests", "simulation", "benchmarks", "tools") if any((ROOT / f).rglob("*.py")))
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    command: tuple[str, ...]
+    to_mend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    check: Check
+    passed: bool
+    output: str
+    seconds: float
+
+
+def program(name: str) -> str:
+    return str(PROGRAMS / name)
+
+
+def script(name: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", name)
+
+
+# The slowest first: two run at a time.
+CHECKS = (
+    Check("types", (program("mypy"), *FOLDERS), "mend the types"),
+    Check("format", (program("ruff"), "format", "--check", "--quiet", "--diff", "."), ".venv/bin/ruff format ."),
+    Check("lint", (program("ruff"), "check", "--quiet", "."), ".venv/bin/ruff check --fix . mends some"),
+    Check("floors", (program("lint-imports"), "--no-cache"), "import downwards; the table is in pyproject.toml"),
+    Check("banned", script("tools.banned"), "use what the line names, or list the exception in tools/allowed.toml"),
+    Check("tidy", script("tools.tidy"), "take it out"),
+    Check("requirements", script("tools.requirements"), "make the files agree, then run `make lock`"),
+    Check("changes", script("tools.changelog"), "changelog.d/README.md tells the form of a fragment"),
+)
+
+
+def run(check: Check) -> Outcome:
+    began = time.monotonic()
+    done = subprocess.run(
+        check.command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    return Outcome(check, done.returncode == 0, done.stdout, time.monotonic() - began)
+
+
+def main(names: list[str]) -> int:
+    known = {check.name: check for check in CHECKS}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        print(f"There is no check {', '.join(unknown)}; there are {', '.join(known)}.", file=sys.stderr)
+        return 2
+    chosen = [known[name] for name in names] if names else list(CHECKS)
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        outcomes = list(pool.map(run, chosen))
+    for outcome in outcomes:
+        notes = [line for line in outcome.output.splitlines() if line.startswith("note: ")]
+        shown = "\n".join(notes) if outcome.passed else outcome.output.strip()
+        if shown:
+            print(f"--- {outcome.check.name}\n{shown}\n")
+    for outcome in outcomes:
+        state = "ok" if outcome.passed else f"FAILED  to mend it: {outcome.check.to_mend}"
+        print(f"{outcome.check.name:13} {outcome.seconds:5.1f} s  {state}")
+    return 0 if all(outcome.passed for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

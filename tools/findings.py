@@ -1,0 +1,17 @@
+"""What a check of ours reports: a place, the rule that it breaks, and what to do instead."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    path: str  # Of the file, from the project's root, with forward slashes.
+    line: int
+    rule: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.message} [{self.rule}]"

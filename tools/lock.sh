@@ -1,0 +1,24 @@
+#!/bin/sh
+# Writes requirements/*.txt from requirements/*.in: exact versions with hashes, for all platforms, no index address.
+# Versions that are locked stay as they are; UPGRADE=1 takes the newest.
+set -eu
+cd "$(dirname "$0")/.."
+
+# The program that resolves has an environment of its own, locked like the rest, so that nobody else needs it.
+tools=.venv/lock
+if ! cmp -s requirements/lock.txt "$tools/lock.txt"; then
+    .venv/bin/python -m venv --clear "$tools"
+    "$tools/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/lock.txt
+    cp requirements/lock.txt "$tools/lock.txt"
+fi
+
+# dev includes run.in and is resolved first; run is then held to the versions of dev, so that the two never differ.
+compile() {
+    name=$1
+    shift
+    "$tools/bin/uv" pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
+        --python-version 3.11 ${UPGRADE:+--upgrade} "$@" --output-file "requirements/$name.txt" "requirements/$name.in"
+}
+compile dev
+compile run --constraints requirements/dev.txt
+compile lock

@@ -1,0 +1,74 @@
+"""Checks that the places which name our dependencies agree: pyproject.toml, requirements/*.in and requirements/*.txt.
+
+It asks no registry: that the locked versions fit each other was found out by `make lock`.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools.findings import ROOT, Finding
+
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*")
+_PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;\\]+)")
+
+
+def normalize(name: str) -> str:
+    """Return the one spelling of a distribution's name that others are compared with."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def read_wanted(text: str) -> frozenset[str]:
+    """Return the names that a .in file asks for itself, without those of files it includes."""
+    lines = (line.partition("#")[0].strip() for line in text.splitlines())
+    return frozenset(normalize(match.group()) for line in lines if (match := _NAME.match(line)))
+
+
+def read_pins(text: str) -> dict[str, str]:
+    return {normalize(m.group(1)): m.group(2) for line in text.splitlines() if (m := _PIN.match(line))}
+
+
+def find_disagreements(
+    *, declared: frozenset[str], wanted: dict[str, frozenset[str]], pins: dict[str, dict[str, str]]
+) -> Iterator[Finding]:
+    """`declared` is of pyproject.toml; `wanted` and `pins` are of run, dev and lock, by the files' stems."""
+    for name in sorted(declared ^ wanted["run"]):
+        has, lacks = ("pyproject.toml", "requirements/run.in")[:: 1 if name in declared else -1]
+        yield Finding(lacks, 1, "requirements", f"{name} is in {has} and not here: both list what wharf needs to run")
+    for stem, names in sorted(wanted.items()):
+        for name in sorted(names - pins[stem].keys()):
+            yield Finding(f"requirements/{stem}.txt", 1, "requirements", f"{name} is not locked: run `make lock`")
+    for name, version in sorted(pins["run"].items()):
+        if pins["dev"].get(name) != version:
+            message = f"{name} is {version} here and {pins['dev'].get(name, 'absent')} in dev.txt: run `make lock`"
+            yield Finding("requirements/run.txt", 1, "requirements", message)
+
+
+def find_unhashed(path: str, text: str) -> Iterator[Finding]:
+    """Every pin is followed by a hash, on its own line or the next."""
+    lines = text.splitlines()
+    for number, line in enumerate(lines, start=1):
+        following = lines[number] if number < len(lines) else ""
+        if _PIN.match(line) and "--hash=" not in line and "--hash=" not in following:
+            yield Finding(path, number, "requirements", "a version without its hash: run `make lock`")
+
+
+def main(root: Path = ROOT) -> int:
+    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    folder = root / "requirements"
+    wanted = {file.stem: read_wanted(file.read_text("utf-8")) for file in sorted(folder.glob("*.in"))}
+    locks = {stem: (folder / f"{stem}.txt").read_text("utf-8") for stem in wanted}
+    declared = frozenset(normalize(m.group()) for text in project["dependencies"] if (m := _NAME.match(text)))
+    findings = list(
+        find_disagreements(declared=declared, wanted=wanted, pins={stem: read_pins(t) for stem, t in locks.items()})
+    )
+    for stem, text in locks.items():
+        findings.extend(find_unhashed(f"requirements/{stem}.txt", text))
+    for finding in findings:
+        print(finding)
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

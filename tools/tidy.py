@@ -1,0 +1,85 @@
+"""Reads every file of the repository for text that must not be in it: paths of one machine, addresses of registries.
+
+Also names files that grew long. That is a note and fails nothing: a long table is fine, a second idea in a file is not.
+"""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools.banned import ALLOWED, apply_allowances, read_allowances
+from tools.findings import ROOT, Finding
+
+LONG_FILE_LINES = 700
+# Text whose lines are not written by hand, or that is not ours.
+NOT_READ = ("LICENSE",)
+
+# Written in pieces, so that this file does not hold what it looks for.
+_BANNED_TEXT = (
+    (
+        "machine-path",
+        re.compile(r"(?<![\w./$}>])/(?:work|root|home/\w+|Users/\w+)/|(?<![\w./$}>])/" + r"tmp/\w"),
+        "a path of one machine: use a path inside the project, or tmp_path in a test",
+    ),
+    (
+        "registry-address",
+        re.compile(
+            "|".join(
+                "".join(pieces).replace(".", r"\.")
+                for pieces in (
+                    ("pypi", ".org/"),
+                    ("pythonhosted", ".org"),
+                    ("registry", ".npmjs.org"),
+                    ("static.crates", ".io"),
+                    ("index.crates", ".io"),
+                    ("proxy.golang", ".org"),
+                    ("repo1.maven", ".org"),
+                    ("repo.maven.apache", ".org"),
+                    ("deb.debian", ".org"),
+                )
+            )
+            + r"|--(?:extra-)?index-url[ =]\S*:"
+        ),
+        "an address of a package registry: name the package only",
+    ),
+)
+
+
+def check_text(path: str, text: str) -> Iterator[Finding]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        for rule, pattern, message in _BANNED_TEXT:
+            if pattern.search(line):
+                yield Finding(path, number, rule, message)
+
+
+def list_files(root: Path) -> list[str]:
+    """Return the files that are, or would be, in the repository."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
+    return sorted({path for path in listed.split("\0") if path and (root / path).is_file()})
+
+
+def main() -> int:
+    findings: list[Finding] = []
+    for path in list_files(ROOT):
+        if path in NOT_READ:
+            continue
+        try:
+            text = (ROOT / path).read_text("utf-8")
+        except UnicodeDecodeError:
+            continue  # Not text.
+        findings.extend(check_text(path, text))
+        lines = text.count("\n")
+        if path.endswith(".py") and lines > LONG_FILE_LINES:
+            print(f"note: {path} has {lines} lines: is it still one idea?")
+    rules = {rule for rule, _, _ in _BANNED_TEXT}
+    allowances = [a for a in read_allowances((ROOT / ALLOWED).read_text("utf-8")) if a.rule in rules]
+    findings = apply_allowances(findings, allowances)
+    for finding in findings:
+        print(finding)
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
