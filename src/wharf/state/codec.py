@@ -43,17 +43,15 @@ class Decoder(Generic[R]):
     still be set in place.
     """
 
-    __slots__ = ("_decode", "_interned", "_nested_stamps", "_shared", "_stamps", "table")
+    __slots__ = ("_decode", "_finish", "_nested_stamps", "table")
 
     def __init__(self, table: Table[R]) -> None:
         self.table = table
         self._decode: Callable[[bytes], R] = msgspec.msgpack.Decoder(table.record).decode
-        self._interned = table.interned
-        self._stamps = tuple(path for path in table.stamped if "." not in path)
+        self._finish = _compiled_finish(table)
         self._nested_stamps = tuple(
             (field, name) for field, dot, name in (path.partition(".") for path in table.stamped) if dot
         )
-        self._shared = tuple((name, _SharedValues(kind)) for name, kind in table.shared.items())
 
     def record(self, key: str, data: bytes, index: int) -> R:
         """The record written at `index`, complete: markers replaced, recurring values shared."""
@@ -61,18 +59,11 @@ class Decoder(Generic[R]):
             record = self._decode(data) if data[0] >= FIRST_MAP_BYTE else self._upgraded(data)
         except (msgspec.MsgspecError, IndexError) as error:
             raise Damaged(f"{self.table.name}/{key!r}: {error}") from error
-        force_setattr(record, "modify_index", index)
-        for name in self._stamps:
-            if getattr(record, name) == THIS:
-                force_setattr(record, name, index)
-        for name in self._interned:
-            force_setattr(record, name, sys.intern(getattr(record, name)))
-        for name, values in self._shared:
-            raw = getattr(record, name)
-            if raw is not None:
-                force_setattr(record, name, values.of(raw))
+        self._finish(record, index)
         for field, name in self._nested_stamps:
-            _stamp_nested(getattr(record, field), name, index)
+            value = getattr(record, field)
+            if value is not None:
+                _stamp_nested(value, name, index)
         return record
 
     def _upgraded(self, data: bytes) -> R:
@@ -82,12 +73,31 @@ class Decoder(Generic[R]):
                 f"a record of {self.table.name} has format {version}; this program reads up to {self.table.version}. "
                 "Start a newer wharf on this data."
             )
-        return self._from_older(_plain_decoder.decode(memoryview(data)[1:]), version)
-
-    def _from_older(self, plain: dict[str, Any], version: int) -> R:
+        plain = _plain_decoder.decode(memoryview(data)[1:])
         for step in range(version, self.table.version):
             plain = self.table.upgrades[step](plain)
         return self._decode(_encoder.encode(plain))
+
+
+def _compiled_finish(table: Table[Any]) -> Callable[[Any, int], None]:
+    """A function that sets a fresh record's version, its THIS fields, its interned and its shared ones.
+
+    Written out for each table: a loop over names costs half again as much, and this runs for every change of the log.
+    """
+    names: dict[str, Any] = {"put": force_setattr, "intern": sys.intern, "THIS": THIS}
+    lines = ["def finish(record, index):", "    put(record, 'modify_index', index)"]
+    for name in table.stamped:
+        if "." not in name:
+            lines.append(f"    if record.{name} == THIS: put(record, {name!r}, index)")
+    lines += [f"    put(record, {name!r}, intern(record.{name}))" for name in table.interned]
+    names |= {f"shared_{name}": _SharedValues(kind).of for name, kind in table.shared.items()}
+    lines += [
+        f"    if record.{name} is not None: put(record, {name!r}, shared_{name}(record.{name}))"
+        for name in table.shared
+    ]
+    exec("\n".join(lines), names)  # Only names of declared attributes reach this text; tables check them.
+    finish: Callable[[Any, int], None] = names["finish"]
+    return finish
 
 
 class _SharedValues:
@@ -110,8 +120,6 @@ class _SharedValues:
 
 
 def _stamp_nested(value: Any, name: str, index: int) -> None:
-    if value is None:
-        return
     for item in value if isinstance(value, tuple) else (value,):
         if getattr(item, name) == THIS:
             force_setattr(item, name, index)

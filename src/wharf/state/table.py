@@ -29,7 +29,7 @@ class Index(Generic[R]):
     attribute holds the value, `computed` gives it; None leaves the record out.
     """
 
-    __slots__ = ("attributes", "name", "table", "value_of")
+    __slots__ = ("attributes", "is_composed", "name", "table", "value_of")
 
     def __init__(self, name: str, *attributes: str, computed: Callable[[R], Hashable] | None = None) -> None:
         assert bool(attributes) != bool(computed), f"index {name} is over attributes or computed, one of the two"
@@ -37,11 +37,8 @@ class Index(Generic[R]):
         self.attributes = attributes
         self.value_of: Callable[[R], Hashable] = computed or attrgetter(*attributes)
         self.table = ""  # Told by the table that declares it.
-
-    @property
-    def is_composed(self) -> bool:
+        self.is_composed = len(attributes) > 1
         """Its values are tuples, of which the last part may be empty."""
-        return len(self.attributes) > 1
 
     def __repr__(self) -> str:
         return f"Index({self.table}.{self.name})"
