@@ -5,16 +5,22 @@ Promises, held by one contract suite for all engines:
 1. A write that was answered `Committed` is durable; it is in the log once, whole, at the index told.
 2. A write with a condition that does not hold changes nothing and is answered `Conflict` with the keys that moved on.
 3. A write that does not fit the bounds, or reaches a log that takes no writes, changes nothing: `Refused`.
-4. Whenever the engine cannot tell, it says `Unknown`: the write happened once or not at all, and `find` tells later.
+4. Whenever the engine cannot tell, it says `Unknown`: the write happened once or not at all, and `find` tells later;
+   once `find` has said "it was not", it never will be. `Unavailable` from `commit` says that surely nothing happened.
 5. The feed gives every batch once, whole, in order of index, beginning after the index asked for; if it cannot (the
-   log was compacted, or began a new epoch), it raises `Behind` and the follower loads again.
+   log was compacted, began a new epoch, or never came as far as that index), it raises `Behind` and the follower
+   loads again. A batch carries exactly the changes of its write, in whatever order, drops of what was not there too.
 6. `barrier` answers an index not smaller than that of any write acknowledged before the call, by whatever member.
+7. Indexes grow and may skip; the first batch of an empty log has index 1. The last-change index of a table is the
+   index of the last batch that put or dropped anything in it, read from a load as from the feed.
+8. A lease that ends takes the records put with it along, in one batch of kind `LEASE_ENDED` with cause LEASE and
+   without an id. A later write of a key takes the key off its lease. A write on an ended lease is `Refused`.
 
 Records are bytes here: what they mean is no concern of an engine.
 """
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -22,6 +28,7 @@ from wharf.model.log import FIRST_INDEX, Batch, Change, LogWrite, Row, Standing
 
 __all__ = [
     "FIRST_INDEX",
+    "LEASE_ENDED",
     "Batch",
     "Behind",
     "Bounds",
@@ -41,6 +48,9 @@ __all__ = [
     "Unknown",
     "refusal_of",
 ]
+
+LEASE_ENDED: Final = "lease-ended"
+"""The kind of a batch that no one wrote: a lease ended and took its records along."""
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -133,24 +143,31 @@ class Engine(Protocol):
     def load(self) -> Load: ...
 
     def follow(self, after: int) -> AsyncIterator[Batch]:
-        """Every batch with a greater index, for ever. Raises `Behind`, or `Unavailable` when contact is lost."""
+        """Every batch with a greater index, for ever. Raises `Behind`, or `Unavailable` when contact is lost.
+
+        After either the iterator is spent; call again with the last index that was applied.
+        """
         ...
 
-    async def commit(self, write: LogWrite) -> Outcome: ...
+    async def commit(self, write: LogWrite) -> Outcome:
+        """Raises `Unavailable` when the write was never sent: it did not happen and may be tried again."""
+        ...
 
     async def find(self, write_id: str, *, since: int) -> int | None:
-        """The index at which the write was committed, looking back as far as `since`; None: it was not.
+        """The index at which the write was committed, looking back as far as `since` and no further; None: it was not.
 
         Raises `Behind` when the log no longer reaches back to `since`.
         """
         ...
 
-    async def barrier(self) -> int: ...
+    async def barrier(self) -> int:
+        """0 when nothing was ever written. Raises `Unavailable`."""
+        ...
 
     async def grant(self, ttl_s: float) -> Lease: ...
 
     async def compact(self, before: int) -> None:
-        """The feed need no longer reach back before this index."""
+        """The feed need no longer reach back before this index: `follow(before - 1)` goes on working."""
         ...
 
     async def health(self) -> Health: ...

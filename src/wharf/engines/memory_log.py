@@ -1,0 +1,253 @@
+"""A log in memory, shared by the doors of `wharf.engines.memory`: rows, the order of batches, leases.
+
+It plays etcd exactly where that shows through the port: indexes with gaps (other people's keys move them), bounds,
+compaction, leases that end by time, a quota, a restore of an older copy beneath everybody. It does everything at once
+and never waits; how requests and replies travel is the doors' business. Time comes from its world only.
+"""
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from wharf.engines.port import (
+    FIRST_INDEX,
+    LEASE_ENDED,
+    Batch,
+    Behind,
+    Bounds,
+    Change,
+    Committed,
+    Conflict,
+    LogWrite,
+    Outcome,
+    Refused,
+    Row,
+    Standing,
+    refusal_of,
+)
+from wharf.model.changes import Cause, CauseKind, Condition
+from wharf.world import World
+
+Place = tuple[str, str]
+"""Where a record stands: table and key."""
+
+ETCD_BOUNDS: Final = Bounds(changes=112, conditions=127, bytes=1_400_000)
+"""What the etcd engine tells under etcd's own settings."""
+
+
+class MemoryCopy(msgspec.Struct, frozen=True):
+    """The log as it stood at one moment, to be put back later."""
+
+    index: int
+    head: int
+    rows: dict[Place, Row]
+    last_changes: dict[str, int]
+
+
+class HeldLease(msgspec.Struct):
+    """A lease as the log sees it. The places are a dict for its order."""
+
+    id: int
+    ttl_s: float
+    expires_s: float
+    places: dict[Place, None]
+
+
+class MemoryLog:
+    def __init__(self, world: World, *, bounds: Bounds | None = None) -> None:
+        self._world = world
+        self.bounds = bounds if bounds is not None else Bounds()
+        self.index = 0  # Where the log stands, other people's keys included.
+        self.head = 0  # The index of the last write.
+        self.epoch = 0
+        self.floor = 0  # Batches up to here are compacted away.
+        self.full = ""  # Why the log takes no writes; empty when it does.
+        self._rows: dict[Place, Row] = {}
+        self._last_changes: dict[str, int] = {}
+        self._batches: list[Batch] = []
+        self._leases: dict[int, HeldLease] = {}
+        self._lease_of: dict[Place, int] = {}
+        self._lease_last = 0
+        self._waiting: list[asyncio.Future[None]] = []
+
+    # --- writes ---
+
+    def commit(self, write: LogWrite) -> Outcome:
+        self.end_leases()
+        why = refusal_of(write, self.bounds) or self.full
+        if why:
+            return Refused(why)
+        if write.lease and write.lease not in self._leases:
+            return Refused("the lease of this write has ended")
+        moved = [(condition.table, condition.key) for condition in write.conditions if not self._holds(condition)]
+        if moved:
+            return Conflict(moved)
+        index = max(self.index + 1, FIRST_INDEX)
+        for change in write.changes:
+            place = (change.table, change.key)
+            self._last_changes[change.table] = index
+            self._let_go(place)
+            if change.data is None:
+                self._rows.pop(place, None)
+                continue
+            self._rows[place] = Row(change.table, change.key, index, change.data)
+            if write.lease:
+                self._leases[write.lease].places[place] = None
+                self._lease_of[place] = write.lease
+        self.head = index
+        self._append(Batch(index, write.id, write.kind, write.cause, tuple(write.changes)))
+        return Committed(index)
+
+    def _holds(self, condition: Condition) -> bool:
+        row = self._rows.get((condition.table, condition.key))
+        return condition.version == (row.version if row is not None else 0)
+
+    def _append(self, batch: Batch) -> None:
+        self.index = batch.index
+        self._batches.append(batch)
+        self.wake()
+
+    def write_elsewhere(self, count: int = 1) -> None:
+        """Somebody writes keys that are not ours: the index moves on and no batch appears."""
+        if self.index:
+            self.index += count
+
+    # --- reads ---
+
+    def rows(self) -> list[Row]:
+        return list(self._rows.values())
+
+    def standing(self) -> Standing:
+        return Standing(self.index, dict(self._last_changes), self.epoch)
+
+    def next_after(self, index: int, epoch: int) -> Batch | None:
+        """The first batch with a greater index; None: there is none yet."""
+        if epoch != self.epoch:
+            raise Behind(f"the log began epoch {self.epoch}; load it again")
+        if index < self.floor:
+            raise Behind(f"the log is compacted up to index {self.floor}; its feed no longer reaches back to {index}")
+        if index > self.index:
+            raise Behind(f"the log stands at index {self.index} and never came as far as {index}")
+        position = self._position_after(index)
+        return self._batches[position] if position < len(self._batches) else None
+
+    def find(self, write_id: str, since: int) -> int | None:
+        for batch in reversed(self._batches):
+            if batch.index < since:
+                return None
+            if batch.id == write_id:
+                return batch.index
+        if self.floor and max(since, FIRST_INDEX) <= self.floor:
+            raise Behind(f"the log is compacted up to index {self.floor}; it no longer reaches back to {since}")
+        return None
+
+    def _position_after(self, index: int) -> int:
+        """By bisection: followers mostly ask for the end, but one that comes back may ask for any place."""
+        low, high = 0, len(self._batches)
+        if high and self._batches[-1].index <= index:
+            return high
+        while low < high:
+            middle = (low + high) // 2
+            if self._batches[middle].index <= index:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    async def moved(self) -> None:
+        """Until anything happens here. Ask again afterwards: a waker may have woken for somebody else."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        await waiter
+
+    def wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # --- what happens to a log ---
+
+    def compact(self, before: int) -> None:
+        self.floor = max(self.floor, min(before - 1, self.index))
+        del self._batches[: self._position_after(self.floor)]
+
+    def copy(self) -> MemoryCopy:
+        return MemoryCopy(self.index, self.head, dict(self._rows), dict(self._last_changes))
+
+    def restore(self, copy: MemoryCopy) -> None:
+        """An older copy takes the log's place. Every index of it is raised above all that were ever told."""
+        shift = self.index + 1
+        self.epoch += 1
+        self._rows = {place: Row(row.table, row.key, row.version + shift, row.data) for place, row in copy.rows.items()}
+        self._last_changes = {table: index + shift for table, index in copy.last_changes.items()}
+        self.head = copy.head + shift
+        self.index = self.floor = copy.index + shift
+        self._batches.clear()
+        self._leases.clear()
+        self._lease_of.clear()
+        self.wake()
+
+    def size_bytes(self) -> int:
+        return sum(len(row.data) for row in self._rows.values())
+
+    # --- leases ---
+
+    def grant(self, ttl_s: float) -> int:
+        self._lease_last += 1
+        lease = HeldLease(self._lease_last, ttl_s, self._world.monotonic_s() + ttl_s, {})
+        self._leases[lease.id] = lease
+        self._watch_over(lease)
+        return lease.id
+
+    def renew(self, lease_id: int) -> bool:
+        """False: the lease has ended."""
+        self.end_leases()
+        lease = self._leases.get(lease_id)
+        if lease is None:
+            return False
+        lease.expires_s = self._world.monotonic_s() + lease.ttl_s
+        return True
+
+    def revoke(self, lease_id: int) -> None:
+        lease = self._leases.pop(lease_id, None)
+        if lease is not None:
+            self._take_along(lease)
+
+    def end_leases(self) -> None:
+        """End the leases whose time is over, the one that ran out first first."""
+        now_s = self._world.monotonic_s()
+        over = sorted((lease.expires_s, lease.id) for lease in self._leases.values() if lease.expires_s <= now_s)
+        for _, lease_id in over:
+            self.revoke(lease_id)
+
+    def _watch_over(self, lease: HeldLease) -> None:
+        """A lease ends by itself: followers must hear of it although nobody asks anything."""
+        remaining_s = lease.expires_s - self._world.monotonic_s()
+        asyncio.get_running_loop().call_later(max(remaining_s, 0.0), self._on_lease_due, lease)
+
+    def _on_lease_due(self, lease: HeldLease) -> None:
+        if self._leases.get(lease.id) is not lease:
+            return  # Revoked, or gone with an older epoch.
+        self.end_leases()
+        if lease.id in self._leases:
+            self._watch_over(lease)
+
+    def _take_along(self, lease: HeldLease) -> None:
+        if not lease.places:
+            return
+        index = self.index + 1
+        places = sorted(lease.places)
+        for place in places:
+            del self._rows[place]
+            del self._lease_of[place]
+            self._last_changes[place[0]] = index
+        changes = tuple(Change(table, key, None) for table, key in places)
+        self._append(Batch(index, "", LEASE_ENDED, Cause(CauseKind.LEASE), changes))
+
+    def _let_go(self, place: Place) -> None:
+        """A write of a key takes it off the lease that it hung on."""
+        lease_id = self._lease_of.pop(place, None)
+        if lease_id is not None:
+            del self._leases[lease_id].places[place]
