@@ -233,6 +233,7 @@ def _check_late_imports(path: str, module: str, tree: ast.Module) -> Iterator[Fi
             if is_inside(name, ("wharf.agent", "wharf.limits")):
                 message = f"{name} is imported inside the command that needs it, so that `wharf --help` stays quick"
                 yield Finding(path, getattr(node, "lineno", 1), "late-import", message)
+                break
 
 
 def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:

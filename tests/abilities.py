@@ -1,0 +1,219 @@
+"""What tests need of the machine: system programs, and abilities such as writing cgroups.
+
+    @pytest.mark.needs_program("etcd")      the test starts this program
+    @pytest.mark.needs("cgroups")           the machine must be able to do this; the probes are below
+
+A missing program is ours to install: the test is skipped by name, and in CI (CI=true) it fails. A missing ability is
+probed, printed and counted as `unavailable`; that is allowed only for tests that `tests/unavailable.toml` names with the
+probe that fails, and is a failure for all others. A test that is named there runs wherever its probe finds the ability.
+In CI no test may be skipped for any other reason.
+"""
+
+import contextlib
+import http.client
+import os
+import shutil
+import socket
+import subprocess
+import tomllib
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+Probe = Callable[[], str | None]  # The reason why not, or None where the machine is able.
+
+# The distribution's packages, for the sentence that says what to install.
+PACKAGES = {"etcd": "etcd-server", "redis-server": "redis-server", "chromium": "chromium"}
+
+
+def probe_cgroups() -> str | None:
+    """Make and remove a control group beneath our own."""
+    mounted = Path("/sys/fs/cgroup")
+    if not (mounted / "cgroup.controllers").exists():
+        return "cgroup v2 is not mounted at /sys/fs/cgroup"
+    lines = Path("/proc/self/cgroup").read_text("utf-8").splitlines()
+    own = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
+    group = mounted / own.lstrip("/") / f"wharf-probe-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        return f"a control group cannot be made: {error.strerror}"
+    try:
+        with (group / "cgroup.procs").open("w"):
+            return None
+    except OSError as error:
+        return f"a control group cannot be filled: {error.strerror}"
+    finally:
+        group.rmdir()
+
+
+def probe_namespaces() -> str | None:
+    """Start a program in namespaces of its own."""
+    command = ["unshare", "--mount", "--pid", "--fork", "true"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except FileNotFoundError:
+        return "the program unshare is missing"
+    except subprocess.TimeoutExpired:
+        return "unshare did not end within 10 s"
+    return None if done.returncode == 0 else done.stderr.strip() or f"unshare ended with {done.returncode}"
+
+
+def probe_containers() -> str | None:
+    """Find a container engine that answers on its Unix socket."""
+    for path in ("/run/docker.sock", "/run/podman/podman.sock"):
+        connection = http.client.HTTPConnection("localhost", timeout=5)
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as channel, contextlib.closing(connection):
+            channel.settimeout(5)
+            try:
+                channel.connect(path)
+                connection.sock = channel
+                connection.request("GET", "/_ping")
+                if connection.getresponse().status == 200:
+                    return None
+            except (OSError, http.client.HTTPException):
+                continue
+    return "no container engine answers at /run/docker.sock or /run/podman/podman.sock"
+
+
+PROBES: Mapping[str, Probe] = {
+    "cgroups": probe_cgroups,
+    "namespaces": probe_namespaces,
+    "containers": probe_containers,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """One entry of tests/unavailable.toml."""
+
+    id: str
+    probe: str
+    because: str
+
+
+def read_allowed(file: Path) -> list[Allowed]:
+    return [Allowed(**entry) for entry in tomllib.loads(file.read_text("utf-8")).get("test", [])]
+
+
+def is_ci(environment: Mapping[str, str]) -> bool:
+    return environment.get("CI", "").lower() not in ("", "0", "false")
+
+
+UNAVAILABLE = pytest.StashKey[str]()
+
+
+class AbilityRules:
+    """The pytest plugin that keeps the rules told at the head of this module."""
+
+    def __init__(self, *, probes: Mapping[str, Probe], allowed: Iterable[Allowed], in_ci: bool) -> None:
+        self._probes = probes
+        self._allowed = tuple(allowed)
+        self._in_ci = in_ci
+        self._answers: dict[str, str | None] = {}
+        self._unavailable: list[tuple[str, str]] = []
+        self._skipped: list[str] = []
+        for entry in self._allowed:
+            if entry.probe not in probes:
+                raise pytest.UsageError(
+                    f"unavailable.toml: {entry.id} names the probe {entry.probe}, which does not exist"
+                )
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.addinivalue_line("markers", "needs(ability): what the machine must be able to do (tests/abilities.py)")
+        config.addinivalue_line("markers", "needs_program(name): a system program that the test starts")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        collected = {_plain_id(item): item for item in items}
+        is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+        for entry in self._allowed:
+            item = collected.get(entry.id)
+            if item is None and is_whole:
+                raise pytest.UsageError(f"unavailable.toml names {entry.id}, which does not exist: remove the entry")
+            if item is not None and entry.probe not in _needed(item, "needs"):
+                raise pytest.UsageError(f'unavailable.toml: {entry.id} is not marked as needs("{entry.probe}")')
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        for program in _needed(item, "needs_program"):
+            if shutil.which(program) is None:
+                reason = f"the program {program} is missing (package {PACKAGES.get(program, program)})"
+                if self._in_ci:
+                    pytest.fail(f"{reason}; CI installs what tests need", pytrace=False)
+                pytest.skip(reason)
+        for ability in _needed(item, "needs"):
+            if ability not in self._probes:
+                known = ", ".join(sorted(self._probes))
+                pytest.fail(f"there is no probe for {ability}; there are {known} (tests/abilities.py)", pytrace=False)
+            why_not = self._ask(ability)
+            if why_not is None:
+                continue
+            if not any(entry.id == _plain_id(item) and entry.probe == ability for entry in self._allowed):
+                pytest.fail(
+                    f"the machine lacks {ability} ({why_not}), and tests/unavailable.toml does not name this test for it",
+                    pytrace=False,
+                )
+            item.stash[UNAVAILABLE] = f"{ability}: {why_not}"
+            pytest.skip(f"unavailable: {ability}: {why_not}")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        reason = item.stash.get(UNAVAILABLE, None)
+        if call.when == "setup" and report.skipped and reason is not None:
+            report.user_properties.append(("unavailable", reason))
+        return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:
+        return None if _unavailable_because(report) is None else ("unavailable", "u", "UNAVAILABLE")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        reason = _unavailable_because(report)
+        if reason is not None:
+            self._unavailable.append((report.nodeid, reason))
+        elif report.skipped:
+            self._skipped.append(report.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped:
+            self._skipped.append(report.nodeid)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._in_ci and self._skipped and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for ability, why_not in sorted(self._answers.items()):
+            terminalreporter.write_line(f"ability {ability}: {'there' if why_not is None else f'missing, {why_not}'}")
+        for nodeid, reason in self._unavailable:
+            terminalreporter.write_line(f"UNAVAILABLE {nodeid} ({reason})")
+        for nodeid in self._skipped:
+            end = "CI allows none to be skipped, so this run has failed" if self._in_ci else "in CI this would fail"
+            terminalreporter.write_line(f"SKIPPED {nodeid}: {end}")
+
+    def _ask(self, ability: str) -> str | None:
+        if ability not in self._answers:
+            self._answers[ability] = self._probes[ability]()
+        return self._answers[ability]
+
+
+def _needed(item: pytest.Item, marker: str) -> list[str]:
+    return [name for mark in item.iter_markers(marker) for name in mark.args]
+
+
+def _plain_id(item: pytest.Item) -> str:
+    """The id of a test without its parameters: all of its cases share one entry."""
+    return item.nodeid.partition("[")[0]
+
+
+def _unavailable_because(report: pytest.TestReport | pytest.CollectReport) -> str | None:
+    if not isinstance(report, pytest.TestReport) or not report.skipped:
+        return None
+    return next((str(value) for name, value in report.user_properties if name == "unavailable"), None)

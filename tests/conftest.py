@@ -1,0 +1,26 @@
+"""What holds for all tests: the rules about the machine's abilities, and how hard property tests try."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.abilities import PROBES, AbilityRules, is_ci, read_allowed
+
+# Cores are shared: how long an example takes says nothing. Tests leave `max_examples` to the profile, so that
+# `make fuzz` can raise it for all of them.
+settings.register_profile("local", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("local"), derandomize=True, database=None, print_blob=True)
+settings.register_profile("fuzz", settings.get_profile("local"), max_examples=2_000, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if is_ci(os.environ) else "local"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "faults: a long proof by real faults, run by `make faults` and not by `make test`"
+    )
+    allowed = read_allowed(Path(__file__).with_name("unavailable.toml"))
+    config.pluginmanager.register(
+        AbilityRules(probes=PROBES, allowed=allowed, in_ci=is_ci(os.environ)), "ability-rules"
+    )

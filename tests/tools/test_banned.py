@@ -1,0 +1,199 @@
+"""What the check of banned calls sees, and what it lets pass."""
+
+import pytest
+
+from tools.banned import Allowance, apply_allowances, check_source, module_name, read_allowances
+from tools.findings import Finding
+
+
+def rules_broken(path: str, source: str) -> list[str]:
+    return [finding.rule for finding in check_source(path, source)]
+
+
+SERVER = "src/wharf/server/channel.py"
+STATE = "src/wharf/state/table.py"
+TEST = "tests/server/test_channel.py"
+
+
+@pytest.mark.parametrize(
+    ("path", "module"),
+    [
+        ("src/wharf/state/table.py", "wharf.state.table"),
+        ("src/wharf/state/__init__.py", "wharf.state"),
+        ("tests/state/test_table.py", "tests.state.test_table"),
+        ("simulation/__main__.py", "simulation.__main__"),
+    ],
+)
+def test_a_file_has_the_name_that_it_is_imported_by(path: str, module: str) -> None:
+    assert module_name(path) == module
+
+
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [
+        ("import time\nnow = time.time()", "clock"),
+        ("from time import monotonic as now\nnow()", "clock"),
+        ("import datetime as dt\ndt.datetime.now(dt.UTC)", "clock"),
+        ("from datetime import datetime\ndefault = datetime.utcnow", "clock"),
+        ("import time\nbegan = time.perf_counter()", "clock"),
+        ("import random\nrandom.choice([1, 2])", "chance"),
+        ("from random import Random\nRandom()", "chance"),
+        ("import numpy as np\nnp.random.default_rng(1)", "chance"),
+        ("import os\nos.urandom(8)", "chance"),
+        ("import secrets\nsecrets.token_hex()", "chance"),
+        ("import uuid\nuuid.uuid4()", "ids"),
+        ("import asyncio\nasyncio.create_task(work())", "tasks"),
+        ("import asyncio\nasyncio.get_running_loop().create_task(work())", "tasks"),
+        ("def f(loop):\n    loop.create_task(work())", "tasks"),
+        ("import asyncio\nasyncio.ensure_future(work())", "tasks"),
+        ("import time\ntime.sleep(1)", "blocking"),
+        ("print('hello')", "print"),
+        ("import threading\nthreading.Thread()", "threads"),
+        ("def f(loop):\n    loop.run_in_executor(None, work)", "threads"),
+    ],
+)
+def test_a_banned_call_is_found_by_whatever_name(source: str, rule: str) -> None:
+    assert rules_broken(SERVER, source) == [rule]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import datetime\ndatetime.datetime.fromtimestamp(1, datetime.UTC)",
+        "import uuid\nuuid.UUID('0' * 32)",
+        "from random import Random\ndef shuffle(chance: Random) -> None: ...",
+        "from random import Random\nchance = Random(7)",
+        "def f(clock):\n    return clock.time()",
+        "async def f():\n    await g()",
+        "def f(world):\n    world.start(work(), name='work')",
+    ],
+)
+def test_what_looks_alike_and_does_no_harm_passes(source: str) -> None:
+    assert rules_broken(SERVER, source) == []
+
+
+@pytest.mark.parametrize(
+    "source", ["import time\ntime.time()", "import os\nos.urandom(8)", "import uuid\nuuid.uuid4()"]
+)
+def test_the_world_may_ask_the_machine(source: str) -> None:
+    assert rules_broken("src/wharf/world/real.py", source) == []
+
+
+def test_a_package_whose_name_begins_alike_is_another_package() -> None:
+    assert rules_broken("src/wharf/worldwide/real.py", "import time\ntime.time()") == ["clock"]
+
+
+def test_a_command_may_print_and_a_simulation_may_say_how_long_it_took() -> None:
+    assert rules_broken("src/wharf/cli/jobs.py", "print('hello')") == []
+    assert rules_broken("simulation/__main__.py", "import time\nprint(time.perf_counter())") == []
+
+
+def test_a_message_names_what_to_use_instead() -> None:
+    (finding,) = check_source(SERVER, "import uuid\n\nuuid.uuid4()")
+
+    assert str(finding) == (
+        "src/wharf/server/channel.py:3: uuid.uuid4 is not used here: ids come from World.new_id or, in a deciding"
+        " package, as an argument [ids]"
+    )
+
+
+@pytest.mark.parametrize("package", ["model", "scheduling", "limits/core", "node/core"])
+@pytest.mark.parametrize(
+    "source",
+    ["async def f():\n    pass", "async def f():\n    await g()", "async def f():\n    async for _ in g(): ..."],
+)
+def test_a_deciding_package_never_waits(package: str, source: str) -> None:
+    assert set(rules_broken(f"src/wharf/{package}/part.py", source)) == {"await"}
+
+
+def test_the_shell_around_a_deciding_package_may_wait() -> None:
+    assert rules_broken("src/wharf/limits/gateway.py", "async def f():\n    await g()") == []
+
+
+def test_commands_import_the_agent_late() -> None:
+    early = "from wharf.agent import run"
+    late = "def command():\n    from wharf.agent import run"
+    for_types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from wharf.agent import run"
+
+    assert rules_broken("src/wharf/cli/agent.py", early) == ["late-import"]
+    assert rules_broken("src/wharf/cli/agent.py", late) == []
+    assert rules_broken("src/wharf/cli/agent.py", for_types) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "for x in {1, 2}: ...",
+        "for x in set(xs): ...",
+        "xs = [x for x in {y for y in ys}]",
+        "xs = list(set(ys) - set(zs))",
+        "xs = {x: 1 for x in a.keys() & b.keys()}",
+        "def f(names: set[str]):\n    for name in names: ...",
+        "def f():\n    seen = set()\n    return tuple(seen)",
+        "def f(xs):\n    return next(iter(frozenset(xs)))",
+        "text = ', '.join({1, 2})",
+        "def f(waiting: set[int]):\n    return waiting.pop()",
+        "class C:\n    def __init__(self):\n        self.xs: set[int] = set()\n    def f(self):\n        return [*self.xs]",
+        "def f(a: frozenset[int], b):\n    yield from a.union(b)",
+    ],
+)
+def test_the_order_of_a_set_is_never_walked(source: str) -> None:
+    assert rules_broken(STATE, source) == ["set-order"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "for x in sorted({1, 2}): ...",
+        "for x in dict.fromkeys(xs): ...",
+        "ok = any(x > 1 for x in {1, 2})",
+        "count = len(set(xs))",
+        "both = {*set(xs), *set(ys)}",
+        "least = min(x for x in set(xs))",
+        "def f(xs):\n    names = set(xs)\n    names = sorted(names)\n    return list(names)",
+        "def f(counts: dict[str, int]):\n    return [x for x in counts]",
+        "squares = {x * x for x in {1, 2}}",
+        "def f(stack: list[int]):\n    return stack.pop()",
+    ],
+)
+def test_a_set_may_be_used_where_its_order_does_not_show(source: str) -> None:
+    assert rules_broken(STATE, source) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [
+        ("import pytest\n@pytest.mark.skip(reason='later')\ndef test_it(): ...", "skipped-test"),
+        ("import pytest\n@pytest.mark.xfail\ndef test_it(): ...", "skipped-test"),
+        ("import pytest\npytest.importorskip('redis')", "skipped-test"),
+        ("import time\ntime.sleep(0.1)", "sleeping-test"),
+        ("import asyncio\nasync def f():\n    await asyncio.sleep(0.1)", "sleeping-test"),
+        ("from unittest.mock import patch\npatch('x')", "mock"),
+    ],
+)
+def test_tests_neither_skip_nor_sleep_nor_mock(source: str, rule: str) -> None:
+    assert rules_broken(TEST, source) == [rule]
+
+
+def test_a_test_may_give_the_loop_a_turn() -> None:
+    assert rules_broken(TEST, "import asyncio\nasync def f():\n    await asyncio.sleep(0)") == []
+
+
+FOUND = Finding("src/wharf/node/shim.py", 3, "clock", "time.time is not used here")
+
+
+def test_a_listed_exception_passes() -> None:
+    allowances = read_allowances(
+        '[[allowed]]\nfile = "src/wharf/node/shim.py"\nrule = "clock"\nbecause = "it has no World"'
+    )
+
+    assert apply_allowances([FOUND], allowances) == []
+
+
+def test_an_exception_holds_for_its_own_rule_and_file_only_and_is_reported_when_nothing_needs_it() -> None:
+    elsewhere = Allowance(file="src/wharf/node/agent.py", rule="clock", because="it has no World")
+
+    kept, unused = apply_allowances([FOUND], [elsewhere])
+
+    assert kept == FOUND
+    assert "nothing in src/wharf/node/agent.py needs its allowance for clock" in unused.message

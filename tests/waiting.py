@@ -1,0 +1,28 @@
+"""Waiting in tests, for a state and with a deadline: the one place where tests let time pass."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PAUSE_S = 0.01
+
+
+def wait_until(state: Callable[[], T | None], *, what: str, within_s: float = 10.0) -> T:
+    """Return the first answer of `state` that is true. Fails, naming `what`, when the deadline passes before."""
+    deadline = time.monotonic() + within_s
+    while not (answer := state()):
+        assert time.monotonic() < deadline, f"after {within_s} s still not so: {what}"
+        time.sleep(PAUSE_S)
+    return answer
+
+
+async def wait_on_loop_until(state: Callable[[], T | None], *, what: str, within_s: float = 10.0) -> T:
+    """Do the same while the event loop goes on."""
+    deadline = time.monotonic() + within_s
+    while not (answer := state()):
+        assert time.monotonic() < deadline, f"after {within_s} s still not so: {what}"
+        await asyncio.sleep(PAUSE_S)
+    return answer
