@@ -12,6 +12,7 @@ import msgspec
 
 from wharf.model.allocated_resources import AllocatedResources
 from wharf.model.metric import AllocMetric
+from wharf.model.network import DNS
 from wharf.model.record import Record, SparseRecord
 from wharf.model.task_state import TaskState
 
@@ -91,19 +92,13 @@ class RescheduleTracker(Record):
     last_reschedule: RescheduleOutcome = RescheduleOutcome.NONE
 
 
-class NetworkDNS(Record):
-    servers: tuple[str, ...] | None = None
-    searches: tuple[str, ...] | None = None
-    options: tuple[str, ...] | None = None
-
-
 class NetworkStatus(Record):
     """The addresses inside the allocation's network namespace, empty with the host's network."""
 
     interface_name: str = ""
     address: str = ""
     address_ipv6: str = msgspec.field(name="AddressIPv6", default="")
-    dns: NetworkDNS | None = None
+    dns: DNS | None = None
 
 
 class Allocation(SparseRecord):

@@ -4,16 +4,7 @@ The limits only; what is used follows from the allocations and is never stored.
 """
 
 from wharf.model.record import Record
-
-
-class QuotaDevice(Record):
-    name: str = ""
-    count: int = 0
-
-
-class QuotaNUMA(Record):
-    affinity: str = "none"
-    devices: tuple[str, ...] | None = None
+from wharf.model.resources import NUMA, RequestedDevice
 
 
 class QuotaStorage(Record):
@@ -28,8 +19,8 @@ class RegionLimit(Record):
     cores: int = 0
     memory_mb: int = 0
     memory_max_mb: int = 0
-    devices: tuple[QuotaDevice, ...] | None = None
-    numa: QuotaNUMA | None = None
+    devices: tuple[RequestedDevice, ...] | None = None
+    numa: NUMA | None = None
     storage: QuotaStorage | None = None
 
 

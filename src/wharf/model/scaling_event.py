@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from wharf.model.record import Record
 
 MAX_EVENTS_KEPT = 20
@@ -25,6 +27,6 @@ class JobScalingEvents(Record):
 
     namespace: str
     job_id: str
-    scaling_events: dict[str, tuple[ScalingEvent, ...]] = {}
+    scaling_events: dict[str, tuple[ScalingEvent, ...]] = msgspec.field(default_factory=dict)
     create_index: int = 0
     modify_index: int = 0

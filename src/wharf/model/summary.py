@@ -3,6 +3,8 @@
 One writer keeps them, because Complete and Failed depend on history: they never go down.
 """
 
+import msgspec
+
 from wharf.model.record import Record
 
 
@@ -25,7 +27,7 @@ class ChildrenSummary(Record):
 class JobSummary(Record):
     job_id: str
     namespace: str
-    summary: dict[str, GroupSummary] = {}
+    summary: dict[str, GroupSummary] = msgspec.field(default_factory=dict)
     children: ChildrenSummary | None = None
     create_index: int = 0
     modify_index: int = 0
