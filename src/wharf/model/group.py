@@ -1,5 +1,6 @@
 """A task group: the tasks that are placed together on one node, and how many times."""
 
+from wharf.model import inheritance
 from wharf.model.identity import Consul
 from wharf.model.network import NetworkResource
 from wharf.model.placement import Affinity, Constraint, Spread
@@ -45,3 +46,8 @@ class TaskGroup(Record):
     stop_after_client_disconnect: int | None = None
     max_client_disconnect: int | None = None
     prevent_reschedule_on_lost: bool = False
+
+    @classmethod
+    def complete_submission(cls, given: dict[str, object]) -> dict[str, object]:
+        """The count and the bounds of scaling."""
+        return inheritance.complete_group(given)

@@ -1,13 +1,15 @@
 """A job: what a team wants to run, as it is submitted, kept by version, and shown."""
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
+from wharf.model import inheritance
 from wharf.model.group import TaskGroup
 from wharf.model.placement import Affinity, Constraint, Spread
-from wharf.model.policies import UpdatePolicy
+from wharf.model.policies import MigratePolicy, ReschedulePolicy, UpdatePolicy
 from wharf.model.record import Record
 
 DEFAULT_NAMESPACE: Final = "default"
@@ -148,6 +150,20 @@ class Job(Record):
     create_index: int = 0
     modify_index: int = 0
     job_modify_index: int = 0
+
+    # What only the server sets is not taken from a submitted job.
+    ignored_when_submitted: ClassVar[frozenset[str]] = frozenset({
+        "ParentID", "Dispatched", "DispatchIdempotencyToken", "NomadTokenID", "Status", "StatusDescription", "Stable",
+        "SubmitTime", "CreateIndex", "ModifyIndex", "JobModifyIndex",
+    })  # fmt: skip
+    # Handed down to the groups, never stored on the job (jobs.md 2.1).
+    only_when_submitted: ClassVar[Mapping[str, object]] = {"Reschedule": ReschedulePolicy, "Migrate": MigratePolicy}
+    text_when_missing: ClassVar[Mapping[str, str]] = {"ID": "Job ID hasn't been provided"}
+
+    @classmethod
+    def complete_submission(cls, given: dict[str, object]) -> dict[str, object]:
+        """Groups inherit from the job, tasks from their group."""
+        return inheritance.complete_job(given)
 
     @property
     def groups(self) -> tuple[TaskGroup, ...]:

@@ -4,7 +4,7 @@ These records are sparse: an empty field is not written. Their defaults are ther
 field means is told by canonical form (`HostNetwork` is `default`, `Mode` empty is the host's network).
 """
 
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -50,3 +50,6 @@ class NetworkResource(SparseRecord):
     reserved_ports: tuple[Port, ...] | None = None
     dynamic_ports: tuple[Port, ...] | None = None
     cni: CNI | None = None
+
+    # Chosen by the node, never by a job (jobs.md 2.6).
+    ignored_when_submitted: ClassVar[frozenset[str]] = frozenset({"Device"})

@@ -1,6 +1,5 @@
 """What one task asks of its node: processor, memory, devices."""
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 from wharf.model.network import NetworkResource
@@ -42,7 +41,7 @@ class Resources(Record):
     ignored_when_submitted: ClassVar[frozenset[str]] = frozenset({"DiskMB"})
 
     @classmethod
-    def complete_submission(cls, given: dict[str, object]) -> Mapping[str, object]:
+    def complete_submission(cls, given: dict[str, object]) -> dict[str, object]:
         """Whole cores stand in the place of MHz, so the default of MHz does not apply beside them."""
         if "CPU" not in given and given.get("Cores"):
             given["CPU"] = 0

@@ -3,6 +3,7 @@
 from enum import StrEnum
 from typing import Final
 
+from wharf.model import inheritance
 from wharf.model.durations import SECOND
 from wharf.model.identity import DEFAULT_CLUSTER, WorkloadIdentity
 from wharf.model.record import Record
@@ -98,6 +99,11 @@ class Service(Record):
     kind: str = ""
     identity: WorkloadIdentity | None = None
     weights: ServiceWeights | None = None
+
+    @classmethod
+    def complete_submission(cls, given: dict[str, object]) -> dict[str, object]:
+        """Checks inherit the rule for restarts."""
+        return inheritance.complete_service(given)
 
     @property
     def is_native(self) -> bool:

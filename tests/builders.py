@@ -1,0 +1,75 @@
+"""Small words for tests that need a job: each is valid by default, and every field can be told otherwise.
+
+They make what a user submits. `admitted(a_job())` is what the server stores: canonical, with its implied constraints.
+"""
+
+from typing import Any
+
+from wharf.model.canonical import canonicalize
+from wharf.model.group import TaskGroup
+from wharf.model.implied import with_implied_constraints
+from wharf.model.job import Job, JobType, Parameterized, Periodic
+from wharf.model.job_settings import JobSettings
+from wharf.model.resources import Resources
+from wharf.model.service import Service, ServiceCheck
+from wharf.model.task import Task
+
+SECOND = 1_000_000_000
+
+
+# The fields are those of the record: a wrong name or type fails at once, so no signature repeats them.
+def a_task(name: str = "server", **fields: Any) -> Task:
+    """A task that runs a shell."""
+    given = {"driver": "raw_exec", "config": {"command": "/bin/sh"}, "resources": some_resources(), **fields}
+    return Task(name=name, **given)
+
+
+def some_resources(cpu: int = 100, memory_mb: int = 64, **fields: Any) -> Resources:
+    """What a small task asks for."""
+    return Resources(cpu=cpu, memory_mb=memory_mb, **fields)
+
+
+def a_group(name: str = "web", *tasks: Task, count: int = 1, **fields: Any) -> TaskGroup:
+    """A group, of one task unless told."""
+    return TaskGroup(name=name, count=count, tasks=tasks or (a_task(),), **fields)
+
+
+def a_job(id: str = "shop", *groups: TaskGroup, **fields: Any) -> Job:
+    """A service with one group, unless told."""
+    return Job(id=id, task_groups=groups or (a_group(),), **fields)
+
+
+def a_batch_job(id: str = "nightly", *groups: TaskGroup, **fields: Any) -> Job:
+    """Work that ends."""
+    return a_job(id, *groups, type=JobType.BATCH, **fields)
+
+
+def a_system_job(id: str = "agent", *groups: TaskGroup, **fields: Any) -> Job:
+    """Something on every node."""
+    return a_job(id, *groups, type=JobType.SYSTEM, **fields)
+
+
+def a_periodic_job(id: str = "nightly", *groups: TaskGroup, spec: str = "0 3 * * *", **fields: Any) -> Job:
+    """A batch job with a time table."""
+    return a_batch_job(id, *groups, periodic=Periodic(specs=(spec,)), **fields)
+
+
+def a_parameterized_job(id: str = "convert", *groups: TaskGroup, **fields: Any) -> Job:
+    """A batch job that waits to be dispatched."""
+    return a_batch_job(id, *groups, parameterized_job=Parameterized(), **fields)
+
+
+def a_service(name: str = "shop-web", **fields: Any) -> Service:
+    """A native service without a port."""
+    return Service(name=name, **{"provider": "wharf", **fields})
+
+
+def a_check(**fields: Any) -> ServiceCheck:
+    """A check over HTTP."""
+    given = {"type": "http", "path": "/health", "interval": 10 * SECOND, "timeout": 2 * SECOND, **fields}
+    return ServiceCheck(**given)
+
+
+def admitted(job: Job, settings: JobSettings | None = None) -> Job:
+    """The job as the server stores it."""
+    return with_implied_constraints(canonicalize(job, settings or JobSettings()))
