@@ -170,6 +170,23 @@ class Engine(Protocol):
         """The feed need no longer reach back before this index: `follow(before - 1)` goes on working."""
         ...
 
+    async def restore(self, rows: AsyncIterator[Sequence[Row]], standing: Standing) -> int:
+        """Replace everything by `rows`, which stood at `standing` in some log; answer the index where this log stands then.
+
+        - The answer exceeds every earlier index of this log and `standing.index`. So does the version of every row: it
+          is an index that the restore used, at most the one answered. The last-change index of every table that holds
+          anything, or held anything before, becomes the one answered.
+        - A new epoch begins, its number greater than the log's and than `standing.epoch`. Whoever followed gets
+          `Behind`, from whatever index, and loads again. `find` cannot reach back before it. All leases have ended.
+        - Nobody is served half of it. While it lasts, a `commit` is `Refused` and a `load` raises `Unavailable`, or both
+          still answer for the old state and nothing they answered is contradicted before the new one takes its place
+          in one step. What needs several transactions is a recorded intent followed by idempotent steps; one that was
+          cut off is finished, or undone, or refused with a sentence, by the next `open`.
+        - When `rows` raises, the error passes through; the old state stays, or the log says that it was being restored
+          and takes nothing but another restore.
+        """
+        ...
+
     async def health(self) -> Health: ...
 
     def last_contact_s(self) -> float | None:
