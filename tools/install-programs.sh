@@ -60,7 +60,7 @@ rm -f "$log"
 # Not started now; nor with the machine.
 if command -v systemctl >/dev/null 2>&1; then
     for package in $missing; do
-        for unit in $(dpkg -L "$package" | sed -n 's|^.*/systemd/system/\([^/]*\.\(service\|socket\|timer\)\)$|\1|p'); do
+        for unit in $(dpkg -L "$package" | grep -E '/systemd/system/[^/]+\.(service|socket|timer)$' | sed 's#.*/##'); do
             systemctl disable --quiet "$unit" >/dev/null 2>&1 || true
         done
     done
