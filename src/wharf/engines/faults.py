@@ -23,6 +23,7 @@ class Operation(enum.StrEnum):
     KEEPALIVE = "keepalive"
     REVOKE = "revoke"
     COMPACT = "compact"
+    RESTORE = "restore"
     HEALTH = "health"
 
 

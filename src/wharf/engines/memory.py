@@ -190,6 +190,10 @@ class MemoryEngine:
     async def compact(self, before: int) -> None:
         await self.exchange(Operation.COMPACT, lambda: self.log.compact(before))
 
+    async def restore(self, rows: AsyncIterator[Sequence[Row]], standing: Standing) -> int:
+        everything = [row async for some in rows for row in some]
+        return await self.exchange(Operation.RESTORE, lambda: self.log.replace(everything, standing))
+
     async def health(self) -> Health:
         log = self.log
         return await self.exchange(

@@ -6,6 +6,7 @@ and never waits; how requests and replies travel is the doors' business. Time co
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -176,14 +177,27 @@ class MemoryLog:
     def copy(self) -> MemoryCopy:
         return MemoryCopy(self.index, self.head, dict(self._rows), dict(self._last_changes))
 
-    def restore(self, copy: MemoryCopy) -> None:
+    def put_back(self, copy: MemoryCopy) -> None:
         """An older copy takes the log's place. Every index of it is raised above all that were ever told."""
         shift = self.index + 1
         self.epoch += 1
         self._rows = {place: Row(row.table, row.key, row.version + shift, row.data) for place, row in copy.rows.items()}
         self._last_changes = {table: index + shift for table, index in copy.last_changes.items()}
+        self._begin_epoch(copy.index + shift)
         self.head = copy.head + shift
-        self.index = self.floor = copy.index + shift
+
+    def replace(self, rows: Sequence[Row], standing: Standing) -> int:
+        """Other records take the place of all, at an index above every one that was told before."""
+        index = max(self.index, standing.index) + 1
+        self.epoch = max(self.epoch, standing.epoch) + 1
+        self._rows = {(row.table, row.key): Row(row.table, row.key, index, row.data) for row in rows}
+        tables = [*self._last_changes, *standing.last_changes, *(row.table for row in rows)]
+        self._last_changes = dict.fromkeys(tables, index)
+        self._begin_epoch(index)
+        return index
+
+    def _begin_epoch(self, index: int) -> None:
+        self.index = self.head = self.floor = index
         self._batches.clear()
         self._leases.clear()
         self._lease_of.clear()

@@ -1,0 +1,23 @@
+"""Tests of engines may be `async def`: each runs in an event loop of its own, and one that hangs fails."""
+
+import asyncio
+import inspect
+
+import pytest
+
+WITHIN_S = 60.0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+
+    async def bounded() -> None:
+        async with asyncio.timeout(WITHIN_S):
+            await test(**arguments)
+
+    asyncio.run(bounded())
+    return True
