@@ -12,7 +12,7 @@ if ! cmp -s requirements/lock.txt "$tools/lock.txt"; then
     cp requirements/lock.txt "$tools/lock.txt"
 fi
 
-# dev includes run.in and is resolved first; run is then held to the versions of dev, so that the two never differ.
+# dev includes the other two and is resolved first; they are then held to its versions, so that they never differ.
 compile() {
     name=$1
     shift
@@ -21,4 +21,5 @@ compile() {
 }
 compile dev
 compile run --constraints requirements/dev.txt
+compile build --constraints requirements/dev.txt
 compile lock

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from tools.findings import ROOT, Finding
 
+INCLUDED = frozenset({"run", "build"})  # dev.in includes these; locked versions must be the same in both.
+
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*")
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;\\]+)")
 
@@ -32,17 +34,18 @@ def read_pins(text: str) -> dict[str, str]:
 def find_disagreements(
     *, declared: frozenset[str], wanted: dict[str, frozenset[str]], pins: dict[str, dict[str, str]]
 ) -> Iterator[Finding]:
-    """`declared` is of pyproject.toml; `wanted` and `pins` are of run, dev and lock, by the files' stems."""
+    """`declared` is of pyproject.toml; `wanted` and `pins` are of run, build, dev and lock, by stems."""
     for name in sorted(declared ^ wanted["run"]):
         has, lacks = ("pyproject.toml", "requirements/run.in")[:: 1 if name in declared else -1]
         yield Finding(lacks, 1, "requirements", f"{name} is in {has} and not here: both list what wharf needs to run")
     for stem, names in sorted(wanted.items()):
         for name in sorted(names - pins[stem].keys()):
             yield Finding(f"requirements/{stem}.txt", 1, "requirements", f"{name} is not locked: run `make lock`")
-    for name, version in sorted(pins["run"].items()):
-        if pins["dev"].get(name) != version:
-            message = f"{name} is {version} here and {pins['dev'].get(name, 'absent')} in dev.txt: run `make lock`"
-            yield Finding("requirements/run.txt", 1, "requirements", message)
+    for stem in sorted(INCLUDED & pins.keys()):
+        for name, version in sorted(pins[stem].items()):
+            if pins["dev"].get(name) != version:
+                message = f"{name} is {version} here and {pins['dev'].get(name, 'absent')} in dev.txt: run `make lock`"
+                yield Finding(f"requirements/{stem}.txt", 1, "requirements", message)
 
 
 def find_unhashed(path: str, text: str) -> Iterator[Finding]:
