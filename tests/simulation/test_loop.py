@@ -1,0 +1,305 @@
+"""The loop of the simulation: what asyncio promises holds, time is virtual, one seed is one run, nothing is real."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from simulation.loop import NothingReal, RunFailed, SimulatedLoop, StandsStill
+from simulation.process import Process
+from wharf.world import SimulatedWorld
+
+T = TypeVar("T")
+ROOT = Path(__file__).parents[2]
+
+
+def run(work: Coroutine[Any, Any, T], *, seed: int = 1) -> T:
+    loop = SimulatedLoop(seed)
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.close()
+
+
+def a_process(loop: SimulatedLoop, name: str) -> Process:
+    return Process(name, name, SimulatedWorld(1, loop.time, member=name))
+
+
+async def three_who_count(order: list[str]) -> float:
+    async def count(name: str) -> None:
+        for step in range(4):
+            await asyncio.sleep(0)
+            order.append(f"{name}{step}")
+
+    await asyncio.gather(count("a"), count("b"), count("c"))
+    await asyncio.sleep(7.5)
+    return asyncio.get_running_loop().time()
+
+
+def test_a_wait_of_a_week_takes_no_time() -> None:
+    async def wait() -> float:
+        await asyncio.sleep(7 * 24 * 3600)
+        return asyncio.get_running_loop().time()
+
+    assert run(wait()) == 7 * 24 * 3600
+
+
+def test_a_timeout_ends_what_takes_too_long_at_its_virtual_moment() -> None:
+    async def wait() -> float:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5):
+                await asyncio.Event().wait()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.sleep(100), 3)
+        return asyncio.get_running_loop().time()
+
+    assert run(wait()) == 8
+
+
+def test_queues_events_and_groups_work_as_on_a_real_loop() -> None:
+    async def pass_on() -> list[int]:
+        queue: asyncio.Queue[int] = asyncio.Queue(maxsize=2)
+        done = asyncio.Event()
+        got: list[int] = []
+
+        async def produce() -> None:
+            for number in range(6):
+                await queue.put(number)
+            done.set()
+
+        async def consume() -> None:
+            while not (done.is_set() and queue.empty()):
+                got.append(await queue.get())
+                await asyncio.sleep(0.5)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(produce())
+            group.create_task(consume())
+        return got
+
+    assert run(pass_on()) == [0, 1, 2, 3, 4, 5]
+
+
+def test_an_asynchronous_generator_that_is_dropped_is_closed() -> None:
+    async def drop() -> list[str]:
+        said: list[str] = []
+
+        async def numbers() -> Any:
+            try:
+                for number in range(5):
+                    yield number
+            finally:
+                said.append("closed")
+
+        async for _ in numbers():
+            break
+        await asyncio.sleep(1)
+        return said
+
+    assert run(drop()) == ["closed"]
+
+
+def test_the_same_seed_takes_the_same_steps() -> None:
+    def one_run() -> tuple[list[str], str]:
+        loop, order = SimulatedLoop(11), list[str]()
+        loop.run_until_complete(three_who_count(order))
+        loop.close()
+        return order, loop.fingerprint
+
+    assert one_run() == one_run()
+
+
+def test_another_seed_takes_another_order() -> None:
+    orders = set()
+    for seed in range(20):
+        order: list[str] = []
+        run(three_who_count(order), seed=seed)
+        orders.add(tuple(order))
+
+    assert len(orders) > 10
+
+
+def test_the_same_seed_takes_the_same_steps_in_another_process() -> None:
+    program = (
+        "from tests.simulation.test_loop import *\n"
+        "loop = SimulatedLoop(11); loop.run_until_complete(three_who_count([])); print(loop.fingerprint)"
+    )
+    here = SimulatedLoop(11)
+    here.run_until_complete(three_who_count([]))
+
+    there = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert there.stdout.strip() == here.fingerprint
+
+
+def test_without_shuffling_the_order_is_that_of_a_real_loop() -> None:
+    ours: list[str] = []
+    theirs: list[str] = []
+    SimulatedLoop(1, shuffle=False).run_until_complete(three_who_count(ours))
+
+    async def on_a_real_loop() -> None:
+        async def count(name: str) -> None:
+            for step in range(4):
+                await asyncio.sleep(0)
+                theirs.append(f"{name}{step}")
+
+        await asyncio.gather(count("a"), count("b"), count("c"))
+
+    asyncio.run(on_a_real_loop())
+
+    assert ours == theirs
+
+
+def test_callbacks_that_one_task_asks_for_keep_their_order() -> None:
+    async def ask() -> list[int]:
+        order: list[int] = []
+        loop = asyncio.get_running_loop()
+        for number in range(50):
+            loop.call_soon(order.append, number)
+        await asyncio.sleep(1)
+        return order
+
+    assert run(ask()) == list(range(50))
+
+
+def test_the_order_in_a_set_of_tasks_does_not_depend_on_where_they_lie_in_memory() -> None:
+    async def names() -> list[str]:
+        async def nothing() -> None:
+            pass
+
+        tasks = [asyncio.get_running_loop().create_task(nothing(), name=f"t{number}") for number in range(30)]
+        await asyncio.wait(tasks)
+        return [task.get_name() for task in set(tasks)]
+
+    padding = [object() for _ in range(1000)]
+    first = run(names())
+    del padding
+
+    assert run(names()) == first
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda loop: loop.run_in_executor(None, print),
+        lambda loop: loop.create_connection(None, "localhost", 80),
+        lambda loop: loop.add_signal_handler(2, print),
+        lambda loop: loop.subprocess_exec(None, "ls"),
+        lambda loop: loop.add_reader(0, print),
+    ],
+)
+def test_nothing_real_is_to_be_had(ask: Any) -> None:
+    with pytest.raises(NothingReal, match="a simulation has nothing real in it"):
+        ask(SimulatedLoop(1))
+
+
+def test_an_exception_that_nobody_handles_fails_the_run() -> None:
+    async def fail() -> None:
+        raise ValueError("nobody catches me")
+
+    async def start_and_forget() -> None:
+        kept = asyncio.get_running_loop().create_task(fail(), name="the careless one")
+        await asyncio.sleep(1)
+        del kept
+        await asyncio.sleep(1)
+
+    with pytest.raises(RunFailed, match=r"(?s)the careless one.*nobody catches me"):
+        run(start_and_forget())
+
+
+def test_an_exception_in_a_callback_fails_the_run_at_once() -> None:
+    async def call() -> None:
+        asyncio.get_running_loop().call_later(3, lambda: [][1])
+        await asyncio.sleep(100)
+
+    with pytest.raises(RunFailed, match=r"(?s)at 3\.0 s.*IndexError"):
+        SimulatedLoop(1).run_until_complete(call())
+
+
+def test_a_task_left_behind_fails_the_run_and_is_told_with_its_place() -> None:
+    async def wait_for_nothing() -> None:
+        await asyncio.Event().wait()
+
+    async def leave() -> None:
+        asyncio.get_running_loop().create_task(wait_for_nothing(), name="the forgotten one")
+        await asyncio.sleep(1)
+
+    with pytest.raises(RunFailed, match=r"the forgotten one, in .*wait_for_nothing:\d+ > Event.wait"):
+        run(leave())
+
+
+def test_a_run_in_which_nothing_can_happen_any_more_says_who_waits() -> None:
+    loop = SimulatedLoop(1)
+
+    async def wait_for_ever() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(StandsStill, match="wait_for_ever"):
+        loop.run_until_complete(wait_for_ever())
+
+
+def test_a_run_whose_time_does_not_go_on_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulation.loop.STEPS_AT_ONE_INSTANT_MAX", 1_000)
+
+    async def spin() -> None:
+        for _ in range(1_000_000):
+            await asyncio.sleep(0)
+
+    with pytest.raises(StandsStill, match="time does not go on"):
+        SimulatedLoop(1).run_until_complete(spin())
+
+
+def test_a_killed_process_runs_nothing_more_not_even_what_it_would_do_at_last() -> None:
+    loop = SimulatedLoop(1)
+    doomed, said = a_process(loop, "doomed"), list[str]()
+
+    async def live() -> None:
+        try:
+            said.append("began")
+            await asyncio.sleep(1)
+            said.append("went on")
+        finally:
+            said.append("tidied up")
+
+    async def have_children() -> None:
+        doomed.world.start(live(), name="child")
+        asyncio.get_running_loop().call_later(2, said.append, "timer")
+        await asyncio.sleep(3)
+
+    async def story() -> None:
+        doomed.start(have_children(), name="parent")
+        await asyncio.sleep(0.5)
+        loop.kill(doomed)
+        await asyncio.sleep(10)
+
+    loop.run_until_complete(story())
+    loop.close()
+
+    assert said == ["began"]
+
+
+def test_a_held_process_stands_still_and_then_does_all_that_came_due() -> None:
+    loop = SimulatedLoop(1)
+    sleepy, said = a_process(loop, "sleepy"), list[tuple[float, int]]()
+
+    async def tick() -> None:
+        for number in range(4):
+            await asyncio.sleep(1)
+            said.append((loop.time(), number))
+
+    async def story() -> None:
+        ticking = sleepy.start(tick(), name="ticking")
+        await asyncio.sleep(1.5)
+        loop.hold(sleepy)
+        await asyncio.sleep(5)
+        loop.release(sleepy)
+        await ticking
+
+    loop.run_until_complete(story())
+    loop.close()
+
+    assert said == [(1.0, 0), (6.5, 1), (7.5, 2), (8.5, 3)]
