@@ -1,0 +1,57 @@
+"""Which evaluation is processed next: by priority, then age, at most one of a job at a time.
+
+It holds nothing that the state does not hold: a new leader fills it from the pending evaluations. Deliveries, delays
+and failed follow-ups come with the scheduling issue.
+"""
+
+import heapq
+
+from wharf.model.evaluation import Evaluation, EvaluationStatus
+
+JobKey = tuple[str, str]
+
+
+class Broker:
+    """The leader's queue of evaluations."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, str]] = []
+        self._waiting: dict[str, Evaluation] = {}
+        self._busy: dict[JobKey, str] = {}
+        self._behind: dict[JobKey, list[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def hear(self, evaluation: Evaluation) -> None:
+        """The newest version of an evaluation, whatever its status."""
+        if evaluation.status is not EvaluationStatus.PENDING:
+            self._waiting.pop(evaluation.id, None)
+            return
+        if evaluation.id not in self._waiting:
+            heapq.heappush(self._heap, (-evaluation.priority, evaluation.create_index, evaluation.id))
+        self._waiting[evaluation.id] = evaluation
+
+    def next(self) -> Evaluation | None:
+        """The next evaluation, whose job is then busy until `done`."""
+        while self._heap:
+            _, _, evaluation_id = heapq.heappop(self._heap)
+            evaluation = self._waiting.get(evaluation_id)
+            if evaluation is None:
+                continue
+            job = (evaluation.namespace, evaluation.job_id)
+            if job in self._busy:
+                self._behind.setdefault(job, []).append(evaluation_id)
+                continue
+            self._busy[job] = evaluation_id
+            return evaluation
+        return None
+
+    def done(self, evaluation: Evaluation) -> None:
+        """The job is free again; what waited behind it, and this one if it must run again, is in the queue."""
+        job = (evaluation.namespace, evaluation.job_id)
+        self._busy.pop(job, None)
+        for evaluation_id in [*self._behind.pop(job, []), evaluation.id]:
+            waiting = self._waiting.get(evaluation_id)
+            if waiting is not None:
+                heapq.heappush(self._heap, (-waiting.priority, waiting.create_index, waiting.id))

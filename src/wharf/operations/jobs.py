@@ -1,0 +1,204 @@
+"""What people do to jobs: register and deregister them."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from wharf.model.canonical import canonicalize
+from wharf.model.changes import THIS, Cause, CauseKind, Drop, Put, Write
+from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
+from wharf.model.job import Job, JobStatus, JobType
+from wharf.model.job_settings import JobSettings
+from wharf.model.refusal import invalid
+from wharf.operations.decision import Decision, Moment
+from wharf.operations.derived import new_summary
+from wharf.state import Replica
+from wharf.state.tables import EVALUATIONS, JOB_VERSIONS, JOBS, NAMESPACES, NODE_POOLS, SUMMARIES, VERSIONS_OF_JOB
+
+VERSIONS_KEPT: Final = 6
+
+DEREGISTERED_PRIORITY: Final = 50
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """A job to be registered, with the caller's conditions."""
+
+    job: Job
+    enforce_index: bool = False
+    job_modify_index: int = 0
+    eval_priority: int = 0
+    cause: str = ""
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """`index` is that of the write."""
+
+    index: int
+    job_modify_index: int
+    eval_id: str = ""
+    eval_create_index: int = 0
+
+
+def register(snapshot: Replica, request: Registration, moment: Moment, settings: JobSettings) -> Decision[Registered]:
+    """Store the job as a new version, if it differs from what is there, and have it evaluated."""
+    if request.eval_priority and not 1 <= request.eval_priority <= 100:
+        raise invalid("Eval priority must be between 1 and 100 inclusively")
+    job = canonicalize(request.job, settings)
+    stored = snapshot.get(JOBS, job.namespace, job.id)
+    _enforce_index(request, stored)
+    _check_surroundings(snapshot, job, stored)
+    changes: list[Put | Drop] = []
+    conditions = [snapshot.as_seen(JOBS, job.namespace, job.id)]
+    if stored is None or _specification(stored) != _specification(job):
+        job = _new_version(job, stored, moment)
+        changes += [JOBS.put(job), JOB_VERSIONS.put(job), *_versions_to_drop(snapshot, job)]
+        if stored is None:
+            changes.append(SUMMARIES.put(new_summary(job)))
+        job_modify_index = THIS
+    else:
+        job = stored
+        job_modify_index = stored.modify_index
+    evaluation: Evaluation | None = None
+    if not (job.is_periodic or job.is_parameterized):
+        priority = request.eval_priority or job.priority
+        evaluation = _evaluation(job, moment, EvaluationTrigger.JOB_REGISTER, priority=priority)
+        changes.append(EVALUATIONS.put(evaluation))
+    if not changes:
+        return Decision(None, lambda index: Registered(index, job.modify_index))
+    return Decision(
+        Write("job-registered", Cause(CauseKind.REQUEST, request.cause), changes, conditions),
+        lambda index: Registered(
+            index=index,
+            job_modify_index=index if job_modify_index == THIS else job_modify_index,
+            eval_id=evaluation.id if evaluation else "",
+            eval_create_index=index if evaluation else 0,
+        ),
+    )
+
+
+def deregister(
+    snapshot: Replica, namespace: str, job_id: str, moment: Moment, *, eval_priority: int = 0, cause: str = ""
+) -> Decision[Registered]:
+    """Stop the job; it stays readable until it is collected. A job that nobody knows is stopped already."""
+    stored = snapshot.get(JOBS, namespace, job_id)
+    if stored is None:
+        return Decision(None, lambda _index: Registered(0, 0))
+    job = _new_version(replace(stored, stop=True), stored, moment)
+    job = replace(job, status=JobStatus.DEAD if _decides_own_status(job) else job.status)
+    changes: list[Put | Drop] = [JOBS.put(job), JOB_VERSIONS.put(job), *_versions_to_drop(snapshot, job)]
+    evaluation = None
+    if not (job.is_periodic or job.is_parameterized):
+        priority = eval_priority if eval_priority > 0 else job.priority or DEREGISTERED_PRIORITY
+        evaluation = _evaluation(job, moment, EvaluationTrigger.JOB_DEREGISTER, priority=priority)
+        changes.append(EVALUATIONS.put(evaluation))
+    return Decision(
+        Write(
+            "job-deregistered", Cause(CauseKind.REQUEST, cause), changes, [snapshot.as_seen(JOBS, namespace, job_id)]
+        ),
+        lambda index: Registered(index, index, evaluation.id if evaluation else "", index),
+    )
+
+
+def _enforce_index(request: Registration, stored: Job | None) -> None:
+    if not request.enforce_index:
+        return
+    given = request.job_modify_index
+    begins = f"Enforcing job modify index {given}:"
+    if given == 0 and stored is not None:
+        raise invalid(f"{begins} job already exists")
+    if given and stored is None:
+        raise invalid(f"{begins} job does not exist")
+    if given and stored is not None and given != stored.job_modify_index:
+        raise invalid(f"{begins} job exists with conflicting job modify index: {stored.job_modify_index}")
+
+
+def _check_surroundings(snapshot: Replica, job: Job, stored: Job | None) -> None:
+    if snapshot.get(NAMESPACES, job.namespace) is None:
+        raise invalid(f'job "{job.id}" is in nonexistent namespace "{job.namespace}"')
+    if snapshot.get(NODE_POOLS, job.node_pool) is None:
+        raise invalid(f'job "{job.id}" is in nonexistent node pool "{job.node_pool}"')
+    if stored is None:
+        return
+    if stored.type != job.type:
+        raise invalid(f'cannot update job from type "{stored.type}" to "{job.type}"')
+    if stored.is_periodic != job.is_periodic:
+        raise invalid(
+            "cannot update periodic job to being non-periodic"
+            if stored.is_periodic
+            else "cannot update non-periodic job to being periodic"
+        )
+    if stored.is_parameterized != job.is_parameterized:
+        raise invalid(
+            "cannot update parameterized job to being non-parameterized"
+            if stored.is_parameterized
+            else "cannot update non-parameterized job to being parameterized"
+        )
+
+
+def _specification(job: Job) -> Job:
+    """The job without what only servers set: two jobs are the same when these are (jobs.md 1.1)."""
+    return replace(
+        job,
+        status=JobStatus.PENDING,
+        status_description="",
+        stable=False,
+        version=0,
+        submit_time=0,
+        create_index=0,
+        modify_index=0,
+        job_modify_index=0,
+    )
+
+
+def _new_version(job: Job, stored: Job | None, moment: Moment) -> Job:
+    job = replace(
+        job,
+        version=max(job.version, stored.version + 1) if stored is not None else job.version,
+        create_index=stored.create_index if stored is not None else THIS,
+        job_modify_index=THIS,
+        submit_time=moment.now_ns,
+        stable=False,
+        status=stored.status if stored is not None else JobStatus.PENDING,
+        status_description="",
+    )
+    return replace(job, status=_first_status(job, stored))
+
+
+def _decides_own_status(job: Job) -> bool:
+    return job.type == JobType.SYSTEM or job.is_periodic or job.is_parameterized
+
+
+def _first_status(job: Job, stored: Job | None) -> JobStatus:
+    """What is true as soon as the job is stored, with the evaluation that goes with it; the brain takes it from there."""
+    if _decides_own_status(job):
+        return JobStatus.DEAD if job.stop else JobStatus.RUNNING
+    if stored is not None and stored.status is JobStatus.RUNNING:
+        return JobStatus.RUNNING
+    return JobStatus.PENDING
+
+
+def _versions_to_drop(snapshot: Replica, job: Job) -> Sequence[Drop]:
+    """Versions beyond those kept: the oldest untagged ones, but never the newest stable one."""
+    versions = sorted(snapshot.those(VERSIONS_OF_JOB, job.namespace, job.id), key=lambda version: -version.version)
+    newest_stable = next((version.version for version in versions if version.stable), None)
+    untagged = [version for version in versions if version.version_tag is None]
+    beyond = [version for version in untagged[VERSIONS_KEPT - 1 :] if version.version != newest_stable]
+    return [Drop(JOB_VERSIONS.name, JOB_VERSIONS.key_of(version)) for version in beyond]
+
+
+def _evaluation(job: Job, moment: Moment, trigger: EvaluationTrigger, *, priority: int) -> Evaluation:
+    return Evaluation(
+        id=moment.new_id(),
+        namespace=job.namespace,
+        priority=priority,
+        type=SchedulerType(job.type),
+        triggered_by=trigger,
+        job_id=job.id,
+        job_modify_index=job.job_modify_index,
+        status=EvaluationStatus.PENDING,
+        create_index=THIS,
+        create_time=moment.now_ns,
+        modify_time=moment.now_ns,
+    )

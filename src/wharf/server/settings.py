@@ -1,0 +1,131 @@
+"""The settings of a server: what it allows, how long it keeps what is over, how it watches nodes, who may do what."""
+
+from typing import Annotated
+
+import msgspec
+
+from wharf.model.durations import HOUR, MINUTE, SECOND
+from wharf.model.scheduler_configuration import SchedulerAlgorithm
+from wharf.model.setting import About, Duration, Size
+
+
+class PlanRejectionTrackerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    enabled: Annotated[bool, About("Whether a node that keeps refusing plans is made ineligible.")] = False
+    node_threshold: Annotated[int, About("How many refusals within the window it takes.", least=1)] = 100
+    node_window: Annotated[Duration, About("The window in which refusals are counted.")] = Duration(5 * MINUTE)
+
+
+class SearchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    fuzzy_enabled: Annotated[bool, About("Whether fuzzy search is answered.")] = True
+    limit_query: Annotated[int, About("How many objects of each table a fuzzy search looks at.", least=1)] = 20
+    limit_results: Annotated[int, About("How many results a context may have.", least=1)] = 100
+    min_term_length: Annotated[int, About("The shortest text that a fuzzy search takes.", least=1)] = 2
+
+
+class PreemptionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    system_scheduler_enabled: Annotated[bool, About("For system jobs.")] = True
+    sysbatch_scheduler_enabled: Annotated[bool, About("For sysbatch jobs.")] = False
+    batch_scheduler_enabled: Annotated[bool, About("For batch jobs.")] = False
+    service_scheduler_enabled: Annotated[bool, About("For service jobs.")] = False
+
+
+class DefaultSchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    scheduler_algorithm: Annotated[
+        SchedulerAlgorithm, About("`binpack` fills nodes one after another, `spread` evens them out.")
+    ] = SchedulerAlgorithm.BINPACK
+    memory_oversubscription_enabled: Annotated[bool, About("Whether `memory_max` above `memory` is honoured.")] = False
+    reject_job_registration: Annotated[bool, About("Whether only management may register jobs.")] = False
+    pause_eval_broker: Annotated[bool, About("Whether scheduling begins paused.")] = False
+    node_limit_for_feasibility_checks: Annotated[
+        int, About("How many nodes are looked at for spread and affinity; 0 acts as 100.", least=0)
+    ] = 0
+    preemption_config: Annotated[
+        PreemptionSettings, About("For which jobs those of lower priority may be pushed aside.")
+    ] = PreemptionSettings()
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    enabled: Annotated[bool, About("Whether this agent is a server: HTTP, state and scheduling.")] = False
+    authoritative_region: Annotated[
+        str, About("The region that tokens and policies are copied from.", shown_default="the agent's own region")
+    ] = ""
+    enabled_schedulers: Annotated[list[str], About("The types of jobs that this server schedules.")] = [
+        "service",
+        "batch",
+        "system",
+        "sysbatch",
+        "_core",
+    ]
+    enable_event_broker: Annotated[bool, About("Whether the event stream is answered.")] = True
+    event_buffer_size: Annotated[int, About("How many commits an event stream can look back.", least=1)] = 100
+    job_max_source_size: Annotated[Size, About("The largest source text that is kept with a job.")] = Size(1_000_000)
+    job_tracked_versions: Annotated[int, About("How many versions of a job are kept.", least=1)] = 6
+    job_default_priority: Annotated[int, About("The priority of a job that names none.", least=1, most=100)] = 50
+    job_max_priority: Annotated[int, About("The highest priority that a job may have.", least=1, most=32_766)] = 100
+    job_max_count: Annotated[int, About("The most allocations that all groups of a job may ask for.", least=1)] = 50_000
+    job_gc_interval: Annotated[Duration, About("How often it is looked for what can be collected.")] = Duration(
+        5 * MINUTE
+    )
+    job_gc_threshold: Annotated[Duration, About("How long a dead job is kept.")] = Duration(4 * HOUR)
+    eval_gc_threshold: Annotated[Duration, About("How long an evaluation that ended is kept.")] = Duration(HOUR)
+    batch_eval_gc_threshold: Annotated[Duration, About("The same for evaluations of batch jobs.")] = Duration(24 * HOUR)
+    deployment_gc_threshold: Annotated[Duration, About("How long a deployment that ended is kept.")] = Duration(HOUR)
+    node_gc_threshold: Annotated[Duration, About("How long a node that is down and empty is kept.")] = Duration(
+        24 * HOUR
+    )
+    acl_token_gc_threshold: Annotated[Duration, About("How long a token that expired is kept.")] = Duration(HOUR)
+    root_key_gc_interval: Annotated[Duration, About("How often old keys of the keyring are looked for.")] = Duration(
+        10 * MINUTE
+    )
+    root_key_gc_threshold: Annotated[Duration, About("How long a key that nothing uses is kept.")] = Duration(HOUR)
+    root_key_rotation_threshold: Annotated[Duration, About("How old the active key may become.")] = Duration(720 * HOUR)
+    heartbeat_grace: Annotated[Duration, About("How much longer than its TTL a node may be silent.")] = Duration(
+        10 * SECOND
+    )
+    min_heartbeat_ttl: Annotated[Duration, About("The shortest time between two heartbeats of a node.")] = Duration(
+        10 * SECOND
+    )
+    max_heartbeats_per_second: Annotated[
+        float, About("Heartbeats of all nodes together; with more nodes each beats more rarely.")
+    ] = 50.0
+    failover_heartbeat_ttl: Annotated[Duration, About("How long nodes may be silent after a change of leader.")] = (
+        Duration(5 * MINUTE)
+    )
+    oidc_issuer: Annotated[
+        str, About("The issuer named in identities of workloads; without it discovery is off.")
+    ] = ""
+    plan_rejection_tracker: Annotated[
+        PlanRejectionTrackerSettings, About("Nodes that keep refusing what was planned for them.")
+    ] = PlanRejectionTrackerSettings()
+    search: Annotated[SearchSettings, About("Search over all objects.")] = SearchSettings()
+    default_scheduler_config: Annotated[
+        DefaultSchedulerSettings, About("The scheduler's configuration of a new cluster, until one is stored.")
+    ] = DefaultSchedulerSettings()
+
+
+class AclSettings(msgspec.Struct, frozen=True, kw_only=True):
+    enabled: Annotated[bool, About("Whether requests need tokens.")] = False
+    token_ttl: Annotated[Duration, About("How long a node remembers a token's rights.")] = Duration(30 * SECOND)
+    policy_ttl: Annotated[Duration, About("How long a node remembers a policy.")] = Duration(30 * SECOND)
+    role_ttl: Annotated[Duration, About("How long a node remembers a role.")] = Duration(30 * SECOND)
+    token_min_expiration_ttl: Annotated[Duration, About("The shortest life that a token may be given.")] = Duration(
+        MINUTE
+    )
+    token_max_expiration_ttl: Annotated[Duration, About("The longest life that a token may be given.")] = Duration(
+        24 * HOUR
+    )
+
+
+class KeyringSettings(msgspec.Struct, frozen=True, kw_only=True):
+    file: Annotated[
+        str,
+        About(
+            "The key that wraps the keyring's keys; made, readable by its owner only, where it is missing. Several "
+            "servers share one, and a snapshot is worth nothing without it.",
+            shown_default="`keyring.key` in the data folder",
+        ),
+    ] = ""
+
+
+class RegionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    servers: Annotated[list[str], About("The HTTP addresses of that region's servers.")] = []
