@@ -1,4 +1,4 @@
-"""Login methods and binding rules: how somebody proven elsewhere gets a token here, and what the token may do.
+"""Login methods: how somebody proven elsewhere gets a token here. What the token may do is told by binding rules.
 
 Secrets of a method are stored sealed and apart; in the configuration they read `redacted`, as replies show them.
 """
@@ -8,7 +8,10 @@ import enum
 
 import msgspec
 
+from wharf.model.durations import say_duration
+from wharf.model.naming import is_name
 from wharf.model.record import Record
+from wharf.model.token import DEFAULT_LIFETIME_BOUNDS, LifetimeBounds
 
 REDACTED = "redacted"
 
@@ -21,12 +24,6 @@ class AuthMethodType(enum.StrEnum):
 class TokenLocality(enum.StrEnum):
     LOCAL = "local"
     GLOBAL = "global"
-
-
-class BindType(enum.StrEnum):
-    ROLE = "role"
-    POLICY = "policy"
-    MANAGEMENT = "management"
 
 
 DEFAULT_NAME_FORMAT = "${auth_method_type}-${auth_method_name}"
@@ -94,17 +91,44 @@ class AuthMethod(Record):
     modify_index: int = 0
 
 
-class BindingRule(Record):
-    """Gives a role or a policy to whoever logs in by a method and whose claims the selector accepts."""
+def problems(method: AuthMethod, *, bounds: LifetimeBounds = DEFAULT_LIFETIME_BOUNDS) -> list[str]:
+    """Everything that is wrong with a login method somebody wants to write."""
+    found = []
+    if not is_name(method.name):
+        found.append(f"invalid name '{method.name}'")
+    if method.type not in list(AuthMethodType):
+        found.append(f"invalid type '{method.type}': must be OIDC or JWT")
+    if method.token_locality not in list(TokenLocality):
+        found.append(f"invalid token locality '{method.token_locality}': must be local or global")
+    if not bounds.least <= method.max_token_ttl <= bounds.most:
+        found.append(
+            f"invalid MaxTokenTTL value '{say_duration(method.max_token_ttl)}': must be between "
+            f"{say_duration(bounds.least)} and {say_duration(bounds.most)}"
+        )
+    if method.config is None:
+        return [*found, "config is missing"]
+    match method.type:
+        case AuthMethodType.OIDC:
+            found += _oidc_problems(method.config)
+        case AuthMethodType.JWT:
+            found += _jwt_problems(method.config)
+    return found
 
-    id: str
-    description: str = ""
-    auth_method: str = ""
-    selector: str = ""
-    bind_type: str = ""
-    bind_name: str = ""
-    hash: bytes = b""
-    create_time: datetime.datetime | None = None
-    modify_time: datetime.datetime | None = None
-    create_index: int = 0
-    modify_index: int = 0
+
+def _oidc_problems(config: AuthMethodConfig) -> list[str]:
+    needed = {
+        "OIDCDiscoveryURL": config.oidc_discovery_url,
+        "OIDCClientID": config.oidc_client_id,
+        "AllowedRedirectURIs": config.allowed_redirect_uris,
+    }
+    found = [f"config: {name} is missing" for name, value in needed.items() if not value]
+    if not config.oidc_client_secret and config.oidc_client_assertion is None:
+        found.append("config: OIDCClientSecret or OIDCClientAssertion is missing")
+    return found
+
+
+def _jwt_problems(config: AuthMethodConfig) -> list[str]:
+    sources = [config.jwks_url, config.jwt_validation_pub_keys, config.oidc_discovery_url]
+    if sum(1 for source in sources if source) != 1:
+        return ["config: exactly one of JWKSURL, JWTValidationPubKeys and OIDCDiscoveryURL must be set"]
+    return []

@@ -1,8 +1,10 @@
 """Namespaces: the rooms that jobs and what belongs to them are kept apart in."""
 
+from wharf.model.naming import NAME, description_problems, is_name
 from wharf.model.record import Record
 
 DEFAULT = "default"
+MAX_WEIGHT = 1000
 ANY = "*"
 """In a request: every namespace that the caller may see. Never the name of one."""
 
@@ -42,3 +44,21 @@ class Namespace(Record):
     hash: bytes = b""
     create_index: int = 0
     modify_index: int = 0
+
+
+def problems(namespace: Namespace) -> list[str]:
+    """Everything that is wrong with a namespace somebody wants to write."""
+    found = []
+    if not is_name(namespace.name):
+        found.append(f'invalid name "{namespace.name}". Must match regex {NAME}')
+    found += description_problems(namespace.description)
+    if not 1 <= namespace.weight <= MAX_WEIGHT:
+        found.append(f"weight must be between 1 and {MAX_WEIGHT}")
+    for label, configuration in (
+        ("node pool", namespace.node_pool_configuration),
+        ("vault", namespace.vault_configuration),
+        ("consul", namespace.consul_configuration),
+    ):
+        if configuration is not None and configuration.allowed is not None and configuration.denied is not None:
+            found.append(f"{label} configuration: allowed and denied cannot both be set")
+    return found

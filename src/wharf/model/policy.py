@@ -1,5 +1,6 @@
 """Policies: named texts of rights. What the text means is `access`'s business."""
 
+from wharf.model.naming import description_problems, is_name
 from wharf.model.record import Record
 
 ANONYMOUS = "anonymous"
@@ -23,3 +24,26 @@ class Policy(Record):
     hash: bytes = b""
     create_index: int = 0
     modify_index: int = 0
+
+
+def problems(policy: Policy) -> list[str]:
+    """Everything that is wrong with a policy somebody wants to write, but for its rules: see `access`."""
+    found = []
+    if not is_name(policy.name):
+        found.append(f"invalid name '{policy.name}'")
+    found += description_problems(policy.description)
+    if policy.job_acl is not None:
+        found += _binding_problems(policy.job_acl)
+    return found
+
+
+def _binding_problems(job: JobACL) -> list[str]:
+    """Each level needs the one above it."""
+    found = []
+    if job.job_id and not job.namespace:
+        found.append("namespace must be set to set job ID")
+    if job.group and not job.job_id:
+        found.append("job ID must be set to set group")
+    if job.task and not job.group:
+        found.append("group must be set to set task")
+    return found

@@ -3,6 +3,7 @@
 The limits only; what is used follows from the allocations and is never stored.
 """
 
+from wharf.model.naming import NAME, description_problems, is_name
 from wharf.model.record import Record
 from wharf.model.resources import NUMA, RequestedDevice
 
@@ -36,3 +37,26 @@ class Quota(Record):
     limits: tuple[QuotaLimit, ...] | None = None
     create_index: int = 0
     modify_index: int = 0
+
+
+def problems(quota: Quota) -> list[str]:
+    """Everything that is wrong with a quota somebody wants to write."""
+    found = []
+    if not is_name(quota.name):
+        found.append(f'invalid name "{quota.name}". Must match regex {NAME}')
+    found += description_problems(quota.description)
+    if not quota.limits:
+        found.append("at least one limit should be specified")
+    regions = [limit.region for limit in quota.limits or ()]
+    if "" in regions:
+        found.append("each limit must name its region")
+    found += [
+        f'more than one limit for region "{region}"' for region in sorted(set(regions)) if regions.count(region) > 1
+    ]
+    for limit in quota.limits or ():
+        found += [
+            f'region "{limit.region}": a device without a name'
+            for device in limit.region_limit.devices or ()
+            if not device.name
+        ]
+    return found

@@ -26,7 +26,7 @@ class PreemptionConfig(Record):
 class SchedulerConfiguration(Record):
     """A whole document: what a writer leaves out is off, so the fields' defaults are zeros (see `founding`)."""
 
-    scheduler_algorithm: SchedulerAlgorithm = SchedulerAlgorithm.BINPACK
+    scheduler_algorithm: str = SchedulerAlgorithm.BINPACK  # Text, so that a wrong one is told in our words.
     memory_oversubscription_enabled: bool = False
     reject_job_registration: bool = False
     pause_eval_broker: bool = False
@@ -34,3 +34,13 @@ class SchedulerConfiguration(Record):
     preemption_config: PreemptionConfig = PreemptionConfig()
     create_index: int = 0
     modify_index: int = 0
+
+
+def problems(configuration: SchedulerConfiguration) -> list[str]:
+    """Everything that is wrong with a configuration somebody wants to write."""
+    found = []
+    if configuration.scheduler_algorithm not in (SchedulerAlgorithm.BINPACK, SchedulerAlgorithm.SPREAD):
+        found.append(f"invalid scheduler algorithm: {configuration.scheduler_algorithm}")
+    if configuration.node_limit_for_feasibility_checks < 0:
+        found.append("node limit for feasibility checks cannot be negative")
+    return found

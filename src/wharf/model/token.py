@@ -2,7 +2,10 @@
 
 import datetime
 import enum
+from typing import Final, NamedTuple
 
+from wharf.model.durations import HOUR, MINUTE, say_duration
+from wharf.model.naming import MAX_NAME_LENGTH
 from wharf.model.record import Record
 
 
@@ -51,3 +54,60 @@ class OneTimeToken(Record):
     expires_at: datetime.datetime
     create_index: int = 0
     modify_index: int = 0
+
+
+class LifetimeBounds(NamedTuple):
+    """How soon and how late a token that expires may do so, in ns from now."""
+
+    least: int = MINUTE
+    most: int = 24 * HOUR
+
+
+DEFAULT_LIFETIME_BOUNDS: Final = LifetimeBounds()
+
+
+def problems(
+    token: Token, *, stored: Token | None, now: datetime.datetime, bounds: LifetimeBounds = DEFAULT_LIFETIME_BOUNDS
+) -> list[str]:
+    """Everything that is wrong with a token somebody wants to write. `stored`: what it takes the place of."""
+    found = []
+    linked = bool(token.policies or token.roles)
+    match token.type:
+        case TokenType.CLIENT if not linked:
+            found.append("client token missing policies or roles")
+        case TokenType.MANAGEMENT if linked:
+            found.append("management token cannot be associated with policies or roles")
+        case TokenType.CLIENT | TokenType.MANAGEMENT:
+            pass
+        case _:
+            found.append("token type must be client or management")
+    if len(token.name) > MAX_NAME_LENGTH:
+        found.append("token name too long")
+    return found + (_lifetime_problems(token, now, bounds) if stored is None else _change_problems(token, stored))
+
+
+def _change_problems(token: Token, stored: Token) -> list[str]:
+    """What is fixed when a token is made, its end too: a token without one never gets one."""
+    found = []
+    if token.global_ != stored.global_:
+        found.append("cannot toggle global mode")
+    if token.expiration_ttl not in (0, stored.expiration_ttl):
+        found.append("cannot update expiration TTL")
+    if token.expiration_time is not None and token.expiration_time != stored.expiration_time:
+        found.append("cannot update expiration time")
+    return found
+
+
+def _lifetime_problems(token: Token, now: datetime.datetime, bounds: LifetimeBounds) -> list[str]:
+    if token.expiration_ttl:
+        lifetime = token.expiration_ttl
+    elif token.expiration_time is not None:
+        lifetime = (token.expiration_time - now) // datetime.timedelta(microseconds=1) * 1_000
+    else:
+        return []
+    said = f"in the future (was {say_duration(lifetime)})"
+    if lifetime < bounds.least:
+        return [f"expiration time cannot be less than {say_duration(bounds.least)} {said}"]
+    if lifetime > bounds.most:
+        return [f"expiration time cannot be more than {say_duration(bounds.most)} {said}"]
+    return []

@@ -3,13 +3,25 @@
 Clear items exist only in a request and its reply; what is stored is `Variable`, which holds them encrypted.
 """
 
+import re
+from collections.abc import Mapping
+from typing import Final
+
 import msgspec
 
+from wharf.model.durations import HOUR, SECOND, say_duration
 from wharf.model.record import Record
 
-SECOND_NS = 10**9
-DEFAULT_LOCK_TTL = 15 * SECOND_NS
-DEFAULT_LOCK_DELAY = 15 * SECOND_NS
+DEFAULT_LOCK_TTL: Final = 15 * SECOND
+DEFAULT_LOCK_DELAY: Final = 15 * SECOND
+MIN_LOCK_TTL: Final = 10 * SECOND
+MAX_LOCK_TTL: Final = 24 * HOUR
+MAX_SIZE_BYTES: Final = 65_536
+
+RESERVED: Final = "nomad"
+"""The first part of the paths that the product keeps for itself; jobs written for the peer use its name."""
+
+_PATH: Final = re.compile("[a-zA-Z0-9_~/-]{1,128}")
 
 
 class VariableLock(Record):
@@ -71,3 +83,48 @@ def metadata(variable: Variable) -> VariableMetadata:
         create_time=variable.create_time,
         modify_time=variable.modify_time,
     )
+
+
+def path_problems(path: str) -> list[str]:
+    """Everything that is wrong with the path of a variable that is to be written."""
+    found = []
+    if not path:
+        return ["variable missing required path"]
+    if _PATH.fullmatch(path) is None:
+        found.append(f'invalid path "{path}". Must match regex ^[a-zA-Z0-9-_~/]{{1,128}}$')
+    first, _, rest = path.partition("/")
+    if first == RESERVED and not _is_open(rest):
+        found.append(
+            f'only paths at "{RESERVED}/jobs", "{RESERVED}/sentinel" and "{RESERVED}/job-templates/<name>" may be '
+            f'written under "{RESERVED}"; got "{path}"'
+        )
+    return found
+
+
+def _is_open(rest: str) -> bool:
+    """Whether what follows the reserved first part is one of the places that are open to people."""
+    area, slash, name = rest.partition("/")
+    if area == "job-templates":
+        return bool(name) and "/" not in name
+    return area in ("jobs", "sentinel") and (not slash or bool(name))
+
+
+def items_problems(items: Mapping[str, str] | None) -> list[str]:
+    """What is wrong with the items of a variable that is to be written."""
+    if not items:
+        return ["variable missing required Items object"]
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in items.items())
+    return ["variables are limited to 64KiB in total size"] if size > MAX_SIZE_BYTES else []
+
+
+def lock_problems(lock: VariableLock) -> list[str]:
+    """What is wrong with the lock that somebody wants to take."""
+    found = []
+    if not MIN_LOCK_TTL <= lock.ttl <= MAX_LOCK_TTL:
+        found.append(
+            f"lock TTL must be between {say_duration(MIN_LOCK_TTL)} and {say_duration(MAX_LOCK_TTL)}; "
+            f"got {say_duration(lock.ttl)}"
+        )
+    if lock.lock_delay < 0:
+        found.append(f"lock delay cannot be negative; got {say_duration(lock.lock_delay)}")
+    return found

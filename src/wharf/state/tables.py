@@ -4,7 +4,8 @@ from typing import Any, Final
 
 from wharf.model.allocated_resources import AllocatedResources
 from wharf.model.allocation import Allocation
-from wharf.model.auth_method import AuthMethod, BindingRule
+from wharf.model.auth_method import AuthMethod
+from wharf.model.binding_rule import BindingRule
 from wharf.model.cluster import Format, IdempotencyKey, KeyringKey, Leader, Member, NodePlacement
 from wharf.model.deployment import Deployment
 from wharf.model.evaluation import Evaluation
