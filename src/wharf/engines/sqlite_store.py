@@ -1,0 +1,469 @@
+"""The log of one folder, synchronous: groups of writes in, outcomes and batches out.
+
+It keeps the promises of the port that concern one file: a group is one transaction, each write of it is checked against
+the earlier ones, what was told to be committed is durable, and after an error at COMMIT nothing is served for writing
+until the file itself has said what happened. It decides nothing about who waits for what, and knows no event loop.
+
+All methods are called from one thread at a time. Reads of rows and batches go through `reader`.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+import apsw
+import msgspec
+
+from wharf.engines.port import (
+    LEASE_ENDED,
+    Batch,
+    Bounds,
+    Change,
+    Committed,
+    Conflict,
+    Health,
+    LogWrite,
+    Outcome,
+    Refused,
+    Standing,
+    Unavailable,
+    Unknown,
+    refusal_of,
+)
+from wharf.engines.sqlite_checkpoint import BEGIN_PAGES, REST_PAGES, Checkpointer
+from wharf.engines.sqlite_file import LINES_PER_BATCH, FolderLock, LogFile
+from wharf.engines.sqlite_ledger import Ledger
+from wharf.engines.sqlite_lines import INSERT_LINE, Line, lines_of
+from wharf.engines.sqlite_reader import Damaged, LogReader
+from wharf.engines.sqlite_trim import plan_cut, write_cut, write_last_changes
+from wharf.model.changes import Cause, CauseKind
+
+TAIL_CHANGES: Final = 100_000
+"""How many changes the feed reaches back, at least."""
+
+TRIM_LINES: Final = 4_000
+"""So many lines are looked at in one step of trimming: a few milliseconds."""
+
+RETRY_S: Final = 1.0
+"""How often a log that takes no writes is tried again."""
+
+WAL_PAGES_AT_MOST: Final = 65_536
+"""256 MB: when nobody could move the write-ahead log so far, commits wait until it is moved."""
+
+_SCAN: Final = """
+SELECT place, table_name, CAST(key AS TEXT), lease, data IS NULL FROM log ORDER BY place
+"""
+_NEXT_LEASE: Final = "UPDATE facts SET value = value + 1 WHERE name = 'next_lease' RETURNING value - 1"
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class Group(msgspec.Struct, frozen=True):
+    """What became of a group of writes: an outcome each, in their order, and the batches of those that were committed."""
+
+    outcomes: Sequence[Outcome]
+    batches: Sequence[Batch]
+
+
+class GrantedLease(msgspec.Struct, frozen=True):
+    id: int
+    ttl_ms: int
+    owner: str
+
+
+class Store:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        clock: Callable[[], float],
+        bounds: Bounds = Bounds(),  # noqa: B008 - a frozen value
+        tail_changes: int = TAIL_CHANGES,
+        vfs: str = "",
+    ) -> None:
+        """`clock`: monotonic seconds. Nothing is touched before `open`."""
+        self.bounds = bounds
+        self.file = LogFile(folder, vfs=vfs)
+        self.reader = LogReader(self.file)
+        self.trouble = ""  # Why no writes are taken just now, in a sentence.
+        self.restoring = False
+        self.generation = 0  # How often the log was replaced since it was opened. Reads that span a change are void.
+        self.leases: dict[int, GrantedLease] = {}
+        self._clock = clock
+        self._retry_at = 0.0
+        self._damaged = False  # Then trying again is of no use.
+        self._tail_changes = tail_changes
+        self._holds = 0
+        self._compacted_to = 0
+        self._wal_pages = 0
+        self._checkpoint_at = BEGIN_PAGES
+        self._checkpointer = Checkpointer(self.file)
+        self._lock: FolderLock | None = None
+        self._writer: apsw.Connection | None = None
+        self._ledger = Ledger(epoch=0, tail_from=0, last_changes={})
+
+    # -- the life of the file
+
+    def open(self) -> None:
+        """Raises `Unavailable` with a sentence; the folder is untouched then, but for its lock file."""
+        self._lock = FolderLock(self.file.folder)
+        try:
+            self.file.remove_leftovers()
+            self._attach()
+        except (apsw.Error, OSError) as error:
+            self.close()
+            raise Unavailable(self.file.sentence(error)) from error
+        except Unavailable:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._detach()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    @property
+    def index(self) -> int:
+        return self._ledger.index
+
+    @property
+    def epoch(self) -> int:
+        return self._ledger.epoch
+
+    @property
+    def tail_from(self) -> int:
+        """The feed reaches back to the batches after this index."""
+        return self._ledger.tail_from
+
+    def standing(self) -> Standing:
+        return self._ledger.standing()
+
+    def health(self) -> Health:
+        why = self.trouble or self._checkpointer.trouble
+        return Health(writable=not self.trouble, why=why, size_bytes=self.file.size_bytes())
+
+    # -- writing
+
+    def commit_group(self, writes: Sequence[LogWrite]) -> Group:
+        """One transaction for all of them. Never raises: what went wrong is in the outcomes."""
+        refusal = self._refusal()
+        if refusal:
+            return Group([Refused(refusal)] * len(writes), ())
+        staged: dict[tuple[str, str], int] = {}
+        outcomes: list[Outcome] = []
+        batches: list[tuple[Batch, int]] = []
+        index = self._ledger.index
+        for write in writes:
+            verdict = self._verdict(write, staged)
+            if verdict is None:
+                index += 1
+                for change in write.changes:
+                    staged[change.table, change.key] = 0 if change.data is None else index
+                batches.append((Batch(index, write.id, write.kind, write.cause, write.changes), write.lease))
+                verdict = Committed(index)
+            outcomes.append(verdict)
+        if not batches:
+            return Group(outcomes, ())
+        failure = self._append([line for batch, lease in batches for line in lines_of(batch, lease)])
+        if failure is not None:
+            return Group([failure if isinstance(o, Committed) else o for o in outcomes], ())
+        for batch, lease in batches:
+            self._take(batch, lease)
+        return Group(outcomes, [batch for batch, _ in batches])
+
+    def grant_lease(self, *, ttl_ms: int, owner: str) -> GrantedLease:
+        """Raises `Unavailable`."""
+
+        def write(connection: apsw.Connection) -> GrantedLease:
+            ((lease,),) = connection.execute(_NEXT_LEASE)
+            connection.execute("INSERT INTO leases VALUES (?, ?, ?)", (lease, ttl_ms, owner))
+            return GrantedLease(lease, ttl_ms, owner)
+
+        granted = self._transact(write)
+        self.leases[granted.id] = granted
+        return granted
+
+    def end_lease(self, lease: int) -> Group:
+        """What hangs on the lease goes, in one batch. Ending one that has ended changes nothing. Raises `Unavailable`."""
+        if lease not in self.leases:
+            return Group((), ())
+        keys = sorted(self._ledger.leased.get(lease, ()))
+        cause = Cause(CauseKind.LEASE, str(lease))
+        batch = Batch(self.index + 1, "", LEASE_ENDED, cause, [Change(table, key, None) for table, key in keys])
+
+        def write(connection: apsw.Connection) -> None:
+            connection.execute("DELETE FROM leases WHERE id = ?", (lease,))
+            if keys:
+                connection.executemany(INSERT_LINE, lines_of(batch, 0))
+
+        self._transact(write)
+        del self.leases[lease]
+        if not keys:
+            return Group((), ())
+        self._take(batch, 0)
+        return Group((), [batch])
+
+    def begin_epoch(self, *, above: int) -> None:
+        """A follower has seen `above`, and the log never came so far: it is an older copy of itself. Index goes past it."""
+        epoch, index = self.epoch + 1, above + 1
+
+        def write(connection: apsw.Connection) -> None:
+            write_last_changes(connection, dict.fromkeys(self._ledger.last_changes, index))
+            connection.execute("UPDATE facts SET value = ? WHERE name = 'epoch'", (epoch,))
+            connection.execute("UPDATE facts SET value = ? WHERE name = 'tail_from'", (index,))
+
+        _log.warning("the log stands at %d and a follower at %d: a new epoch begins", self.index, above)
+        self._transact(write)
+        self.generation += 1
+        self._reload()
+
+    # -- reading
+
+    def begin_load(self) -> tuple[Standing, frozenset[int]]:
+        """Where a load stands, and the lines that it must skip. Nothing is trimmed until `end_load`."""
+        self._holds += 1
+        return self._ledger.standing(), frozenset(self._ledger.dead)
+
+    def end_load(self) -> None:
+        self._holds -= 1
+
+    # -- between two groups
+
+    def compact(self, before: int) -> None:
+        """The tail may begin at `before`, as far as the tail that is promised allows; `tidy` does it."""
+        self._compacted_to = max(self._compacted_to, before - 1)
+
+    def needs_tidying(self) -> bool:
+        return self._writer is not None and not self.trouble and (self.must_trim() or self._checkpointer.nearly_moved)
+
+    def tidy(self) -> None:
+        """One bounded step of what must not be done while somebody waits for a commit."""
+        if self._checkpointer.nearly_moved:
+            self._move_rest()
+        elif self.must_trim():
+            self._trim()
+
+    def must_trim(self) -> bool:
+        if self._holds or self.restoring or self.trouble:
+            return False
+        surplus = self._ledger.tail_changes - self._tail_changes
+        return (
+            surplus >= TRIM_LINES
+            or len(self._ledger.stale) >= TRIM_LINES
+            or (surplus > 0 and self.tail_from < min(self._compacted_to, self.index - 1))
+        )
+
+    # -- replacing all
+
+    def replace_file(self, path: Path) -> None:
+        """The file at `path` becomes the log, in one step. Raises `Unavailable`; the old log stays in force then."""
+        self.generation += 1
+        self._detach()
+        try:
+            self.file.replace(path)
+        finally:
+            try:
+                self._attach()
+            except (apsw.Error, OSError) as error:
+                self.suspend(error)
+        if self.trouble:
+            raise Unavailable(self.trouble)
+
+    def next_lease(self) -> int:
+        """The id of the next lease: no lease of a log gets the id of an earlier one, restored or not."""
+        ((lease,),) = self._attached().execute("SELECT value FROM facts WHERE name = 'next_lease'")
+        return int(lease)
+
+    # -- inside
+
+    def _verdict(self, write: LogWrite, staged: dict[tuple[str, str], int]) -> Outcome | None:
+        """Why the write cannot be committed after those that are staged; None: it can."""
+        refusal = refusal_of(write, self.bounds)
+        if refusal is not None:
+            return Refused(refusal)
+        if write.lease:
+            if write.lease not in self.leases:
+                return Refused(f"the lease {write.lease} has ended")
+            if len(self._ledger.leased.get(write.lease, ())) + len(write.changes) > self.bounds.changes:
+                return Refused(
+                    f"the lease {write.lease} would hold more records than the {self.bounds.changes} of a batch"
+                )
+        version = self._ledger.version
+        moved = [
+            (condition.table, condition.key)
+            for condition in write.conditions
+            if condition.version
+            != (
+                staged[condition.table, condition.key]
+                if (condition.table, condition.key) in staged
+                else version(condition.table, condition.key)
+            )
+        ]
+        return Conflict(moved) if moved else None
+
+    def _refusal(self) -> str:
+        if self.restoring:
+            return f"the log in {self.file.folder} is being restored from a snapshot: try again when that is done"
+        if self.trouble and not self._damaged and self._clock() >= self._retry_at:
+            self._recover()
+        return self.trouble
+
+    def _append(self, lines: Sequence[Line]) -> Refused | Unknown | None:
+        """None: the lines are durable."""
+        writer = self._attached()
+        try:
+            writer.execute("BEGIN IMMEDIATE")
+            writer.executemany(INSERT_LINE, lines)
+        except (apsw.Error, OSError) as error:
+            self._give_up(error)
+            return Refused(self.file.sentence(error))
+        try:
+            writer.execute("COMMIT")
+        except (apsw.Error, OSError) as error:
+            # Whether the group is in the file, only the file can say, after it has been opened anew.
+            self._give_up(error)
+            return Unknown(self.file.sentence(error))
+        if self._wal_pages >= WAL_PAGES_AT_MOST:
+            self._move_rest()
+        return None
+
+    def _transact(self, write: Callable[[apsw.Connection], T]) -> T:
+        """A transaction of our own making, durable when this returns. Raises `Unavailable`."""
+        refusal = self._refusal()
+        if refusal:
+            raise Unavailable(refusal)
+        writer = self._attached()
+        try:
+            writer.execute("BEGIN IMMEDIATE")
+            answer = write(writer)
+            writer.execute("COMMIT")
+        except (apsw.Error, OSError) as error:
+            self._give_up(error)
+            raise Unavailable(self.file.sentence(error)) from error
+        return answer
+
+    def _take(self, batch: Batch, lease: int) -> None:
+        place = batch.index * LINES_PER_BATCH
+        self._ledger.take_head(place)
+        for change in batch.changes:
+            place += 1
+            self._ledger.take(place, change.table, change.key, is_drop=change.data is None, lease=lease)
+
+    def _give_up(self, error: Exception) -> None:
+        """The open transaction failed: nothing of it may stay, and what stayed all the same must come to light."""
+        self.suspend(error)
+        with suppress(apsw.Error, OSError):
+            if self._writer is not None and self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+        self._recover()
+
+    def suspend(self, error: Exception) -> None:
+        self.trouble = str(error) if isinstance(error, Unavailable) else self.file.sentence(error)
+        self._damaged = isinstance(error, (apsw.CorruptError, apsw.NotADBError, Damaged))
+        self._retry_at = self._clock() + RETRY_S
+        _log.error("%s", self.trouble)
+
+    def _recover(self) -> None:
+        """Open the file anew and believe what it says. A damaged one is left as it is: what is known can be read on."""
+        if self._damaged:
+            return
+        self._detach()
+        try:
+            self._attach()
+        except (apsw.Error, OSError, Unavailable) as error:
+            self.suspend(error)
+
+    def _attach(self) -> None:
+        self._writer = writer = self.file.open_writer()
+        self._settle(writer)
+        self._reload()
+        self._checkpointer = Checkpointer(self.file)
+        self._checkpointer.start()
+        writer.set_wal_hook(self._on_commit)
+        self.trouble = ""
+        self._damaged = False
+
+    def _detach(self) -> None:
+        self._checkpointer.stop()
+        self.reader.close()
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            with suppress(apsw.Error, OSError):
+                writer.close()
+
+    def _attached(self) -> apsw.Connection:
+        assert self._writer is not None, "the log is not open"
+        return self._writer
+
+    def _settle(self, writer: apsw.Connection) -> None:
+        """Make what was found durable, and what was not found impossible.
+
+        A process that died, or a sync that failed, may have left commits in the write-ahead log that no sync covers:
+        they can be read now and would be gone after a power cut. And it may have left frames of a commit that was
+        given up: they must not come back. Moving everything into the file and beginning the write-ahead log anew,
+        with a commit that is synced, settles both.
+        """
+        busy, _, _ = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
+        if busy:
+            raise Unavailable(f"another program reads {self.file.path}: close it, so that the log can be opened")
+        writer.execute("UPDATE facts SET value = value + 1 WHERE name = 'openings'")
+
+    def _reload(self) -> None:
+        writer = self._attached()
+        facts = dict(writer.execute("SELECT name, value FROM facts"))
+        last_changes = dict(writer.execute("SELECT table_name, changed_at FROM last_changes"))
+        ledger = Ledger(epoch=facts["epoch"], tail_from=facts["tail_from"], last_changes=last_changes)
+        heads = 0
+        for place, table, key, lease, is_drop in writer.execute(_SCAN):
+            if table is not None:
+                ledger.take(place, table, key, is_drop=bool(is_drop), lease=lease)
+            elif ledger.take_head(place):
+                heads += 1
+        if heads != ledger.index - ledger.tail_from:
+            raise Damaged(self.file.sentence(apsw.CorruptError(f"{heads} batches after {ledger.tail_from}, not {ledger.index}")))  # fmt: skip
+        self._ledger = ledger
+        self.leases = {row[0]: GrantedLease(*row) for row in writer.execute("SELECT id, ttl_ms, owner FROM leases")}
+
+    def _on_commit(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        if pages < self._wal_pages:
+            self._checkpoint_at = BEGIN_PAGES
+        self._wal_pages = pages
+        if pages >= self._checkpoint_at:
+            self._checkpoint_at = pages + REST_PAGES
+            self._checkpointer.want()
+        return apsw.SQLITE_OK
+
+    def _move_rest(self) -> None:
+        self._checkpointer.nearly_moved = False
+        try:
+            self._attached().wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.Error as error:
+            # Nothing is lost, all of it still is in the write-ahead log.
+            _log.error("checkpoint: %s", self.file.sentence(error))
+            if isinstance(error, apsw.CorruptError):
+                self.suspend(error)
+
+    def _trim(self) -> None:
+        writer = self._attached()
+        surplus = self._ledger.tail_changes - self._tail_changes
+        upto = self.index if surplus >= TRIM_LINES else self._compacted_to
+        cut = plan_cut(writer, self._ledger, surplus=surplus, upto=upto, max_lines=TRIM_LINES)
+        try:
+            # Need not be durable by itself: the next commit's sync covers it, and if it is lost, it is done again.
+            writer.execute("PRAGMA synchronous = NORMAL")
+            writer.execute("BEGIN IMMEDIATE")
+            write_cut(writer, cut)
+            writer.execute("COMMIT")
+        except (apsw.Error, OSError) as error:
+            self._give_up(error)
+            return
+        finally:
+            with suppress(apsw.Error):
+                if self._writer is not None:
+                    self._writer.execute("PRAGMA synchronous = FULL")
+        self._ledger.shorten(tail_from=cut.tail_from, changes=cut.changes, stale=cut.stale, deleted=cut.deleted)
