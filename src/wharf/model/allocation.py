@@ -16,8 +16,8 @@ from wharf.model.network import DNS
 from wharf.model.record import Record, SparseRecord
 from wharf.model.task_state import TaskState
 
-# Decoded apart, through a cache, so that siblings share one object: a replica turns these bytes into the struct that
-# the type names. Whoever else decodes an allocation calls `allocation_sharing` (or leaves the bytes alone).
+# Decoded apart, through a cache, so that siblings share one object: reading an allocation leaves these two as bytes of
+# the same format (JSON or msgpack), which the replica replaces by the struct that the type names.
 if TYPE_CHECKING:
     SharedResources = AllocatedResources | None
     SharedMetrics = AllocMetric | None
