@@ -1,0 +1,170 @@
+"""Rules of services and their checks (jobs.md 2.7)."""
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+
+from wharf.model.durations import SECOND, say_duration
+from wharf.model.service import CheckRestart, OnUpdate, Service, ServiceCheck, ServiceProvider
+from wharf.model.validation.findings import Report, one_of
+
+PROVIDERS: Final = tuple(str(word) for word in ServiceProvider)
+ON_UPDATES: Final = tuple(str(word) for word in OnUpdate)
+NATIVE_CHECK_TYPES: Final = ("http", "tcp")
+CONSUL_CHECK_TYPES: Final = ("http", "tcp", "grpc", "script")
+CHECK_ADDRESS_MODES: Final = ("", "host", "driver", "alloc", "alloc_ipv6")
+NATIVE_CHECK_ADDRESS_MODES: Final = ("", "host", "alloc", "alloc_ipv6")
+INITIAL_STATUSES: Final = ("", "passing", "warning", "critical")
+METHODS: Final = ("", "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE")
+INTERVAL_MIN: Final = SECOND
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\Z")
+
+
+class ServicePlace(msgspec.Struct, frozen=True):
+    """Where a service stands: in a task, or (task None) in its group."""
+
+    task: str | None
+    tasks_of_group: Collection[str]
+    port_labels: Collection[str]
+
+
+def check_service(service: Service, place: ServicePlace, path: str, report: Report) -> None:
+    """One service of a group or of a task."""
+    if not _NAME.match(service.name) and "${" not in service.name:
+        report.error(
+            f"{path}.Name",
+            f"Service name must be valid per RFC 1123 and can contain only alphanumeric characters or dashes and must be "
+            f'no longer than 63 characters; got "{service.name}"',
+        )
+    if service.provider not in PROVIDERS:
+        report.error(f"{path}.Provider", f'Service provider "{service.provider}" is not known', one_of(PROVIDERS))
+    if service.on_update not in ON_UPDATES:
+        report.error(
+            f"{path}.OnUpdate", f'Service on_update must be known; got "{service.on_update}"', one_of(ON_UPDATES)
+        )
+    _check_address(service, place, path, report)
+    _check_port(service.port_label, service.address_mode, place, f"{path}.PortLabel", report)
+    if place.task is None and service.task_name and service.task_name not in place.tasks_of_group:
+        report.error(f"{path}.TaskName", f'Service refers to task "{service.task_name}", which is not in the group')
+    if service.is_native and service.connect is not None:
+        report.error(f"{path}.Connect", f'Service with provider "{service.provider}" cannot include Connect blocks')
+    if service.identity is not None and not service.identity.audience:
+        report.error(f"{path}.Identity.Audience", "Service identity must provide at least one target aud value")
+    _check_restart(service.check_restart, f"{path}.CheckRestart", report)
+    _check_checks(service, place, path, report)
+
+
+def _check_address(service: Service, place: ServicePlace, path: str, report: Report) -> None:
+    allowed = ("auto", "host", "alloc", "alloc_ipv6") if place.task is None else ("auto", "host", "driver")
+    mode = service.address_mode
+    if mode not in allowed:
+        level = "group" if place.task is None else "task"
+        report.error(
+            f"{path}.AddressMode", f'Service address_mode "{mode}" is not allowed in a {level}', one_of(allowed)
+        )
+    if service.address and mode != "auto":
+        report.error(f"{path}.Address", 'Service address may be set only with address_mode "auto"')
+
+
+def _check_port(label: str, address_mode: str, place: ServicePlace, path: str, report: Report) -> None:
+    if not label or label in place.port_labels or "${" in label:
+        return
+    if address_mode == "driver" and label.isascii() and label.isdecimal():
+        return  # The driver's own address knows plain numbers.
+    report.error(path, f'Port label "{label}" does not exist in the group\'s network', "add the port, or mend its name")
+
+
+def _check_restart(restart: CheckRestart | None, path: str, report: Report) -> None:
+    if restart is None:
+        return
+    if restart.limit < 0:
+        report.error(f"{path}.Limit", f"check_restart limit must be positive; got {restart.limit}")
+    if restart.grace < 0:
+        report.error(f"{path}.Grace", f"check_restart grace must be positive; got {say_duration(restart.grace)}")
+
+
+def _check_checks(service: Service, place: ServicePlace, path: str, report: Report) -> None:
+    names: set[str] = set()
+    for position, check in enumerate(service.checks or ()):
+        where = f"{path}.Checks[{position}]"
+        inner = report.section(f'Check "{check.name}" validation failed')
+        if place.task is not None and check.name in names:
+            inner.error(f"{where}.Name", f'Duplicate check name "{check.name}"')
+        names.add(check.name)
+        _check_check(check, service, place, where, inner)
+
+
+def _check_check(check: ServiceCheck, service: Service, place: ServicePlace, path: str, report: Report) -> None:
+    types = NATIVE_CHECK_TYPES if service.is_native else CONSUL_CHECK_TYPES
+    if check.type not in types:
+        report.error(f"{path}.Type", f'Invalid check type "{check.type}"', one_of(types))
+    if check.type == "http":
+        _check_http(check, path, report)
+    if check.type == "script" and not check.command:
+        report.error(f"{path}.Command", "script type must have a valid script path")
+    _check_times(check, path, report)
+    if check.initial_status not in INITIAL_STATUSES:
+        report.error(
+            f"{path}.InitialStatus",
+            f'invalid initial check state "{check.initial_status}"',
+            one_of(INITIAL_STATUSES[1:]),
+        )
+    modes = NATIVE_CHECK_ADDRESS_MODES if service.is_native else CHECK_ADDRESS_MODES
+    if check.address_mode not in modes:
+        report.error(f"{path}.AddressMode", f'invalid address_mode "{check.address_mode}"', one_of(modes[1:]))
+    if check.type in ("http", "tcp", "grpc"):
+        if not check.port_label and check.address_mode != "driver":
+            report.error(f"{path}.PortLabel", "check requires a port but neither check nor service has a port")
+        elif check.port_label != service.port_label:
+            _check_port(check.port_label, check.address_mode, place, f"{path}.PortLabel", report)
+    if check.on_update and check.on_update not in ON_UPDATES:
+        report.error(f"{path}.OnUpdate", f'on_update "{check.on_update}" is not known', one_of(ON_UPDATES))
+    if check.task_name and check.task_name not in place.tasks_of_group:
+        report.error(f"{path}.TaskName", f'Check refers to task "{check.task_name}", which is not in the group')
+    if check.check_restart is not service.check_restart:
+        _check_restart(check.check_restart, f"{path}.CheckRestart", report)
+    restarts = check.check_restart is not None and check.check_restart.limit > 0
+    if restarts and check.on_update == OnUpdate.IGNORE:
+        report.error(f"{path}.CheckRestart", 'on_update "ignore" is not compatible with check_restart')
+    if service.is_native:
+        _check_native(check, path, report)
+
+
+def _check_http(check: ServiceCheck, path: str, report: Report) -> None:
+    if not check.path:
+        report.error(f"{path}.Path", "http type must have http path")
+    elif "://" in check.path.split("?", 1)[0] or check.path.startswith("//"):
+        report.error(f"{path}.Path", "http path must be a relative url", "leave out the scheme and the host")
+    if check.method.upper() not in METHODS:
+        report.error(f"{path}.Method", f'method "{check.method}" is not a supported http method')
+
+
+def _check_times(check: ServiceCheck, path: str, report: Report) -> None:
+    for name, value in (("Interval", check.interval), ("Timeout", check.timeout)):
+        if value == 0:
+            report.error(f"{path}.{name}", f"check must have a {name.lower()} greater than zero")
+        elif value < INTERVAL_MIN:
+            report.error(
+                f"{path}.{name}",
+                f"{name.lower()} ({say_duration(value)}) cannot be lower than {say_duration(INTERVAL_MIN)}",
+            )
+
+
+def _check_native(check: ServiceCheck, path: str, report: Report) -> None:
+    """What only Consul can do."""
+    if check.on_update == OnUpdate.IGNORE_WARNINGS:
+        report.error(f"{path}.OnUpdate", "on_update may only be set to ignore_warnings for Consul service checks")
+    if check.check_restart is not None and check.check_restart.ignore_warnings:
+        report.error(f"{path}.CheckRestart.IgnoreWarnings", "ignore_warnings may only be set for Consul service checks")
+    consul_only: tuple[tuple[str, object], ...] = (
+        ("Expose", check.expose),
+        ("TLSServerName", check.tls_server_name),
+        ("SuccessBeforePassing", check.success_before_passing),
+        ("FailuresBeforeCritical", check.failures_before_critical),
+        ("FailuresBeforeWarning", check.failures_before_warning),
+    )
+    for name, value in consul_only:
+        if value:
+            report.error(f"{path}.{name}", f"{name} may only be set for Consul service checks")
