@@ -6,7 +6,7 @@ look at them (a million of them would cost it seconds).
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final, dataclass_transform
 
 import msgspec
 
@@ -24,9 +24,22 @@ def wire_name(attribute: str) -> str:
     return "".join(SPELLINGS.get(word, word.capitalize()) for word in attribute.split("_"))
 
 
-class Record(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename=wire_name):
+class RecordMeta(msgspec.StructMeta):
+    """Makes every class below the two bases take its fields by name only; msgspec inherits all options but this one.
+
+    The decorators below tell type checkers the same, and that records are frozen.
+    """
+
+    # A metaclass passes on what class statements hand it: names, bases and options of any kind.
+    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> "RecordMeta":
+        return super().__new__(mcls, name, bases, namespace, **{"kw_only": True, **options})
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
+class Record(msgspec.Struct, metaclass=RecordMeta, frozen=True, gc=False, rename=wire_name):
     """A value with the wire's names. Every field is written, also when empty: readers of the wire rely on it."""
 
 
-class SparseRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename=wire_name):
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
+class SparseRecord(msgspec.Struct, metaclass=RecordMeta, frozen=True, gc=False, omit_defaults=True, rename=wire_name):
     """A value that drops its empty fields on the wire, as allocations, evaluations, networks and ports do."""
