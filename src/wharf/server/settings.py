@@ -49,13 +49,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     authoritative_region: Annotated[
         str, About("The region that tokens and policies are copied from.", shown_default="the agent's own region")
     ] = ""
-    enabled_schedulers: Annotated[list[str], About("The types of jobs that this server schedules.")] = [
+    enabled_schedulers: Annotated[tuple[str, ...], About("The types of jobs that this server schedules.")] = (
         "service",
         "batch",
         "system",
         "sysbatch",
         "_core",
-    ]
+    )
     enable_event_broker: Annotated[bool, About("Whether the event stream is answered.")] = True
     event_buffer_size: Annotated[int, About("How many commits an event stream can look back.", least=1)] = 100
     job_max_source_size: Annotated[Size, About("The largest source text that is kept with a job.")] = Size(1_000_000)
@@ -91,9 +91,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     failover_heartbeat_ttl: Annotated[Duration, About("How long nodes may be silent after a change of leader.")] = (
         Duration(5 * MINUTE)
     )
-    oidc_issuer: Annotated[
-        str, About("The issuer named in identities of workloads; without it discovery is off.")
-    ] = ""
+    oidc_issuer: Annotated[str, About("The issuer named in identities of workloads; without it discovery is off.")] = ""
     plan_rejection_tracker: Annotated[
         PlanRejectionTrackerSettings, About("Nodes that keep refusing what was planned for them.")
     ] = PlanRejectionTrackerSettings()
@@ -128,4 +126,4 @@ class KeyringSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    servers: Annotated[list[str], About("The HTTP addresses of that region's servers.")] = []
+    servers: Annotated[tuple[str, ...], About("The HTTP addresses of that region's servers.")] = ()

@@ -1,0 +1,95 @@
+"""The settings of what is served over HTTP: addresses, TLS, bounds for callers, metrics, other products' names."""
+
+import enum
+from typing import Annotated
+
+import msgspec
+
+from wharf.model.durations import MINUTE, SECOND
+from wharf.model.setting import About, Duration, Size
+
+
+class TlsVersion(enum.StrEnum):
+    TLS12 = "tls12"
+    TLS13 = "tls13"
+
+
+class AddressesSettings(msgspec.Struct, frozen=True, kw_only=True):
+    http: Annotated[
+        str, About("The address that HTTP listens on, where it is not `bind_addr`.", shown_default="`bind_addr`")
+    ] = ""
+
+
+class AdvertiseSettings(msgspec.Struct, frozen=True, kw_only=True):
+    http: Annotated[
+        str,
+        About(
+            "The `host:port` under which other servers and nodes reach this one.",
+            shown_default="where HTTP listens, or the host's address when it listens on all",
+        ),
+    ] = ""
+
+
+class PortsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    http: Annotated[
+        int, About("The port of HTTP; 0 takes a free one. `--port` overrides it.", least=0, most=65_535)
+    ] = 4646
+
+
+class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
+    processes: Annotated[
+        int, About("How many processes answer HTTP on the one port; each holds the state.", least=1, most=64)
+    ] = 1
+    max_body_size: Annotated[Size, About("The largest body of a request.")] = Size(10_000_000)
+    shutdown_grace: Annotated[Duration, About("How long open requests may take to end when the agent stops.")] = (
+        Duration(2 * SECOND)
+    )
+
+
+class LimitsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    http_max_conns_per_client: Annotated[
+        int, About("Open connections that one address may have; 0 is no limit.", least=0)
+    ] = 100
+    https_handshake_timeout: Annotated[Duration, About("How long a TLS handshake may take.")] = Duration(5 * SECOND)
+
+
+class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    http: Annotated[bool, About("Whether the port speaks HTTPS, and nothing else.")] = False
+    ca_file: Annotated[str, About("Certificates of the authorities that others' certificates are checked against.")] = (
+        ""
+    )
+    cert_file: Annotated[str, About("Our certificate. A reload reads the files again.", live=True)] = ""
+    key_file: Annotated[str, About("The key of our certificate.", live=True)] = ""
+    verify_https_client: Annotated[bool, About("Whether callers must show a certificate of `ca_file`.")] = False
+    verify_server_hostname: Annotated[
+        bool, About("Whether a server must show the name `server.<region>.wharf`, not just any certificate.")
+    ] = False
+    tls_min_version: Annotated[TlsVersion, About("The oldest version of TLS that is spoken.")] = TlsVersion.TLS12
+
+
+class UiSettings(msgspec.Struct, frozen=True, kw_only=True):
+    enabled: Annotated[bool, About("Whether the pages are served.")] = True
+
+
+class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
+    collection_interval: Annotated[Duration, About("How often nodes measure themselves and their tasks.")] = Duration(
+        SECOND
+    )
+    in_memory_collection_interval: Annotated[Duration, About("The length of one interval of `/v1/metrics`.")] = (
+        Duration(10 * SECOND)
+    )
+    in_memory_retention_period: Annotated[Duration, About("How long intervals are kept.")] = Duration(MINUTE)
+    prometheus_metrics: Annotated[bool, About("Whether `/v1/metrics?format=prometheus` is answered.")] = False
+    publish_allocation_metrics: Annotated[bool, About("Whether nodes publish figures of each allocation.")] = False
+    publish_node_metrics: Annotated[bool, About("Whether nodes publish figures of themselves.")] = False
+    disable_hostname: Annotated[bool, About("Whether names of gauges leave out the host's.")] = False
+    filter_default: Annotated[bool, About("Whether a figure that no prefix names is published.")] = True
+    prefix_filter: Annotated[
+        tuple[str, ...], About("Prefixes of names, each after `+` (publish) or `-` (do not); the longest wins.")
+    ] = ()
+
+
+class CompatSettings(msgspec.Struct, frozen=True, kw_only=True):
+    nomad: Annotated[
+        bool, About("Whether the peer's names of headers and variables are taken and given beside our own.")
+    ] = False

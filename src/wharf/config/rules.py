@@ -1,0 +1,158 @@
+"""What must hold between settings, beyond the type of each."""
+
+import difflib
+import ipaddress
+import pkgutil
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path as FilePath
+from typing import Final
+
+import wharf
+from wharf.config.building import say_path
+from wharf.config.problems import Problem
+from wharf.config.settings import Settings
+from wharf.config.tree import Origin, Path
+from wharf.engines.settings import EngineKind
+
+Where = Callable[[Path], Origin]
+Found = Iterator[tuple[Path, str]]
+
+_HOST_AND_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):(\d{1,5})")
+_OTHER_LOGGERS: Final = ("uvicorn",)
+
+
+def check(settings: Settings, where: Where) -> list[Problem]:
+    """All that is wrong, each with the place of the setting to change first."""
+    rules = (_names, _roles, _folders, _addresses, _access, _tls, _etcd, _log_levels, _ports_of_tasks)
+    return [Problem(where(path).place, say_path(path), what) for rule in rules for path, what in rule(settings)]
+
+
+def listen_address(settings: Settings) -> str:
+    return settings.addresses.http or settings.bind_addr
+
+
+def is_loopback(address: str) -> bool:
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _names(settings: Settings) -> Found:
+    for key in ("region", "datacenter"):
+        value = getattr(settings, key)
+        if not value or re.search(r"[\s/]", value):
+            yield (key,), f'expected a name without spaces and slashes, given "{value}"'
+
+
+def _roles(settings: Settings) -> Found:
+    if not settings.server.enabled and not settings.client.enabled:
+        yield (
+            ("server", "enabled"),
+            "this agent would do nothing: set server.enabled or client.enabled to true, or both",
+        )
+    if settings.client.enabled and not settings.server.enabled and not settings.client.servers:
+        yield ("client", "servers"), "a node without a server in the same agent needs the addresses of servers"
+
+
+def _folders(settings: Settings) -> Found:
+    if not settings.data_dir:
+        yield ("data_dir",), 'the folder of all that is kept is needed: data_dir = "/var/lib/wharf"'
+    folders: tuple[tuple[Path, str], ...] = (
+        (("data_dir",), settings.data_dir),
+        (("client", "alloc_dir"), settings.client.alloc_dir),
+        (("client", "state_dir"), settings.client.state_dir),
+        (("snapshots", "folder"), settings.snapshots.folder),
+        (("audit", "file"), settings.audit.file),
+        (("log_file",), settings.log_file),
+        (("keyring", "file"), settings.keyring.file),
+    )
+    for path, text in folders:
+        if text and not FilePath(text).is_absolute():
+            yield path, f'expected an absolute path, given "{text}"'
+
+
+def _addresses(settings: Settings) -> Found:
+    for path, text in ((("bind_addr",), settings.bind_addr), (("addresses", "http"), settings.addresses.http)):
+        if text and text != "localhost" and not _is_address(text):
+            yield path, f'expected an IP address or "localhost", given "{text}"'
+    if settings.advertise.http and not _HOST_AND_PORT.fullmatch(settings.advertise.http):
+        yield ("advertise", "http"), f'expected "host:port", given "{settings.advertise.http}"'
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _access(settings: Settings) -> Found:
+    address = listen_address(settings)
+    if (
+        settings.server.enabled
+        and not is_loopback(address)
+        and not settings.acl.enabled
+        and not settings.allow_insecure
+    ):
+        yield (
+            ("addresses", "http") if settings.addresses.http else ("bind_addr",),
+            f"listening on {address} with access control off lets everyone who can connect do everything: set "
+            "acl.enabled = true, listen on 127.0.0.1, or say allow_insecure = true",
+        )
+
+
+def _tls(settings: Settings) -> Found:
+    tls = settings.tls
+    if not tls.http:
+        return
+    for key, value in (("cert_file", tls.cert_file), ("key_file", tls.key_file)):
+        if not value:
+            yield ("tls", key), "tls.http = true needs it: `wharf tls create` makes certificates"
+    if tls.verify_https_client and not tls.ca_file:
+        yield ("tls", "ca_file"), "tls.verify_https_client = true needs the authority's certificate"
+
+
+def _etcd(settings: Settings) -> Found:
+    if settings.state.engine is not EngineKind.ETCD:
+        return
+    etcd = settings.state.etcd
+    if not etcd.endpoints:
+        yield ("state", "etcd", "endpoints"), 'at least one is needed, such as ["127.0.0.1:2379"]'
+    for endpoint in etcd.endpoints:
+        if not _HOST_AND_PORT.fullmatch(endpoint):
+            yield ("state", "etcd", "endpoints"), f'expected "host:port" without a scheme, given "{endpoint}"'
+    if etcd.user and not etcd.password:
+        yield ("state", "etcd", "password"), "state.etcd.user needs it: give it as WHARF_CONFIG__STATE__ETCD__PASSWORD"
+    if bool(etcd.tls.cert_file) != bool(etcd.tls.key_file):
+        missing = "key_file" if etcd.tls.cert_file else "cert_file"
+        yield ("state", "etcd", "tls", missing), "a certificate and its key are only of use together"
+    if etcd.tls.cert_file and not etcd.tls.ca_file:
+        yield ("state", "etcd", "tls", "ca_file"), "TLS to etcd needs the certificate of etcd's authority"
+    if not etcd.prefix.strip("/"):
+        yield (
+            ("state", "etcd", "prefix"),
+            'other keys on the same etcd need to be told apart: expected one like "/wharf"',
+        )
+
+
+def _log_levels(settings: Settings) -> Found:
+    known = [*sorted(module.name for module in pkgutil.iter_modules(wharf.__path__)), *_OTHER_LOGGERS]
+    for name in settings.log_levels:
+        part = name.removeprefix("wharf.").partition(".")[0]
+        if part not in known:
+            near = difflib.get_close_matches(part, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            yield ("log_levels", name), f"there is no such part; {hint}"
+
+
+def _ports_of_tasks(settings: Settings) -> Found:
+    if settings.client.min_dynamic_port > settings.client.max_dynamic_port:
+        yield (
+            ("client", "min_dynamic_port"),
+            f"{settings.client.min_dynamic_port} is above client.max_dynamic_port, {settings.client.max_dynamic_port}",
+        )

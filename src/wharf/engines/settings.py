@@ -1,0 +1,56 @@
+"""The settings of where the log is kept."""
+
+import enum
+from typing import Annotated
+
+import msgspec
+
+from wharf.model.durations import SECOND
+from wharf.model.setting import About, Duration, Secret, Size
+
+
+class EngineKind(enum.StrEnum):
+    SQLITE = "sqlite"
+    ETCD = "etcd"
+    MEMORY = "memory"
+
+
+class EtcdTlsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    ca_file: Annotated[str, About("Certificates of the authorities that etcd's certificate is checked against.")] = ""
+    cert_file: Annotated[str, About("Our certificate, where etcd asks clients for one.")] = ""
+    key_file: Annotated[str, About("The key of that certificate.")] = ""
+
+
+class EtcdStateSettings(msgspec.Struct, frozen=True, kw_only=True):
+    endpoints: Annotated[tuple[str, ...], About("etcd's members, each as `host:port`.")] = ("127.0.0.1:2379",)
+    prefix: Annotated[str, About("All keys begin with this, so that several clusters can share one etcd.")] = "/wharf"
+    user: Annotated[str, About("The etcd user to log in as, where etcd's own access control is on.")] = ""
+    password: Annotated[Secret, About("The password of that user.")] = Secret()
+    max_txn_ops: Annotated[
+        int,
+        About("How many changes one transaction may hold: etcd's `--max-txn-ops`, which must be as large.", least=32),
+    ] = 128
+    max_request_size: Annotated[
+        Size, About("How large one transaction may be: etcd's `--max-request-bytes`, which must be as large.")
+    ] = Size(1_572_864)
+    quota: Annotated[Size, About("How large etcd may grow: its `--quota-backend-bytes`, which it does not tell.")] = (
+        Size(2 * 1024**3)
+    )
+    dial_timeout: Annotated[Duration, About("How long reaching a member may take.")] = Duration(2 * SECOND)
+    request_timeout: Annotated[
+        Duration, About("How long one call to etcd may take before its outcome counts as unknown.")
+    ] = Duration(5 * SECOND)
+    tls: Annotated[EtcdTlsSettings, About("TLS to etcd; on when `ca_file` is named.")] = EtcdTlsSettings()
+
+
+class StateSettings(msgspec.Struct, frozen=True, kw_only=True):
+    engine: Annotated[
+        EngineKind,
+        About(
+            "Where the cluster's state is kept: `sqlite`, one machine and no other service; `etcd`, several servers; "
+            "`memory`, nothing outlives the agent."
+        ),
+    ] = EngineKind.SQLITE
+    etcd: Annotated[EtcdStateSettings, About('How to reach etcd; used with `engine = "etcd"` only.')] = (
+        EtcdStateSettings()
+    )

@@ -1,0 +1,89 @@
+"""The settings of a node: what it offers, what it keeps, what it lets tasks do."""
+
+from typing import Annotated
+
+import msgspec
+
+from wharf.model.durations import MINUTE, SECOND
+from wharf.model.setting import About, Duration, Secret
+
+
+class ReservedSettings(msgspec.Struct, frozen=True, kw_only=True):
+    cpu: Annotated[int, About("MHz.", least=0)] = 0
+    memory: Annotated[int, About("MB.", least=0)] = 0
+    disk: Annotated[int, About("MB.", least=0)] = 0
+    cores: Annotated[str, About("Cores, as a list of ranges: `0-2,7`.")] = ""
+    reserved_ports: Annotated[str, About("Ports, as a list of ranges: `22,80,8500-8600`.")] = ""
+
+
+class HostVolumeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    path: Annotated[str, About("The folder or file of the host.")] = ""
+    read_only: Annotated[bool, About("Whether tasks may only read it.")] = False
+
+
+class HostNetworkSettings(msgspec.Struct, frozen=True, kw_only=True):
+    cidr: Annotated[str, About("The network's addresses.")] = ""
+    interface: Annotated[str, About("Or the interface that it is on.")] = ""
+    reserved_ports: Annotated[str, About("Ports not given to tasks, as a list of ranges.")] = ""
+
+
+class DrainOnShutdownSettings(msgspec.Struct, frozen=True, kw_only=True):
+    enabled: Annotated[bool, About("Whether the node moves its work away before it ends.")] = False
+    deadline: Annotated[Duration, About("How long that may take.")] = Duration(60 * MINUTE)
+    force: Annotated[bool, About("Whether it stops all at once instead of moving it.")] = False
+    ignore_system_jobs: Annotated[bool, About("Whether system jobs are left running.")] = False
+
+
+class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
+    enabled: Annotated[bool, About("Whether this agent is a node: it runs tasks.")] = False
+    servers: Annotated[
+        tuple[str, ...], About("HTTP addresses of servers.", shown_default="the server in the same agent")
+    ] = ()
+    intro_token: Annotated[Secret, About("The token that a new node is introduced with where tokens are needed.")] = (
+        Secret()
+    )
+    node_class: Annotated[str, About("The class that constraints and spreads can name.")] = ""
+    node_pool: Annotated[str, About("The pool that the node is in.")] = "default"
+    meta: Annotated[dict[str, str], About("Free names and values that constraints can name.")] = {}
+    options: Annotated[dict[str, str], About("Options of drivers and fingerprints.")] = {}
+    fake_nodes: Annotated[
+        int,
+        About(
+            "How many fake nodes run in place of the real one: they take work and say that it runs, and start "
+            "nothing. For trying and measuring.",
+            least=0,
+            most=100_000,
+        ),
+    ] = 0
+    alloc_dir: Annotated[
+        str, About("Where the folders of allocations are.", shown_default="`alloc` in the data folder")
+    ] = ""
+    state_dir: Annotated[
+        str, About("Where the node remembers what it runs.", shown_default="`node` in the data folder")
+    ] = ""
+    network_interface: Annotated[
+        str, About("The interface whose address tasks get.", shown_default="that of the default route")
+    ] = ""
+    min_dynamic_port: Annotated[int, About("The first port given to tasks.", least=1, most=65_535)] = 20_000
+    max_dynamic_port: Annotated[int, About("The last port given to tasks.", least=1, most=65_535)] = 32_000
+    max_kill_timeout: Annotated[Duration, About("The longest time that a task may ask for to end.")] = Duration(
+        30 * SECOND
+    )
+    reserved: Annotated[ReservedSettings, About("What is kept for the host itself.")] = ReservedSettings()
+    gc_interval: Annotated[Duration, About("How often folders of ended allocations are looked at.")] = Duration(MINUTE)
+    gc_disk_usage_threshold: Annotated[float, About("Percent of the disk in use from which they are removed.")] = 80.0
+    gc_inode_usage_threshold: Annotated[float, About("Percent of inodes in use from which they are removed.")] = 70.0
+    gc_parallel_destroys: Annotated[int, About("How many are removed at a time.", least=1)] = 2
+    gc_max_allocs: Annotated[int, About("How many allocations a node may keep before it removes.", least=1)] = 50
+    cni_path: Annotated[str, About("Where CNI plugins are.")] = "/opt/cni/bin"
+    cni_config_dir: Annotated[str, About("Where networks of CNI are declared.")] = "/opt/cni/config"
+    bridge_network_name: Annotated[str, About("The bridge of tasks in network mode `bridge`.")] = "wharf"
+    bridge_network_subnet: Annotated[str, About("Its addresses.")] = "172.26.64.0/20"
+    host_volume: Annotated[
+        dict[str, HostVolumeSettings], About("Folders of the host that jobs may ask for, by name.")
+    ] = {}
+    host_network: Annotated[dict[str, HostNetworkSettings], About("Networks that ports may be asked on, by name.")] = {}
+    disable_remote_exec: Annotated[bool, About("Whether no command may be run in a task from outside.")] = False
+    drain_on_shutdown: Annotated[DrainOnShutdownSettings, About("What a node does with its work when it ends.")] = (
+        DrainOnShutdownSettings()
+    )

@@ -1,0 +1,196 @@
+"""Configurations from files, folders, environment and flags, and where their values came from."""
+
+from pathlib import Path
+
+import pytest
+
+from wharf.config import Configuration, ConfigurationRefused, Flag, load
+from wharf.engines.settings import EngineKind
+from wharf.model.setting import Duration, Size
+
+A_SERVER = 'data_dir = "/var/lib/wharf"\n[server]\nenabled = true\n'
+
+
+def read(folder: Path, *texts: str, ending: str = "toml", **environment: str) -> Configuration:
+    files = [folder / f"{number}.{ending}" for number in range(len(texts))]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text)
+    return load(files, environment=environment)
+
+
+def problems(folder: Path, *texts: str, ending: str = "toml", **environment: str) -> list[str]:
+    with pytest.raises(ConfigurationRefused) as refused:
+        read(folder, *texts, ending=ending, **environment)
+    return [str(problem).replace(f"{folder}/", "") for problem in refused.value.problems]
+
+
+def test_a_later_file_wins_and_says_so(tmp_path: Path) -> None:
+    configuration = read(tmp_path, A_SERVER, "[ports]\nhttp = 4700\n")
+
+    assert configuration.settings.ports.http == 4700
+    assert str(configuration.origin_of(("ports", "http"))) == f"{tmp_path}/1.toml:2"
+    assert str(configuration.origin_of(("region",))) == "default"
+
+
+def test_tables_merge_key_by_key(tmp_path: Path) -> None:
+    settings = read(tmp_path, A_SERVER + "job_max_priority = 90", "[server]\njob_default_priority = 40").settings
+
+    assert (settings.server.job_max_priority, settings.server.job_default_priority) == (90, 40)
+
+
+def test_lists_of_several_files_are_joined_without_repeats(tmp_path: Path) -> None:
+    configuration = read(tmp_path, A_SERVER + '[client]\nservers = ["a", "b"]', '[client]\nservers = ["b", "c"]')
+
+    assert configuration.settings.client.servers == ("a", "b", "c")
+    assert str(configuration.origin_of(("client", "servers"))) == f"{tmp_path}/0.toml:5, {tmp_path}/1.toml:2"
+
+
+def test_a_list_of_a_file_replaces_the_default(tmp_path: Path) -> None:
+    settings = read(tmp_path, A_SERVER + 'enabled_schedulers = ["batch"]').settings
+
+    assert settings.server.enabled_schedulers == ("batch",)
+
+
+def test_a_folder_is_read_by_name_and_only_what_is_configuration(tmp_path: Path) -> None:
+    (tmp_path / "b.json").write_text('{"region": "late"}')
+    (tmp_path / "a.toml").write_text('region = "early"\n' + A_SERVER)
+    (tmp_path / "notes.txt").write_text("no configuration")
+    (tmp_path / "inside.toml").mkdir()
+
+    assert load([tmp_path], environment={}).settings.region == "late"
+
+
+def test_the_environment_beats_files_and_flags_beat_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(A_SERVER + '[ports]\nhttp = 1\n[state]\nengine = "etcd"')
+    environment = {
+        "WHARF_CONFIG__PORTS__HTTP": "2",
+        "WHARF_CONFIG__STATE__ETCD__ENDPOINTS": "a:1, b:2",
+        "WHARF_CONFIG__CLIENT__ENABLED": "true",
+        "OTHER": "x",
+    }
+
+    configuration = load([tmp_path / "a.toml"], environment=environment, flags=[Flag("--port", ("ports", "http"), 3)])
+
+    assert configuration.settings.ports.http == 3
+    assert str(configuration.origin_of(("ports", "http"))) == "--port"
+    assert configuration.settings.state.etcd.endpoints == ("a:1", "b:2")
+    assert configuration.settings.client.enabled
+    assert str(configuration.origin_of(("client", "enabled"))) == "WHARF_CONFIG__CLIENT__ENABLED"
+
+
+def test_presets_of_a_command_are_weaker_than_files(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('data_dir = "/var/lib/wharf"')
+
+    configuration = load([tmp_path], environment={}, presets={("data_dir",): "/elsewhere", ("server", "enabled"): True})
+
+    assert configuration.settings.data_dir == "/var/lib/wharf"
+    assert configuration.settings.server.enabled
+    assert str(configuration.origin_of(("server", "enabled"))) == "default of this command"
+
+
+def test_values_take_the_types_of_their_settings(tmp_path: Path) -> None:
+    text = A_SERVER + 'job_gc_threshold = "1h30m"\njob_max_source_size = "2MB"\nmax_heartbeats_per_second = 20\n'
+    settings = read(tmp_path, text + '[client.host_volume.data]\npath = "/srv"\n[state]\nengine = "SQLite"').settings
+
+    assert settings.server.job_gc_threshold == Duration(5_400_000_000_000)
+    assert settings.server.job_max_source_size == Size(2_000_000)
+    assert settings.server.max_heartbeats_per_second == 20.0
+    assert settings.client.host_volume["data"].path == "/srv"
+    assert settings.state.engine is EngineKind.SQLITE
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[sever]\nenabled = true", "0.toml:4: sever: there is no such setting; did you mean server?"),
+        ("enabld = true", "0.toml:4: server.enabld: there is no such setting; did you mean server.enabled?"),
+        ("[ports]\nhtttp = 1", "0.toml:5: ports.htttp: there is no such setting; did you mean ports.http?"),
+        ("engine = 'etcd'", "0.toml:4: server.engine: there is no such setting; did you mean state.engine?"),
+        (
+            "[ports]\nrpc = 4647",
+            "0.toml:5: ports.rpc: there is no such setting here; servers and nodes talk over the HTTP port: remove it",
+        ),
+        (
+            "[ports]\nhttp = '4646'",
+            '0.toml:5: ports.http: expected an integer, given the text "4646"',
+        ),
+        ("[ports]\nhttp = true", "0.toml:5: ports.http: expected an integer, given true"),
+        ("[ports]\nhttp = 70000", "0.toml:5: ports.http: expected 65535 or less, given 70000"),
+        ("[ports]\nhttp = -1", "0.toml:5: ports.http: expected 0 or more, given -1"),
+        (
+            "job_gc_interval = 5",
+            '0.toml:4: server.job_gc_interval: expected a duration such as "30s", given the number 5',
+        ),
+        (
+            "job_gc_interval = 'soon'",
+            '0.toml:4: server.job_gc_interval: expected a duration such as "30s", given the text "soon"',
+        ),
+        ("[client]\nservers = 'a'", '0.toml:5: client.servers: expected a list of texts, given the text "a"'),
+        ("[client]\nservers = [1]", "0.toml:5: client.servers: expected a list of texts, given a list"),
+        ("[client]\nmeta = 3", "0.toml:5: client.meta: expected a table, given the number 3"),
+        ("[client.meta]\na = 3", "0.toml:5: client.meta.a: expected a text, given the number 3"),
+        ("[tls.http]\na = 3", "0.toml:4: tls.http: expected true or false, given a table"),
+        (
+            "[state]\nengine = 'sqlit'",
+            '0.toml:5: state.engine: expected one of "sqlite", "etcd", "memory", given the text "sqlit"; '
+            'did you mean "sqlite"?',
+        ),
+        (
+            "[client.host_volume.data]\npaht = '/srv'",
+            "0.toml:5: client.host_volume.data.paht: there is no such setting; did you mean client.host_volume.data.path?",
+        ),
+    ],
+)
+def test_a_mistake_is_told_with_its_file_line_key_and_remedy(tmp_path: Path, text: str, problem: str) -> None:
+    assert problems(tmp_path, A_SERVER + text) == [problem]
+
+
+def test_a_secret_of_the_wrong_type_is_not_shown(tmp_path: Path) -> None:
+    assert problems(tmp_path, A_SERVER + "[state.etcd]\npassword = 12345") == [
+        "0.toml:5: state.etcd.password: expected a text, given a text that is none"
+    ]
+
+
+def test_all_mistakes_of_all_files_are_told_at_once(tmp_path: Path) -> None:
+    found = problems(tmp_path, A_SERVER + "[ports]\nhttp = 'x'", "nonsense = 1", "= broken")
+
+    assert [problem.split(":")[0] for problem in found] == ["2.toml", "0.toml", "1.toml"]
+
+
+def test_an_unknown_variable_is_an_error_like_an_unknown_key(tmp_path: Path) -> None:
+    assert problems(tmp_path, A_SERVER, WHARF_CONFIG__PORT__HTTP="1") == [
+        "WHARF_CONFIG__PORT__HTTP: port: there is no such setting; did you mean ports?"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ending", "text", "problem"),
+    [
+        ("toml", "a = ", "0.toml: this is not valid TOML: Invalid value (at end of document)"),
+        (
+            "toml",
+            '{"region": "x"}',
+            "0.toml: this is not valid TOML: Invalid statement (at line 1, column 1); a file in JSON needs the ending .json",
+        ),
+        ("json", "[1]", "0.json: a configuration in JSON is one object: { ... }"),
+        (
+            "json",
+            "{",
+            "0.json: this is not valid JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+        ),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_told_as_such(tmp_path: Path, ending: str, text: str, problem: str) -> None:
+    assert problems(tmp_path, text, ending=ending) == [problem]
+
+
+def test_a_missing_file_says_what_to_check(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationRefused, match="there is no such file or folder: check the path after --config"):
+        load([tmp_path / "gone.toml"], environment={})
+
+
+def test_a_file_that_is_not_text_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_bytes(b"\xff\xfe\x00")
+
+    with pytest.raises(ConfigurationRefused, match="the file is not text in UTF-8"):
+        load([tmp_path / "a.toml"], environment={})

@@ -1,0 +1,64 @@
+"""What must hold between settings."""
+
+import pytest
+
+from wharf.config import Configuration, ConfigurationRefused, Flag, load
+from wharf.config.tree import Path, Plain, Scalar
+
+SERVER: dict[Path, Scalar | list[Plain]] = {("data_dir",): "/var/lib/wharf", ("server", "enabled"): True}
+
+
+def configure(**given: object) -> Configuration:
+    """Flags by name: `a__b="x"` is the setting a.b."""
+    presets = SERVER | {("client", "enabled"): True}
+    flags = [Flag("a flag", tuple(key.split("__")), value) for key, value in given.items()]  # type: ignore[arg-type] # Checked by what is tested here.
+    return load(environment={}, flags=flags, presets=presets)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"region": "eu west"}, 'region: expected a name without spaces and slashes, given "eu west"'),
+        ({"datacenter": "a/b"}, 'datacenter: expected a name without spaces and slashes, given "a/b"'),
+        ({"data_dir": ""}, "data_dir: the folder of all that is kept is needed"),
+        ({"data_dir": "here"}, 'data_dir: expected an absolute path, given "here"'),
+        ({"log_file": "log"}, 'log_file: expected an absolute path, given "log"'),
+        ({"bind_addr": "example"}, 'bind_addr: expected an IP address or "localhost", given "example"'),
+        ({"bind_addr": "0.0.0.0"}, "bind_addr: listening on 0.0.0.0 with access control off"),
+        ({"addresses__http": "::"}, "addresses.http: listening on :: with access control off"),
+        ({"advertise__http": "example"}, 'advertise.http: expected "host:port", given "example"'),
+        ({"tls__http": True, "tls__key_file": "/k"}, "tls.cert_file: tls.http = true needs it"),
+        ({"state__engine": "etcd", "state__etcd__endpoints": ["http://a:1"]}, 'without a scheme, given "http://a:1"'),
+        ({"state__engine": "etcd", "state__etcd__endpoints": []}, "state.etcd.endpoints: at least one is needed"),
+        ({"state__engine": "etcd", "state__etcd__user": "u"}, "state.etcd.password: state.etcd.user needs it"),
+        ({"state__engine": "etcd", "state__etcd__prefix": "/"}, "state.etcd.prefix: other keys on the same etcd"),
+        ({"log_levels__enginees": "debug"}, "log_levels.enginees: there is no such part; did you mean engines?"),
+        (
+            {"client__min_dynamic_port": 40_000},
+            "client.min_dynamic_port: 40000 is above client.max_dynamic_port, 32000",
+        ),
+        ({"server__enabled": False, "client__enabled": False}, "this agent would do nothing"),
+        ({"server__enabled": False}, "client.servers: a node without a server in the same agent"),
+    ],
+)
+def test_a_combination_that_cannot_work_is_refused(given: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ConfigurationRefused) as refused:
+        configure(**given)
+
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"bind_addr": "0.0.0.0", "allow_insecure": True},
+        {"bind_addr": "0.0.0.0", "acl__enabled": True},
+        {"bind_addr": "::1"},
+        {"bind_addr": "localhost"},
+        {"bind_addr": "10.0.0.1", "addresses__http": "127.0.0.1"},
+        {"log_levels__engines.etcd": "trace"},
+        {"server__enabled": False, "client__servers": ["http://10.0.0.1:4646"], "bind_addr": "10.0.0.2"},
+    ],
+)
+def test_a_combination_that_is_safe_is_taken(given: dict[str, object]) -> None:
+    assert configure(**given).settings.data_dir == "/var/lib/wharf"
