@@ -1,1 +1,1 @@
-"""HTTP: router, parameters, headers, errors, blocking, streams, handlers. It holds no rules of the domain."""
+"""HTTP: routes, parameters, headers, errors, blocking, handlers. It holds no rules of the domain."""

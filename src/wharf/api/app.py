@@ -1,0 +1,167 @@
+"""The HTTP API as an ASGI application: route, read, decide, encode; nothing between that is not needed."""
+
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from wharf.api.handlers import READS, Done, Locals, Missing, Writes
+from wharf.api.request import ReadOptions, Request, body_too_large, parse_query, read_options
+from wharf.api.router import Router
+from wharf.model.refusal import Refusal
+from wharf.server.reading import Found
+from wharf.server.server import Server
+from wharf.state import Replica
+from wharf.wire.endpoints import ENDPOINTS, Endpoint, Kind
+from wharf.wire.errors import STATUS_OF
+
+log = logging.getLogger(__name__)
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+BODY_MAX_BYTES: Final = 32 * 1024 * 1024
+JSON: Final = (b"content-type", b"application/json")
+TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
+WRITING_METHODS: Final = frozenset(("PUT", "POST", "DELETE"))
+
+
+class Written(msgspec.Struct, frozen=True):
+    """One write as the audit log takes it."""
+
+    request_id: str
+    endpoint: str
+    path: str
+    remote: str
+    status: int
+    index: int
+
+
+class Audit(Protocol):
+    def record(self, written: Written) -> None: ...
+
+
+class Api:
+    def __init__(self, server: Server, *, audit: Audit | None = None) -> None:
+        self._server = server
+        self._audit = audit
+        self._router = Router(ENDPOINTS)
+        self._acts = {**Writes(server).table(), **Locals(server).table()}
+        self._encode = msgspec.json.Encoder().encode
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        status, headers, body = await self._reply(scope, receive)
+        headers.append((b"content-length", str(len(body)).encode()))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _reply(self, scope: Scope, receive: Receive) -> tuple[int, Headers, bytes]:
+        raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+        routed = self._router.find(raw_path.decode("latin-1").partition("?")[0])
+        if not routed.methods:
+            return 404, [], b""
+        endpoint = routed.methods.get(scope["method"])
+        if endpoint is None:
+            return 405, [TEXT], b"Invalid method"
+        headers = dict(scope["headers"])
+        request_id = headers.get(b"x-request-id", b"").decode("latin-1")[:64] or self._server.world.new_id()
+        query = parse_query(scope["query_string"]) if scope["query_string"] else {}
+        try:
+            body = await _read_body(receive, headers) if scope["method"] in WRITING_METHODS else b""
+            request = Request(request_id, endpoint, routed.values, query, headers, body)
+            if endpoint.kind is Kind.READ:
+                return await self._read(request)
+            status, reply, body = await self._act(request)
+        except Refusal as refusal:
+            status, reply, body = STATUS_OF[refusal.code], [TEXT], refusal.text.encode()
+        except _Gone:
+            return 400, [TEXT], b"the request ended before its body"
+        except Exception:
+            log.exception("request %s %s %s failed", request_id, scope["method"], scope["path"])
+            status, reply, body = 500, [TEXT], f"an error of our own; the log tells of it under {request_id}".encode()
+        self._tell_audit(endpoint, scope, request_id, status, reply)
+        return status, reply, body
+
+    async def _read(self, request: Request) -> tuple[int, Headers, bytes]:
+        server = self._server
+        options = read_options(request.query)
+        if not options.stale:
+            await server.reader.catch_up()
+        found = await self._find(request, options)
+        headers = [
+            (b"x-cluster-index", str(max(1, found.index)).encode()),
+            (b"x-cluster-knownleader", b"true" if server.reader.knows_leader() else b"false"),
+            (b"x-cluster-lastcontact", str(server.reader.last_contact_ms() or 0).encode()),
+        ]
+        if isinstance(found.value, Missing):
+            return 404, [TEXT, *headers], found.value.text.encode()
+        return 200, [JSON, *headers], self._json(request, found.value)
+
+    async def _find(self, request: Request, options: ReadOptions) -> Found:
+        handler = READS[request.endpoint.name]
+
+        def read(replica: Replica) -> Found:
+            return handler(replica, request, options)
+
+        if not options.index:
+            return read(self._server.replica)
+        jitter_s = self._server.world.random.random() * options.wait_s / 16
+        return await self._server.reader.blocking(read, index=options.index, wait_s=options.wait_s + jitter_s)
+
+    async def _act(self, request: Request) -> tuple[int, Headers, bytes]:
+        done: Done = await self._acts[request.endpoint.name](request)
+        headers: Headers = [(b"x-cluster-index", str(done.index).encode())] if done.index else []
+        return 200, [JSON, *headers], self._json(request, done.body)
+
+    def _json(self, request: Request, value: object) -> bytes:
+        body = self._encode(value)
+        if request.query.get("pretty", "0") != "0":
+            return msgspec.json.format(body, indent=4) + b"\n"
+        return body
+
+    def _tell_audit(self, endpoint: Endpoint, scope: Scope, request_id: str, status: int, headers: Headers) -> None:
+        if self._audit is None or endpoint.kind not in (Kind.WRITE, Kind.ASK):
+            return
+        index = next((int(value) for name, value in headers if name == b"x-cluster-index"), 0)
+        remote = (scope.get("client") or ("", 0))[0]
+        self._audit.record(Written(request_id, endpoint.name, scope["path"], remote, status, index))
+
+
+class _Gone(Exception):
+    """The caller went away before its body was here."""
+
+
+async def _read_body(receive: Receive, headers: dict[bytes, bytes]) -> bytes:
+    if int(headers.get(b"content-length", b"0") or b"0") > BODY_MAX_BYTES:
+        raise body_too_large(BODY_MAX_BYTES)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _Gone
+        part = message.get("body", b"")
+        size += len(part)
+        if size > BODY_MAX_BYTES:
+            raise body_too_large(BODY_MAX_BYTES)
+        parts.append(part)
+        if not message.get("more_body"):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        if message["type"] == "lifespan.startup":
+            await send({"type": "lifespan.startup.complete"})
+        else:
+            await send({"type": "lifespan.shutdown.complete"})
+            return

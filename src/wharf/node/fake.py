@@ -1,0 +1,263 @@
+"""A node that runs nothing: it registers, keeps its heart beating, and reports what a script says.
+
+It speaks the same endpoints as a real node, so servers cannot tell them apart. For development, simulation, tests and
+benchmarks. What its tasks do is told by the `mock` driver's configuration in the job: `run_for` (nanoseconds or a
+duration as text), `exit_code`, `start_error`.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+import msgspec
+
+from wharf.client import Client, Unreachable
+from wharf.model.allocation import ClientStatus, DesiredStatus
+from wharf.model.job import Job, JobType
+from wharf.model.moment import to_time
+from wharf.model.node import DriverInfo, Node
+from wharf.model.node_resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
+from wharf.model.refusal import Refusal
+from wharf.model.task_state import TaskState, TaskStatus
+from wharf.wire import shapes
+from wharf.wire.go_duration import DurationError, parse_duration_ns
+from wharf.world import World
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 1.0
+WAIT_S: Final = 60.0
+SECOND_NS: Final = 1_000_000_000
+DRIVERS: Final = ("mock", "mock_driver", "raw_exec", "exec", "docker")
+"""A fake node claims every driver, so that any job can be tried on it."""
+
+
+class FakeMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """What the node claims to be."""
+
+    name: str
+    datacenter: str = "dc1"
+    node_class: str = ""
+    cpu_mhz: int = 4_000
+    memory_mb: int = 8_192
+    disk_mb: int = 100_000
+
+
+class _Work(msgspec.Struct):
+    """What the node knows of one allocation."""
+
+    seen_index: int
+    status: ClientStatus = ClientStatus.PENDING
+    told: ClientStatus | None = None
+    ends: asyncio.TimerHandle | None = None
+    exit_code: int = 0
+
+
+class FakeNode:
+    def __init__(self, world: World, client: Client, machine: FakeMachine) -> None:
+        self.id = world.new_id()
+        self._world = world
+        self._client = client
+        self._machine = machine
+        self._secret_id = world.new_secret()
+        self._work: dict[str, _Work] = {}
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self._register()
+        try:
+            async with asyncio.TaskGroup() as together:
+                for work, name in ((self._beat(), "heartbeat"), (self._follow(), "desired"), (self._tell(), "report")):
+                    together.create_task(work, name=f"{self._machine.name} {name}")
+        finally:
+            for known in self._work.values():
+                if known.ends is not None:
+                    known.ends.cancel()
+
+    def describe(self) -> Node:
+        machine = self._machine
+        healthy = DriverInfo(
+            attributes={},
+            detected=True,
+            healthy=True,
+            health_description="fake",
+            update_time=to_time(self._world.now_ns()),
+        )
+        return Node(
+            id=self.id,
+            name=machine.name,
+            datacenter=machine.datacenter,
+            node_class=machine.node_class,
+            attributes={
+                "kernel.name": "linux",
+                "wharf.fake": "true",
+                "unique.hostname": machine.name,
+                **{f"driver.{name}": "1" for name in DRIVERS},
+            },
+            node_resources=NodeResources(
+                cpu=NodeCpu(cpu_shares=machine.cpu_mhz, total_cpu_cores=max(1, machine.cpu_mhz // 1_000)),
+                memory=NodeMemory(memory_mb=machine.memory_mb),
+                disk=NodeDisk(disk_mb=machine.disk_mb),
+            ),
+            drivers=dict.fromkeys(DRIVERS, healthy),
+        )
+
+    async def _register(self) -> None:
+        while True:
+            try:
+                await self._client.register_node(self.describe(), self._secret_id)
+                await self._client.heartbeat(self.id, self._secret_id)
+                return
+            except (Refusal, Unreachable) as error:
+                log.info("%s cannot register yet: %s", self._machine.name, error)
+                await asyncio.sleep(RETRY_S)
+
+    async def _beat(self) -> None:
+        ttl_s = RETRY_S
+        while True:
+            await asyncio.sleep(ttl_s)
+            try:
+                reply = await self._client.heartbeat(self.id, self._secret_id)
+                ttl_s = reply.heartbeat_ttl / SECOND_NS
+            except (Refusal, Unreachable) as error:
+                log.info("%s: heartbeat failed: %s", self._machine.name, error)
+                ttl_s = RETRY_S
+                if isinstance(error, Refusal) and error.text == "node not found":
+                    await self._register()
+
+    async def _follow(self) -> None:
+        index = 0
+        while True:
+            try:
+                answer = await self._client.desired(self.id, index=index, wait_s=WAIT_S, stale=True)
+                # An index that went back is another state than the one we followed: read it from the start.
+                index = max(1, answer.index) if answer.index >= index else 0
+                await self._take(answer.value)
+            except (Refusal, Unreachable) as error:
+                log.info("%s: cannot follow its allocations: %s", self._machine.name, error)
+                await asyncio.sleep(RETRY_S)
+
+    async def _take(self, desired: dict[str, int]) -> None:
+        known = self._work
+        for gone in [allocation_id for allocation_id in known if allocation_id not in desired]:
+            self._end(known.pop(gone))
+        news = [i for i, index in desired.items() if i not in known or known[i].seen_index < index]
+        if not news:
+            return
+        for fetched in await self._client.fetch(self.id, self._secret_id, news):
+            self._take_one(fetched)
+
+    def _take_one(self, fetched: shapes.DesiredAllocation) -> None:
+        allocation = fetched.allocation
+        work = self._work.setdefault(allocation.id, _Work(0, status=allocation.client_status))
+        is_new = work.seen_index == 0
+        work.seen_index = max(work.seen_index, allocation.alloc_modify_index)
+        if work.status in (ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST):
+            return
+        if allocation.desired_status is not DesiredStatus.RUN:
+            self._finish(work, ClientStatus.COMPLETE)
+        elif is_new:
+            self._start(work, fetched.job, allocation.task_group)
+
+    def _start(self, work: _Work, job: Job | None, group_name: str) -> None:
+        script = _script(job, group_name)
+        if script.start_error:
+            self._finish(work, ClientStatus.FAILED)
+            return
+        work.status = ClientStatus.RUNNING
+        work.exit_code = script.exit_code
+        self._changed.set()
+        if script.run_for_s is not None:
+            ended = ClientStatus.FAILED if script.exit_code else ClientStatus.COMPLETE
+            work.ends = asyncio.get_running_loop().call_later(script.run_for_s, self._finish, work, ended)
+
+    def _finish(self, work: _Work, status: ClientStatus) -> None:
+        self._end(work)
+        work.status = status
+        self._changed.set()
+
+    @staticmethod
+    def _end(work: _Work) -> None:
+        if work.ends is not None:
+            work.ends.cancel()
+            work.ends = None
+
+    async def _tell(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            news = {i: work.status for i, work in self._work.items() if work.told is not work.status}
+            if not news:
+                continue
+            updates = tuple(self._update(i, status) for i, status in news.items())
+            try:
+                report = shapes.NodeReportRequest(report_id=self._world.new_id(), allocations=updates)
+                await self._client.report(self.id, self._secret_id, report)
+            except (Refusal, Unreachable) as error:
+                log.info("%s: report failed: %s", self._machine.name, error)
+                await asyncio.sleep(RETRY_S)
+                self._changed.set()
+                continue
+            for allocation_id, status in news.items():
+                if allocation_id in self._work:
+                    self._work[allocation_id].told = status
+
+    def _update(self, allocation_id: str, status: ClientStatus) -> shapes.AllocationUpdate:
+        states = {
+            ClientStatus.RUNNING: TaskStatus.RUNNING,
+            ClientStatus.PENDING: TaskStatus.PENDING,
+        }
+        state = TaskState(
+            state=states.get(status, TaskStatus.DEAD),
+            failed=status is ClientStatus.FAILED,
+            started_at=to_time(self._world.now_ns()),
+        )
+        return shapes.AllocationUpdate(
+            id=allocation_id,
+            client_status=status,
+            client_description=DESCRIPTIONS.get(status, ""),
+            task_states={"task": state},
+        )
+
+
+DESCRIPTIONS: Final = {
+    ClientStatus.RUNNING: "Tasks are running",
+    ClientStatus.COMPLETE: "All tasks have completed",
+    ClientStatus.FAILED: "Failed tasks",
+}
+
+
+class _Script(msgspec.Struct, frozen=True):
+    run_for_s: float | None
+    exit_code: int = 0
+    start_error: str = ""
+
+
+def _script(job: Job | None, group_name: str) -> _Script:
+    """What the first task's configuration says; without a word services run on and batch work ends after a second."""
+    group = job.group(group_name) if job is not None else None
+    if job is None or group is None or not group.tasks:
+        return _Script(None)
+    config = group.tasks[0].config or {}
+    ends = job.type in (JobType.BATCH, JobType.SYSBATCH)
+    return _Script(
+        run_for_s=_seconds(config.get("run_for"), default=1.0 if ends else None),
+        exit_code=_number(config.get("exit_code")),
+        start_error=str(config.get("start_error") or ""),
+    )
+
+
+def _seconds(given: object, *, default: float | None) -> float | None:
+    if isinstance(given, int | float):
+        return given / SECOND_NS
+    if isinstance(given, str):
+        try:
+            return parse_duration_ns(given) / SECOND_NS
+        except DurationError:
+            return default
+    return default
+
+
+def _number(given: object) -> int:
+    return given if isinstance(given, int) else 0

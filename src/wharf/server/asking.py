@@ -1,0 +1,142 @@
+"""What servers ask of the leader's brain, from wherever the request came in: the subjects, their forms, and the way.
+
+One table of subjects serves the brain that answers, the link that carries, and the test that walks it.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import msgspec
+
+from wharf.model.node import Node
+from wharf.model.refusal import Code, Refusal, no_leader
+from wharf.operations.nodes import AllocationReport, NodeWritten
+from wharf.server.brain import Brain
+from wharf.state import Replica
+from wharf.state.tables import LEADER, MEMBERS
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+class NodeAlive(msgspec.Struct, frozen=True):
+    node_id: str
+
+
+class NodeBelieved(msgspec.Struct, frozen=True):
+    """For how many seconds the node is believed to be alive, and the index of what was written for it, if anything."""
+
+    ttl_s: float
+    index: int = 0
+
+
+class NodeReport(msgspec.Struct, frozen=True):
+    node_id: str
+    reports: tuple[AllocationReport, ...]
+
+
+class Eligibility(msgspec.Struct, frozen=True):
+    node_id: str
+    eligible: bool
+
+
+class Subject(Generic[Q, A]):
+    """One thing that is asked: its name, and the forms of question and answer."""
+
+    def __init__(self, name: str, question: type[Q], answer: type[A]) -> None:
+        self.name = name
+        self.read_question = msgspec.msgpack.Decoder(question).decode
+        self.read_answer = msgspec.msgpack.Decoder(answer).decode
+
+
+REGISTER_NODE: Final = Subject("register-node", Node, NodeBelieved)
+HEARTBEAT: Final = Subject("heartbeat", NodeAlive, NodeBelieved)
+REPORT: Final = Subject("report", NodeReport, NodeWritten)
+SET_ELIGIBILITY: Final = Subject("set-eligibility", Eligibility, NodeWritten)
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """The answer's bytes, or a refusal: what crosses a link."""
+
+    body: bytes = b""
+    code: Code | None = None
+    text: str = ""
+
+
+class Answers:
+    """The brain's side: takes a question as bytes and answers as bytes, whatever happens."""
+
+    def __init__(self, brain: Brain) -> None:
+        self._brain = brain
+        self._by_name: dict[str, tuple[Subject[Any, Any], Callable[[Any], Awaitable[Any]]]] = {}
+        for subject, answer in (
+            (REGISTER_NODE, self._register),
+            (HEARTBEAT, self._heartbeat),
+            (REPORT, self._report),
+            (SET_ELIGIBILITY, self._set_eligibility),
+        ):
+            self._by_name[subject.name] = (subject, answer)
+
+    async def answer(self, name: str, body: bytes) -> Answered:
+        subject, answer = self._by_name[name]
+        try:
+            return Answered(_encode(await answer(subject.read_question(body))))
+        except Refusal as refusal:
+            return Answered(code=refusal.code, text=refusal.text)
+
+    async def _register(self, node: Node) -> NodeBelieved:
+        index, ttl_s = await self._brain.register_node(node)
+        return NodeBelieved(ttl_s, index)
+
+    async def _heartbeat(self, alive: NodeAlive) -> NodeBelieved:
+        return NodeBelieved(await self._brain.heartbeat(alive.node_id))
+
+    async def _report(self, told: NodeReport) -> NodeWritten:
+        return NodeWritten(await self._brain.report(told.node_id, told.reports))
+
+    async def _set_eligibility(self, wanted: Eligibility) -> NodeWritten:
+        return await self._brain.set_eligibility(wanted.node_id, wanted.eligible)
+
+
+class Link(Protocol):
+    """A way to one brain: in the same process, over a socket, or to another member over HTTP."""
+
+    async def ask(self, name: str, body: bytes) -> Answered:
+        """Raises `Refusal` with UNAVAILABLE when the brain cannot be reached (nothing was asked), UNDECIDED when the
+        answer was lost."""
+        ...
+
+
+class Peers(Protocol):
+    """Ways to the brains of other members."""
+
+    def link(self, address: str) -> Link: ...
+
+
+class Leader:
+    """Asks the leader's brain, whoever leads: our own, or that of the member whose record says so."""
+
+    def __init__(self, replica: Replica, member_id: str, own: Link, peers: Peers | None) -> None:
+        self._replica = replica
+        self._member_id = member_id
+        self._own = own
+        self._peers = peers
+
+    async def ask(self, subject: Subject[Q, A], question: Q) -> A:
+        answered = await self._link().ask(subject.name, _encode(question))
+        if answered.code is not None:
+            raise Refusal(answered.code, answered.text)
+        return subject.read_answer(answered.body)
+
+    def _link(self) -> Link:
+        leader = self._replica.get(LEADER)
+        if leader is None:
+            raise no_leader()
+        if leader.member_id == self._member_id or self._peers is None:
+            return self._own
+        member = self._replica.get(MEMBERS, leader.member_id)
+        if member is None:
+            raise no_leader()
+        return self._peers.link(member.address)

@@ -1,0 +1,143 @@
+"""Bodies that cross the wire and are no records: requests, replies, list forms."""
+
+from typing import Any
+
+import msgspec
+
+from wharf.model.allocated_resources import AllocatedResources
+from wharf.model.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus, NetworkStatus
+from wharf.model.job import Job
+from wharf.model.node import Node
+from wharf.model.record import Record
+from wharf.model.summary import JobSummary
+from wharf.model.task_state import TaskState
+
+
+class JobRegisterRequest(Record):
+    job: Job | None = None
+    enforce_index: bool = False
+    job_modify_index: int = 0
+    policy_override: bool = False
+    preserve_counts: bool = False
+    eval_priority: int = 0
+    namespace: str = ""
+    region: str = ""
+
+
+class JobRegisterResponse(Record):
+    eval_id: str = ""
+    eval_create_index: int = 0
+    job_modify_index: int = 0
+    warnings: str = ""
+    index: int = 0
+    last_contact: int = 0
+    known_leader: bool = False
+    next_token: str = ""
+
+
+class JobDeregisterResponse(Record):
+    eval_id: str = ""
+    eval_create_index: int = 0
+    job_modify_index: int = 0
+    volume_eval_id: str = ""
+    volume_eval_index: int = 0
+    index: int = 0
+    last_contact: int = 0
+    known_leader: bool = False
+    next_token: str = ""
+
+
+class JobStub(Record):
+    """A job as lists show it."""
+
+    id: str
+    parent_id: str = ""
+    name: str = ""
+    namespace: str = ""
+    datacenters: tuple[str, ...] = ()
+    node_pool: str = ""
+    multiregion: None = None
+    type: str = ""
+    priority: int = 0
+    periodic: bool = False
+    parameterized_job: bool = False
+    stop: bool = False
+    status: str = ""
+    status_description: str = ""
+    job_summary: JobSummary | None = None
+    create_index: int = 0
+    modify_index: int = 0
+    job_modify_index: int = 0
+    submit_time: int = 0
+    meta: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class EligibilityRequest(Record):
+    node_id: str = ""
+    eligibility: str = ""
+
+
+class NodeUpdateResponse(Record):
+    heartbeat_ttl: int = msgspec.field(name="HeartbeatTTL", default=0)  # ns
+    eval_ids: tuple[str, ...] | None = msgspec.field(name="EvalIDs", default=None)
+    eval_create_index: int = 0
+    node_modify_index: int = 0
+    index: int = 0
+
+
+class NodeRegistration(Record):
+    """A node says what it is, and by which secret it will be known."""
+
+    node: Node
+    secret_id: str
+
+
+class DesiredRequest(Record):
+    ids: tuple[str, ...] = msgspec.field(name="IDs", default=())
+
+
+class DesiredWork(Record):
+    """What a node needs to know of an allocation, beside its job."""
+
+    id: str
+    name: str = ""
+    namespace: str = ""
+    job_id: str = ""
+    task_group: str = ""
+    desired_status: DesiredStatus = DesiredStatus.RUN
+    client_status: ClientStatus = ClientStatus.PENDING
+    alloc_modify_index: int = 0
+    allocated_resources: AllocatedResources | None = None
+
+
+class DesiredAllocation(Record):
+    allocation: DesiredWork
+    job: Job | None = None
+
+
+class AllocationUpdate(Record):
+    """What a node says of one of its allocations."""
+
+    id: str
+    client_status: ClientStatus
+    client_description: str = ""
+    task_states: dict[str, TaskState] | None = None
+    deployment_status: AllocDeploymentStatus | None = None
+    network_status: NetworkStatus | None = None
+
+
+class NodeReportRequest(Record):
+    report_id: str = ""
+    allocations: tuple[AllocationUpdate, ...] = ()
+
+
+class NodeReportResponse(Record):
+    index: int = 0
+
+
+class StateSizes(Record):
+    """How many records each table holds, and where the log stands."""
+
+    index: int
+    tables: dict[str, int]
+    engine: dict[str, Any]
