@@ -1,0 +1,188 @@
+"""How the log lies in etcd: keys, the values of the engine's own keys, indexes out of revisions. Pure.
+
+    <prefix>/epoch                       Epoch: how revisions become indexes, and which generation of rows is in force
+    <prefix>/head                        Head: the write of the newest batch; put in every transaction
+    <prefix>/restoring                   the generation that a restore is filling
+    <prefix>/tick/...                    passing marks that end a read of history
+    <prefix>/g/<generation>/r/<table>/<key>     one record
+    <prefix>/g/<generation>/last/<table>        put by a batch that drops from a table and puts nothing there
+    <prefix>/g/<generation>/ended/<table>       the revision at which a lease last took records of the table along
+
+The epoch's key is also the fence: every write compares its revision, so that putting it again ends all that is still
+on its way. A restore fills a generation of its own and puts it in force by one put of the epoch.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from wharf.engines.etcd_messages import NEVER, end_of
+from wharf.engines.port import Unavailable
+from wharf.model.changes import Cause
+
+FORMAT: Final = 1
+"""The format of the keys and values told above. A door refuses a greater one."""
+
+FIRST_GENERATION: Final = "0"
+
+
+class EpochValue(msgspec.Struct, frozen=True, array_like=True):
+    """`base` and `since` are left out where they follow from the revision of the key itself: at the founding, so that
+    the first index is 1, and at the beginning of an epoch. A put that only fences repeats them in full."""
+
+    format: int
+    number: int
+    generation: str
+    base: int | None
+    since: int | None
+
+
+class Epoch(msgspec.Struct, frozen=True):
+    """How this log counts. index = revision + base; `since` is the revision at which the epoch began."""
+
+    number: int
+    generation: str
+    base: int
+    since: int
+    fence: int
+
+    def index_of(self, revision: int) -> int:
+        return revision + self.base
+
+    def revision_of(self, index: int) -> int:
+        """May be below every revision: then the index is of an earlier epoch."""
+        return index - self.base
+
+    def revision_of_version(self, version: int) -> int:
+        """The revision that a record must have to be of this version; 0: it must not be there."""
+        if version == 0:
+            return 0
+        revision = version - self.base
+        return revision if revision > 0 and self.fence else NEVER
+
+
+UNFOUNDED: Final = Epoch(number=0, generation=FIRST_GENERATION, base=0, since=0, fence=0)
+"""How a log counts in which nothing was ever written."""
+
+
+class Head(msgspec.Struct, frozen=True, array_like=True):
+    """The newest write. Its drops stand here, because etcd tells no event when nothing was there to drop."""
+
+    format: int
+    id: str
+    kind: str
+    cause: Cause
+    puts: int
+    drops: list[tuple[str, str]]
+
+
+_epochs: Final = msgspec.msgpack.Decoder(EpochValue)
+_heads: Final = msgspec.msgpack.Decoder(Head)
+_encoder: Final = msgspec.msgpack.Encoder()
+
+
+class FormatUnknown(Unavailable):
+    """The log was written by a newer program, or the keys are not ours."""
+
+
+def encode(value: EpochValue | Head) -> bytes:
+    return _encoder.encode(value)
+
+
+def decode_head(data: bytes) -> Head:
+    try:
+        return _heads.decode(data)
+    except msgspec.MsgspecError as error:
+        raise FormatUnknown(f"the head of the log in etcd cannot be read: {error}") from error
+
+
+def decode_epoch(data: bytes, revision: int) -> Epoch:
+    try:
+        value = _epochs.decode(data)
+    except msgspec.MsgspecError as error:
+        raise FormatUnknown(f"the epoch of the log in etcd cannot be read: {error}") from error
+    if value.format > FORMAT:
+        raise FormatUnknown(
+            f"the log in etcd has format {value.format} and this program knows formats up to {FORMAT}; use a newer program"
+        )
+    base = 1 - revision if value.base is None else value.base
+    since = revision if value.since is None else value.since
+    return Epoch(value.number, value.generation, base, since, revision)
+
+
+def founding_value() -> EpochValue:
+    return EpochValue(FORMAT, 0, FIRST_GENERATION, None, None)
+
+
+def fencing_value(epoch: Epoch) -> EpochValue:
+    """The same epoch again, by a put of its own."""
+    return EpochValue(FORMAT, epoch.number, epoch.generation, epoch.base, epoch.since)
+
+
+def next_epoch_value(*, number: int, generation: str, base: int) -> EpochValue:
+    return EpochValue(FORMAT, number, generation, base, None)
+
+
+class Keys:
+    """The keys beneath one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        root = prefix.rstrip("/").encode() + b"/"
+        self.all = root
+        self.all_end = end_of(root)
+        self.epoch = root + b"epoch"
+        self.head = root + b"head"
+        self.restoring = root + b"restoring"
+        self.generations = root + b"g/"
+        self._tick = root + b"tick/"
+
+    def tick(self, id: str) -> bytes:
+        return self._tick + id.encode()
+
+    def generation(self, name: str) -> "GenerationKeys":
+        return GenerationKeys(self.generations + name.encode() + b"/")
+
+
+class GenerationKeys:
+    """The keys of one generation of rows."""
+
+    def __init__(self, root: bytes) -> None:
+        self.all = root
+        self.all_end = end_of(root)
+        self.rows = root + b"r/"
+        self.rows_end = end_of(self.rows)
+        self.last = root + b"last/"
+        self.last_end = end_of(self.last)
+        self.ended = root + b"ended/"
+        self.ended_end = end_of(self.ended)
+        self._row_at = len(self.rows)
+
+    def row(self, table: str, key: str) -> bytes:
+        return self.rows + table.encode() + b"/" + key.encode()
+
+    def place(self, row: bytes) -> tuple[str, str]:
+        """Table and key of a row's key. Tables have no slash, keys may."""
+        table, _, key = row[self._row_at :].partition(b"/")
+        return table.decode(), key.decode()
+
+    def after_table(self, table: str) -> bytes:
+        """Where the rows of the next table begin."""
+        return end_of(self.rows + table.encode() + b"/")
+
+    def last_of(self, table: str) -> bytes:
+        return self.last + table.encode()
+
+    def ended_of(self, table: str) -> bytes:
+        return self.ended + table.encode()
+
+    def table_of_mark(self, key: bytes) -> str:
+        """The table of a key under `last` or `ended`."""
+        return key.rpartition(b"/")[2].decode()
+
+
+def raise_to(marks: dict[str, int], found: Mapping[str, int]) -> None:
+    """Every mark becomes the greater of what it was and what was found."""
+    for table, revision in found.items():
+        if revision > marks.get(table, 0):
+            marks[table] = revision

@@ -1,0 +1,65 @@
+"""A full read out of etcd: pages of records at one pinned revision, then the marks that tell the last changes."""
+
+from collections.abc import AsyncIterator, Sequence
+
+from wharf.engines import etcd_messages as messages
+from wharf.engines.etcd_client import EtcdRefusal, Reason
+from wharf.engines.etcd_door import EtcdDoor
+from wharf.engines.etcd_history import lease_endings
+from wharf.engines.etcd_layout import Epoch, raise_to
+from wharf.engines.etcd_messages import Message
+from wharf.engines.port import Behind, Row, Standing, Unavailable
+
+
+class EtcdLoad:
+    def __init__(self, door: EtcdDoor) -> None:
+        self._door = door
+        self._standing: Standing | None = None
+
+    async def slices(self) -> AsyncIterator[Sequence[Row]]:
+        """Raises `Behind` when a compaction overtakes the read: begin another."""
+        look = await self._door.look()
+        epoch, revision = look.epoch, look.revision
+        if not epoch.fence:
+            self._standing = Standing(0, {})
+            return
+        marks: dict[str, int] = {}
+        rows = self._door.rows_of(epoch)
+        start, more = rows.rows, True
+        while more:
+            reply = await self._page(start, rows.rows_end, revision)
+            if reply.kvs:
+                some = []
+                for pair in reply.kvs:
+                    table, key = rows.place(pair.key)
+                    some.append(Row(table, key, epoch.index_of(pair.mod_revision), pair.value))
+                    if pair.mod_revision > marks.get(table, 0):
+                        marks[table] = pair.mod_revision
+                start = reply.kvs[-1].key + b"\0"
+                yield some
+            more = reply.more
+        raise_to(marks, await self._marks(epoch, revision))
+        raise_to(marks, await lease_endings(self._door, epoch, up_to=revision))
+        last_changes = {table: epoch.index_of(max(mark, epoch.since)) for table, mark in marks.items()}
+        self._standing = Standing(epoch.index_of(revision), last_changes, epoch.number)
+
+    async def standing(self) -> Standing:
+        assert self._standing is not None, "the standing of a load is known after its last slice"
+        return self._standing
+
+    async def _marks(self, epoch: Epoch, revision: int) -> dict[str, int]:
+        rows = self._door.rows_of(epoch)
+        last = await self._page(rows.last, rows.last_end, revision)
+        marks = {rows.table_of_mark(pair.key): int(pair.mod_revision) for pair in last.kvs}
+        ended = await self._page(rows.ended, rows.ended_end, revision)
+        raise_to(marks, {rows.table_of_mark(pair.key): int(pair.value) for pair in ended.kvs})
+        return marks
+
+    async def _page(self, start: bytes, end: bytes, revision: int) -> Message:
+        request = messages.page(start, end, limit=self._door.settings.page_rows, revision=revision)
+        try:
+            return await self._door.ask("range", request)
+        except EtcdRefusal as error:
+            if error.reason in (Reason.COMPACTED, Reason.FUTURE):
+                raise Behind(f"the log was compacted or replaced while it was read: {error}") from error
+            raise Unavailable(str(error)) from error
