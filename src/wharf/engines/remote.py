@@ -1,0 +1,320 @@
+"""The engine of a process beside the store process: the port over its Unix socket.
+
+It keeps one main connection for requests, made again whenever it is lost, and one more for every stream. While the store
+is away everything raises `Unavailable`; commits that were on their way are `Unknown`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from wharf.engines.port import (
+    Batch,
+    Bounds,
+    Health,
+    LogWrite,
+    Outcome,
+    Row,
+    Standing,
+    Unavailable,
+)
+from wharf.engines.remote_link import WELCOME_S, Attached, Link
+from wharf.engines.remote_stream import Stream
+from wharf.engines.store_wire import (
+    VERSION,
+    AskHealth,
+    Barrier,
+    Commit,
+    Compact,
+    Fed,
+    Find,
+    Follow,
+    Grant,
+    Healthy,
+    Hello,
+    LoadAll,
+    Loaded,
+    Message,
+    RestoreBegin,
+    RestoreEnd,
+    RestoreRows,
+    Revoke,
+    Slice,
+    Told,
+    socket_address,
+)
+from wharf.world import World
+
+CONTACT_S: Final = 1.0
+"""How often the store is asked for a sign of life."""
+
+_RETRY_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+class RemoteEngine:
+    """`patience_s`: how long `open` waits for a store that is still starting."""
+
+    single_server = True
+
+    def __init__(self, world: World, socket_path: Path, *, patience_s: float = 5.0) -> None:
+        self.bounds = Bounds()  # The store's own, once attached.
+        self._world = world
+        self._path = socket_path
+        self._patience_s = patience_s
+        self._owner = ""
+        self._attached: Attached | None = None
+        self._why_away = f"the log at {socket_path} is not open"
+        self._contact_s: float | None = None
+        self._main_contact_s = 0.0
+        self._leases: dict[int, RemoteLease] = {}
+        self._streams: set[Stream] = set()
+        self._life: list[asyncio.Task[None]] = []
+        self._hurry = asyncio.Event()
+        self._changed = asyncio.Event()
+
+    # -- opening
+
+    async def open(self) -> None:
+        if self._life:
+            return
+        self._owner = self._world.new_id()
+        self._life = [
+            self._world.start(self._stay_attached(), name="attaching to the store"),
+            self._world.start(self._stay_in_contact(), name="signs of life of the store"),
+        ]
+        try:
+            async with asyncio.timeout(self._patience_s):
+                while self._attached is None:
+                    await self._changed.wait()
+        except TimeoutError:
+            why = self._why_away
+            await self.close()
+            raise Unavailable(why) from None
+
+    async def close(self) -> None:
+        """The store ends the leases of this engine when their time is over."""
+        life, self._life = self._life, []
+        for task in life:
+            task.cancel()
+        await asyncio.gather(*life, return_exceptions=True)
+        self._away(f"the log at {self._path} was closed")
+        for stream in tuple(self._streams):
+            stream.close(self._why_away)
+
+    # -- the port
+
+    def load(self) -> "RemoteLoad":
+        return RemoteLoad(self)
+
+    async def follow(self, after: int) -> AsyncIterator[Batch]:
+        stream = await self.open_stream(Follow(after))
+        try:
+            async for reply in stream.replies():
+                assert isinstance(reply, Fed)
+                yield reply.batch
+        finally:
+            self.forget(stream)
+
+    async def commit(self, write: LogWrite) -> Outcome:
+        return await self._link().commit(lambda number: Commit(number, write))
+
+    async def find(self, write_id: str, *, since: int) -> int | None:
+        return await self._ask_value(lambda number: Find(number, write_id, since))
+
+    async def barrier(self) -> int:
+        index = await self._ask_value(Barrier)
+        assert index is not None
+        return index
+
+    async def grant(self, ttl_s: float) -> "RemoteLease":
+        lease_id = await self._ask_value(lambda number: Grant(number, ttl_s))
+        assert lease_id is not None
+        lease = self._leases[lease_id] = RemoteLease(self, lease_id, ttl_s)
+        self._hurry.set()
+        return lease
+
+    async def revoke(self, lease: int) -> None:
+        self._leases.pop(lease, None)
+        await self._ask_value(lambda number: Revoke(number, lease))
+
+    async def compact(self, before: int) -> None:
+        await self._ask_value(lambda number: Compact(number, before))
+
+    async def restore(self, rows: AsyncIterator[Sequence[Row]], standing: Standing) -> int:
+        stream = await self.open_stream(RestoreBegin(standing))
+        try:
+            async for some in rows:
+                await stream.say(RestoreRows(some))
+            await stream.say(RestoreEnd())
+            async for reply in stream.replies():
+                if isinstance(reply, Told) and reply.value is not None:
+                    return reply.value
+            raise Unavailable("the store went away during the restore; see which state it has when it is back")
+        finally:
+            self.forget(stream)
+
+    async def health(self) -> Health:
+        reply = await self._link().ask(AskHealth)
+        assert isinstance(reply, Healthy)
+        return reply.health
+
+    def last_contact_s(self) -> float | None:
+        return self._contact_s
+
+    # -- for its streams and leases
+
+    def main_contact_s(self) -> float:
+        """When the latest request was sent on the main connection that was answered."""
+        return self._main_contact_s
+
+    async def open_stream(self, request: Message) -> Stream:
+        """Raises `Unavailable`."""
+        self._link()
+        stream = Stream(self._heard)
+        self._streams.add(stream)
+        try:
+            await stream.open(self._path, Hello(VERSION, self._owner, is_main=False), request)
+        except OSError as error:
+            self.forget(stream)
+            raise Unavailable(_cannot_reach(self._path, error)) from error
+        return stream
+
+    def forget(self, stream: Stream) -> None:
+        stream.close()
+        self._streams.discard(stream)
+
+    # -- inside
+
+    def _link(self) -> Link:
+        if self._attached is None or self._attached.link.lost.done():
+            raise Unavailable(self._why_away)
+        return self._attached.link
+
+    async def _ask_value(self, build: Callable[[int], Message]) -> int | None:
+        reply = await self._link().ask(build)
+        assert isinstance(reply, Told)
+        return reply.value
+
+    async def _stay_attached(self) -> None:
+        failures = 0
+        while True:
+            try:
+                attached = await self._attach()
+            except (OSError, Unavailable) as error:
+                self._away(_cannot_reach(self._path, error) if isinstance(error, OSError) else str(error))
+                await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
+                failures += 1
+                continue
+            failures = 0
+            self.bounds = attached.bounds
+            self._attached = attached
+            for lost in self._leases.keys() - set(attached.leases):
+                self._leases.pop(lost).end()
+            self._tell()
+            try:
+                self._away(await attached.link.lost)
+            except asyncio.CancelledError:
+                attached.link.close()
+                raise
+
+    async def _attach(self) -> Attached:
+        with socket_address(self._path) as address:
+            loop = asyncio.get_running_loop()
+            _, link = await loop.create_unix_connection(
+                lambda: Link(owner=self._owner, clock=self._world.monotonic_s, on_contact=self._on_contact), address
+            )
+        sent_s = self._world.monotonic_s()
+        try:
+            async with asyncio.timeout(WELCOME_S):
+                await link.settled()
+        except TimeoutError:
+            link.close()
+            raise Unavailable(f"the store at {self._path} took the connection and said nothing") from None
+        except asyncio.CancelledError:
+            link.close()
+            raise
+        if link.lost.done():
+            raise Unavailable(link.lost.result())
+        welcome = link.welcome.result()
+        self._on_contact(sent_s)
+        return Attached(link, welcome.bounds, welcome.leases)
+
+    async def _stay_in_contact(self) -> None:
+        while True:
+            least_s = min((lease.ttl_s / 3 for lease in self._leases.values()), default=CONTACT_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), min(least_s, CONTACT_S))
+            self._hurry.clear()
+            with suppress(Unavailable):
+                await self.barrier()
+
+    def _heard(self) -> None:
+        self._contact_s = self._world.monotonic_s()
+
+    def _on_contact(self, sent_s: float) -> None:
+        self._main_contact_s = max(self._main_contact_s, sent_s)
+        self._contact_s = sent_s if self._contact_s is None else max(self._contact_s, sent_s)
+
+    def _away(self, why: str) -> None:
+        self._attached = None
+        self._why_away = why
+        self._tell()
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+class RemoteLoad:
+    def __init__(self, engine: RemoteEngine) -> None:
+        self._engine = engine
+        self._standing: Standing | None = None
+
+    async def slices(self) -> AsyncIterator[Sequence[Row]]:
+        stream = await self._engine.open_stream(LoadAll())
+        try:
+            async for reply in stream.replies():
+                if isinstance(reply, Loaded):
+                    self._standing = reply.standing
+                    return
+                assert isinstance(reply, Slice)
+                yield reply.rows
+        finally:
+            self._engine.forget(stream)
+
+    async def standing(self) -> Standing:
+        assert self._standing is not None, "the standing of a load is known after its last slice"
+        return self._standing
+
+
+class RemoteLease:
+    """It lives while the engine's main connection does, and its time longer: the store counts from when it is lost."""
+
+    def __init__(self, engine: RemoteEngine, lease: int, ttl_s: float) -> None:
+        self.id = lease
+        self.ttl_s = ttl_s
+        self._engine = engine
+        self._ended = False
+
+    def valid_until_s(self) -> float:
+        return float("-inf") if self._ended else self._engine.main_contact_s() + self.ttl_s
+
+    async def revoke(self) -> None:
+        self._ended = True
+        await self._engine.revoke(self.id)
+
+    def end(self) -> None:
+        self._ended = True
+
+
+def _cannot_reach(path: Path, error: OSError) -> str:
+    match error:
+        case FileNotFoundError():
+            return f"no store listens at {path}: is the server running with this data folder?"
+        case ConnectionRefusedError():
+            return f"the store of {path} is not running: it left its socket behind; start the server"
+        case PermissionError():
+            return f"the socket {path} belongs to another user: run as the user that runs the server"
+    return f"the store at {path} cannot be reached: {error.strerror or error}"

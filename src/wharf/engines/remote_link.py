@@ -1,0 +1,167 @@
+"""The main connection of an engine to its store: many requests on their way at once, each answered by its number.
+
+It does not reconnect; when it is lost, every request on its way is told so.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
+
+import msgspec
+
+from wharf.engines.port import Behind, Bounds, Outcome, Unavailable, Unknown
+from wharf.engines.store_wire import (
+    VERSION,
+    Commit,
+    Decided,
+    Failed,
+    Frames,
+    Healthy,
+    Hello,
+    Message,
+    NotOurs,
+    Reply,
+    Told,
+    Welcome,
+    decode_reply,
+    frame,
+)
+
+WELCOME_S: Final = 5.0
+
+
+class Link(asyncio.Protocol):
+    """`on_contact` is told when the request was sent that has just been answered."""
+
+    def __init__(self, *, owner: str, clock: Callable[[], float], on_contact: Callable[[float], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._owner = owner
+        self._clock = clock
+        self._on_contact = on_contact
+        self._frames = Frames()
+        self._out: list[bytes] = []
+        self._number = 0
+        self._waiting: dict[int, tuple[asyncio.Future[Reply], float]] = {}
+        self._loop = loop
+        self.welcome: asyncio.Future[Welcome] = loop.create_future()
+        self.lost: asyncio.Future[str] = loop.create_future()
+        """Why, once it is lost."""
+
+    async def settled(self) -> None:
+        """Returns once it is welcomed or lost."""
+        ends: tuple[asyncio.Future[Any], ...] = (self.welcome, self.lost)
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+
+    # -- asking
+
+    async def commit(self, build: Callable[[int], Commit]) -> Outcome:
+        """`Unknown` when the connection is lost before the outcome is told."""
+        try:
+            reply = await self._ask(build)
+        except _Lost as error:
+            return Unknown(f"{error} before it answered")
+        assert isinstance(reply, Decided)
+        return reply.outcome
+
+    async def ask(self, build: Callable[[int], Message]) -> Told | Healthy:
+        """Raises `Unavailable` and `Behind`."""
+        try:
+            reply = await self._ask(build)
+        except _Lost as error:
+            raise Unavailable(str(error)) from error
+        assert isinstance(reply, (Told, Healthy))
+        return reply
+
+    async def _ask(self, build: Callable[[int], Message]) -> Reply:
+        if self.lost.done():
+            raise Unavailable(self.lost.result())
+        self._number += 1
+        number = self._number
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        self._say(build(number))
+        self._waiting[number] = (future, self._clock())
+        try:
+            reply = await future
+        finally:
+            self._waiting.pop(number, None)
+        if isinstance(reply, Failed):
+            raise Behind(reply.why) if reply.is_behind else Unavailable(reply.why)
+        return reply
+
+    def close(self) -> None:
+        self._lose("the engine was closed")
+        self._transport.abort()
+
+    def _say(self, message: Message) -> None:
+        """At the end of this turn of the loop, together with what else is said in it."""
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(frame(message))
+
+    def _flush(self) -> None:
+        if self._out and not self._transport.is_closing():
+            self._transport.write(b"".join(self._out) if len(self._out) > 1 else self._out[0])
+        self._out.clear()
+
+    # -- the connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclasses of asyncio's, but do the same.
+        self._transport = cast(asyncio.Transport, transport)
+        self._say(Hello(VERSION, self._owner, is_main=True))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lose(f"the store went away ({exc})" if exc else "the store went away")
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for body in self._frames.feed(data):
+                self._on_reply(decode_reply(body))
+        except (NotOurs, msgspec.DecodeError) as error:
+            self._lose(f"what came from the store makes no sense: {error}")
+            self._transport.abort()
+
+    def _on_reply(self, reply: Reply) -> None:
+        match reply:
+            case Decided() | Told() | Healthy():
+                self._answer(reply.number, reply)
+            case Failed(number=0):
+                self._lose(reply.why)
+                self._transport.abort()
+            case Failed():
+                self._answer(reply.number, reply)
+            case Welcome():
+                if not self.welcome.done():
+                    self.welcome.set_result(reply)
+
+    def _answer(self, number: int, reply: Reply) -> None:
+        waiting = self._waiting.pop(number, None)
+        if waiting is None:
+            return  # Whoever asked has gone.
+        future, sent_s = waiting
+        self._on_contact(sent_s)
+        if not future.done():
+            future.set_result(reply)
+
+    def _lose(self, why: str) -> None:
+        if self.lost.done():
+            return
+        self.lost.set_result(why)
+        if not self.welcome.done():
+            self.welcome.cancel()
+        waiting, self._waiting = self._waiting, {}
+        for future, _ in waiting.values():
+            if not future.done():
+                future.set_exception(_Lost(why))
+
+
+class _Lost(Exception):
+    """The connection was lost with the request on its way."""
+
+
+class Attached(msgspec.Struct, frozen=True):
+    """A link that was welcomed."""
+
+    link: Link
+    bounds: Bounds
+    leases: Sequence[int]

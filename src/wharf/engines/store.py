@@ -1,0 +1,155 @@
+"""The store process: owns the file of one folder and the order of batches; engines attach over a Unix socket.
+
+It knows neither records nor HTTP. It ends within a second when it is told to, with the group in hand committed and
+answered; what had not arrived by then was never taken.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import uvloop
+
+from wharf.engines.port import Batch, Bounds, Unavailable
+from wharf.engines.sqlite_hub import Hub
+from wharf.engines.sqlite_leases import LeaseBook
+from wharf.engines.sqlite_store import TAIL_CHANGES, Store
+from wharf.engines.store_caller import Caller
+from wharf.engines.store_wire import Fed, frame, socket_address
+from wharf.world import RealWorld, World
+
+SOCKET_NAME: Final = "store.sock"
+LAST_WORDS_S: Final = 0.5
+"""How long the last replies may take to leave."""
+
+_SWITCH_INTERVAL_S: Final = 0.001
+
+_log = logging.getLogger(__name__)
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`parent`: a descriptor, usually the reading end of a pipe; when it closes, whoever started the store is gone."""
+
+    folder: str
+    tail_changes: int = TAIL_CHANGES
+    bounds: Bounds = Bounds()
+    parent: int | None = None
+    vfs: str = ""
+
+    def socket_path(self) -> Path:
+        return Path(self.folder) / SOCKET_NAME
+
+
+class StoreServer:
+    """The store of a folder with its connections, on the running loop."""
+
+    def __init__(self, settings: StoreSettings, world: World) -> None:
+        self.world = world
+        self.callers: set[Caller] = set()
+        self.owners: dict[str, Caller] = {}
+        self._path = settings.socket_path()
+        store = Store(
+            Path(settings.folder),
+            clock=world.monotonic_s,
+            bounds=settings.bounds,
+            tail_changes=settings.tail_changes,
+            vfs=settings.vfs,
+        )
+        # Commits run on the loop itself: it has nothing else to do, and a thread would cost every commit two changes of
+        # thread (docs/adr/0002).
+        self.hub = Hub(store, encode=_encode_batch)
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Open the file and listen. Raises `Unavailable` with a sentence."""
+        await self.hub.open()
+        self.leases = LeaseBook(self.hub)
+        try:
+            listening = self._listen()
+        except OSError as error:
+            await self.hub.close()
+            raise Unavailable(f"cannot listen at {self._path}: {error.strerror or error}") from error
+        self._server = await asyncio.get_running_loop().create_unix_server(lambda: Caller(self), sock=listening)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            with suppress(OSError):
+                self._path.unlink()
+        if hasattr(self, "leases"):
+            self.leases.close()
+        await self.hub.close()
+        leaving = [caller.gone for caller in self.callers]
+        for caller in tuple(self.callers):
+            caller.close()
+        if leaving:
+            await asyncio.wait(leaving, timeout=LAST_WORDS_S)
+        for caller in tuple(self.callers):
+            caller.abort()
+
+    def _listen(self) -> socket.socket:
+        self._path.unlink(missing_ok=True)  # Left by a process that was killed: the folder's lock is ours.
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with socket_address(self._path) as address:
+                listening.bind(address)
+            self._path.chmod(0o600)  # Before anybody can connect.
+            listening.listen(128)
+            listening.setblocking(False)
+        except BaseException:
+            listening.close()
+            raise
+        return listening
+
+
+async def serve_store(settings: StoreSettings, world: World) -> None:
+    """Serve until SIGTERM or SIGINT, the end of the parent, or an error of the store's own. Raises `Unavailable`."""
+    server = StoreServer(settings, world)
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    if settings.parent is not None:
+        os.set_blocking(settings.parent, False)
+        loop.add_reader(settings.parent, _on_parent, settings.parent, told)
+    try:
+        await server.start()
+        ends = [world.start(event.wait(), name="the end of the store") for event in (told, server.hub.ended)]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
+    finally:
+        if settings.parent is not None:
+            loop.remove_reader(settings.parent)
+        await server.close()
+    if not told.is_set():
+        raise Unavailable(server.hub.why_ended)
+
+
+def run_store(settings: StoreSettings) -> None:
+    """The whole life of the process. Raises `Unavailable` with a sentence when it cannot serve."""
+    # A load is read on a thread of its own; a commit must not wait the usual 5 ms for its turn.
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    uvloop.run(serve_store(settings, RealWorld()))
+
+
+def _encode_batch(batch: Batch) -> bytes:
+    return frame(Fed(batch))
+
+
+def _on_parent(parent: int, told: asyncio.Event) -> None:
+    try:
+        if os.read(parent, 4_096):
+            return
+    except BlockingIOError:
+        return
+    except OSError:
+        pass
+    told.set()
