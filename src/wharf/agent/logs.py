@@ -1,0 +1,176 @@
+"""Sets up the standard library's logging in one process, and changes levels while it runs.
+
+Code logs with `logging.getLogger(__name__)` and gives values by `extra={...}`; what is shown, how and where is decided
+here. The newest lines are kept in memory too, for `wharf operator debug`.
+"""
+
+import collections
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, TextIO
+
+import msgspec
+
+from wharf.agent.log_lines import TRACE, JsonLines, TextLines
+from wharf.agent.redaction import Redactor
+from wharf.agent.rotation import RotatingFile, Rotation
+from wharf.config.display import secrets_in
+from wharf.config.settings import LogLevel, Settings
+from wharf.model.durations import SECOND
+
+KEPT_LINES: Final = 2_000
+
+NUMBERS: Final[Mapping[LogLevel, int]] = {
+    LogLevel.TRACE: TRACE,
+    LogLevel.DEBUG: logging.DEBUG,
+    LogLevel.INFO: logging.INFO,
+    LogLevel.WARN: logging.WARNING,
+    LogLevel.ERROR: logging.ERROR,
+}
+# Libraries that talk much about little; their own level can still be set in log_levels where it is named there.
+_QUIETER: Final[Mapping[str, int]] = {
+    "asyncio": logging.WARNING,
+    "uvicorn": logging.WARNING,
+    "httpcore2": logging.WARNING,
+    "httpx2": logging.WARNING,
+    "websockets": logging.WARNING,
+    "grpc": logging.WARNING,
+}
+
+
+class LogOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """How one process logs."""
+
+    level: LogLevel = LogLevel.INFO
+    levels: Mapping[str, LogLevel] = {}
+    json: bool = False
+    file: str = ""
+    rotation: Rotation = Rotation()
+    secrets: tuple[str, ...] = ()
+    """Texts that are taken out of every line."""
+    on_terminal: bool = True
+    """Whether lines go to the standard error output too."""
+
+
+def order_from(settings: Settings) -> LogOrder:
+    return LogOrder(
+        level=settings.log_level,
+        levels=settings.log_levels,
+        json=settings.log_json,
+        file=settings.log_file,
+        rotation=Rotation(
+            bytes=settings.log_rotate_bytes.bytes,
+            duration_ns=settings.log_rotate_duration.ns,
+            max_files=settings.log_rotate_max_files,
+        ),
+        secrets=tuple(secrets_in(settings)),
+    )
+
+
+class Lines(logging.Handler):
+    """Formats a line and hands it on with its time in nanoseconds.
+
+    Whatever goes wrong with a line, the work goes on: it is counted, and no traceback runs over the terminal.
+    """
+
+    def __init__(
+        self, put: Callable[[str, int], object], form: logging.Formatter, *, end: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__()
+        self.setFormatter(form)
+        self.lost_lines = 0
+        self._put = put
+        self._end = end
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._put(self.format(record), int(record.created * SECOND))
+        except Exception:  # The top of a log call.
+            self.lost_lines += 1
+
+    def close(self) -> None:
+        if self._end is not None:
+            self._end()
+        super().close()
+
+
+class Logs:
+    """The logging of this process. Made once; `apply` again when the configuration changed."""
+
+    def __init__(self, process: str, *, stream: TextIO | None = None) -> None:
+        self._process = process
+        self._stream = stream if stream is not None else sys.stderr
+        self._kept: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
+        self._own: list[logging.Handler] = []
+        self._levelled: set[str] = set()
+
+    def apply(self, order: LogOrder) -> None:
+        """Raises OSError when the log's file cannot be opened; logging is then as it was."""
+        redactor = Redactor(order.secrets)
+        handlers: list[logging.Handler] = [
+            Lines(lambda line, _at_ns: self._kept.append(line), JsonLines(self._process, redactor))
+        ]
+        if order.file:
+            file = RotatingFile(Path(order.file), order.rotation)
+            form = self._form(order, redactor, colours=False, date=True)
+            handlers.append(
+                Lines(
+                    lambda line, at_ns: file.write(line.encode("utf-8", "replace") + b"\n", now_ns=at_ns),
+                    form,
+                    end=file.close,
+                )
+            )
+        if order.on_terminal:
+            is_terminal = self._stream.isatty()
+            colours = is_terminal and not os.environ.get("NO_COLOR")
+            form = self._form(order, redactor, colours=colours, date=not is_terminal)
+            handlers.append(Lines(lambda line, _at_ns: self._show(line), form))
+
+        root = logging.getLogger()
+        for handler in self._own:
+            root.removeHandler(handler)
+            handler.close()
+        for handler in handlers:
+            root.addHandler(handler)
+        self._own = handlers
+        self._set_levels(order)
+        logging.captureWarnings(True)
+
+    def kept_lines(self) -> list[str]:
+        return list(self._kept)
+
+    def close(self) -> None:
+        root = logging.getLogger()
+        for handler in self._own:
+            root.removeHandler(handler)
+            handler.close()
+        self._own = []
+        logging.captureWarnings(False)
+
+    def _show(self, line: str) -> None:
+        """In one write, so that the lines of several processes do not mix."""
+        self._stream.write(line + "\n")
+        self._stream.flush()
+
+    def _form(self, order: LogOrder, redactor: Redactor, *, colours: bool, date: bool) -> logging.Formatter:
+        if order.json:
+            return JsonLines(self._process, redactor)
+        return TextLines(self._process, redactor, colours=colours, date=date)
+
+    def _set_levels(self, order: LogOrder) -> None:
+        named = {logger_name(part): NUMBERS[level] for part, level in order.levels.items()}
+        wanted = dict(_QUIETER) | named
+        for name in self._levelled - set(wanted):
+            logging.getLogger(name).setLevel(logging.NOTSET)
+        for name, level in wanted.items():
+            logging.getLogger(name).setLevel(level)
+        self._levelled = set(wanted)
+        logging.getLogger().setLevel(NUMBERS[order.level])
+
+
+def logger_name(part: str) -> str:
+    """The logger that a key of `log_levels` means: `engines.etcd` is that of the package wharf.engines.etcd."""
+    return part if part in _QUIETER or part.startswith("wharf.") else f"wharf.{part}"

@@ -1,0 +1,70 @@
+"""The audit log of writes."""
+
+import json
+import stat
+from pathlib import Path
+
+from wharf.agent.audit import AuditLog, audit_from
+from wharf.agent.rotation import Rotation
+from wharf.api.audit import AuditRecord, NoAudit
+from wharf.config.settings import AuditSettings, Settings
+from wharf.model.durations import SECOND
+
+A_WRITE = AuditRecord(
+    at_ns=1_767_268_800 * SECOND,
+    request_id="r-1",
+    method="PUT",
+    path="/v1/jobs",
+    namespace="default",
+    accessor_id="5f3c",
+    source="10.0.0.9",
+    status=200,
+    index=17,
+)
+
+
+def test_a_write_is_one_line_that_says_who_what_from_where_and_how_it_ended(tmp_path: Path) -> None:
+    audit = AuditLog(tmp_path / "audit.log", Rotation())
+    audit.record(A_WRITE)
+    audit.close()
+
+    assert json.loads((tmp_path / "audit.log").read_text()) == {
+        "time": "2026-01-01T12:00:00.000Z",
+        "request_id": "r-1",
+        "method": "PUT",
+        "path": "/v1/jobs",
+        "namespace": "default",
+        "accessor_id": "5f3c",
+        "source": "10.0.0.9",
+        "status": 200,
+        "index": 17,
+    }
+
+
+def test_the_audit_log_is_for_its_owner_only(tmp_path: Path) -> None:
+    AuditLog(tmp_path / "audit.log", Rotation()).close()
+
+    assert stat.S_IMODE((tmp_path / "audit.log").stat().st_mode) == 0o600
+
+
+def test_words_of_callers_lose_what_looks_like_a_secret(tmp_path: Path) -> None:
+    audit = AuditLog(tmp_path / "audit.log", Rotation(), secrets=("hunter22",))
+    audit.record(
+        AuditRecord(at_ns=0, request_id="", method="PUT", path="/v1/hunter22", status=400, error="token=abcdef")
+    )
+    audit.close()
+
+    text = (tmp_path / "audit.log").read_text()
+    assert "hunter22" not in text
+    assert "abcdef" not in text
+
+
+def test_it_is_kept_in_the_data_folder_unless_told_otherwise(tmp_path: Path) -> None:
+    audit_from(Settings(), tmp_path).record(A_WRITE)
+    audit_from(Settings(audit=AuditSettings(file=str(tmp_path / "b.log"))), tmp_path).record(A_WRITE)
+
+    assert (tmp_path / "audit.log").read_text() == (tmp_path / "b.log").read_text() != ""
+
+
+def test_it_can_be_off(tmp_path: Path) -> None:
+    assert isinstance(audit_from(Settings(audit=AuditSettings(enabled=False)), tmp_path), NoAudit)

@@ -1,0 +1,193 @@
+"""Lines of the log: their form, their levels, the request they belong to, and what never stands in one."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wharf.agent.logs import LogOrder, Logs
+from wharf.agent.rotation import Rotation
+from wharf.config.settings import LogLevel
+from wharf.world.request import working_for
+
+log = logging.getLogger("wharf.api.test")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def stream() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def logs(stream: io.StringIO) -> Iterator[Logs]:
+    level = logging.getLogger().level
+    logs = Logs("api", stream=stream)
+    yield logs
+    logs.apply(LogOrder())
+    logs.close()
+    logging.getLogger().setLevel(level)
+
+
+def documents(stream: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_of_json_names_time_level_process_and_values(logs: Logs, stream: io.StringIO) -> None:
+    logs.apply(LogOrder(json=True))
+
+    log.warning("slow %s", "reply", extra={"duration_ms": 12.5, "path": "/v1/jobs"})
+
+    (line,) = documents(stream)
+    assert str(line.pop("time")).endswith("Z")
+    assert line == {
+        "level": "warn",
+        "process": "api",
+        "logger": "wharf.api.test",
+        "message": "slow reply",
+        "fields": {"duration_ms": 12.5, "path": "/v1/jobs"},
+    }
+
+
+def test_a_line_of_text_reads_from_left_to_right(logs: Logs, stream: io.StringIO) -> None:
+    logs.apply(LogOrder())
+
+    log.info("listening", extra={"address": "127.0.0.1:4646", "why": "as told"})
+
+    time, rest = stream.getvalue().split(" ", 1)
+    assert time.endswith("Z")
+    assert rest == 'info  api    listening  address=127.0.0.1:4646  why="as told"\n'
+
+
+def test_on_a_terminal_lines_have_colours_and_no_date() -> None:
+    stream = Terminal()
+    logs = Logs("api", stream=stream)
+    logs.apply(LogOrder())
+
+    logging.getLogger("wharf.api.test").error("broken")
+    logs.close()
+
+    assert "\x1b[31;1merror\x1b[0m api    broken" in stream.getvalue()
+    assert "T" not in stream.getvalue().split(" ")[0]
+
+
+def test_an_error_brings_its_traceback_in_the_same_entry(logs: Logs, stream: io.StringIO) -> None:
+    logs.apply(LogOrder(json=True))
+    try:
+        raise RuntimeError("boom")
+    except RuntimeError:
+        log.exception("failed")
+
+    (line,) = documents(stream)
+    assert str(line["error"]).endswith("RuntimeError: boom")
+
+
+def test_a_request_id_is_on_every_line_of_its_work_and_on_no_other(logs: Logs, stream: io.StringIO) -> None:
+    logs.apply(LogOrder(json=True))
+
+    with working_for("r-1"):
+        log.info("inside")
+    log.info("outside")
+
+    assert [line.get("request_id") for line in documents(stream)] == ["r-1", None]
+
+
+def test_a_part_can_be_louder_than_the_rest(logs: Logs, stream: io.StringIO) -> None:
+    logs.apply(LogOrder(json=True, level=LogLevel.WARN, levels={"engines.etcd": LogLevel.DEBUG}))
+
+    logging.getLogger("wharf.engines.etcd").debug("heard")
+    logging.getLogger("wharf.engines").info("not heard")
+
+    assert [line["message"] for line in documents(stream)] == ["heard"]
+
+
+def test_levels_can_be_changed_and_taken_back_while_running(logs: Logs, stream: io.StringIO) -> None:
+    for order in (
+        LogOrder(json=True, level=LogLevel.DEBUG),
+        LogOrder(json=True, levels={"api": LogLevel.ERROR}),
+        LogOrder(json=True),
+    ):
+        logs.apply(order)
+        log.debug("debug")
+        log.info("info")
+
+    assert [line["message"] for line in documents(stream)] == ["debug", "info", "info"]
+
+
+def test_lines_go_to_the_file_as_well(logs: Logs, stream: io.StringIO, tmp_path: Path) -> None:
+    logs.apply(LogOrder(json=True, file=str(tmp_path / "w.log"), rotation=Rotation(bytes=10**6)))
+
+    log.info("both")
+
+    assert (tmp_path / "w.log").read_text() == stream.getvalue() != ""
+
+
+def test_the_newest_lines_are_kept_in_memory(logs: Logs) -> None:
+    logs.apply(LogOrder(on_terminal=False))
+    log.info("kept")
+
+    assert json.loads(logs.kept_lines()[-1])["message"] == "kept"
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_no_secret_is_ever_in_a_line(logs: Logs, stream: io.StringIO, tmp_path: Path, *, as_json: bool) -> None:
+    secret = "b2d6f5a0-hidden"
+    logs.apply(LogOrder(json=as_json, secrets=("p4ssw0rd-of-etcd",), file=str(tmp_path / "w.log")))
+
+    log.info("header X-Cluster-Token: %s", secret)
+    log.info("Authorization: Bearer %s", secret)
+    log.info('{"SecretID": "%s"}', secret)
+    log.info("got bearer %s from a caller", secret)
+    log.info("password=%s", secret)
+    log.info("etcd://root:%s@host", secret)
+    log.info("dial failed for p4ssw0rd-of-etcd")
+    log.info("-----BEGIN EC PRIVATE KEY-----\n%s\n-----END EC PRIVATE KEY-----", secret)
+    log.info("fields", extra={"token": secret, "node_secret": secret, "headers": {"x-cluster-node-secret": secret}})
+    try:
+        raise ValueError(f"token={secret}")
+    except ValueError:
+        log.exception("failed")
+
+    everything = stream.getvalue() + (tmp_path / "w.log").read_text() + "".join(logs.kept_lines())
+    assert everything.count("fields") >= 2
+    assert secret not in everything
+    assert "p4ssw0rd-of-etcd" not in everything
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token accessor 5f3c was used",
+        "tokens=12",
+        "listening on http://127.0.0.1:4646",
+        "the password is wrong",
+        "accessor_id=5f3c",
+    ],
+)
+def test_what_is_no_secret_stays(logs: Logs, stream: io.StringIO, text: str) -> None:
+    logs.apply(LogOrder(json=True))
+
+    log.info(text)
+
+    assert documents(stream)[0]["message"] == text
+
+
+class Unspeakable:
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_a_line_that_cannot_be_written_does_not_stop_the_work(logs: Logs) -> None:
+    logs.apply(LogOrder())
+
+    log.info("lost", extra={"value": Unspeakable()})
+    log.info("next")
+
+    assert [json.loads(line)["message"] for line in logs.kept_lines()] == ["next"]

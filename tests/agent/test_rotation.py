@@ -1,0 +1,112 @@
+"""Files that several processes append to and that begin anew."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wharf.agent.rotation import RotatingFile, Rotation, older_files
+from wharf.model.durations import HOUR, SECOND
+
+NOON_NS = 1_767_268_800 * SECOND
+
+
+def test_a_new_file_begins_before_the_size_is_passed(tmp_path: Path) -> None:
+    file = RotatingFile(tmp_path / "a.log", Rotation(bytes=10))
+    for line in (b"12345\n", b"789\n", b"next\n"):
+        file.write(line, now_ns=NOON_NS)
+    file.close()
+
+    assert (tmp_path / "a.log").read_bytes() == b"next\n"
+    assert [old.read_bytes() for old in older_files(tmp_path / "a.log")] == [b"12345\n789\n"]
+
+
+def test_a_line_longer_than_the_size_still_is_written(tmp_path: Path) -> None:
+    file = RotatingFile(tmp_path / "a.log", Rotation(bytes=3))
+    file.write(b"longer\n", now_ns=NOON_NS)
+    file.close()
+
+    assert (tmp_path / "a.log").read_bytes() == b"longer\n"
+
+
+def test_only_so_many_older_files_are_kept_and_the_newest_of_them(tmp_path: Path) -> None:
+    file = RotatingFile(tmp_path / "a.log", Rotation(bytes=4, max_files=2))
+    for number in range(5):
+        file.write(b"%d--\n" % number, now_ns=NOON_NS + number * SECOND)
+    file.close()
+
+    assert [old.read_bytes() for old in older_files(tmp_path / "a.log")] == [b"2--\n", b"3--\n"]
+
+
+def test_files_of_one_second_keep_their_order(tmp_path: Path) -> None:
+    file = RotatingFile(tmp_path / "a.log", Rotation(bytes=4))
+    for number in range(4):
+        file.write(b"%d--\n" % number, now_ns=NOON_NS)
+    file.close()
+
+    assert [old.read_bytes() for old in older_files(tmp_path / "a.log")] == [b"0--\n", b"1--\n", b"2--\n"]
+
+
+def test_other_files_beside_it_are_not_taken_for_older_ones(tmp_path: Path) -> None:
+    (tmp_path / "a-plan.log").write_text("mine")
+    file = RotatingFile(tmp_path / "a.log", Rotation(bytes=1, max_files=1))
+    for _ in range(3):
+        file.write(b"x\n", now_ns=NOON_NS)
+    file.close()
+
+    assert (tmp_path / "a-plan.log").read_text() == "mine"
+
+
+def test_a_span_of_time_gets_a_file_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    file = RotatingFile(path, Rotation(duration_ns=24 * HOUR))
+    file.write(b"yesterday\n", now_ns=NOON_NS)
+    os.utime(path, ns=(NOON_NS, NOON_NS))
+    file.write(b"same day\n", now_ns=NOON_NS + 2 * HOUR)
+    os.utime(path, ns=(NOON_NS + 2 * HOUR, NOON_NS + 2 * HOUR))
+    file.write(b"today\n", now_ns=NOON_NS + 24 * HOUR)
+    file.close()
+
+    assert path.read_bytes() == b"today\n"
+    assert [old.read_bytes() for old in older_files(path)] == [b"yesterday\nsame day\n"]
+
+
+def test_a_file_that_someone_moved_away_is_opened_again(tmp_path: Path) -> None:
+    file = RotatingFile(tmp_path / "a.log", Rotation())
+    file.write(b"one\n", now_ns=NOON_NS)
+    (tmp_path / "a.log").rename(tmp_path / "moved")
+    file.write(b"two\n", now_ns=NOON_NS)
+    file.close()
+
+    assert (tmp_path / "moved").read_bytes() == b"one\n"
+    assert (tmp_path / "a.log").read_bytes() == b"two\n"
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+def test_a_file_is_readable_for_those_it_is_meant_for(tmp_path: Path, mode: int) -> None:
+    RotatingFile(tmp_path / "a.log", Rotation(), mode=mode).close()
+
+    assert stat.S_IMODE((tmp_path / "a.log").stat().st_mode) & ~mode == 0
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from wharf.agent.rotation import RotatingFile, Rotation
+file = RotatingFile(Path(sys.argv[1]), Rotation(bytes=2_000))
+for number in range(1_000):
+    file.write(f"{sys.argv[2]} {number}\\n".encode(), now_ns=1_767_268_800_000_000_000)
+"""
+
+
+def test_lines_of_several_processes_are_each_kept_once_and_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), name]) for name in ("a", "b", "c")]
+
+    assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 0]
+    lines = [line for file in [*older_files(path), path] for line in file.read_text().splitlines()]
+    assert sorted(lines) == sorted(f"{name} {number}" for name in ("a", "b", "c") for number in range(1_000))
+    assert len(older_files(path)) > 5
