@@ -28,10 +28,12 @@ from wharf.model.node import Node, NodeStatus
 from wharf.scheduling.plan import Plan
 from wharf.scheduling.usage import Usage, demand_of, room_of, usage_of
 from wharf.state import Replica
-from wharf.state.tables import ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE, JOBS, NODES
+from wharf.state.tables import ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE, EVALUATIONS_OF_JOB, JOBS, NODES
 
 NOT_NEEDED: Final = "alloc not needed due to job update"
 LOST: Final = "alloc is lost since its node is down"
+EXISTS: Final = 'existing blocked evaluation exists for job "{}"'
+SUCCESSFUL: Final = 'evaluation "{}" successful'
 UNPLACED: Final = "created to place remaining allocations"
 EVERY_NODE_TYPES: Final = (JobType.SYSTEM, JobType.SYSBATCH)
 ENDING_TYPES: Final = (JobType.BATCH, JobType.SYSBATCH)
@@ -212,9 +214,20 @@ class _Run:
         if self._failed and not was_blocked:
             blocked = self._blocked_evaluation()
             finished = replace(finished, blocked_eval=blocked.id)
-            follow_ups = (blocked,)
+            follow_ups = (blocked, *self._superseded(EXISTS.format(evaluation.job_id)))
+        elif not self._failed:
+            follow_ups = self._superseded(SUCCESSFUL.format(evaluation.id))
         placements = {node_id: tuple(placed) for node_id, placed in self._placements.items()}
         return Plan(evaluation, tuple(self._stops), placements, finished, follow_ups)
+
+    def _superseded(self, why: str) -> tuple[Evaluation, ...]:
+        """The job's other blocked evaluations, canceled: one a job is enough, and none where all is placed."""
+        now_ns = self._moment.now_ns
+        return tuple(
+            replace(other, status=EvaluationStatus.CANCELED, status_description=why, modify_time=now_ns)
+            for other in self._snapshot.those(EVALUATIONS_OF_JOB, self._evaluation.namespace, self._evaluation.job_id)
+            if other.status is EvaluationStatus.BLOCKED and other.id != self._evaluation.id
+        )
 
     def _blocked_evaluation(self) -> Evaluation:
         evaluation, now_ns = self._evaluation, self._moment.now_ns

@@ -5,12 +5,13 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from wharf.model.allocation import Allocation
-from wharf.model.changes import Cause, CauseKind, Condition, Drop, Put, Write
+from wharf.model.changes import Cause, CauseKind, Condition, Drop, Put, Write, join_key
 from wharf.model.cluster import NodePlacement
 from wharf.model.evaluation import Evaluation
 from wharf.scheduling.usage import Usage, room_of, usage_of
 from wharf.state import Replica
-from wharf.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, EVALUATIONS, JOBS, NODE_PLACEMENTS, NODES
+from wharf.state.table import key_part
+from wharf.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, EVALUATIONS, JOB_VERSIONS, JOBS, NODE_PLACEMENTS, NODES
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -43,15 +44,29 @@ def check(plan: Plan, snapshot: Replica, *, changes_max: int) -> Checked:
     kept = {node_id: placed for node_id, placed in plan.placements.items() if node_id not in dropped}
     evaluation = plan.evaluation
     cause = Cause(CauseKind.EVALUATION, evaluation.id)
-    job = snapshot.as_seen(JOBS, evaluation.namespace, evaluation.job_id)
+    rests_on = _rests_on(snapshot, evaluation)
     parts = [
-        Write("plan", cause, changes, [job, *conditions])
+        Write("plan", cause, changes, [*rests_on, *conditions])
         for changes, conditions in _cut(_by_node(snapshot, plan.stops, kept), changes_max)
     ]
     if plan.finished is not None and not dropped:
         ends = [EVALUATIONS.put(record) for record in (plan.finished, *plan.follow_ups)]
-        parts.append(Write("evaluation-finished", cause, ends, [snapshot.unchanged(EVALUATIONS, evaluation)]))
+        parts.append(Write("evaluation-finished", cause, ends, rests_on))
     return Checked(_joined(parts, changes_max), dropped)
+
+
+def _rests_on(snapshot: Replica, evaluation: Evaluation) -> list[Condition]:
+    """What must not have moved while the plan was made and committed.
+
+    The evaluation is still open, and the job has no newer version. The job's own record will not do: its status changes
+    with the first part of the plan.
+    """
+    conditions = [snapshot.unchanged(EVALUATIONS, evaluation)]
+    job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
+    if job is not None:
+        next_version = join_key(job.namespace, job.id, key_part(job.version + 1))
+        conditions.append(Condition(JOB_VERSIONS.name, next_version, 0))
+    return conditions
 
 
 def _fits(snapshot: Replica, node_id: str, placed: Sequence[Allocation], stops: Sequence[Allocation]) -> bool:
@@ -101,7 +116,7 @@ def _joined(parts: list[Write], changes_max: int) -> list[Write]:
     if len(parts) < 2 or parts[-1].kind != "evaluation-finished":
         return parts
     last, end = parts[-2], parts[-1]
-    if len(last.changes) + len(end.changes) > changes_max or len(last.conditions) + 1 > changes_max:
+    if len(last.changes) + len(end.changes) > changes_max:
         return parts
-    both = Write("plan", last.cause, [*last.changes, *end.changes], [*last.conditions, *end.conditions])
+    both = Write("plan", last.cause, [*last.changes, *end.changes], last.conditions)
     return [*parts[:-2], both]

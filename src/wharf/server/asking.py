@@ -79,7 +79,7 @@ class Answers:
         ):
             self._by_name[subject.name] = (subject, answer)
 
-    async def answer(self, name: str, body: bytes) -> Answered:
+    async def ask(self, name: str, body: bytes) -> Answered:
         subject, answer = self._by_name[name]
         try:
             return Answered(_encode(await answer(subject.read_question(body))))
