@@ -19,12 +19,16 @@ R = TypeVar("R", bound=msgspec.Struct)
 FIRST_MAP_BYTE: Final = 0x80
 SHARED_VALUES_MAX: Final = 4_096
 
+# What decoding raises: msgspec's own errors and bad UTF-8 are ValueErrors, no bytes an IndexError, bytes that nest without
+# end a RecursionError; an upgrade that misses a field, or meets a format that never was, a KeyError.
+_WRONG_BYTES: Final = (ValueError, IndexError, RecursionError, KeyError, TypeError)
+
 _encoder = msgspec.msgpack.Encoder()
 _plain_decoder = msgspec.msgpack.Decoder(dict[str, Any])
 
 
 class NewerFormat(Exception):
-    """A record was written by a newer program than this one."""
+    """Something in the log was written by a newer program than this one."""
 
 
 class Damaged(Exception):
@@ -57,9 +61,12 @@ class Decoder(Generic[R]):
         """The record written at `index`, complete: markers replaced, recurring values shared."""
         try:
             record = self._decode(data) if data[0] >= FIRST_MAP_BYTE else self._upgraded(data)
-        except (msgspec.MsgspecError, IndexError) as error:
-            raise Damaged(f"{self.table.name}/{key!r}: {error}") from error
-        self._finish(record, index)
+            self._finish(record, index)
+        except _WRONG_BYTES as error:
+            raise Damaged(
+                f"the record {self.table.name}/{key!r} of index {index} is damaged ({error or type(error).__name__}). "
+                "Restore a snapshot, or delete the data of this server if others hold the same."
+            ) from error
         for field, name in self._nested_stamps:
             value = getattr(record, field)
             if value is not None:
@@ -86,9 +93,8 @@ def _compiled_finish(table: Table[Any]) -> Callable[[Any, int], None]:
     """
     names: dict[str, Any] = {"put": force_setattr, "intern": sys.intern, "THIS": THIS}
     lines = ["def finish(record, index):", "    put(record, 'modify_index', index)"]
-    for name in table.stamped:
-        if "." not in name:
-            lines.append(f"    if record.{name} == THIS: put(record, {name!r}, index)")
+    own = [path for path in table.stamped if "." not in path]
+    lines += [f"    if record.{name} == THIS: put(record, {name!r}, index)" for name in own]
     lines += [f"    put(record, {name!r}, intern(record.{name}))" for name in table.interned]
     names |= {f"shared_{name}": _SharedValues(kind).of for name, kind in table.shared.items()}
     lines += [
@@ -106,13 +112,13 @@ class _SharedValues:
     __slots__ = ("_decode", "_values")
 
     def __init__(self, kind: Any) -> None:
-        self._decode = msgspec.msgpack.Decoder(kind).decode
+        self._decode = msgspec.msgpack.Decoder(kind | None).decode
         self._values: dict[bytes, Any] = {}
 
     def of(self, raw: msgspec.Raw) -> Any:
         data = bytes(raw)
-        value = self._values.get(data)
-        if value is None:
+        value = self._values.get(data, self)  # Itself for "not there": null is a value too.
+        if value is self:
             if len(self._values) >= SHARED_VALUES_MAX:
                 self._values.clear()
             value = self._values[data] = self._decode(data)
@@ -120,6 +126,11 @@ class _SharedValues:
 
 
 def _stamp_nested(value: Any, name: str, index: int) -> None:
-    for item in value if isinstance(value, tuple) else (value,):
-        if getattr(item, name) == THIS:
-            force_setattr(item, name, index)
+    """Replace the marker in a record, or in all records of a tuple or of a dict of tuples."""
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, tuple):
+        for item in value:
+            _stamp_nested(item, name, index)
+    elif getattr(value, name) == THIS:
+        force_setattr(value, name, index)

@@ -13,7 +13,16 @@ from sortedcontainers import SortedList
 SHELF_WIDTH: Final = 2
 """Characters of a key that name its shelf: 256 shelves of random ids, 4,000 of a million on each."""
 
-LAST_CHARACTER: Final = "\U0010ffff"
+LAST_CODE_POINT: Final = 0x10FFFF
+
+
+def end_of(prefix: str) -> str | None:
+    """The least text above all that begin with `prefix`; None: there is none."""
+    while prefix:
+        if ord(prefix[-1]) < LAST_CODE_POINT:
+            return prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        prefix = prefix[:-1]
+    return None
 
 
 class KeyOrder(Protocol):
@@ -21,10 +30,10 @@ class KeyOrder(Protocol):
 
     def remove(self, key: str) -> None: ...
 
-    def fill(self, keys: Iterable[str]) -> None: ...
+    def add_many(self, keys: Iterable[str]) -> None: ...
 
-    def between(self, low: str, high: str, *, reverse: bool) -> Iterator[str]:
-        """Keys from `low` to `high`, both included, in order or in reverse."""
+    def beginning(self, prefix: str, *, start: str | None, reverse: bool) -> Iterator[str]:
+        """Keys that begin with `prefix`, from `start` on (down from it, in reverse), `start` included."""
         ...
 
 
@@ -42,11 +51,18 @@ class SortedKeys:
     def remove(self, key: str) -> None:
         self._keys.remove(key)
 
-    def fill(self, keys: Iterable[str]) -> None:
-        self._keys = SortedList(keys)
+    def add_many(self, keys: Iterable[str]) -> None:
+        self._keys.update(keys)
 
-    def between(self, low: str, high: str, *, reverse: bool) -> Iterator[str]:
-        return iter(self._keys.irange(low, high, reverse=reverse))
+    def beginning(self, prefix: str, *, start: str | None, reverse: bool) -> Iterator[str]:
+        low, high, include_high = prefix, end_of(prefix), False
+        if start is not None and not reverse:
+            low = max(low, start)
+        elif start is not None and (high is None or start < high):
+            high, include_high = start, True
+        if high is not None and low > high:
+            return iter(())
+        return iter(self._keys.irange(low, high, inclusive=(True, include_high), reverse=reverse))
 
 
 class ShelvedKeys:
@@ -72,14 +88,23 @@ class ShelvedKeys:
         if not shelf:
             del self._shelves[name]
 
-    def fill(self, keys: Iterable[str]) -> None:
+    def add_many(self, keys: Iterable[str]) -> None:
         for key in keys:
             self.add(key)
 
-    def between(self, low: str, high: str, *, reverse: bool) -> Iterator[str]:
+    def beginning(self, prefix: str, *, start: str | None, reverse: bool) -> Iterator[str]:
         for name in sorted(self._shelves, reverse=reverse):
-            if low[:SHELF_WIDTH] <= name <= high[:SHELF_WIDTH]:
-                yield from (k for k in sorted(self._shelves[name], reverse=reverse) if low <= k <= high)
+            if not name.startswith(prefix[:SHELF_WIDTH]):
+                continue
+            keys: Iterable[str] = self._shelves[name]
+            if len(prefix) > SHELF_WIDTH:
+                keys = [key for key in keys if key.startswith(prefix)]
+            if start is None:
+                yield from sorted(keys, reverse=reverse)
+            elif reverse:
+                yield from sorted((key for key in keys if key <= start), reverse=True)
+            else:
+                yield from sorted(key for key in keys if key >= start)
 
 
 class CreationOrder:
@@ -105,11 +130,6 @@ class CreationOrder:
         if not keys:
             del self._keys_at[created]
             self._indexes.remove(created)
-
-    def fill(self, created_keys: Iterable[tuple[int, str]]) -> None:
-        for created, key in created_keys:
-            self._keys_at.setdefault(created, {})[key] = None
-        self._indexes = SortedList(self._keys_at)
 
     def keys(self, *, start: tuple[int, str] | None, reverse: bool) -> Iterator[str]:
         """From `start` on (down, in reverse), `start` included."""

@@ -3,23 +3,27 @@
 Nothing here waits, so a caller that does not wait either sees one consistent state, however many records it reads.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Hashable, Iterable, Iterator
+from itertools import chain, islice
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from wharf.model.changes import Condition, Drop, Put, Write, join_key
+from wharf.model.changes import Condition, Drop, Put, Write
 from wharf.model.log import FIRST_INDEX, Batch, Change, LogWrite, Row, Standing
-from wharf.state.codec import encode
+from wharf.state.codec import NewerFormat, encode
 from wharf.state.rows import Rows
 from wharf.state.table import Index, Order, Table
-from wharf.state.watches import Subscribers, Watches
+from wharf.state.watches import Subscribers, Watches, fire
 
 R = TypeVar("R", bound=msgspec.Struct)
 
+COMPARED_AT_ONCE: Final = 1_000
+"""Records compared in one step after a load: about a millisecond."""
+
 
 class OutOfOrder(Exception):
-    """A batch came that does not follow the last one taken in. The feed is broken: load again."""
+    """What came does not follow what was taken in before. Load again."""
 
 
 class Replica:
@@ -40,12 +44,12 @@ class Replica:
     def rows(self, table: Table[R]) -> Rows[R]:
         return self._rows[table.name]
 
-    def get(self, table: Table[R], *key: str) -> R | None:
+    def get(self, table: Table[R], *key: str | int) -> R | None:
         """The record under the key; of a table with one record, that record."""
-        return self._rows[table.name].records.get(key[0] if len(key) == 1 else _joined(table, key))
+        return self._rows[table.name].records.get(table.joined(*key))
 
     def those(self, index: Index[R], *value: Hashable) -> list[R]:
-        """The records with this value in the index, in the order in which they got it."""
+        """The records with this value in the index, in no order that means anything: two replicas may differ in it."""
         rows: Rows[R] = self._rows[index.table]
         records = rows.records
         return [records[key] for key in rows.indexed(index, value[0] if len(value) == 1 else value)]
@@ -53,14 +57,43 @@ class Replica:
     def count_those(self, index: Index[Any], *value: Hashable) -> int:
         return len(self._rows[index.table].indexed(index, value[0] if len(value) == 1 else value))
 
-    def all(self, table: Table[R], *, prefix: str = "", reverse: bool = False) -> Iterator[R]:
-        """Every record in the table's order; with a prefix, those whose key begins so, in order of key."""
-        rows = self.rows(table)
-        if prefix or table.order is Order.KEY:
-            keys = rows.ordered_keys(prefix=prefix, reverse=reverse)
-        else:
-            keys = rows.created_keys(reverse=reverse)
+    def those_by_key(self, index: Index[R], *value: Hashable, reverse: bool = False) -> list[R]:
+        """The same records in order of key, as lists show them."""
+        rows: Rows[R] = self._rows[index.table]
+        keys = sorted(rows.indexed(index, value[0] if len(value) == 1 else value), reverse=reverse)
+        return [rows.records[key] for key in keys]
+
+    def values_of(self, index: Index[Any]) -> Iterator[Hashable]:
+        """Every value that some record has in the index."""
+        return self._rows[index.table].values_of(index)
+
+    def all(self, table: Table[R], *, reverse: bool = False) -> Iterator[R]:
+        """Every record in the table's order.
+
+        This and the next two follow the state while they are read: read them to the end, or as far as needed, before
+        you wait for anything.
+        """
+        if table.order is Order.KEY:
+            return self.by_key(table, reverse=reverse)
+        return self.by_creation(table, reverse=reverse)
+
+    def by_key(
+        self, table: Table[R], *, prefix: str = "", start: str | None = None, reverse: bool = False
+    ) -> Iterator[R]:
+        """Records in order of key: those whose key begins with `prefix`, from the key `start` on, itself included.
+
+        In reverse `start` is the greatest key given. No record need stand under it.
+        """
+        rows = self._rows[table.name]
+        keys = rows.ordered_keys(prefix=prefix, start=start, reverse=reverse)
         return map(rows.records.__getitem__, keys)
+
+    def by_creation(
+        self, table: Table[R], *, start: tuple[int, str] | None = None, reverse: bool = False
+    ) -> Iterator[R]:
+        """Records by CreateIndex, then key, from `start` on, itself included; in reverse down from there."""
+        rows = self._rows[table.name]
+        return map(rows.records.__getitem__, rows.created_keys(start=start, reverse=reverse))
 
     def count(self, table: Table[Any]) -> int:
         return len(self._rows[table.name].records)
@@ -73,14 +106,14 @@ class Replica:
         """The condition that this record is still as the decider saw it."""
         return Condition(table.name, table.key_of(record), record.modify_index)  # type: ignore[attr-defined]
 
-    def version(self, table: Table[Any], *key: str) -> int:
+    def version(self, table: Table[Any], *key: str | int) -> int:
         """The version under the key; 0 when nothing is there."""
         record = self.get(table, *key)
         return 0 if record is None else record.modify_index
 
-    def as_seen(self, table: Table[Any], *key: str) -> Condition:
+    def as_seen(self, table: Table[Any], *key: str | int) -> Condition:
         """The condition that what stands under the key, if anything, is still what stands there now."""
-        return Condition(table.name, _joined(table, key), self.version(table, *key))
+        return Condition(table.name, table.joined(*key), self.version(table, *key))
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -105,7 +138,8 @@ class Replica:
     def apply(self, batch: Batch) -> None:
         """Take in the next batch, whole, and wake those who waited for what it changed.
 
-        Everything is decoded before anything is changed, so a damaged record leaves the state as it was.
+        Everything is decoded before anything is changed, so a damaged record leaves the state as it was. Raises
+        `OutOfOrder`, and `Damaged` or `NewerFormat` of `codec`.
         """
         index = batch.index
         if index <= self.index:
@@ -113,11 +147,13 @@ class Replica:
         every_rows = self._rows
         decoded = []
         for change in batch.changes:
-            rows = every_rows[change.table]
+            rows = every_rows.get(change.table)
+            if rows is None:
+                raise _unknown_table(change.table)
             data = change.data
             decoded.append((rows, change.key, None if data is None else rows.decoder.record(change.key, data, index)))
         self.index = index
-        if index == FIRST_INDEX or not self.watches.tables:
+        if not self.watches.tables:
             for rows, key, record in decoded:
                 rows.last_change = index
                 if record is None:
@@ -134,10 +170,9 @@ class Replica:
             rows.last_change = index
             old = rows.drop(key) if record is None else rows.set(key, record)
             watches = watched.get(rows.table.name)
-            if watches is not None and (old is not None or record is not None):
+            if watches is not None:
                 watches.collect(key, old, record, rows.table.indexes, woken)
-        for subscription in woken:
-            subscription.fire()
+        fire(woken)
 
     def load(self, rows: Iterable[Row], standing: Standing) -> None:
         """Stand where a full read stands, and wake those who waited for what differs from before.
@@ -151,53 +186,88 @@ class Replica:
 
 
 class Loading:
-    """A full read on its way in, slice by slice; the replica's readers see the old state until `finish`."""
+    """A full read on its way in, slice by slice; the replica's readers see the old state until it is finished.
+
+    The replica takes in nothing else meanwhile. Whatever fails on the way leaves it as it was.
+    """
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._records: dict[str, dict[str, Any]] = {name: {} for name in replica.tables}
-        self._decode = {name: rows.decoder.record for name, rows in replica._rows.items()}
+        self._begun_at = replica.index
+        self._rows = replica._empty()
+        for name, rows in replica._rows.items():
+            self._rows[name].decoder = rows.decoder  # It keeps what records share.
+        self._added: dict[str, list[str]] = {name: [] for name in self._rows}
 
     def take(self, rows: Iterable[Row]) -> None:
-        records, decode = self._records, self._decode
+        """The next slice. A thousand rows take about 5 ms: where a loop must go on, give fewer at once."""
+        slices: dict[str, dict[str, Any]] = {}
         for row in rows:
-            table, key = row.table, row.key
-            records[table][key] = decode[table](key, row.data, row.version)
+            name, key = row.table, row.key
+            if name not in self._rows:
+                raise _unknown_table(name)
+            slices.setdefault(name, {})[key] = self._rows[name].decoder.record(key, row.data, row.version)
+        for name, records in slices.items():
+            self._rows[name].add_many(records)
+            if self._begun_at:  # A first load wakes everybody: no need to note what is new.
+                before = self._replica._rows[name].records
+                self._added[name] += [key for key in records if key not in before]
 
     def finish(self, standing: Standing) -> None:
-        replica = self._replica
-        before, after = replica._rows, replica._empty()
+        """Stand where the read stands, and wake those who wait for what differs from before."""
+        for _ in self.finish_in_steps(standing):
+            pass
+
+    def finish_in_steps(self, standing: Standing) -> Iterator[None]:
+        """As `finish`, in steps small enough for a loop that must go on; nothing happens unless it is driven.
+
+        After the first step readers see the new state, and the feed may go on; waiters are woken by the last step.
+        """
+        replica, before, after = self._replica, self._replica._rows, self._rows
+        assert replica.index == self._begun_at, "a replica that is being loaded takes in no batches"
+        is_new_epoch = standing.epoch != replica.epoch
+        if standing.index < replica.index and not is_new_epoch:
+            raise OutOfOrder(f"a load that stands at {standing.index} came after batch {replica.index}")
         for name, rows in after.items():
-            rows.decoder = before[name].decoder  # Keeps what it shares between records.
-            rows.fill(self._records[name])
-            rows.last_change = standing.last_changes.get(name, FIRST_INDEX)
-        new_epoch = standing.epoch != replica.epoch
+            last_change = standing.last_changes.get(name, FIRST_INDEX)
+            rows.last_change = last_change if is_new_epoch else max(last_change, before[name].last_change)
         replica._rows = after
         replica.index = standing.index
         replica.epoch = standing.epoch
-        for subscription in replica.watches.everybody() if new_epoch else _affected(replica.watches, before, after):
-            subscription.fire()
+        if is_new_epoch or not self._begun_at:
+            fire(replica.watches.everybody())
+            return
+        woken: Subscribers = {}
+        moved = [name for name in replica.watches.tables if before[name].last_change != after[name].last_change]
+        for name in moved:
+            woken.update(replica.watches.tables[name].by_table)
+        for name in moved:
+            for keys in _in_steps(chain(before[name].records, self._added[name])):
+                yield
+                _collect_differing(replica.watches, before[name], after[name], keys, into=woken)
+        fire(woken)
 
 
-def _joined(table: Table[Any], key: tuple[str, ...]) -> str:
-    return join_key(*key) if key else table.name
+def _collect_differing(
+    watches: Watches, before: Rows[Any], after: Rows[Any], keys: Iterable[str], *, into: Subscribers
+) -> None:
+    """Add to `into` those who wait on a record among these that differs between the two states."""
+    table_watches = watches.tables.get(after.table.name)
+    if table_watches is None:
+        return  # They all have ended since.
+    for key in keys:
+        old, new = before.records.get(key), after.records.get(key)
+        if old is None or new is None or old.modify_index != new.modify_index:
+            table_watches.collect(key, old, new, after.table.indexes, into)
 
 
-def _affected(watches: Watches, before: dict[str, Rows[Any]], after: dict[str, Rows[Any]]) -> Subscribers:
-    """Those who wait on something that differs between the two states."""
-    woken: Subscribers = {}
-    for name, table_watches in watches.tables.items():
-        old_rows, new_rows = before[name], after[name]
-        if old_rows.last_change == new_rows.last_change:
-            continue
-        woken.update(table_watches.by_table)
-        for key in _differing(old_rows.records, new_rows.records):
-            old, new = old_rows.records.get(key), new_rows.records.get(key)
-            table_watches.collect(key, old, new, new_rows.table.indexes, woken)
-    return woken
+def _in_steps(keys: Iterable[str]) -> Iterator[list[str]]:
+    keys = iter(keys)
+    while step := list(islice(keys, COMPARED_AT_ONCE)):
+        yield step
 
 
-def _differing(old: dict[str, Any], new: dict[str, Any]) -> Sequence[str]:
-    gone = [key for key in old if key not in new]
-    changed = [key for key, record in new.items() if key not in old or old[key].modify_index != record.modify_index]
-    return gone + changed
+def _unknown_table(name: str) -> NewerFormat:
+    return NewerFormat(
+        f"the log has a table {name!r} that this program does not know. Start a newer wharf on this data."
+    )

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from wharf.state.codec import Decoder
-from wharf.state.ordering import LAST_CHARACTER, CreationOrder, KeyOrder, ShelvedKeys, SortedKeys
+from wharf.state.ordering import CreationOrder, KeyOrder, ShelvedKeys, SortedKeys
 from wharf.state.table import Index, Order, Table
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -51,6 +51,11 @@ class Rows(Generic[R]):
                     else:
                         keys[key] = None
             return None
+        if self._created is not None:
+            created = _create_index(record)
+            if created != _create_index(old):  # A new record took the old one's place in one change.
+                self._created.remove(_create_index(old), key)
+                self._created.add(created, key)
         for value_of, is_composed, found in self._indexes:
             was = value_of(old)
             value = value_of(record)
@@ -75,18 +80,23 @@ class Rows(Generic[R]):
                 _leave(found, value, key)
         return old
 
-    def fill(self, records: dict[str, R]) -> None:
-        """Take in all records of an empty table at once: sorting once is cheaper than a million insertions."""
-        assert not self.records, "fill is for an empty table"
-        self.records = records
-        self._keys.fill(records)
+    def add_many(self, records: dict[str, R]) -> None:
+        """Take in records whose keys are all new: index by index, which is faster than record by record."""
+        assert records.keys().isdisjoint(self.records), f"{self.table.name}: a load gave a key twice"
+        self.records.update(records)
+        self._keys.add_many(records)
         if self._created is not None:
-            self._created.fill((_create_index(record), key) for key, record in records.items())
+            for key, record in records.items():
+                self._created.add(_create_index(record), key)
         for value_of, is_composed, found in self._indexes:
             for key, record in records.items():
                 value = value_of(record)
                 if value[-1] if is_composed else value:
-                    found.setdefault(value, {})[key] = None
+                    keys = found.get(value)
+                    if keys is None:
+                        found[value] = {key: None}
+                    else:
+                        keys[key] = None
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -100,10 +110,7 @@ class Rows(Generic[R]):
 
     def ordered_keys(self, *, prefix: str = "", start: str | None = None, reverse: bool = False) -> Iterator[str]:
         """Keys in their own order, those that begin with `prefix`, from `start` on (down from it, in reverse)."""
-        low, high = prefix, prefix + LAST_CHARACTER
-        if start is not None:
-            low, high = (low, min(start, high)) if reverse else (max(start, low), high)
-        return self._keys.between(low, high, reverse=reverse)
+        return self._keys.beginning(prefix, start=start, reverse=reverse)
 
     def created_keys(self, *, start: tuple[int, str] | None = None, reverse: bool = False) -> Iterator[str]:
         """Keys by CreateIndex, then key, from `start` on (down from it, in reverse)."""

@@ -26,7 +26,8 @@ class Index(Generic[R]):
     """A secondary index: the records that agree in some attributes. Its value is the attribute, or a tuple of several.
 
     A record whose last attribute is empty is left out: nobody asks for the allocations of no deployment. Where no
-    attribute holds the value, `computed` gives it; None leaves the record out.
+    attribute holds the value, `computed` gives it; None leaves the record out. It must have an answer for every record
+    that can be decoded: it is asked in the middle of a batch.
     """
 
     __slots__ = ("attributes", "is_composed", "name", "table", "value_of")
@@ -48,7 +49,7 @@ class Table(Generic[R]):
     """One kind of record and how it is kept.
 
     `key`: the attributes that identify a record; with none, the table's only record stands under the table's name.
-    `stamped`: index fields that may hold THIS; a dotted path reaches into a field's record or list of records.
+    `stamped`: index fields that may hold THIS; a dotted path reaches into a field's record, list or map of records.
     `interned`: fields whose texts recur in many records, kept once.
     `shared`: fields whose whole value recurs (resources of one group's placements), decoded once and shared.
     `upgrades`: for each older format of the record, what turns its plain form into the next newer one.
@@ -84,6 +85,8 @@ class Table(Generic[R]):
         self.shared = dict(shared or {})
         self.version = version
         self.upgrades = dict(upgrades or {})
+        assert set(range(1, version)) == set(self.upgrades), f"table {name} needs an upgrade from each older format"
+        assert all(path.count(".") <= 1 for path in stamped), f"table {name} stamps one level deep at most"
         for index in indexes:
             index.table = name
         missing = [a for a in self._attributes_named() if a not in record.__struct_fields__]
@@ -98,9 +101,13 @@ class Table(Generic[R]):
         """The change that stores this record."""
         return Put(self.name, self.key_of(record), record)
 
-    def drop(self, *key: str) -> Drop:
+    def drop(self, *key: str | int) -> Drop:
         """The change that removes the record under this key."""
-        return Drop(self.name, join_key(*key) if key else self.name)
+        return Drop(self.name, self.joined(*key))
+
+    def joined(self, *key: str | int) -> str:
+        """The key from its parts; with none, that of the table's only record."""
+        return join_key(*map(key_part, key)) if key else self.name
 
     def __repr__(self) -> str:
         return f"Table({self.name})"

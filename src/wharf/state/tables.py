@@ -105,12 +105,17 @@ PERIODIC_LAUNCHES: Final = Table("periodic_launches", PeriodicLaunch, key=("name
 
 def _scaled_job(policy: ScalingPolicy) -> tuple[str, str] | None:
     target = policy.target or {}
-    return (target["Namespace"], target["Job"]) if "Job" in target else None
+    return (target.get("Namespace", ""), target["Job"]) if "Job" in target else None
 
 
 POLICIES_OF_JOB: Final = Index[ScalingPolicy]("job", computed=_scaled_job)
 SCALING_POLICIES: Final = Table("scaling_policies", ScalingPolicy, key=("id",), indexes=(POLICIES_OF_JOB,))
-SCALING_EVENTS: Final = Table("scaling_events", JobScalingEvents, key=("namespace", "job_id"))
+SCALING_EVENTS: Final = Table(
+    "scaling_events",
+    JobScalingEvents,
+    key=("namespace", "job_id"),
+    stamped=("create_index", "scaling_events.create_index"),
+)
 
 REGISTRATIONS_BY_NAME: Final = Index[ServiceRegistration]("name", "namespace", "service_name")
 REGISTRATIONS_OF_JOB: Final = Index[ServiceRegistration]("job", "namespace", "job_id")

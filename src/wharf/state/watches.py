@@ -5,11 +5,11 @@ exactly those who named something that the batch changed, once each, in the orde
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
-from wharf.model.changes import join_key
 from wharf.state.table import Index, Table
 
 
@@ -25,8 +25,9 @@ def whole(table: Table[Any]) -> Watched:
     return Watched(table.name, "table", None)
 
 
-def one(table: Table[Any], *key: str) -> Watched:
-    return Watched(table.name, "key", join_key(*key))
+def one(table: Table[Any], *key: str | int) -> Watched:
+    """The record under the key; of a table with one record, that record."""
+    return Watched(table.name, "key", table.joined(*key))
 
 
 def beginning(table: Table[Any], prefix: str) -> Watched:
@@ -42,16 +43,18 @@ def those(index: Index[Any], *value: Hashable) -> Watched:
 class Subscription:
     """`fired` stays true from the first change until `rearm`. Rearm, read, and only then wait: nothing falls between."""
 
-    __slots__ = ("_hub", "_wake", "fired", "watched")
+    __slots__ = ("_hub", "_wake", "fired", "has_ended", "number", "watched")
 
-    def __init__(self, hub: "Watches", watched: Sequence[Watched], wake: Callable[[], None]) -> None:
+    def __init__(self, hub: "Watches", number: int, watched: Sequence[Watched], wake: Callable[[], None]) -> None:
+        self.number = number
         self.watched = watched
         self.fired = False
+        self.has_ended = False
         self._hub = hub
         self._wake = wake
 
     def fire(self) -> None:
-        if not self.fired:
+        if not self.fired and not self.has_ended:  # It may have ended after it was found, by another's waking.
             self.fired = True
             self._wake()
 
@@ -59,10 +62,19 @@ class Subscription:
         self.fired = False
 
     def end(self) -> None:
-        self._hub.forget(self)
+        """It is never woken again. Ending twice is fine."""
+        if not self.has_ended:
+            self.has_ended = True
+            self._hub.forget(self)
 
 
 Subscribers = dict[Subscription, None]  # A dict, for its order: who is woken first must not depend on hashes.
+
+
+def fire(subscribers: Subscribers) -> None:
+    """Wake them all, those who subscribed first before the others."""
+    for subscription in sorted(subscribers, key=attrgetter("number")):
+        subscription.fire()
 
 
 class TableWatches:
@@ -97,6 +109,8 @@ class TableWatches:
         """Add to `into` everybody who waits on this change."""
         if self.by_table:
             into.update(self.by_table)
+        if old is None and new is None:
+            return  # A drop of what was not there: it moves the table's index and nothing else.
         if self.by_key and (found := self.by_key.get(key)):
             into.update(found)
         for length in self.prefix_lengths:
@@ -124,13 +138,15 @@ class Watches:
 
     def __init__(self) -> None:
         self.tables: dict[str, TableWatches] = {}
-        self.count = 0
+        self.count = 0  # Those that have not ended.
+        self._number_last = 0
 
-    def subscribe(self, watched: Sequence[Watched], wake: Callable[[], None]) -> Subscription:
+    def subscribe(self, watched: Iterable[Watched], wake: Callable[[], None]) -> Subscription:
         """`wake` is called at the first change to any of `watched`, from inside `apply`: it must only take note."""
-        subscription = Subscription(self, watched, wake)
+        self._number_last += 1
+        subscription = Subscription(self, self._number_last, tuple(dict.fromkeys(watched)), wake)
         self.count += 1
-        for name in watched:
+        for name in subscription.watched:
             watches = self.tables.setdefault(name.table, TableWatches())
             if name.kind == "table":
                 watches.by_table[subscription] = None
@@ -142,26 +158,22 @@ class Watches:
         return subscription
 
     def forget(self, subscription: Subscription) -> None:
+        """Called once, by the subscription when it ends."""
+        self.count -= 1
         for name in subscription.watched:
-            watches = self.tables.get(name.table)
-            if watches is None:
-                continue
+            watches = self.tables[name.table]
             if name.kind == "table":
-                watches.by_table.pop(subscription, None)
-            elif not self._forget_at(watches, name, subscription):
-                continue
+                del watches.by_table[subscription]
+            else:
+                self._forget_at(watches, name, subscription)
             if not (watches.by_table or watches.by_key or watches.by_prefix or watches.by_index):
                 del self.tables[name.table]  # A table that nobody watches costs nothing when it changes.
-        if subscription.watched:
-            self.count -= 1
-        subscription.watched = ()
 
     @staticmethod
-    def _forget_at(watches: TableWatches, name: Watched, subscription: Subscription) -> bool:
+    def _forget_at(watches: TableWatches, name: Watched, subscription: Subscription) -> None:
         place = watches.place(name)
-        subscribers = place.get(name.value, {})
-        if subscribers.pop(subscription, subscription) is subscription:
-            return False
+        subscribers = place[name.value]
+        del subscribers[subscription]
         if not subscribers:
             del place[name.value]
         if name.kind == "prefix":
@@ -171,7 +183,6 @@ class Watches:
                 del watches.prefix_lengths[length]
         if name.kind.startswith("index ") and not place:
             del watches.by_index[name.kind]
-        return True
 
     def everybody(self) -> Subscribers:
         found: Subscribers = {}
