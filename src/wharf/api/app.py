@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from wharf.api.handlers import READS, Done, Locals, Missing, Writes
+from wharf.api.handlers import READS, Done, Locals, Missing, Packed, Writes
 from wharf.api.request import ReadOptions, Request, body_too_large, parse_query, read_options
 from wharf.api.router import Router
 from wharf.model.refusal import Refusal
@@ -25,6 +25,7 @@ Headers = list[tuple[bytes, bytes]]
 
 BODY_MAX_BYTES: Final = 32 * 1024 * 1024
 JSON: Final = (b"content-type", b"application/json")
+MSGPACK: Final = (b"content-type", b"application/msgpack")
 TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 WRITING_METHODS: Final = frozenset(("PUT", "POST", "DELETE"))
 
@@ -119,6 +120,8 @@ class Api:
     async def _act(self, request: Request) -> tuple[int, Headers, bytes]:
         done: Done = await self._acts[request.endpoint.name](request)
         headers: Headers = [(b"x-cluster-index", str(done.index).encode())] if done.index else []
+        if isinstance(done.body, Packed):
+            return 200, [MSGPACK, *headers], done.body.data
         return 200, [JSON, *headers], self._json(request, done.body)
 
     def _json(self, request: Request, value: object) -> bytes:

@@ -1,6 +1,7 @@
 """What each endpoint answers. A reading handler is (replica, request, options) -> found; it never waits."""
 
 from collections.abc import Callable, Iterable
+from hmac import compare_digest
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +16,7 @@ from wharf.model.secret import secret_digest
 from wharf.operations import jobs
 from wharf.operations.nodes import AllocationReport
 from wharf.server.asking import HEARTBEAT, REGISTER_NODE, REPORT, SET_ELIGIBILITY, Eligibility, NodeAlive, NodeReport
+from wharf.server.peers import SECRET_HEADER
 from wharf.server.reading import Found
 from wharf.server.server import Server
 from wharf.state import Replica, Table, Watched
@@ -207,6 +209,12 @@ READS: Final[dict[str, Reading]] = {
 # -- writes --------------------------------------------------------------------------------------------------------
 
 
+class Packed(msgspec.Struct, frozen=True):
+    """A body that is encoded already."""
+
+    data: bytes
+
+
 class Done(msgspec.Struct, frozen=True):
     """The reply's body, and the index for its header; 0: no header."""
 
@@ -370,9 +378,17 @@ class Locals:
         message = "ok" if known and health.writable else health.why or "no leader"
         return Done({"server": {"ok": known and health.writable, "message": message}})
 
+    async def server_ask(self, request: Request) -> Done:
+        """A question of another member for our brain. It is answered here or refused, never passed on."""
+        given = request.headers.get(SECRET_HEADER.encode(), b"").decode("latin-1")
+        if not self._server.identity.door_secret or not compare_digest(given, self._server.identity.door_secret):
+            raise Refusal(Code.FORBIDDEN, "Permission denied")
+        answered = await self._server.brain.ask(request.value("subject"), request.body)
+        return Done(Packed(msgspec.msgpack.encode(answered)))
+
     async def agent_members(self, _request: Request) -> Done:
         identity = self._server.identity
-        members = list(self._server.replica.all(MEMBERS))
+        members = [msgspec.structs.replace(m, door_secret="") for m in self._server.replica.all(MEMBERS)]
         return Done({"ServerName": identity.name, "ServerRegion": identity.region, "Members": members})
 
     async def operator_state(self, _request: Request) -> Done:
@@ -383,6 +399,7 @@ class Locals:
 
     def table(self) -> dict[str, Callable[[Request], Any]]:
         return {
+            "server.ask": self.server_ask,
             "status.leader": self.status_leader,
             "status.peers": self.status_peers,
             "agent.health": self.agent_health,

@@ -8,6 +8,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from wharf.model.cluster import Member
 from wharf.model.node import Node
 from wharf.model.refusal import Code, Refusal, no_leader
 from wharf.operations.nodes import AllocationReport, NodeWritten
@@ -112,7 +113,7 @@ class Link(Protocol):
 class Peers(Protocol):
     """Ways to the brains of other members."""
 
-    def link(self, address: str) -> Link: ...
+    def link(self, member: Member) -> Link: ...
 
 
 class Leader:
@@ -139,4 +140,4 @@ class Leader:
         member = self._replica.get(MEMBERS, leader.member_id)
         if member is None:
             raise no_leader()
-        return self._peers.link(member.address)
+        return self._peers.link(member)

@@ -9,7 +9,7 @@ from wharf.engines.port import Committed, Engine
 from wharf.model.changes import THIS, Cause, CauseKind, Condition, Write
 from wharf.model.founding import founding_records
 from wharf.model.job_settings import JobSettings
-from wharf.server.asking import Leader
+from wharf.server.asking import Leader, Link
 from wharf.server.follower import Follower
 from wharf.server.reading import Reader
 from wharf.server.writer import Writer
@@ -30,12 +30,17 @@ class Identity(msgspec.Struct, frozen=True):
     region: str = "global"
     datacenter: str = "dc1"
     address: str = "127.0.0.1:4646"
+    door_secret: str = ""
 
 
 class Server:
-    """What handlers work with. Made once a process; `leader` is set by the wiring, which knows the links."""
+    """What handlers work with. Made once a process; `brain` and `leader` are set by the wiring, which knows the links."""
+
+    brain: Link
+    """The way to this server's own brain."""
 
     leader: Leader
+    """The way to whoever leads."""
 
     def __init__(
         self, world: World, engine: Engine, identity: Identity, *, job_settings: JobSettings | None = None

@@ -60,6 +60,8 @@ ENDPOINTS: Final = (
     _read("node.desired", "/v1/node/{node_id}/desired"),
     Endpoint(name="node.fetch", method="POST", path="/v1/node/{node_id}/desired", kind=Kind.WRITE, body=shapes.DesiredRequest),
     Endpoint(name="node.report", method="PUT", path="/v1/node/{node_id}/report", kind=Kind.ASK, body=shapes.NodeReportRequest),
+    # What members ask of each other's brains, as msgpack.
+    Endpoint(name="server.ask", method="PUT", path="/v1/server/ask/{subject}", kind=Kind.LOCAL),
     Endpoint(name="status.leader", method="GET", path="/v1/status/leader", kind=Kind.LOCAL),
     Endpoint(name="status.peers", method="GET", path="/v1/status/peers", kind=Kind.LOCAL),
     Endpoint(name="agent.health", method="GET", path="/v1/agent/health", kind=Kind.LOCAL),
