@@ -81,6 +81,8 @@ class Answers:
             self._by_name[subject.name] = (subject, answer)
 
     async def ask(self, name: str, body: bytes) -> Answered:
+        if name not in self._by_name:
+            return Answered(code=Code.INVALID, text=f"no brain of this version answers {name!r}")
         subject, answer = self._by_name[name]
         try:
             return Answered(_encode(await answer(subject.read_question(body))))
