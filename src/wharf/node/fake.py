@@ -66,14 +66,15 @@ class FakeNode:
     async def run(self) -> None:
         """Until cancelled."""
         await self._register()
+        parts = ((self._beat(), "heartbeat"), (self._follow(), "desired"), (self._tell(), "report"))
+        tasks = [self._world.start(work, name=f"{self._machine.name} {name}") for work, name in parts]
         try:
-            async with asyncio.TaskGroup() as together:
-                for work, name in ((self._beat(), "heartbeat"), (self._follow(), "desired"), (self._tell(), "report")):
-                    together.create_task(work, name=f"{self._machine.name} {name}")
+            await asyncio.gather(*tasks)
         finally:
+            for task in tasks:
+                task.cancel()
             for known in self._work.values():
-                if known.ends is not None:
-                    known.ends.cancel()
+                self._end(known)
 
     def describe(self) -> Node:
         machine = self._machine
