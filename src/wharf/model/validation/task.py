@@ -46,7 +46,9 @@ def check_task(task: Task, place: TaskPlace, path: str, report: Report) -> None:
     check_resources(task.resources, f"{path}.Resources", report, memory_oversubscription=place.memory_oversubscription)
     check_constraints(task.constraints, path, report, allow_distinct=False)
     check_affinities(task.affinities, path, report, job_type=place.job_type)
-    check_restart(task.restart_policy, f"{path}.RestartPolicy", report)
+    if task.restart_policy != place.group.restart_policy:
+        # What a task only inherits is told where it was said.
+        check_restart(task.restart_policy, f"{path}.RestartPolicy", report)
     _check_logs(task, place.group, path, report)
     _check_lifecycle(task, path, report)
     _check_services(task, place, path, report)
