@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from wharf import __version__
 from wharf.client import Client, Unreachable
 from wharf.model.allocation import ClientStatus, DesiredStatus
 from wharf.model.job import Job, JobType
@@ -30,6 +31,9 @@ WAIT_S: Final = 60.0
 SECOND_NS: Final = 1_000_000_000
 DRIVERS: Final = ("mock", "mock_driver", "raw_exec", "exec", "docker")
 """A fake node claims every driver, so that any job can be tried on it."""
+
+
+PRODUCT: Final = {"version": __version__, "service_discovery": "true"}
 
 
 class FakeMachine(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,8 +96,13 @@ class FakeNode:
             node_class=machine.node_class,
             attributes={
                 "kernel.name": "linux",
+                "kernel.arch": "x86_64",
+                "cpu.arch": "amd64",
+                "os.signals": "SIGHUP,SIGINT,SIGKILL,SIGQUIT,SIGTERM,SIGUSR1,SIGUSR2",
                 "wharf.fake": "true",
                 "unique.hostname": machine.name,
+                # Both names: constraints that admission adds use ours, job files of the peer use theirs.
+                **{f"{product}.{name}": value for product in ("wharf", "nomad") for name, value in PRODUCT.items()},
                 **{f"driver.{name}": "1" for name in DRIVERS},
             },
             node_resources=NodeResources(
