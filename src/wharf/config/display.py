@@ -2,16 +2,18 @@
 
 import enum
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from wharf.config.building import say_path
 from wharf.config.configuration import Configuration
-from wharf.config.schema import find_field, is_section
+from wharf.config.schema import fields_of, find_field, is_section
 from wharf.config.settings import Settings
 from wharf.config.tree import Path, Plain
 from wharf.model.setting import Duration, Secret, Size
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -95,3 +97,19 @@ def compare(running: Settings, wanted: Settings) -> Difference:
 def _is_live(path: Path) -> bool:
     found = find_field(path)
     return found is not None and found[0].about.live
+
+
+def take_live(running: Settings, wanted: Settings) -> Settings:
+    """The running settings with the new values of those that may change while running."""
+    return _take_live(running, wanted)
+
+
+def _take_live(running: S, wanted: S) -> S:
+    changes: dict[str, object] = {}
+    for key, field in fields_of(type(running)).items():
+        old, new = getattr(running, key), getattr(wanted, key)
+        if field.section is not None:
+            changes[key] = _take_live(old, new)
+        elif field.about.live:
+            changes[key] = new
+    return msgspec.structs.replace(running, **changes)

@@ -1,0 +1,135 @@
+"""What parent and child say to each other, over the socket that is the child's standard input.
+
+Nothing secret is ever on a command line or in the environment: settings travel here. The end of this socket is how a
+child learns that its parent is gone.
+"""
+
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from wharf.agent.logs import LogOrder
+from wharf.config.settings import Settings
+
+MOST_BYTES: Final = 64_000_000
+_LENGTH: Final = struct.Struct(">I")
+
+
+# From the parent.
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The first word to a child: what it is and all that it may know."""
+
+    role: str
+    name: str
+    """The role, with a number where several processes have it."""
+    data_folder: str
+    settings: Settings
+    log: LogOrder
+    listening: int = -1
+    """The descriptor of the socket that HTTP listens on; for the api only."""
+    address: str = ""
+    """The URL of the HTTP port, as it is really bound."""
+
+
+class Go(msgspec.Struct, frozen=True, tag=True):
+    """Those that this one stands on are ready: begin."""
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class NewSettings(msgspec.Struct, frozen=True, tag=True):
+    """After a reload: what may be taken while running has changed."""
+
+    settings: Settings
+    log: LogOrder
+
+
+class DescribeYourself(msgspec.Struct, frozen=True, tag=True):
+    question: int
+
+
+class ReloadAnswer(msgspec.Struct, frozen=True, tag=True):
+    question: int
+    applied: list[str] = []
+    needs_restart: list[str] = []
+    problem: str = ""
+
+
+FromParent = Order | Go | Stop | NewSettings | DescribeYourself | ReloadAnswer
+
+
+# From a child.
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """`details` are for people: where it listens, where its data is, what it pretends."""
+
+    details: dict[str, str] = {}
+
+
+class CannotGoOn(msgspec.Struct, frozen=True, tag=True):
+    """Said before ending: one sentence on what is wrong and what to do."""
+
+    why: str
+
+
+class Description(msgspec.Struct, frozen=True, tag=True):
+    """The answer to DescribeYourself, for `wharf operator debug`."""
+
+    question: int
+    stacks: str
+    log_lines: list[str]
+    facts: dict[str, str]
+
+
+class PleaseReload(msgspec.Struct, frozen=True, tag=True):
+    """`agent/reload` was called over HTTP."""
+
+    question: int
+
+
+FromChild = Ready | CannotGoOn | Description | PleaseReload
+
+M = TypeVar("M")
+
+
+class Broken(Exception):
+    """The other end sent what is no message."""
+
+
+class Inbox(Generic[M]):
+    """Bytes in whatever pieces, whole messages out."""
+
+    def __init__(self, kind: object) -> None:
+        self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(kind)
+        self._buffer = bytearray()
+
+    def add(self, data: bytes) -> Iterator[M]:
+        """Raises Broken."""
+        self._buffer += data
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > MOST_BYTES:
+                raise Broken(f"a message of {length} bytes")
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                return
+            frame = bytes(self._buffer[_LENGTH.size : end])
+            del self._buffer[:end]
+            try:
+                yield self._decoder.decode(frame)
+            except msgspec.MsgspecError as error:
+                raise Broken(str(error)) from error
+
+
+def send(channel: socket.socket, message: msgspec.Struct) -> None:
+    """Raises OSError when the other end is gone, TimeoutError when it takes nothing in."""
+    frame = msgspec.msgpack.encode(message)
+    channel.sendall(_LENGTH.pack(len(frame)) + frame)

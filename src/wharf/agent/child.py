@@ -1,0 +1,82 @@
+"""The entry of every child: `python -m wharf.agent.child`, with the channel to the parent as standard input.
+
+It takes its order, loads only what its role needs, and runs that role until it is told to stop or its parent is gone.
+"""
+
+import asyncio
+import contextlib
+import faulthandler
+import gc
+import importlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import uvloop
+
+from wharf.agent.life import CannotStart, Life
+
+ROLES: Final[Mapping[str, str]] = {
+    "store": "wharf.agent.roles.store",
+    "api": "wharf.agent.roles.api",
+    "brain": "wharf.agent.roles.brain",
+    "node": "wharf.agent.roles.node",
+    "snapshot": "wharf.agent.roles.snapshot",
+}
+"""The module of each role. It has `async def run(life: Life) -> None`, which returns when the process should end."""
+
+Role = Callable[[Life], Awaitable[None]]
+
+log = logging.getLogger(__name__)
+
+
+def main() -> int:
+    # The parent speaks to us by the channel; signals of the terminal are its business.
+    # Handlers that do nothing, because what is ignored would stay ignored in programs that we start.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    signal.signal(signal.SIGHUP, lambda *_: None)
+    faulthandler.enable()
+    with contextlib.suppress(AttributeError, ValueError):
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
+    life = Life(_take_channel())
+    role: Role = importlib.import_module(ROLES[life.order.role]).run
+    gc.freeze()  # What was imported stays: the collector need not look at it again.
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(life, role))
+    except CannotStart as error:
+        life.cannot_go_on(str(error))
+        return 1
+    except Exception as error:  # The top of the process.
+        log.critical("ended by a fault of its own", exc_info=error)
+        return 1
+    return 0
+
+
+def _take_channel() -> socket.socket:
+    """The socket on standard input, which is then free of it: nothing else should ever read there."""
+    channel = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return channel
+
+
+async def _run(life: Life, role: Role) -> None:
+    life.attach()
+    with contextlib.suppress(NotImplementedError):
+        # Someone may end one process by hand; the parent then starts it again.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, life.stopping.set)
+    log.debug("loaded")
+    if await life.wait_to_begin():
+        log.debug("beginning")
+        await role(life)
+    log.debug("ending")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""Serves an ASGI application on the listening socket that the parent holds: TLS, limits of time, and a bounded end."""
+
+import asyncio
+import contextlib
+import email.utils
+import logging
+import socket
+import ssl
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import uvicorn
+from uvicorn.config import HTTPProtocolType
+
+from wharf.agent.life import CannotStart
+from wharf.agent.listening import BACKLOG
+from wharf.api.settings import TlsSettings, TlsVersion
+from wharf.config.settings import Settings
+from wharf.model.durations import SECOND
+from wharf.world import World
+
+DATE_STEP_S: Final = 1.0
+PROTOCOL: Final[HTTPProtocolType] = "httptools"
+
+log = logging.getLogger(__name__)
+
+
+class HttpPort:
+    def __init__(self, world: World, app: Any, settings: Settings, descriptor: int) -> None:  # An ASGI application.
+        """Raises CannotStart when the certificate cannot be used."""
+        self._listening = socket.socket(fileno=descriptor)
+        config = uvicorn.Config(
+            app,
+            http=PROTOCOL,
+            ws="websockets-sansio",
+            lifespan="off",
+            loop="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=max(1, round(settings.api.shutdown_grace.s)),
+        )
+        config.load()
+        self._tls = settings.tls
+        self._context = tls_context(settings.tls) if settings.tls.http else None
+        config.ssl = self._context
+        self._server = _Server(config, world)
+
+    async def open(self) -> None:
+        logging.getLogger("uvicorn.error").addFilter(self._is_worth_a_line)
+        await self._server.startup(sockets=[self._listening])
+
+    @staticmethod
+    def _is_worth_a_line(record: logging.LogRecord) -> bool:
+        """At the end requests that take too long are cut; a traceback of each would only frighten."""
+        return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+    async def serve(self, until: asyncio.Event) -> None:
+        """Answer until the event, then end: accept no more, let open requests end, cut what takes too long."""
+        await self._server.tick_until(until)
+        await self._server.shutdown(sockets=[self._listening])
+
+    def reload(self, settings: Settings) -> None:
+        """Read the certificate's files again; connections that are made from now on get the new one."""
+        if self._context is None:
+            return
+        try:
+            self._context.load_cert_chain(settings.tls.cert_file, settings.tls.key_file)
+        except (OSError, ssl.SSLError) as error:
+            log.error("the new certificate cannot be used; the old one stays", extra={"why": str(error)})
+            return
+        self._tls = settings.tls
+        log.info("certificate read again", extra={"file": settings.tls.cert_file})
+
+
+class _Server(uvicorn.Server):
+    """Without signals, which are the parent's business, and without waking ten times a second."""
+
+    def __init__(self, config: uvicorn.Config, world: World) -> None:
+        super().__init__(config)
+        self._world = world
+        self.lifespan = config.lifespan_class(config)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def tick_until(self, until: asyncio.Event) -> None:
+        """Keep the Date header true. Nothing else of the server needs the time."""
+        while not until.is_set():
+            date = email.utils.formatdate(self._world.now_ns() / SECOND, usegmt=True).encode()
+            self.server_state.default_headers = [(b"date", date), *self.config.encoded_headers]
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DATE_STEP_S):
+                    await until.wait()
+
+    async def shutdown(self, sockets: Sequence[socket.socket] | None = None) -> None:
+        self.should_exit = True
+        await super().shutdown(list(sockets or []))
+
+
+def tls_context(tls: TlsSettings) -> ssl.SSLContext:
+    """Raises CannotStart with the file that is to blame."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = {
+        TlsVersion.TLS12: ssl.TLSVersion.TLSv1_2,
+        TlsVersion.TLS13: ssl.TLSVersion.TLSv1_3,
+    }[tls.tls_min_version]
+    try:
+        context.load_cert_chain(tls.cert_file, tls.key_file)
+    except (OSError, ssl.SSLError) as error:
+        raise CannotStart(
+            f"the certificate {tls.cert_file} with the key {tls.key_file} cannot be used ({_say(error)}): check "
+            "tls.cert_file and tls.key_file"
+        ) from error
+    if tls.verify_https_client:
+        try:
+            context.load_verify_locations(tls.ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise CannotStart(f"{tls.ca_file} cannot be used ({_say(error)}): check tls.ca_file") from error
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _say(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "not in PEM form, or not belonging together"
+    return error.strerror or str(error)

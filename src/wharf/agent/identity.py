@@ -1,0 +1,31 @@
+"""Who this agent is: a name for people, and an id that stays the same over restarts."""
+
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+from wharf.config.settings import Settings
+from wharf.world import World
+
+SERVER_ID_FILE: Final = "server-id"
+
+
+def name_of(settings: Settings) -> str:
+    return settings.name or socket.gethostname().partition(".")[0] or "wharf"
+
+
+def server_id(world: World, data_folder: Path) -> str:
+    """Read from the data folder, or made and kept there. Processes that make it at the same moment agree on one."""
+    file = data_folder / SERVER_ID_FILE
+    made = world.new_id()
+    draft = data_folder / f".{SERVER_ID_FILE}.{os.getpid()}"
+    if not file.exists():
+        draft.write_text(made, "ascii")
+        try:
+            os.link(draft, file)  # Fails where another process was first, and is never half written.
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    return file.read_text("ascii").strip()

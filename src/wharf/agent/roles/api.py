@@ -1,0 +1,74 @@
+"""An api process: answers HTTP from its replica, and asks the brain what only the leader may decide."""
+
+import asyncio
+from pathlib import Path
+
+from wharf.agent.audit import audit_from
+from wharf.agent.http_port import HttpPort
+from wharf.agent.life import CannotStart, Life
+from wharf.agent.roles.serving import brain_socket, make_server, open_log
+from wharf.api.app import Api, Written
+from wharf.api.audit import AuditPort, AuditRecord
+from wharf.client.http import HttpExchange
+from wharf.server.asking import Leader
+from wharf.server.brain_socket import BrainLink
+from wharf.server.peers import HttpPeers
+from wharf.server.server import Server
+from wharf.world import World
+
+
+class AuditOfWrites:
+    """Between what the application tells of a write and what the audit log keeps."""
+
+    def __init__(self, world: World, audit: AuditPort) -> None:
+        self._world = world
+        self._audit = audit
+
+    def record(self, written: Written) -> None:
+        self._audit.record(
+            AuditRecord(
+                at_ns=self._world.now_ns(),
+                request_id=written.request_id,
+                method=written.endpoint,
+                path=written.path,
+                source=written.remote,
+                status=written.status,
+                index=written.index,
+            )
+        )
+
+
+async def run(life: Life) -> None:
+    settings = life.order.settings
+    server = make_server(life)
+    link = BrainLink(life.world, brain_socket(life))
+    peers = HttpPeers(HttpExchange)
+    server.leader = Leader(server.replica, server.identity.member_id, link, peers)
+    try:
+        audit = audit_from(settings, Path(life.order.data_folder), secrets=life.order.log.secrets)
+    except OSError as error:
+        raise CannotStart(
+            f"the audit log cannot be written ({error}): mend that, or set audit.enabled = false"
+        ) from error
+    port = HttpPort(life.world, Api(server, audit=AuditOfWrites(life.world, audit)), settings, life.order.listening)
+    life.on_reload(port.reload)
+    if not await open_log(life, server.engine):
+        return
+    following = life.world.start(server.follower.run(), name="follower")
+    stopping = life.world.start(life.stopping.wait(), name="asked to stop")
+    serving = life.world.start(_serve(life, server, port), name="serving")
+    # Asked to stop, serving ends by itself, in its own time.
+    await asyncio.wait([stopping, following, serving], return_when=asyncio.FIRST_COMPLETED)
+    if stopping.done() and server.follower.loaded.is_set():
+        await serving
+    await life.first_of([stopping, following, serving])
+    await link.close()
+    await peers.close()
+    await server.engine.close()
+
+
+async def _serve(life: Life, server: Server, port: HttpPort) -> None:
+    await server.follower.loaded.wait()
+    await port.open()
+    life.ready(address=life.order.address)
+    await port.serve(life.stopping)

@@ -1,0 +1,36 @@
+"""The node process: for now fake nodes, which say so."""
+
+import asyncio
+
+from wharf.agent.identity import name_of
+from wharf.agent.life import Life
+from wharf.client import Client
+from wharf.client.http import HttpExchange
+from wharf.node.fake import FakeMachine, FakeNode
+
+
+async def run(life: Life) -> None:
+    settings = life.order.settings
+    address = settings.client.servers[0] if settings.client.servers else life.order.address
+    exchange = HttpExchange(address)
+    client = Client(exchange)
+    # The real node is not built yet; a configuration that asks for none by number gets one that is fake.
+    count = settings.client.fake_nodes or 1
+    name = name_of(settings)
+    nodes = [
+        FakeNode(
+            life.world,
+            client,
+            FakeMachine(
+                name=name if count == 1 else f"{name}-{number}",
+                datacenter=settings.datacenter,
+                node_class=settings.client.node_class,
+            ),
+        )
+        for number in range(1, count + 1)
+    ]
+    running = [life.world.start(node.run(), name=f"node {node.id}") for node in nodes]
+    life.ready(fake=str(count))
+    await life.first_of([life.world.start(life.stopping.wait(), name="asked to stop"), *running])
+    await asyncio.gather(*running, return_exceptions=True)
+    await exchange.close()

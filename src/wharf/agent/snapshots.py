@@ -1,0 +1,66 @@
+"""Which snapshots there are in a folder, when the next is due, and which are to go. The file's form is the engines'."""
+
+import os
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from wharf.agent.folder import SNAPSHOT_FOLDER
+from wharf.config.settings import Settings
+from wharf.model.durations import SECOND
+
+ENDING: Final = ".snap"
+_NAME: Final = re.compile(r"wharf-(\d{8}T\d{6}Z)\.snap")
+_STAMP: Final = "%Y%m%dT%H%M%SZ"
+
+
+def folder_of(settings: Settings, data_folder: Path) -> Path:
+    return Path(settings.snapshots.folder) if settings.snapshots.folder else data_folder / SNAPSHOT_FOLDER
+
+
+def name_at(now_ns: int) -> str:
+    return f"wharf-{datetime.fromtimestamp(now_ns // SECOND, tz=UTC).strftime(_STAMP)}{ENDING}"
+
+
+def scheduled(folder: Path) -> list[Path]:
+    """Those that an agent saved by itself, oldest first. Files of other names are none of its business."""
+    if not folder.is_dir():
+        return []
+    return sorted(file for file in folder.iterdir() if _NAME.fullmatch(file.name))
+
+
+def newest_ns(folder: Path) -> int | None:
+    found = scheduled(folder)
+    if not found:
+        return None
+    stamp = _NAME.fullmatch(found[-1].name)
+    assert stamp is not None
+    return int(datetime.strptime(stamp[1], _STAMP).replace(tzinfo=UTC).timestamp()) * SECOND
+
+
+def wait_s(interval_s: float, *, now_ns: int, newest_ns: int | None) -> float:
+    """How long until the next is due: a restart neither saves one at once nor begins the interval anew."""
+    if newest_ns is None:
+        return interval_s
+    return min(interval_s, max(0.0, interval_s - (now_ns - newest_ns) / SECOND))
+
+
+def to_remove(files: Sequence[Path], *, keep: int) -> Sequence[Path]:
+    return files[:-keep] if keep else files
+
+
+def settle(partial: Path, final: Path) -> None:
+    """Make a file that was written whole appear under its name, and survive a crash from then on."""
+    descriptor = os.open(partial, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    partial.replace(final)
+    folder = os.open(final.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

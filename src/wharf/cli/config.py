@@ -1,0 +1,70 @@
+"""`wharf config`: whether configuration is right, and what it amounts to."""
+
+import os
+from pathlib import Path
+
+import click
+
+from wharf.cli.failing import plainly
+from wharf.cli.lazy import Entry, LazyGroup
+
+COMMANDS = {
+    "check": Entry("wharf.cli.config", "check", "Say what is wrong with files of configuration, and start nothing."),
+    "show": Entry("wharf.cli.config", "show", "Print every setting and where its value came from, without secrets."),
+}
+
+
+@click.group(cls=LazyGroup, entries=COMMANDS)
+def config() -> None:
+    """Check and show configuration."""
+
+
+@click.command
+@click.argument("places", nargs=-1, required=True, type=click.Path(path_type=Path))
+def check(places: tuple[Path, ...]) -> None:
+    """Say what is wrong with files of configuration, and start nothing.
+
+    PLACES are files and folders, as after `wharf agent --config`. The environment counts too. Exit code 0 when all is
+    right, 1 when something is not.
+    """
+    with plainly():
+        from wharf.config import load
+
+        configuration = load(places, environment=os.environ)
+        count = len(configuration.files)
+        click.echo(f"{count} file{'s are' if count != 1 else ' is'} right")
+
+
+@click.command
+@click.option(
+    "--config",
+    "places",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="As with `wharf agent`; none: `wharf dev`.",
+)
+@click.option("--json", "as_json", is_flag=True, help="For programs: a list of objects with key, value and origin.")
+@click.option("--changed", is_flag=True, help="Only what is not the default.")
+def show(places: tuple[Path, ...], as_json: bool, changed: bool) -> None:
+    """Print every setting and where its value came from, without secrets.
+
+    Without --config, the settings of `wharf dev` in this folder.
+    """
+    with plainly():
+        import msgspec
+
+        from wharf.cli.dev import read_for_dev
+        from wharf.config import load
+        from wharf.config.display import shown
+        from wharf.config.tree import Source
+
+        configuration = load(places, environment=os.environ) if places else read_for_dev((), [])
+        values = [value for value in shown(configuration) if not changed or value.origin != Source.DEFAULT.value]
+        if as_json:
+            click.echo(msgspec.json.format(msgspec.json.encode(values)))
+            return
+        texts = [(value.key, msgspec.json.encode(value.value).decode(), value.origin) for value in values]
+        key_width = max((len(key) for key, _, _ in texts), default=0)
+        value_width = min(40, max((len(text) for _, text, _ in texts), default=0))
+        for key, text, origin in texts:
+            click.echo(f"{key:<{key_width}}  {text:<{value_width}}  {click.style(origin, dim=True)}")

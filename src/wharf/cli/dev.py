@@ -1,0 +1,157 @@
+"""`wharf dev`: a whole cluster on this machine, for trying and developing."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from wharf.cli.failing import plainly
+
+if TYPE_CHECKING:
+    from wharf.agent.start import Running
+    from wharf.config import Configuration, Flag
+    from wharf.config.tree import Path as Key
+    from wharf.config.tree import Plain, Scalar
+
+FOLDER: Final = ".wharf"
+
+
+@click.command
+@click.option("--port", type=int, help="The port of HTTP; 0 takes a free one.  [default: 4646]")
+@click.option(
+    "--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Where data is kept.  [default: .wharf]"
+)
+@click.option("--fresh", is_flag=True, help="Remove what earlier runs left in the data folder.")
+@click.option("--fake-nodes", type=int, help="How many fake nodes run.  [default: 1]")
+@click.option(
+    "--config", "places", multiple=True, type=click.Path(path_type=Path), help="A file or folder of configuration."
+)
+@click.option("--log-level", help="trace, debug, info, warn or error.  [default: info]")
+def dev(
+    port: int | None,
+    data_dir: Path | None,
+    fresh: bool,
+    fake_nodes: int | None,
+    places: tuple[Path, ...],
+    log_level: str | None,
+) -> None:
+    """Run a whole cluster here: server, scheduler and a node, on 127.0.0.1:4646, with its data in .wharf/.
+
+    The node is a fake one: it takes work and says that it runs, and starts nothing. Ctrl-C stops all of it.
+    """
+    with plainly():
+        from wharf.agent.refusal import Refused
+        from wharf.agent.start import Agent, refuse_fresh
+        from wharf.config import Flag
+
+        flags = [
+            Flag(name, path, value)
+            for name, path, value in (
+                ("--port", ("ports", "http"), port),
+                ("--data-dir", ("data_dir",), None if data_dir is None else str(data_dir.absolute())),
+                ("--fake-nodes", ("client", "fake_nodes"), fake_nodes),
+                ("--log-level", ("log_level",), log_level),
+            )
+            if value is not None
+        ]
+
+        def read() -> "Configuration":
+            return read_for_dev(places, flags)
+
+        configuration = read()
+        if fresh:
+            refuse_fresh(Path(configuration.settings.data_dir))
+        agent = Agent(configuration, read_again=read, on_ready=show, is_fresh=fresh)
+        why = agent.run()
+        if why:
+            raise Refused(why)
+
+
+def read_for_dev(places: tuple[Path, ...], flags: "list[Flag]") -> "Configuration":
+    """Raises ConfigurationRefused."""
+    from wharf.config import load
+
+    first = load(places, environment=os.environ, flags=flags, presets=presets(Path.cwd() / FOLDER))
+    # The log lies in the data folder, wherever that was told to be.
+    return load(places, environment=os.environ, flags=flags, presets=presets(Path(first.settings.data_dir)))
+
+
+def presets(folder: Path) -> "Mapping[Key, Scalar | list[Plain]]":
+    """The defaults of `wharf dev` where they differ from those of `wharf agent`."""
+    return {
+        ("data_dir",): str(folder),
+        ("server", "enabled"): True,
+        ("client", "enabled"): True,
+        ("client", "fake_nodes"): 1,
+        ("enable_debug",): True,
+        ("telemetry", "prometheus_metrics"): True,
+        ("log_file",): str(folder / "logs" / "wharf.log"),
+        ("log_rotate_bytes",): 10_000_000,
+        ("log_rotate_max_files",): 3,
+    }
+
+
+def show(running: "Running") -> None:
+    """What runs where, and what to try next."""
+    from wharf import __version__
+
+    settings, folder = running.settings, running.data_folder
+    node = running.details.get("node", {})
+    rows = {
+        "HTTP": running.address,
+        "State": f"{settings.state.engine.value}, in {shown(folder / 'state')}",
+        "Log": shown(Path(settings.log_file)) if settings.log_file else "here",
+    }
+    if settings.audit.enabled:
+        rows["Audit"] = shown(Path(settings.audit.file) if settings.audit.file else folder / "audit.log")
+    if node.get("fake"):
+        count = int(node["fake"])
+        said = "1 fake node: it takes" if count == 1 else f"{count} fake nodes: they take"
+        rows["Node"] = (
+            f"{said} work and report{'s' if count == 1 else ''} it as running, but start{'s' if count == 1 else ''} nothing"
+        )
+    width = max(map(len, rows))
+    lines = [
+        "",
+        bold(f"Wharf {__version__} is running")
+        + f", ready after {running.ready_after_s:.1f} s. Ctrl-C stops all of it.",
+        "",
+        *(f"  {dim(name.ljust(width))}  {text}" for name, text in rows.items()),
+        "",
+        "Try, in another terminal:",
+        "",
+        *(f"  {line}" for line in commands_to_try(running.address)),
+        "",
+    ]
+    click.echo("\n".join(lines))
+    sys.stdout.flush()
+
+
+def commands_to_try(address: str) -> list[str]:
+    job = (
+        '{"Job": {"ID": "hello", "TaskGroups": [{"Name": "web", "Count": 3, '
+        '"Tasks": [{"Name": "main", "Driver": "mock"}]}]}}'
+    )
+    return [
+        f"curl -X PUT {address}/v1/jobs -d '{job}'",
+        f"curl {address}/v1/job/hello/allocations?pretty",
+        f"curl {address}/v1/nodes?pretty",
+        "wharf operator debug",
+    ]
+
+
+def shown(path: Path) -> str:
+    """Relative where that is shorter to read."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def bold(text: str) -> str:
+    return click.style(text, bold=True) if sys.stdout.isatty() else text
+
+
+def dim(text: str) -> str:
+    return click.style(text, dim=True) if sys.stdout.isatty() else text

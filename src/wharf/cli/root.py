@@ -1,0 +1,54 @@
+"""The root of all commands, and how a command that fails says so: one line, an exit code, no traceback."""
+
+import sys
+from typing import Final
+
+import click
+
+from wharf import __version__
+from wharf.cli.lazy import Entry, LazyGroup
+
+COMMANDS: Final = {
+    "dev": Entry("wharf.cli.dev", "dev", "Run a whole cluster here, for trying and developing."),
+    "agent": Entry("wharf.cli.agent", "agent", "Run a server, a node or both, from configuration."),
+    "config": Entry("wharf.cli.config", "config", "Check and show configuration."),
+    "operator": Entry("wharf.cli.operator", "operator", "Snapshots, and an archive for finding faults."),
+    "tls": Entry("wharf.cli.tls", "tls", "Make certificates."),
+    "completion": Entry("wharf.cli.completion", "completion", "Print a script that completes commands in your shell."),
+    "version": Entry("wharf.cli.version", "version", "Print the version."),
+}
+
+EXIT_FAILED: Final = 1
+EXIT_INTERRUPTED: Final = 130
+
+
+@click.group(
+    name="wharf",
+    cls=LazyGroup,
+    entries=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, message="wharf %(version)s")
+def root() -> None:
+    """Wharf runs a team's machines: submit jobs, and they are placed, started, watched and explained.
+
+    `wharf dev` starts a whole cluster on this machine.
+    """
+
+
+def main() -> None:
+    try:
+        root.main(prog_name="wharf", standalone_mode=False)
+    except click.exceptions.Exit as end:
+        sys.exit(end.exit_code)
+    except click.Abort:
+        click.echo("wharf: stopped", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    except click.ClickException as error:
+        for line in error.format_message().splitlines():
+            click.echo(f"wharf: {line}", err=True)
+        sys.exit(EXIT_FAILED)
+    except BrokenPipeError:
+        # Whoever read our output has had enough, as `head` does. Nothing more may be written, at exit either.
+        sys.stdout = sys.stderr
+        sys.exit(EXIT_FAILED)
