@@ -1,0 +1,151 @@
+"""Small words for tests that need a server: real parts only, over a log in memory, in virtual time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
+from typing import Any
+
+from tests.kit.election import TakesOver
+from tests.kit.exchange import InMemory
+from tests.kit.virtual_time import until
+from wharf.api.app import Api
+from wharf.client import Client
+from wharf.controllers.heartbeats import HeartbeatSettings
+from wharf.engines.faults import Faults
+from wharf.engines.memory import MemoryEngine
+from wharf.engines.memory_log import MemoryLog
+from wharf.engines.port import Bounds
+from wharf.node.fake import FakeMachine, FakeNode
+from wharf.server.asking import Answers, Leader
+from wharf.server.brain import Brain
+from wharf.server.server import Identity, Server
+from wharf.world import SimulatedWorld
+
+SEED = 7
+
+
+class OneServer:
+    """A server with its brain, its API and a client of it."""
+
+    def __init__(self, cluster: "ACluster", name: str, *, heartbeats: HeartbeatSettings | None) -> None:
+        self.name = name
+        self.world = cluster.world(name)
+        self.faults = Faults()
+        self.engine = MemoryEngine(self.world, cluster.log, faults=self.faults, single_server=False)
+        self.server = Server(self.world, self.engine, Identity(name, name, address=f"{name}:4646"))
+        self.replica = self.server.replica
+        self.election = TakesOver(self.server)
+        self.brain = Brain(
+            self.world,
+            self.engine,
+            self.server.follower,
+            self.server.writer,
+            self.election,
+            heartbeats=heartbeats,
+        )
+        self.answers = Answers(self.brain)
+        self.server.leader = Leader(self.replica, name, self.answers, cluster)
+        self.api = Api(self.server)
+        self.exchange = InMemory(self.api)
+        self.client = Client(self.exchange)
+        self._cluster = cluster
+
+    async def follow(self) -> None:
+        """Open the door and keep the replica at the head of the log."""
+        await self.engine.open()
+        self._cluster.start(self.server.follower.run(), name=f"{self.name} follows")
+        await self.server.follower.loaded.wait()
+
+    async def lead(self) -> None:
+        """Start the brain, and wait until it leads."""
+        self._cluster.start(self.brain.run(), name=f"{self.name} leads")
+        await until(lambda: self.brain.is_leading, what=f"{self.name} leads")
+
+
+class ACluster:
+    """`async with ACluster() as cluster`: whatever was started in it has ended at its end."""
+
+    def __init__(self, *, bounds: Bounds | None = None, seed: int = SEED) -> None:
+        self._seed = seed
+        self.log = MemoryLog(self.world("log"), bounds=bounds)
+        self.servers: dict[str, OneServer] = {}
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def world(self, member: str) -> SimulatedWorld:
+        return SimulatedWorld(self._seed, asyncio.get_running_loop().time, member=member)
+
+    def start(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.append(task)
+        return task
+
+    async def __aenter__(self) -> "ACluster":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        ended = await asyncio.gather(*self._tasks, return_exceptions=True)
+        for one in self.servers.values():
+            await one.engine.close()
+        failed = [e for e in ended if isinstance(e, BaseException) and not isinstance(e, asyncio.CancelledError)]
+        if failed and error is None:
+            raise failed[0]
+
+    async def a_server(
+        self, name: str = "m1", *, leads: bool = True, heartbeats: HeartbeatSettings | None = None
+    ) -> OneServer:
+        """A server that follows the log; founded, and leading if it is the first to be told so."""
+        one = self.servers[name] = OneServer(self, name, heartbeats=heartbeats)
+        await one.follow()
+        await one.server.found()
+        if leads:
+            await one.lead()
+        return one
+
+    def a_fake_node(self, server: OneServer, name: str = "node-1", **machine: Any) -> "ANode":
+        return ANode(self, server, FakeMachine(name=name, **machine))
+
+    async def ready_nodes(self, server: OneServer, count: int, **machine: Any) -> list["ANode"]:
+        """So many fake nodes, ready for work."""
+        nodes = [self.a_fake_node(server, f"node-{number}", **machine) for number in range(1, count + 1)]
+        for node in nodes:
+            await node.is_ready()
+        return nodes
+
+    # -- ways to other members' brains (`server.asking.Peers`)
+
+    def link(self, member: Any) -> Answers:
+        return self.servers[member.id].answers
+
+
+class ANode:
+    """A fake node that runs, on an exchange of its own."""
+
+    def __init__(self, cluster: ACluster, server: OneServer, machine: FakeMachine) -> None:
+        self.exchange = InMemory(server.api)
+        self.node = FakeNode(cluster.world(machine.name), Client(self.exchange), machine)
+        self.id = self.node.id
+        self._server = server
+        self._task = cluster.start(self.node.run(), name=machine.name)
+
+    async def is_ready(self) -> None:
+        await self.has_status("ready")
+
+    async def has_status(self, status: str, *, within_s: float = 60.0) -> None:
+        from wharf.state.tables import NODES
+
+        def look() -> bool:
+            node = self._server.replica.get(NODES, self.id)
+            return node is not None and node.status == status
+
+        await until(look, what=f"node {self.id} is {status}", within_s=within_s)
+
+    async def die(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+Story = Callable[[], Awaitable[None]]

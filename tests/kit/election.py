@@ -1,0 +1,51 @@
+"""An election that tests can steer: whoever campaigns takes over at once, and is told by the test when it is over."""
+
+import asyncio
+
+from wharf.model.changes import THIS, Cause, CauseKind, Condition, Write
+from wharf.model.cluster import Leader, Member
+from wharf.server.server import Server
+from wharf.state.tables import LEADER, MEMBERS
+
+
+class Held:
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._lost = asyncio.Event()
+
+    def is_held(self) -> bool:
+        return not self._lost.is_set()
+
+    def condition(self) -> Condition:
+        return Condition(LEADER.name, LEADER.name, self._index)
+
+    async def lost(self) -> None:
+        await self._lost.wait()
+
+    def lose(self) -> None:
+        self._lost.set()
+
+
+class TakesOver:
+    """The first campaign succeeds at once; a later one only when the test says `again`."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._may = asyncio.Event()
+        self._may.set()
+        self.held: Held | None = None
+        self.campaigns = 0
+
+    def again(self) -> None:
+        self._may.set()
+
+    async def campaign(self) -> Held:
+        self.campaigns += 1
+        await self._may.wait()
+        self._may.clear()
+        member = Member(id=self._server.identity.member_id, address=self._server.identity.address, create_index=THIS)
+        leader = Leader(member_id=member.id, create_index=THIS)
+        write = Write("elected", Cause(CauseKind.LEASE), [LEADER.put(leader), MEMBERS.put(member)])
+        outcome = await self._server.writer.commit(write)
+        self.held = Held(outcome.index)  # type: ignore[union-attr]  # without conditions there is no conflict
+        return self.held
