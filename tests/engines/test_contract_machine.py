@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
@@ -33,7 +34,7 @@ from wharf.model.changes import Condition
 
 T = TypeVar("T")
 
-WITHIN_S = 30.0
+WITHIN_S = 10.0
 PLACES = [(table, key) for table in ("jobs", "nodes") for key in ("a", "b", "c")]
 
 places = st.sampled_from(PLACES)
@@ -286,4 +287,6 @@ def test_the_engine_behaves_as_a_dict_and_a_list_would(kind: EngineKind) -> None
         pass
 
     Machine.kind = kind
-    run_state_machine_as_test(Machine)  # type: ignore[no-untyped-call]  # Hypothesis leaves it untyped.
+    # A real server spends most of its time waiting for its own timers: fewer examples, still as many as the profile says.
+    share = 3 if kind.programs else 1
+    run_state_machine_as_test(Machine, settings=settings(max_examples=settings().max_examples // share))

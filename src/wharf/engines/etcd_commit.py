@@ -134,7 +134,8 @@ def _sentence(error: EtcdRefusal, settings: EtcdSettings) -> str:
 
 async def _on_failure(door: EtcdDoor, write: LogWrite, epoch: Epoch, reply: Message) -> Conflict | None:
     found = door.epoch_of(messages.only_pair(reply.responses[0]))
-    if (found.number, found.generation) != (epoch.number, epoch.generation) or found.fence < epoch.fence:
+    counts_alike = (found.number, found.generation, found.base) == (epoch.number, epoch.generation, epoch.base)
+    if not counts_alike or found.fence < epoch.fence:
         await door.look()  # Adopts the epoch, and notices if it is that of an older copy.
         return None
     door.adopt(found)

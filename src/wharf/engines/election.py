@@ -1,0 +1,217 @@
+"""Who leads: an election on top of the log, by leases.
+
+The leader is whoever wrote the record ("leader", "leader"); the record hangs on its lease and vanishes with it. Safety
+rests on nothing but the version of that record: every write that only a leader may make carries
+`Leadership.condition()`. The clock only makes leaders stop early, so that two never believe to lead for long.
+
+Knows nothing of records' contents, nor of the replica: a `LeaderView` tells what the replica knows. The log must be
+founded before anybody stands.
+"""
+
+import asyncio
+from typing import Final, Protocol
+
+import msgspec
+
+from wharf.engines.port import (
+    Behind,
+    Change,
+    Committed,
+    Engine,
+    Lease,
+    LogWrite,
+    Unavailable,
+    Unknown,
+)
+from wharf.model.changes import Cause, CauseKind, Condition
+from wharf.world import World
+
+LEADER_TABLE: Final = "leader"
+LEADER_KEY: Final = "leader"
+MEMBERS_TABLE: Final = "members"
+
+_PAUSE_S: Final = 0.2
+
+
+class LeaderView(Protocol):
+    """What the replica knows of the leader's record."""
+
+    def version(self) -> int:
+        """The record's version; 0: there is none."""
+        ...
+
+    async def moved_from(self, version: int) -> None:
+        """Until the record has another version than this."""
+        ...
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A member that stands: its id, and the bytes of its two records."""
+
+    member_id: str
+    member_record: bytes
+    leader_record: bytes
+
+
+class Leadership:
+    """One term of this member. Ends once and for all."""
+
+    def __init__(self, election: "Election", lease: Lease, version: int) -> None:
+        self.version = version
+        self._election = election
+        self._lease = lease
+        self._ended = ""
+
+    def condition(self) -> Condition:
+        """What every write of a leader carries: the record is still the one that this term created."""
+        return Condition(LEADER_TABLE, LEADER_KEY, self.version)
+
+    def is_held(self) -> bool:
+        """Whether this member may act as leader at this instant."""
+        return not self.why_ended()
+
+    def why_ended(self) -> str:
+        """A sentence; empty while the term lasts."""
+        if not self._ended:
+            self._ended = self._election.why_lost(self._lease, self.version)
+        return self._ended
+
+    async def lost(self) -> str:
+        """Until the term has ended; says why. The lease is given up then, so that others need not wait for it."""
+        while not self.why_ended():
+            await self._election.until_moved(self.version, self._lease)
+        await self._election.give_up(self._lease)
+        return self._ended
+
+    async def resign(self) -> None:
+        """End the term now."""
+        self._ended = self._ended or "the leader resigned"
+        await self._election.give_up(self._lease)
+
+
+class Election:
+    """`ttl_s` is how long a silent leader is waited for; `margin_s` before that it stops by itself."""
+
+    def __init__(
+        self, world: World, engine: Engine, candidate: Candidate, view: LeaderView, *, ttl_s: float, margin_s: float
+    ) -> None:
+        assert 0 < margin_s < ttl_s / 2, "a margin that leaves no time between renewals would end every term"
+        self._world = world
+        self._engine = engine
+        self._candidate = candidate
+        self._view = view
+        self._ttl_s = ttl_s
+        self._margin_s = margin_s
+        self._lease: Lease | None = None
+
+    async def stand(self) -> Leadership:
+        """Join the members and wait to be leader.
+
+        Returns after the replica has passed the election: whoever acts on it sees all that earlier leaders wrote.
+        """
+        while True:
+            try:
+                lease = await self.join()
+                version = await self._campaign(lease)
+            except (Unavailable, Behind):
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            if version is None:
+                continue
+            leadership = Leadership(self, lease, version)
+            while self._is_safe(lease) and self._view.version() < version:
+                await self.until_moved(self._view.version(), lease)
+            if leadership.is_held():
+                return leadership
+            await self.give_up(lease)
+
+    async def join(self) -> Lease:
+        """Have a lease, with this member's record on it."""
+        if self._lease is not None and self._is_safe(self._lease):
+            return self._lease
+        if self._lease is not None:
+            await self.give_up(self._lease)
+        lease = await self._engine.grant(self._ttl_s)
+        candidate = self._candidate
+        record = Change(MEMBERS_TABLE, candidate.member_id, candidate.member_record)
+        if await self._write("member-joined", record, (), lease) is None:
+            await self._revoke(lease)
+            raise Unavailable("the member's record could not be written")
+        self._lease = lease
+        return lease
+
+    async def leave(self) -> None:
+        """Give up membership and leadership at once."""
+        if self._lease is not None:
+            await self.give_up(self._lease)
+
+    # --- the campaign ---
+
+    async def _campaign(self, lease: Lease) -> int | None:
+        """The version of the record that makes us leader; None: the lease has become too old to try."""
+        while self._is_safe(lease):
+            seen = self._view.version()
+            if seen and not self._engine.single_server:
+                await self.until_moved(seen, lease)
+                continue
+            record = Change(LEADER_TABLE, LEADER_KEY, self._candidate.leader_record)
+            condition = Condition(LEADER_TABLE, LEADER_KEY, seen)
+            version = await self._write("leader-elected", record, (condition,), lease)
+            if version is not None:
+                return version
+            # Somebody was quicker and our replica has yet to hear of it, or the log takes no writes just now.
+            await self.until_moved(seen, lease, within_s=_PAUSE_S)
+        return None
+
+    async def _write(self, kind: str, change: Change, conditions: tuple[Condition, ...], lease: Lease) -> int | None:
+        """The index at which it was committed; None: it was not."""
+        since = await self._engine.barrier()
+        cause = Cause(CauseKind.LEASE, self._candidate.member_id)
+        write = LogWrite(self._world.new_id(), kind, cause, conditions, (change,), lease.id)
+        outcome = await self._engine.commit(write)
+        if isinstance(outcome, Committed):
+            return outcome.index
+        if not isinstance(outcome, Unknown):
+            return None
+        try:
+            await self._engine.barrier()
+            return await self._engine.find(write.id, since=since)
+        except (Unavailable, Behind):
+            # Nobody can tell whether the record is there. Without its lease it is not.
+            await self.give_up(lease)
+            raise
+
+    # --- time and change ---
+
+    def _is_safe(self, lease: Lease) -> bool:
+        return self._world.monotonic_s() < lease.valid_until_s() - self._margin_s
+
+    def why_lost(self, lease: Lease, version: int) -> str:
+        if not self._is_safe(lease):
+            return "the leader's lease could not be renewed in time"
+        if self._view.version() != version:
+            return "another leader's record stands in place of ours"
+        return ""
+
+    async def until_moved(self, version: int, lease: Lease, *, within_s: float | None = None) -> None:
+        """Until the leader's record is no longer of this version, or the lease has to be looked at again."""
+        remaining_s = lease.valid_until_s() - self._margin_s - self._world.monotonic_s()
+        if within_s is not None:
+            remaining_s = min(remaining_s, within_s)
+        try:
+            async with asyncio.timeout(max(remaining_s, 0.0)):
+                await self._view.moved_from(version)
+        except TimeoutError:
+            return
+
+    async def give_up(self, lease: Lease) -> None:
+        """Let go of a lease; if it cannot be revoked now, it runs out by itself."""
+        if self._lease is lease:
+            self._lease = None
+        await self._revoke(lease)
+
+    async def _revoke(self, lease: Lease) -> None:
+        try:
+            await lease.revoke()
+        except Unavailable:
+            return
