@@ -11,8 +11,6 @@ founded before anybody stands.
 import asyncio
 from typing import Final, Protocol
 
-import msgspec
-
 from wharf.engines.port import (
     Behind,
     Change,
@@ -45,12 +43,14 @@ class LeaderView(Protocol):
         ...
 
 
-class Candidate(msgspec.Struct, frozen=True):
-    """A member that stands: its id, and the bytes of its two records."""
+class Candidate(Protocol):
+    """A member that stands. The records are asked for when they are written: they may tell when that was."""
 
     member_id: str
-    member_record: bytes
-    leader_record: bytes
+
+    def member_record(self) -> bytes: ...
+
+    def leader_record(self) -> bytes: ...
 
 
 class Leadership:
@@ -67,7 +67,7 @@ class Leadership:
         return Condition(LEADER_TABLE, LEADER_KEY, self.version)
 
     def is_held(self) -> bool:
-        """Whether this member may act as leader at this instant."""
+        """Whether this member may act as leader at this instant; false in good time before anybody else can be elected."""
         return not self.why_ended()
 
     def why_ended(self) -> str:
@@ -76,12 +76,11 @@ class Leadership:
             self._ended = self._election.why_lost(self._lease, self.version)
         return self._ended
 
-    async def lost(self) -> str:
-        """Until the term has ended; says why. The lease is given up then, so that others need not wait for it."""
+    async def lost(self) -> None:
+        """Until the term has ended. The lease is given up then, so that others need not wait for it."""
         while not self.why_ended():
             await self._election.until_moved(self.version, self._lease)
         await self._election.give_up(self._lease)
-        return self._ended
 
     async def resign(self) -> None:
         """End the term now."""
@@ -104,7 +103,7 @@ class Election:
         self._margin_s = margin_s
         self._lease: Lease | None = None
 
-    async def stand(self) -> Leadership:
+    async def campaign(self) -> Leadership:
         """Join the members and wait to be leader.
 
         Returns after the replica has passed the election: whoever acts on it sees all that earlier leaders wrote.
@@ -112,7 +111,7 @@ class Election:
         while True:
             try:
                 lease = await self.join()
-                version = await self._campaign(lease)
+                version = await self._run_for_it(lease)
             except (Unavailable, Behind):
                 await asyncio.sleep(_PAUSE_S)
                 continue
@@ -133,7 +132,7 @@ class Election:
             await self.give_up(self._lease)
         lease = await self._engine.grant(self._ttl_s)
         candidate = self._candidate
-        record = Change(MEMBERS_TABLE, candidate.member_id, candidate.member_record)
+        record = Change(MEMBERS_TABLE, candidate.member_id, candidate.member_record())
         if await self._write("member-joined", record, (), lease) is None:
             await self._revoke(lease)
             raise Unavailable("the member's record could not be written")
@@ -147,14 +146,14 @@ class Election:
 
     # --- the campaign ---
 
-    async def _campaign(self, lease: Lease) -> int | None:
+    async def _run_for_it(self, lease: Lease) -> int | None:
         """The version of the record that makes us leader; None: the lease has become too old to try."""
         while self._is_safe(lease):
             seen = self._view.version()
             if seen and not self._engine.single_server:
                 await self.until_moved(seen, lease)
                 continue
-            record = Change(LEADER_TABLE, LEADER_KEY, self._candidate.leader_record)
+            record = Change(LEADER_TABLE, LEADER_KEY, self._candidate.leader_record())
             condition = Condition(LEADER_TABLE, LEADER_KEY, seen)
             version = await self._write("leader-elected", record, (condition,), lease)
             if version is not None:

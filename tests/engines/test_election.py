@@ -1,0 +1,343 @@
+"""The election on the memory engine, in virtual time: partitions, paused holders, two who want the same."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulation.loop import SimulatedLoop
+from tests.engines.contract import a_write, commit, put, records
+from wharf.engines.election import LEADER_KEY, LEADER_TABLE, Election, Leadership
+from wharf.engines.faults import Delay, Fault, Faults, LoseReply, LoseRequest, Operation
+from wharf.engines.memory import MemoryEngine
+from wharf.engines.memory_log import MemoryLog
+from wharf.engines.port import Behind, Committed, Conflict, Unavailable
+from wharf.world import SimulatedWorld
+
+TTL_S = 9.0
+MARGIN_S = 2.0
+
+
+class FollowedView:
+    """What a replica knows of the leader's record: it follows the log of its door."""
+
+    def __init__(self, engine: MemoryEngine) -> None:
+        self._engine = engine
+        self._version = 0
+        self._changed = asyncio.Event()
+
+    def version(self) -> int:
+        return self._version
+
+    async def moved_from(self, version: int) -> None:
+        while self._version == version:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def follow(self) -> None:
+        index = 0
+        while True:
+            try:
+                async for batch in self._engine.follow(index):
+                    index = batch.index
+                    for change in batch.changes:
+                        if (change.table, change.key) == (LEADER_TABLE, LEADER_KEY):
+                            self._version = 0 if change.data is None else index
+                            self._changed.set()
+            except (Unavailable, Behind):
+                await asyncio.sleep(0.1)
+
+
+class Member:
+    """One server as far as elections go."""
+
+    def __init__(self, name: str, log: MemoryLog, world: SimulatedWorld, *, single_server: bool = False) -> None:
+        self.member_id = name
+        self.world = world
+        self.faults = Faults()
+        self.engine = MemoryEngine(world, log, faults=self.faults, single_server=single_server, timeout_s=1.0)
+        self.view = FollowedView(self.engine)
+        self.election = Election(world, self.engine, self, self.view, ttl_s=TTL_S, margin_s=MARGIN_S)
+        self.term: Leadership | None = None
+        self.terms: list[Leadership] = []
+
+    def member_record(self) -> bytes:
+        return f"member {self.member_id}".encode()
+
+    def leader_record(self) -> bytes:
+        return self.member_id.encode()
+
+    async def live(self) -> None:
+        """Stand, lead, lose, stand again."""
+        while True:
+            self.term = await self.election.campaign()
+            self.terms.append(self.term)
+            await self.term.lost()
+            self.term = None
+
+    def leads(self) -> bool:
+        return self.term is not None and self.term.is_held()
+
+    async def write_as_leader(self, term: Leadership) -> bool:
+        outcome = await self.engine.commit(
+            a_write(put("state", self.member_id.encode()), conditions=[term.condition()])
+        )
+        assert isinstance(outcome, Committed | Conflict), outcome
+        return isinstance(outcome, Committed)
+
+
+class Stage:
+    """A founded log, some members that live, and the virtual clock."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self.loop = loop
+        self.world = SimulatedWorld(1, loop.time, member="log")
+        self.log = MemoryLog(self.world)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def member(self, name: str, *, single_server: bool = False) -> Member:
+        world = SimulatedWorld(1, self.loop.time, member=name)
+        member = Member(name, self.log, world, single_server=single_server)
+        await member.engine.open()
+        self._tasks.append(world.start(member.view.follow(), name=f"replica of {name}"))
+        return member
+
+    async def founded(self, *names: str) -> list[Member]:
+        members = [await self.member(name) for name in names]
+        await commit(members[0].engine, put("founded"))
+        return members
+
+    def live(self, member: Member) -> None:
+        self._tasks.append(member.world.start(member.live(), name=f"life of {member.member_id}"))
+
+    async def until(self, state: Callable[[], bool], *, within_s: float = 60.0) -> float:
+        """Wait for a state and tell when it came."""
+        deadline = self.loop.time() + within_s
+        while not state():
+            assert self.loop.time() < deadline, "the state did not come in time"
+            await asyncio.sleep(0.05)
+        return self.loop.time()
+
+    async def close(self, *members: Member) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for member in members:
+            await member.engine.close()
+
+
+def play(scene: Callable[[Stage], Coroutine[Any, Any, None]], *, seed: int = 1) -> None:
+    loop = SimulatedLoop(seed)
+    asyncio.set_event_loop(None)
+    try:
+        loop.run_until_complete(scene(Stage(loop)))
+    finally:
+        loop.close()
+
+
+def test_a_member_alone_is_elected_and_stays_leader() -> None:
+    async def scene(stage: Stage) -> None:
+        (one,) = await stage.founded("one")
+        stage.live(one)
+        await stage.until(one.leads)
+        await asyncio.sleep(20 * TTL_S)
+
+        assert one.leads()
+        assert len(one.terms) == 1
+        assert await records(one.engine) == {
+            ("jobs", "founded"): b"data",
+            ("leader", "leader"): b"one",
+            ("members", "one"): b"member one",
+        }
+        await stage.close(one)
+
+    play(scene)
+
+
+def test_of_two_who_stand_one_leads_and_the_other_waits() -> None:
+    async def scene(stage: Stage) -> None:
+        members = await stage.founded("one", "two")
+        for member in members:
+            stage.live(member)
+        await stage.until(lambda: any(member.leads() for member in members))
+        await asyncio.sleep(5 * TTL_S)
+
+        assert sum(member.leads() for member in members) == 1
+        assert sum(len(member.terms) for member in members) == 1
+        await stage.close(*members)
+
+    for seed in range(10):
+        play(scene, seed=seed)
+
+
+def test_when_the_leader_resigns_another_takes_over_at_once() -> None:
+    async def scene(stage: Stage) -> None:
+        one, two = await stage.founded("one", "two")
+        stage.live(one)
+        await stage.until(one.leads)
+        stage.live(two)
+        await asyncio.sleep(1.0)
+        resigned_s = stage.loop.time()
+        assert one.term is not None
+        await one.term.resign()
+
+        assert await stage.until(lambda: one.leads() or two.leads()) - resigned_s < 1.0
+        assert two.leads() or len(one.terms) == 2
+        await stage.close(one, two)
+
+    play(scene)
+
+
+def test_a_leader_cut_off_stops_by_its_margin_before_another_is_elected() -> None:
+    async def scene(stage: Stage) -> None:
+        one, two = await stage.founded("one", "two")
+        stage.live(one)
+        await stage.until(one.leads)
+        stage.live(two)
+        await asyncio.sleep(1.0)
+        one.faults.cut()
+
+        stopped_s = await stage.until(lambda: not one.leads())
+        elected_s = await stage.until(two.leads)
+        assert elected_s - stopped_s >= MARGIN_S - 0.2
+        one.faults.mend()
+        await asyncio.sleep(5 * TTL_S)
+        assert (one.leads(), two.leads()) == (False, True)
+        await stage.close(one, two)
+
+    play(scene)
+
+
+def test_a_short_cut_costs_nobody_the_leadership() -> None:
+    async def scene(stage: Stage) -> None:
+        one, two = await stage.founded("one", "two")
+        stage.live(one)
+        await stage.until(one.leads)
+        stage.live(two)
+        for _ in range(10):
+            one.faults.cut()
+            await asyncio.sleep(2.0)
+            one.faults.mend()
+            await asyncio.sleep(4.0)
+
+        assert (len(one.terms), len(two.terms)) == (1, 0)
+        assert one.leads()
+        await stage.close(one, two)
+
+    play(scene)
+
+
+def test_a_paused_leader_that_comes_back_cannot_write() -> None:
+    async def scene(stage: Stage) -> None:
+        one, two = await stage.founded("one", "two")
+        stage.live(one)
+        await stage.until(one.leads)
+        paused = one.term
+        assert paused is not None
+        stage.live(two)
+        # Nothing of a paused process gets through: neither its renewals nor what it hears of others.
+        one.faults.decide = paused_for(3 * TTL_S)
+        await stage.until(two.leads)
+        one.faults.decide = lambda _: None
+
+        assert not paused.is_held()
+        assert two.term is not None
+        assert [await one.write_as_leader(paused), await two.write_as_leader(two.term)] == [False, True]
+        await stage.close(one, two)
+
+    play(scene)
+
+
+def paused_for(delay_s: float) -> Callable[[Operation], Fault | None]:
+    return lambda _operation: Delay(request_s=delay_s)
+
+
+@pytest.mark.parametrize("fault", [LoseReply(), LoseRequest()], ids=lambda fault: type(fault).__name__)
+def test_a_candidate_whose_reply_is_lost_finds_out_whether_it_leads(fault: Fault) -> None:
+    async def scene(stage: Stage) -> None:
+        one, two = await stage.founded("one", "two")
+        faults = [fault] * 2
+        one.faults.decide = lambda operation: faults.pop() if operation is Operation.COMMIT and faults else None
+        stage.live(one)
+        await stage.until(one.leads)
+
+        assert one.term is not None
+        assert one.view.version() == one.term.version
+        assert await one.write_as_leader(one.term)
+        assert one.faults.counts == {"lose-reply" if isinstance(fault, LoseReply) else "lose-request": 2}
+        await stage.close(one, two)
+
+    play(scene)
+
+
+def test_a_single_server_takes_over_at_once_from_its_earlier_self() -> None:
+    async def scene(stage: Stage) -> None:
+        before = await stage.member("one", single_server=True)
+        await commit(before.engine, put("founded"))
+        stage.live(before)
+        await stage.until(before.leads)
+        old_term = before.term
+        assert old_term is not None
+        before.engine.crash()
+        after = await stage.member("one", single_server=True)
+        started_s = stage.loop.time()
+        stage.live(after)
+
+        assert await stage.until(after.leads) - started_s < 1.0
+        assert not await after.write_as_leader(old_term)
+        await stage.close(before, after)
+
+    play(scene)
+
+
+def test_a_new_leader_has_seen_all_that_the_one_before_wrote() -> None:
+    async def scene(stage: Stage) -> None:
+        one, two = await stage.founded("one", "two")
+        stage.live(one)
+        await stage.until(one.leads)
+        # Its replica hears of everything five seconds late.
+        two.faults.decide = lambda operation: Delay(request_s=5.0) if operation is Operation.FEED else None
+        stage.live(two)
+        await asyncio.sleep(TTL_S)
+        one.faults.cut()
+        await stage.until(two.leads, within_s=120.0)
+
+        assert two.term is not None
+        assert two.view.version() == two.term.version
+        await stage.close(one, two)
+
+    play(scene)
+
+
+@given(seed=st.integers(0, 2**32), cuts=st.lists(st.tuples(st.integers(0, 2), st.floats(0.1, 15.0)), max_size=12))
+def test_however_lines_are_cut_two_members_never_lead_at_once(seed: int, cuts: list[tuple[int, float]]) -> None:
+    async def scene(stage: Stage) -> None:
+        members = await stage.founded("one", "two", "three")
+        for member in members:
+            stage.live(member)
+
+        async def watch() -> None:
+            while True:
+                assert sum(member.leads() for member in members) <= 1
+                await asyncio.sleep(0.02)
+
+        watching = stage.world.start(watch(), name="watch")
+        for number, for_s in cuts:
+            faults = members[number].faults
+            if faults.is_cut(now_s=stage.loop.time()):
+                faults.mend()
+            else:
+                faults.cut()
+            await asyncio.sleep(for_s)
+        for member in members:
+            member.faults.mend()
+        await stage.until(lambda: any(member.leads() for member in members))
+        assert not watching.done()
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await stage.close(*members)
+
+    play(scene, seed=seed)
