@@ -6,29 +6,33 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from wharf.model.canonical import canonicalize
-from wharf.model.changes import THIS, Cause, CauseKind, Drop, Put, Write
+from wharf.model.changes import THIS, Cause, CauseKind, Condition, Drop, Put, Write
 from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
 from wharf.model.job import Job, JobStatus, JobType
 from wharf.model.job_settings import JobSettings
 from wharf.model.refusal import invalid
+from wharf.model.validation import refuse_update
+from wharf.operations.admission import admit, preserving
 from wharf.operations.decision import Decision, Moment
 from wharf.operations.derived import new_summary
 from wharf.state import Replica
-from wharf.state.tables import EVALUATIONS, JOB_VERSIONS, JOBS, NAMESPACES, NODE_POOLS, SUMMARIES, VERSIONS_OF_JOB
+from wharf.state.tables import EVALUATIONS, JOB_VERSIONS, JOBS, SUMMARIES, VERSIONS_OF_JOB
 
 VERSIONS_KEPT: Final = 6
 
 DEREGISTERED_PRIORITY: Final = 50
 
 
-class Registration(msgspec.Struct, frozen=True):
-    """A job to be registered, with the caller's conditions."""
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """A job to be registered, with the caller's conditions and wishes."""
 
     job: Job
     enforce_index: bool = False
     job_modify_index: int = 0
     eval_priority: int = 0
+    preserve_counts: bool = False
+    preserve_resources: bool = False
+    submission_warnings: tuple[str, ...] = ()
     cause: str = ""
 
 
@@ -39,34 +43,44 @@ class Registered(msgspec.Struct, frozen=True):
     job_modify_index: int
     eval_id: str = ""
     eval_create_index: int = 0
+    warnings: str = ""
 
 
 def register(snapshot: Replica, request: Registration, moment: Moment, settings: JobSettings) -> Decision[Registered]:
     """Store the job as a new version, if it differs from what is there, and have it evaluated."""
-    if request.eval_priority and not 1 <= request.eval_priority <= 100:
-        raise invalid("Eval priority must be between 1 and 100 inclusively")
-    job = canonicalize(request.job, settings)
-    stored = snapshot.get(JOBS, job.namespace, job.id)
+    _check_eval_priority(request.eval_priority)
+    stored = snapshot.get(JOBS, request.job.namespace, request.job.id)
+    admitted = admit(snapshot, request.job, settings, warnings_of_reading=request.submission_warnings)
     _enforce_index(request, stored)
-    _check_surroundings(snapshot, job, stored)
+    refused = refuse_update(stored, admitted.job) if stored is not None else None
+    if refused is not None:
+        raise invalid(refused)
+    job = preserving(admitted.job, stored, counts=request.preserve_counts, resources=request.preserve_resources)
     changes: list[Put | Drop] = []
     conditions = [snapshot.as_seen(JOBS, job.namespace, job.id)]
     if stored is None or _specification(stored) != _specification(job):
         job = _new_version(job, stored, moment)
-        changes += [JOBS.put(job), JOB_VERSIONS.put(job), *_versions_to_drop(snapshot, job)]
+        changes += [JOBS.put(job), JOB_VERSIONS.put(job)]
+        _drop_old_versions(snapshot, job, changes, conditions)
         if stored is None:
             changes.append(SUMMARIES.put(new_summary(job)))
+            conditions.append(snapshot.as_seen(SUMMARIES, job.namespace, job.id))
         job_modify_index = THIS
     else:
         job = stored
         job_modify_index = stored.modify_index
     evaluation: Evaluation | None = None
     if not (job.is_periodic or job.is_parameterized):
-        priority = request.eval_priority or job.priority
-        evaluation = _evaluation(job, moment, EvaluationTrigger.JOB_REGISTER, priority=priority)
+        evaluation = _evaluation(
+            job,
+            moment,
+            EvaluationTrigger.JOB_REGISTER,
+            scheduler=SchedulerType(job.type),
+            priority=request.eval_priority or job.priority,
+        )
         changes.append(EVALUATIONS.put(evaluation))
     if not changes:
-        return Decision(None, lambda index: Registered(index, job.modify_index))
+        return Decision(None, lambda index: Registered(index, job.modify_index, warnings=admitted.warnings))
     return Decision(
         Write("job-registered", Cause(CauseKind.REQUEST, request.cause), changes, conditions),
         lambda index: Registered(
@@ -74,6 +88,7 @@ def register(snapshot: Replica, request: Registration, moment: Moment, settings:
             job_modify_index=index if job_modify_index == THIS else job_modify_index,
             eval_id=evaluation.id if evaluation else "",
             eval_create_index=index if evaluation else 0,
+            warnings=admitted.warnings,
         ),
     )
 
@@ -82,23 +97,33 @@ def deregister(
     snapshot: Replica, namespace: str, job_id: str, moment: Moment, *, eval_priority: int = 0, cause: str = ""
 ) -> Decision[Registered]:
     """Stop the job; it stays readable until it is collected. A job that nobody knows is stopped already."""
+    if eval_priority > 0:
+        _check_eval_priority(eval_priority)
     stored = snapshot.get(JOBS, namespace, job_id)
     if stored is None:
         return Decision(None, lambda _index: Registered(0, 0))
-    job = _new_version(replace(stored, stop=True), stored, moment)
-    job = replace(job, status=JobStatus.DEAD if _decides_own_status(job) else job.status)
-    changes: list[Put | Drop] = [JOBS.put(job), JOB_VERSIONS.put(job), *_versions_to_drop(snapshot, job)]
+    # A tag names one version: it stays with the one that has it.
+    job = _new_version(replace(stored, stop=True, version_tag=None), stored, moment)
+    changes: list[Put | Drop] = [JOBS.put(job), JOB_VERSIONS.put(job)]
+    conditions = [snapshot.as_seen(JOBS, namespace, job_id)]
+    _drop_old_versions(snapshot, job, changes, conditions)
     evaluation = None
     if not (job.is_periodic or job.is_parameterized):
         priority = eval_priority if eval_priority > 0 else job.priority or DEREGISTERED_PRIORITY
-        evaluation = _evaluation(job, moment, EvaluationTrigger.JOB_DEREGISTER, priority=priority)
+        # Always of the services' scheduler, whatever the job's type (jobs.md 1.3).
+        evaluation = _evaluation(
+            job, moment, EvaluationTrigger.JOB_DEREGISTER, scheduler=SchedulerType.SERVICE, priority=priority
+        )
         changes.append(EVALUATIONS.put(evaluation))
     return Decision(
-        Write(
-            "job-deregistered", Cause(CauseKind.REQUEST, cause), changes, [snapshot.as_seen(JOBS, namespace, job_id)]
-        ),
+        Write("job-deregistered", Cause(CauseKind.REQUEST, cause), changes, conditions),
         lambda index: Registered(index, index, evaluation.id if evaluation else "", index),
     )
+
+
+def _check_eval_priority(priority: int) -> None:
+    if priority and not 1 <= priority <= 100:
+        raise invalid("Eval priority must be between 1 and 100 inclusively")
 
 
 def _enforce_index(request: Registration, stored: Job | None) -> None:
@@ -112,29 +137,6 @@ def _enforce_index(request: Registration, stored: Job | None) -> None:
         raise invalid(f"{begins} job does not exist")
     if given and stored is not None and given != stored.job_modify_index:
         raise invalid(f"{begins} job exists with conflicting job modify index: {stored.job_modify_index}")
-
-
-def _check_surroundings(snapshot: Replica, job: Job, stored: Job | None) -> None:
-    if snapshot.get(NAMESPACES, job.namespace) is None:
-        raise invalid(f'job "{job.id}" is in nonexistent namespace "{job.namespace}"')
-    if snapshot.get(NODE_POOLS, job.node_pool) is None:
-        raise invalid(f'job "{job.id}" is in nonexistent node pool "{job.node_pool}"')
-    if stored is None:
-        return
-    if stored.type != job.type:
-        raise invalid(f'cannot update job from type "{stored.type}" to "{job.type}"')
-    if stored.is_periodic != job.is_periodic:
-        raise invalid(
-            "cannot update periodic job to being non-periodic"
-            if stored.is_periodic
-            else "cannot update non-periodic job to being periodic"
-        )
-    if stored.is_parameterized != job.is_parameterized:
-        raise invalid(
-            "cannot update parameterized job to being non-parameterized"
-            if stored.is_parameterized
-            else "cannot update non-parameterized job to being parameterized"
-        )
 
 
 def _specification(job: Job) -> Job:
@@ -179,21 +181,33 @@ def _first_status(job: Job, stored: Job | None) -> JobStatus:
     return JobStatus.PENDING
 
 
-def _versions_to_drop(snapshot: Replica, job: Job) -> Sequence[Drop]:
-    """Versions beyond those kept: the oldest untagged ones, but never the newest stable one."""
-    versions = sorted(snapshot.those(VERSIONS_OF_JOB, job.namespace, job.id), key=lambda version: -version.version)
-    newest_stable = next((version.version for version in versions if version.stable), None)
+def _drop_old_versions(snapshot: Replica, job: Job, changes: list[Put | Drop], conditions: list[Condition]) -> None:
+    """Drop what is beyond the versions kept. One that is tagged or found stable meanwhile is in conflict, not gone."""
+    for version in _versions_beyond(snapshot, job):
+        changes.append(Drop(JOB_VERSIONS.name, JOB_VERSIONS.key_of(version)))
+        conditions.append(snapshot.unchanged(JOB_VERSIONS, version))
+
+
+def _versions_beyond(snapshot: Replica, new: Job) -> Sequence[Job]:
+    """The oldest untagged versions; the newest stable one is kept, and the next oldest goes in its place (jobs.md 4)."""
+    versions = sorted(snapshot.those(VERSIONS_OF_JOB, new.namespace, new.id), key=lambda version: -version.version)
     untagged = [version for version in versions if version.version_tag is None]
-    beyond = [version for version in untagged[VERSIONS_KEPT - 1 :] if version.version != newest_stable]
-    return [Drop(JOB_VERSIONS.name, JOB_VERSIONS.key_of(version)) for version in beyond]
+    room = VERSIONS_KEPT - (1 if new.version_tag is None else 0)
+    beyond = untagged[room:]
+    stable = next((version for version in versions if version.stable), None)
+    if stable not in beyond:
+        return beyond
+    return [version for version in untagged[room - 1 :] if version is not stable]
 
 
-def _evaluation(job: Job, moment: Moment, trigger: EvaluationTrigger, *, priority: int) -> Evaluation:
+def _evaluation(
+    job: Job, moment: Moment, trigger: EvaluationTrigger, *, scheduler: SchedulerType, priority: int
+) -> Evaluation:
     return Evaluation(
         id=moment.new_id(),
         namespace=job.namespace,
         priority=priority,
-        type=SchedulerType(job.type),
+        type=scheduler,
         triggered_by=trigger,
         job_id=job.id,
         job_modify_index=job.job_modify_index,
