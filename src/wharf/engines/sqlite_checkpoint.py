@@ -63,6 +63,8 @@ class Checkpointer:
     def _move(self, connection: apsw.Connection) -> None:
         try:
             pages, moved = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.BusyError:
+            return  # Whoever commits is moving the rest just now.
         except apsw.Error as error:
             # Nothing is lost: all of it still is in the write-ahead log. The next want tries again.
             if not self.trouble:

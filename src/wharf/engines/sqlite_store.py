@@ -442,6 +442,8 @@ class Store:
         self._checkpointer.nearly_moved = False
         try:
             self._attached().wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.BusyError:
+            return  # The thread is at it again: its turn.
         except apsw.Error as error:
             # Nothing is lost, all of it still is in the write-ahead log.
             _log.error("checkpoint: %s", self.file.sentence(error))

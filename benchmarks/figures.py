@@ -1,0 +1,27 @@
+"""A figure: what was measured, in which unit, against what it is to reach."""
+
+import msgspec
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`baseline`: the same without us, in the same run; then `at_least` and `at_most` are fractions of it."""
+
+    value: float
+    unit: str
+    baseline: float | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+    note: str = ""
+
+    def measured(self) -> float:
+        """What is compared with the bound."""
+        return self.value if self.baseline is None else self.value / self.baseline
+
+    def is_reached(self) -> bool:
+        measured = self.measured()
+        return (self.at_least is None or measured >= self.at_least) and (
+            self.at_most is None or measured <= self.at_most
+        )
+
+
+Figures = dict[str, Figure]
