@@ -8,14 +8,13 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from wharf.agent.channel import Broken, Description, Inbox, ReloadAnswer, send
 from wharf.agent.folder import CONTROL_SOCKET
 from wharf.agent.refusal import Refused
-from wharf.config.tree import Plain
 
 _LONGEST_PATH: Final = 100
 """The kernel takes 107 bytes for the path of a socket."""
@@ -44,7 +43,7 @@ class ProcessNews(msgspec.Struct, frozen=True):
 
 class DebugAnswer(msgspec.Struct, frozen=True, tag=True):
     version: str
-    configuration: Plain
+    configuration: Any  # A tree of plain values; msgspec knows no type that holds itself.
     processes: list[ProcessNews]
     agent_stacks: str
     agent_log_lines: list[str]

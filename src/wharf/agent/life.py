@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -193,7 +193,15 @@ def say_stacks(loop: asyncio.AbstractEventLoop | None) -> str:
     for ident, frame in sys._current_frames().items():
         parts.append(f"thread {names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}")
     tasks = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name()) if loop is not None else []
-    for task in tasks:
-        frames = [line for frame in task.get_stack() for line in traceback.format_stack(frame, limit=1)]
-        parts.append(f"task {task.get_name()}\n{''.join(frames)}")
+    parts.extend(f"task {task.get_name()}\n{''.join(_say_task(task))}" for task in tasks)
     return "\n".join(parts)
+
+
+def _say_task(task: asyncio.Task[Any]) -> Iterator[str]:
+    """What it waits in, outermost first: a suspended task's own stack shows only where it begins."""
+    waiting: Any = task.get_coro()  # Coroutines and generators tell this by attributes that have no common type.
+    while waiting is not None:
+        frame = getattr(waiting, "cr_frame", None) or getattr(waiting, "gi_frame", None)
+        if frame is not None:
+            yield from traceback.format_stack(frame, limit=1)
+        waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "gi_yieldfrom", None)

@@ -3,13 +3,12 @@
 import difflib
 import importlib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
-import msgspec
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(NamedTuple):  # Of the standard library: help must not wait for anything else.
     """A command: where it is, and the line that help shows of it."""
 
     module: str

@@ -1,0 +1,141 @@
+"""Certificates for a cluster: an authority of its own, and certificates for servers, nodes and people under it.
+
+It makes them in memory and writes them as files that only their owner reads. It never replaces a file.
+"""
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from wharf.agent.refusal import Refused
+from wharf.model.durations import SECOND
+
+AUTHORITY: Final = "wharf-ca"
+EARLIER: Final = datetime.timedelta(minutes=5)
+"""Certificates are valid from a little earlier on: clocks of several machines differ."""
+
+
+class Pair(msgspec.Struct, frozen=True):
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+
+def make_authority(*, now_ns: int, days: int) -> Pair:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Wharf authority")])
+    builder = _builder(name, name, key, now_ns=now_ns, days=days)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    return Pair(builder.sign(key, hashes.SHA256()), key)
+
+
+def make_certificate(
+    authority: Pair, *, name: str, also: Sequence[str], is_server: bool, now_ns: int, days: int
+) -> Pair:
+    """`also` are further names and addresses that it is valid for. A server's certificate serves as a client's too."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = _builder(subject, authority.certificate.subject, key, now_ns=now_ns, days=days)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
+    purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if is_server:
+        purposes.insert(0, ExtendedKeyUsageOID.SERVER_AUTH)
+    builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+    names = [_general_name(text) for text in dict.fromkeys((name, *also))]
+    builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
+    builder = builder.add_extension(issuer, critical=False)
+    return Pair(builder.sign(authority.key, hashes.SHA256()), key)
+
+
+def read_authority(folder: Path) -> Pair | None:
+    """None when there is none yet. Raises Refused when what is there is no authority."""
+    certificate_file, key_file = files_of(folder, AUTHORITY)
+    if not certificate_file.exists() and not key_file.exists():
+        return None
+    try:
+        certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
+        key = serialization.load_pem_private_key(key_file.read_bytes(), password=None)
+    except OSError as error:
+        raise Refused(f"{error.filename} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError) as error:
+        raise Refused(f"{certificate_file} and {key_file} are no certificate and key in PEM form ({error})") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or certificate.public_key() != key.public_key():
+        raise Refused(f"{key_file} is not the key of {certificate_file}")
+    return Pair(certificate, key)
+
+
+def files_of(folder: Path, name: str) -> tuple[Path, Path]:
+    """Of the certificate and of its key."""
+    return folder / f"{name}.pem", folder / f"{name}-key.pem"
+
+
+def write_pair(folder: Path, name: str, pair: Pair) -> tuple[Path, Path]:
+    """Raises Refused where one of the files is there already, and then writes neither."""
+    certificate_file, key_file = files_of(folder, name)
+    for file in (certificate_file, key_file):
+        if file.exists():
+            raise Refused(f"{file} is there already and is not replaced: move it away, or choose another --folder")
+    key = pair.key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    _write(key_file, key)
+    _write(certificate_file, pair.certificate.public_bytes(serialization.Encoding.PEM))
+    return certificate_file, key_file
+
+
+def _write(file: Path, data: bytes) -> None:
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as opened:
+            opened.write(data)
+    except OSError as error:
+        raise Refused(f"{file} cannot be written: {error.strerror}") from error
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, *, now_ns: int, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.fromtimestamp(now_ns // SECOND, tz=datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - EARLIER)
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text))
+    except ValueError:
+        return x509.DNSName(text)

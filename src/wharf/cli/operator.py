@@ -1,0 +1,93 @@
+"""`wharf operator`: snapshots, and an archive for finding faults."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from wharf.cli.failing import plainly
+from wharf.cli.lazy import Entry, LazyGroup
+
+if TYPE_CHECKING:
+    from wharf.config import Configuration
+
+COMMANDS: Final = {
+    "debug": Entry(
+        "wharf.cli.operator", "debug", "Put what is needed to find a fault into one archive, without secrets."
+    ),
+    "snapshot": Entry("wharf.cli.snapshot", "snapshot", "Save, inspect and restore the whole state."),
+}
+ANSWER_WITHIN_S: Final = 10.0
+
+
+@click.group(cls=LazyGroup, entries=COMMANDS)
+def operator() -> None:
+    """Snapshots, and an archive for finding faults."""
+
+
+@click.command
+@click.option(
+    "--config",
+    "places",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="The agent's configuration; none: `wharf dev`.",
+)
+@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="The agent's data folder.")
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), help="[default: wharf-debug-<time>.tar.gz, here]"
+)
+def debug(places: tuple[Path, ...], data_dir: Path | None, output: Path | None) -> None:
+    """Put what is needed to find a fault into one archive, without secrets.
+
+    Sizes of the state, configuration, logs, and where every process stands. Works beside a running agent, and, with
+    less to tell, when it does not run. Look it through before you send it to someone.
+    """
+    with plainly():
+        from datetime import UTC, datetime
+
+        from wharf.agent.control import DebugAnswer, DebugAsked, ask
+        from wharf.agent.debug import collect, write_archive
+        from wharf.agent.redaction import Redactor
+        from wharf.config.display import redacted, secrets_in
+        from wharf.model.durations import SECOND
+        from wharf.world import RealWorld
+
+        settings = read(places, data_dir).settings
+        folder = Path(settings.data_dir)
+        now_ns = RealWorld().now_ns()
+        answer = ask(folder, DebugAsked(), timeout_s=ANSWER_WITHIN_S)
+        assert answer is None or isinstance(answer, DebugAnswer), "each question has one kind of answer"
+        if answer is None and not folder.exists():
+            from wharf.agent.refusal import Refused
+
+            raise Refused(f"there is no data folder {folder}: name the agent's with --data-dir or --config")
+        files = collect(
+            answer,
+            folder=folder,
+            log_file=Path(settings.log_file) if settings.log_file else None,
+            configuration=redacted(settings),
+            now_ns=now_ns,
+        )
+        stamp = datetime.fromtimestamp(now_ns // SECOND, tz=UTC).strftime("%Y%m%dT%H%M%SZ")
+        path = output or Path(f"wharf-debug-{stamp}.tar.gz")
+        write_archive(path, files, Redactor(secrets_in(settings)), now_ns=now_ns)
+        if answer is None:
+            click.echo(f"No agent runs on {folder}: the archive holds no stacks.")
+        else:
+            silent = [process.name for process in answer.processes if process.description is None]
+            if silent:
+                click.echo(f"These did not answer in time: {', '.join(silent)}.")
+        click.echo(f"{path}  {len(files)} files, {path.stat().st_size / 1_000:.0f} KB")
+
+
+def read(places: tuple[Path, ...], data_dir: Path | None) -> "Configuration":
+    """The configuration that tells where the agent's data is. Raises ConfigurationRefused."""
+    from wharf.cli.dev import read_for_dev
+    from wharf.config import Flag, load
+
+    flags = [Flag("--data-dir", ("data_dir",), str(data_dir.absolute()))] if data_dir is not None else []
+    if places:
+        return load(places, environment=os.environ, flags=flags)
+    return read_for_dev((), flags)
