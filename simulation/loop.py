@@ -9,6 +9,7 @@ It never touches sockets, threads, processes or signals: asking for one is refus
 """
 
 import asyncio
+import contextlib
 import contextvars
 import gc
 import heapq
@@ -109,9 +110,11 @@ def _refused(what: str) -> Any:
 class SimulatedLoop(AbstractEventLoop):
     """`shuffle=False` runs everything in the order of a real loop, to see whether an order is to blame."""
 
-    def __init__(self, seed: int, *, shuffle: bool = True) -> None:
+    def __init__(self, seed: int, *, shuffle: bool = True, steps_max: int = 1 << 62) -> None:
         self.steps = 0
+        self.steps_max = steps_max
         self.failures: list[str] = []
+        self._fatal: Exception | None = None
         self._fingerprint = 0
         self._random = Random(f"{seed}/order") if shuffle else None
         self._now_s = 0.0
@@ -128,6 +131,7 @@ class SimulatedLoop(AbstractEventLoop):
         self._running = False
         self._stopping = False
         self._closed = False
+        self._is_buried = False
         self._exception_handler: ExceptionHandler | None = None
         self._asyncgens: dict[int, AsyncGenerator[Any, Any]] = {}
 
@@ -141,6 +145,11 @@ class SimulatedLoop(AbstractEventLoop):
     def note(self, text: str) -> None:
         """Mix a word about what happened into the fingerprint."""
         self._fingerprint = hash((self._fingerprint, zlib.crc32(text.encode())))
+
+    def fail(self, error: Exception) -> None:
+        """End the run at the next step with this error: for those who see something wrong where they must not raise."""
+        if self._fatal is None:
+            self._fatal = error
 
     def time(self) -> float:
         return self._now_s
@@ -159,6 +168,8 @@ class SimulatedLoop(AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[T]:
         self._require_open()
+        if self._is_buried:
+            raise RuntimeError("this loop is over")
         self._numbers += 1
         lane = Lane(self._numbers)
         task = SimulatedTask(coro, lane, loop=self, name=str(name or f"task {lane.number}"), context=context)
@@ -215,6 +226,8 @@ class SimulatedLoop(AbstractEventLoop):
         return self._lane
 
     def _enqueue(self, handle: Handle, lane: Lane) -> None:
+        if self._is_buried:
+            return  # The last words of something that was left behind.
         if not lane.handles:
             self._lanes.append(lane)
         lane.handles.append(handle)
@@ -296,6 +309,8 @@ class SimulatedLoop(AbstractEventLoop):
     def _run(self) -> None:
         instant, since = self._now_s, self.steps
         while not self._stopping:
+            if self._fatal is not None:
+                raise self._fatal
             if self.failures:
                 raise RunFailed("\n".join(self.failures))
             if not self._lanes:
@@ -306,6 +321,8 @@ class SimulatedLoop(AbstractEventLoop):
             if handle.cancelled() or (self._halted and self._is_halted(handle, lane)):
                 continue
             self.steps += 1
+            if self.steps > self.steps_max:
+                raise StandsStill(f"{self.steps_max} steps were taken by {self._now_s} s: something runs hot")
             if self.steps - since > STEPS_AT_ONE_INSTANT_MAX:
                 if self._now_s == instant:
                     raise StandsStill(
@@ -365,13 +382,20 @@ class SimulatedLoop(AbstractEventLoop):
         if self.failures:
             raise RunFailed("\n".join(self.failures))
 
+    def abandon(self) -> None:
+        """End it and drop what still runs: the run is over, well or not, and its servers were never told to stop."""
+        self._bury()
+
     def _bury(self) -> None:
         """Let go of all that is left, whatever it says about it: it is over."""
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        self._closed = True
+        self._is_buried = self._closed = True
         try:
             for task in self._tasks:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own switch
+            for work in [task.get_coro() for task in self._tasks if not task.done()]:
+                with contextlib.suppress(BaseException):  # What it does at last is no part of the run any more.
+                    work.close()
             for gone in (self._tasks, self._lanes, self._timers, self._graves, self._held, self._asyncgens):
                 gone.clear()
             gc.collect()
@@ -382,7 +406,7 @@ class SimulatedLoop(AbstractEventLoop):
         self._tasks.pop(cast(SimulatedTask[Any], task), None)
 
     def _require_open(self) -> None:
-        if self._closed:
+        if self._closed and not self._is_buried:
             raise RuntimeError("this loop is closed")
 
     # -- what goes wrong -------------------------------------------------------------------------------------------

@@ -19,6 +19,10 @@ class Put(msgspec.Struct, frozen=True):
     value: Hashable
 
 
+class Stop(msgspec.Struct, frozen=True):
+    """Of a job: its value becomes `(value, True)`. Answered with the version, or with version 0 where nothing is."""
+
+
 class PutIf(msgspec.Struct, frozen=True):
     """Puts if the version is this one (0: nothing is there). Answered with `Seen`, or with `Refused`."""
 
@@ -33,12 +37,18 @@ class Seen(msgspec.Struct, frozen=True):
     version: int
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """The value stood there already, and nothing was changed."""
+
+    value: Hashable
+
+
 class Refused(msgspec.Struct, frozen=True):
     """The version was another one."""
 
 
-Asked = Read | Put | PutIf
-Answer = Seen | Refused
+Asked = Read | Put | PutIf | Stop
+Answer = Seen | Kept | Refused
 
 NOTHING: Final = Seen(None, 0)
 
@@ -56,6 +66,8 @@ class VersionedRecord:
                 return self._put(state, value, answer)
             case PutIf(version, value):
                 return self._put_if(state, version, value, answer)
+            case Stop():
+                return self._stop(state, answer)
 
     def only_looks(self, asked: Asked, answer: Answer | None) -> bool:
         return isinstance(asked, Read) or isinstance(answer, Refused)
@@ -63,11 +75,24 @@ class VersionedRecord:
     def _put(self, state: Seen, value: Hashable, answer: Answer | None) -> Seen | None:
         if answer is None:
             return Seen(value, UNKNOWN_VERSION)
+        if isinstance(answer, Kept):
+            return state if state.value == value == answer.value else None
         if not isinstance(answer, Seen) or answer.value != value:
             return None
         if state.value == value and _agreed(state, answer) is not None:
             return answer
         return answer if answer.version > state.version else None
+
+    def _stop(self, state: Seen, answer: Answer | None) -> Seen | None:
+        if state == NOTHING:
+            return state if answer in (None, NOTHING) else None
+        assert isinstance(state.value, tuple), "only jobs are stopped, and their values are pairs"
+        stopped = (state.value[0], True)
+        if answer is None:
+            return Seen(stopped, UNKNOWN_VERSION)
+        if not isinstance(answer, Seen) or answer.version <= state.version:
+            return None
+        return Seen(stopped, answer.version)
 
     def _put_if(self, state: Seen, version: int, value: Hashable, answer: Answer | None) -> Seen | None:
         could_match = state.version in (version, UNKNOWN_VERSION)

@@ -1,0 +1,334 @@
+"""What must hold whatever happens: checked on what each batch changed, and in full now and then.
+
+Every check is computed plainly from the records, apart from the product's own arithmetic, so that both cannot be wrong
+in the same way.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from simulation.process import Process
+from simulation.story import Broken
+from simulation.witness import Changed, Taken, Witness
+from wharf.engines.port import LogWrite
+from wharf.model.allocation import Allocation, ClientStatus, DesiredStatus
+from wharf.model.changes import CauseKind
+from wharf.model.evaluation import EvaluationStatus
+from wharf.model.job import Job, JobStatus, JobType
+from wharf.model.node import Node
+from wharf.model.transitions import ALLOCATION, ALLOCATION_DESIRED, DEPLOYMENT, EVALUATION, JOB, NODE, AnyMachine
+from wharf.state import Replica
+from wharf.state.tables import (
+    ALLOCATIONS,
+    ALLOCATIONS_OF_JOB,
+    ALLOCATIONS_ON_NODE,
+    DEPLOYMENTS,
+    DEPLOYMENTS_OF_JOB,
+    EVALUATIONS,
+    EVALUATIONS_OF_JOB,
+    JOB_VERSIONS,
+    JOBS,
+    LEADER,
+    NODES,
+    SUMMARIES,
+)
+
+MACHINES_OF_TABLES: Final[dict[str, tuple[tuple[AnyMachine, str], ...]]] = {
+    JOBS.name: ((JOB, "status"),),
+    EVALUATIONS.name: ((EVALUATION, "status"),),
+    ALLOCATIONS.name: ((ALLOCATION, "client_status"), (ALLOCATION_DESIRED, "desired_status")),
+    DEPLOYMENTS.name: ((DEPLOYMENT, "status"),),
+    NODES.name: ((NODE, "status"),),
+}
+
+LEADERS_CAUSES: Final = frozenset({CauseKind.EVALUATION, CauseKind.NODE})
+LEADERS_KINDS: Final = frozenset({"jobs-settled", "evaluations-unblocked"})
+"""What only a leader writes: by its cause, or by its kind."""
+
+Transition = tuple[str, str | None, str]
+
+
+class BatchInvariants:
+    """The checks on each batch. `transitions` counts the steps that were taken."""
+
+    def __init__(self, witness: Witness) -> None:
+        self.transitions: dict[Transition, int] = {}
+        self._witness = witness
+        self._write_ids: dict[str, int] = {}
+        witness.asked_checks.append(self.a_leaders_write_carries_the_leaders_condition)
+        witness.checks += [
+            self.no_write_happens_twice,
+            self.only_the_leader_commits_what_is_the_leaders,
+            self.states_change_as_the_tables_say,
+            self.no_node_is_overcommitted,
+            self.a_job_and_its_versions_agree,
+            self.no_work_is_placed_twice,
+        ]
+
+    @property
+    def _replica(self) -> Replica:
+        return self._witness.replica
+
+    def a_leaders_write_carries_the_leaders_condition(self, write: LogWrite, process: Process | None) -> None:
+        if _is_the_leaders(write) and not any(condition.table == LEADER.name for condition in write.conditions):
+            name = process.name if process is not None else "nobody"
+            raise Broken(f"{name} asked for {write.kind} without the leader's condition", name)
+
+    def no_write_happens_twice(self, taken: Taken) -> None:
+        batch = taken.batch
+        if batch.id and batch.id in self._write_ids:
+            raise Broken(f"write {batch.id} happened at {self._write_ids[batch.id]} and again at {batch.index}")
+        self._write_ids[batch.id] = batch.index
+
+    def only_the_leader_commits_what_is_the_leaders(self, taken: Taken) -> None:
+        if taken.write is None or taken.process is None or not _is_the_leaders(taken.write):
+            return
+        leader = self._replica.get(LEADER)
+        writer = taken.process.machine
+        if leader is None or leader.member_id != writer:
+            raise Broken(
+                f"{taken.process.name} committed {taken.batch.kind} at {taken.batch.index} as leader; the leader is "
+                f"{leader.member_id if leader is not None else 'nobody'}",
+                taken.process.name,
+            )
+
+    def states_change_as_the_tables_say(self, taken: Taken) -> None:
+        for changed in taken.changes:
+            if changed.new is None:
+                continue
+            for machine, field in MACHINES_OF_TABLES.get(changed.table, ()):
+                old = getattr(changed.old, field) if changed.old is not None else None
+                new = getattr(changed.new, field)
+                if not machine.allows(old, new):
+                    raise Broken(
+                        f"{machine.name} {_short(changed)} went from {old} to {new} at {taken.batch.index}",
+                        *_names(changed),
+                    )
+                if old is not new:
+                    step = (machine.name, old.value if old is not None else None, new.value)
+                    self.transitions[step] = self.transitions.get(step, 0) + 1
+
+    def no_node_is_overcommitted(self, taken: Taken) -> None:
+        nodes: dict[str, None] = {}
+        for changed in taken.changes:
+            if changed.new is None:
+                continue
+            if changed.table == ALLOCATIONS.name:
+                nodes[changed.new.node_id] = None
+            elif changed.table == NODES.name:
+                nodes[changed.key] = None
+        for node_id in nodes:
+            require_room(self._replica, node_id, taken.batch.index)
+
+    def a_job_and_its_versions_agree(self, taken: Taken) -> None:
+        for changed in taken.changes:
+            if changed.table != JOBS.name or changed.new is None:
+                continue
+            job: Job = changed.new
+            require_version(self._replica, job, taken.batch.index)
+            old: Job | None = changed.old
+            if old is not None and not old.version <= job.version <= old.version + 1:
+                raise Broken(f"job {job.id} went from version {old.version} to {job.version}", job.id)
+            if old is not None and old.version == job.version and old.job_modify_index != job.job_modify_index:
+                raise Broken(f"job {job.id} has another JobModifyIndex and the same version {job.version}", job.id)
+
+    def no_work_is_placed_twice(self, taken: Taken) -> None:
+        for changed in taken.changes:
+            if changed.table == ALLOCATIONS.name and changed.old is None and changed.new is not None:
+                require_unique(self._replica, changed.new)
+
+
+def _is_the_leaders(write: LogWrite) -> bool:
+    return write.cause.kind in LEADERS_CAUSES or write.kind in LEADERS_KINDS
+
+
+def _short(changed: Changed) -> str:
+    return "/".join(_names(changed))
+
+
+def _names(changed: Changed) -> list[str]:
+    return changed.key.split("\0")
+
+
+# -- one record's surroundings -------------------------------------------------------------------------------------
+
+
+def require_room(replica: Replica, node_id: str, index: int) -> None:
+    """What is on a node fits in it: shares, memory, disk; no port and no core has two owners."""
+    node: Node | None = replica.get(NODES, node_id)
+    if node is None or node.node_resources is None:
+        return
+    here = [a for a in replica.those(ALLOCATIONS_ON_NODE, node_id) if _takes_room(a)]
+    cpu = memory = disk = 0
+    owned: dict[tuple[str, object], str] = {}
+    for allocation in here:
+        resources = allocation.allocated_resources
+        if resources is None:
+            continue
+        disk += resources.shared.disk_mb
+        things: list[tuple[str, object]] = [
+            ("port", (port.host_ip, port.value)) for port in resources.shared.ports or () if not port.ignore_collision
+        ]
+        for task in (resources.tasks or {}).values():
+            cpu += task.cpu.cpu_shares
+            memory += task.memory.memory_mb
+            things += [("core", core) for core in task.cpu.reserved_cores or ()]
+            things += [("device", one) for device in task.devices or () for one in device.device_ids or ()]
+        for thing in things:
+            if thing in owned:
+                raise Broken(
+                    f"{thing[0]} {thing[1]} of node {node_id} has two owners at {index}: {owned[thing]} and "
+                    f"{allocation.id}",
+                    node_id, owned[thing], allocation.id,
+                )  # fmt: skip
+            owned[thing] = allocation.id
+    has, kept = node.node_resources, node.reserved_resources
+    for what, used, room in (
+        ("MHz", cpu, has.cpu.cpu_shares - (kept.cpu.cpu_shares if kept is not None else 0)),
+        ("MB of memory", memory, has.memory.memory_mb - (kept.memory.memory_mb if kept is not None else 0)),
+        ("MB of disk", disk, has.disk.disk_mb - (kept.disk.disk_mb if kept is not None else 0)),
+    ):
+        if used > room:
+            raise Broken(
+                f"node {node_id} ({node.name}) is over-committed at {index}: {used} of {room} {what} by {len(here)} "
+                "allocations",
+                node_id, *(allocation.id for allocation in here),
+            )  # fmt: skip
+
+
+def _takes_room(allocation: Allocation) -> bool:
+    """Until it is over on the node's side, whatever servers want of it."""
+    return allocation.client_status not in (ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST)
+
+
+def require_version(replica: Replica, job: Job, index: int) -> None:
+    """The version of a job is kept, and says the same; its summary is there."""
+    version = replica.get(JOB_VERSIONS, job.namespace, job.id, f"{job.version:020d}")
+    if version is None:
+        raise Broken(f"version {job.version} of job {job.id} is not kept at {index}", job.id)
+    if version.job_modify_index != job.job_modify_index or version.meta != job.meta or version.stop != job.stop:
+        raise Broken(f"version {job.version} of job {job.id} says something else than the job at {index}", job.id)
+    if replica.get(SUMMARIES, job.namespace, job.id) is None:
+        raise Broken(f"job {job.id} has no summary at {index}", job.id)
+
+
+def require_unique(replica: Replica, placed: Allocation) -> None:
+    """A slot of a job is filled once."""
+    per_node = _type_of(replica, placed) in (JobType.SYSTEM, JobType.SYSBATCH)
+    for other in replica.those(ALLOCATIONS_OF_JOB, placed.namespace, placed.job_id):
+        if other.id == placed.id or other.name != placed.name or not _is_wanted(other):
+            continue
+        if per_node and other.node_id != placed.node_id:
+            continue
+        raise Broken(
+            f"{placed.name} is placed twice: {other.id} on {other.node_name} and {placed.id} on {placed.node_name}",
+            placed.job_id, other.id, placed.id,
+        )  # fmt: skip
+
+
+def _type_of(replica: Replica, allocation: Allocation) -> str:
+    version = replica.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, f"{allocation.job_version:020d}")
+    return version.type if version is not None else ""
+
+
+def _is_wanted(allocation: Allocation) -> bool:
+    return allocation.desired_status is DesiredStatus.RUN and _takes_room(allocation)
+
+
+# -- the whole state -----------------------------------------------------------------------------------------------
+
+
+def require_whole(witness: Witness) -> None:
+    """All that holds of one state at any moment, over all records."""
+    replica = witness.replica
+    for node in replica.all(NODES):
+        require_room(replica, node.id, replica.index)
+    for job in replica.all(JOBS):
+        require_version(replica, job, replica.index)
+    for table, machines in MACHINES_OF_TABLES.items():
+        for record in replica.all(replica.tables[table]):
+            for machine, field in machines:
+                state = getattr(record, field)
+                if state not in machine.terminal and machine.custody_of(state) is None:
+                    raise Broken(f"{machine.name} is {state}, and nobody moves it on from there")
+
+
+def require_equal(witness: Witness, replica: Replica, name: str, *, deep: bool) -> None:
+    """A replica shows what stood in the log at its index."""
+    index = replica.index
+    for table in replica.tables.values():
+        rows = replica.rows(table)
+        seen = 0
+        for key in witness.keys(table):
+            expected, actual = witness.at(table, key, index), rows.records.get(key)
+            seen += actual is not None
+            same = expected == actual if deep else _version(expected) == _version(actual)
+            if not same:
+                raise Broken(
+                    f"{name} at {index} holds {table.name} {key!r} of {_version(actual)}; the log has "
+                    f"{_version(expected)}",
+                    name, *key.split("\0"),
+                )  # fmt: skip
+        if seen != len(rows.records):
+            raise Broken(f"{name} at {index} holds records of {table.name} that the log never had", name)
+        if index and rows.last_change != witness.last_table_change(table, index):
+            raise Broken(
+                f"{name} at {index} says that {table.name} changed last at {rows.last_change}; it was "
+                f"{witness.last_table_change(table, index)}",
+                name,
+            )
+
+
+def _version(record: Any) -> int:
+    return record.modify_index if record is not None else 0
+
+
+# -- when all has come to rest -------------------------------------------------------------------------------------
+
+
+def require_rest(witness: Witness) -> None:
+    """In a calm cluster, after a while, everything that can be done is done and the rest is explained."""
+    replica = witness.replica
+    for evaluation in replica.all(EVALUATIONS):
+        if evaluation.status is EvaluationStatus.PENDING:
+            raise Broken(f"evaluation {evaluation.id} of {evaluation.job_id} is still pending", evaluation.id)
+        if evaluation.status is EvaluationStatus.BLOCKED and not evaluation.failed_tg_allocs:
+            raise Broken(f"evaluation {evaluation.id} is blocked and does not say why", evaluation.id)
+    for job in replica.all(JOBS):
+        _require_rest_of_job(replica, job)
+
+
+def _require_rest_of_job(replica: Replica, job: Job) -> None:
+    allocations = replica.those(ALLOCATIONS_OF_JOB, job.namespace, job.id)
+    evaluations = replica.those(EVALUATIONS_OF_JOB, job.namespace, job.id)
+    deployments = replica.those(DEPLOYMENTS_OF_JOB, job.namespace, job.id)
+    live = [a for a in allocations if _is_wanted(a)]
+    for allocation in allocations:
+        if allocation.desired_status is not DesiredStatus.RUN and _takes_room(allocation):
+            raise Broken(f"{allocation.id} of {job.id} is to stop and has not stopped", allocation.id, job.id)
+    for allocation in live:
+        node = replica.get(NODES, allocation.node_id)
+        if allocation.client_status is not ClientStatus.RUNNING or node is None or node.status != "ready":
+            raise Broken(
+                f"{allocation.id} of {job.id} is {allocation.client_status} on {allocation.node_name}, which is "
+                f"{node.status if node is not None else 'gone'}",
+                allocation.id, job.id, allocation.node_id,
+            )  # fmt: skip
+    blocked = any(evaluation.status is EvaluationStatus.BLOCKED for evaluation in evaluations)
+    if job.type == JobType.SERVICE:
+        wanted = 0 if job.stop else sum(group.count for group in job.groups)
+        if len(live) != wanted and not (blocked and len(live) < wanted):
+            raise Broken(f"job {job.id} wants {wanted} and has {len(live)}, and no evaluation explains it", job.id)
+    expected = _status(job, live, blocked or any(d.status not in DEPLOYMENT.terminal for d in deployments), evaluations)
+    if job.status is not expected:
+        raise Broken(f"job {job.id} is {job.status}; by its records it is {expected}", job.id)
+
+
+def _status(job: Job, live: Sequence[Allocation], is_open: bool, evaluations: Iterable[Any]) -> JobStatus:
+    if job.type == JobType.SYSTEM or job.is_periodic or job.is_parameterized:
+        return JobStatus.DEAD if job.stop else JobStatus.RUNNING
+    if live:
+        return JobStatus.RUNNING
+    if is_open:
+        return JobStatus.PENDING
+    return JobStatus.DEAD if job.stop or any(True for _ in evaluations) else JobStatus.PENDING

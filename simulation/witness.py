@@ -1,0 +1,118 @@
+"""One who sees every batch the moment it is in, and remembers every version of every record.
+
+It holds a replica of its own, fed straight from the log, and can tell what stood where at any index. Checks of what a
+batch changed are called with the old and the new records.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from simulation.process import Process
+from simulation.story import Story
+from wharf.engines.port import Batch, LogWrite
+from wharf.state import Replica, Table
+from wharf.state.tables import ALL_TABLES
+
+NEVER: Final = 1 << 62
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """One record before and after a batch."""
+
+    table: str
+    key: str
+    old: Any
+    new: Any
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """One batch, as the witness took it in."""
+
+    batch: Batch
+    write: LogWrite | None
+    process: Process | None
+    changes: Sequence[Changed]
+
+
+class Witness:
+    def __init__(self, story: Story, fail: Callable[[Exception], None]) -> None:
+        self.replica = Replica(ALL_TABLES)
+        self.checks: list[Callable[[Taken], None]] = []
+        self.asked_checks: list[Callable[[LogWrite, Process | None], None]] = []
+        self.table_changes: dict[str, list[int]] = {table.name: [1] for table in ALL_TABLES}
+        self._versions: dict[tuple[str, str], list[tuple[int, Any]]] = {}
+        self._keys: dict[str, dict[str, None]] = {table.name: {} for table in ALL_TABLES}
+        self._story = story
+        self._fail = fail
+
+    # -- taking in -------------------------------------------------------------------------------------------------
+
+    def on_asked(self, write: LogWrite, process: Process | None) -> None:
+        for check in self.asked_checks:
+            self._guard(check, write, process)
+
+    def on_batch(self, batch: Batch, write: LogWrite | None, process: Process | None) -> None:
+        replica = self.replica
+        olds = [replica.get(replica.tables[change.table], change.key) for change in batch.changes]
+        replica.apply(batch)
+        changes = []
+        for change, old in zip(batch.changes, olds, strict=True):
+            new = replica.get(replica.tables[change.table], change.key)
+            changes.append(Changed(change.table, change.key, old, new))
+            self._versions.setdefault((change.table, change.key), []).append((batch.index, new))
+            self._keys[change.table][change.key] = None
+            table_changes = self.table_changes[change.table]
+            if table_changes[-1] != batch.index:
+                table_changes.append(batch.index)
+        who = process.name if process is not None else "the log"
+        keys = [_readable(change.key) for change in changes]
+        about = [part for change in changes for part in change.key.split("\0")]
+        self._story.event(f"[{batch.index}] {who}: {batch.kind} {' '.join(keys[:6])}", *about, who)
+        taken = Taken(batch, write, process, changes)
+        for check in self.checks:
+            self._guard(check, taken)
+
+    def _guard(self, check: Callable[..., None], *given: object) -> None:
+        """A check that fails must not fail what it watches: the run ends at the next step."""
+        try:
+            check(*given)
+        except AssertionError as broken:
+            self._fail(broken)
+
+    # -- looking back ----------------------------------------------------------------------------------------------
+
+    def versions(self, table: Table[Any], key: str) -> list[tuple[int, Any]]:
+        """(index, record or None), in order."""
+        return self._versions.get((table.name, key), [])
+
+    def at(self, table: Table[Any], key: str, index: int) -> Any:
+        """The record that stood there at this index."""
+        versions = self.versions(table, key)
+        position = bisect_right(versions, index, key=lambda version: version[0])
+        return versions[position - 1][1] if position else None
+
+    def next_change(self, table: Table[Any], key: str, after: int) -> int:
+        """The first index above `after` at which the record changed; NEVER: it did not."""
+        versions = self.versions(table, key)
+        position = bisect_right(versions, after, key=lambda version: version[0])
+        return versions[position][0] if position < len(versions) else NEVER
+
+    def next_table_change(self, table: Table[Any], after: int) -> int:
+        changes = self.table_changes[table.name]
+        position = bisect_right(changes, after)
+        return changes[position] if position < len(changes) else NEVER
+
+    def last_table_change(self, table: Table[Any], index: int) -> int:
+        changes = self.table_changes[table.name]
+        return changes[bisect_right(changes, index) - 1]
+
+    def keys(self, table: Table[Any]) -> Iterator[str]:
+        """Every key that was ever used."""
+        return iter(self._keys[table.name])
+
+
+def _readable(key: str) -> str:
+    return "/".join(part[:8] if len(part) == 36 else part for part in key.split("\0"))
