@@ -45,6 +45,9 @@ class StoreProcess:
         os.close(self._lifeline)
         self._lifeline = -1
 
+    def signal_kill(self) -> None:
+        self._process.kill()
+
     def kill(self) -> None:
         self._process.kill()
         self.wait()
