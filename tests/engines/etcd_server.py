@@ -48,7 +48,6 @@ class EtcdMember:
             "--log-level=error",
             *self._options,
         ]
-        # Unsafe and quick where etcd can (3.5 and newer need no flag for tests): the disk is shared by all tests.
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
@@ -81,13 +80,15 @@ class EtcdMember:
             self._process.wait()
             self._process = None
 
-    def pause(self) -> None:
+    def pid(self) -> int:
         assert self._process is not None, f"{self.name} was not started"
-        os.kill(self._process.pid, signal.SIGSTOP)
+        return self._process.pid
+
+    def pause(self) -> None:
+        os.kill(self.pid(), signal.SIGSTOP)
 
     def resume(self) -> None:
-        assert self._process is not None, f"{self.name} was not started"
-        os.kill(self._process.pid, signal.SIGCONT)
+        os.kill(self.pid(), signal.SIGCONT)
 
 
 class EtcdCluster:
