@@ -1,0 +1,143 @@
+"""Real agents for tests: started on a free port in a folder of the test, ended by process id, with a look at what is left."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.waiting import wait_until
+
+READY_WITHIN_S = 30.0
+"""A bound against hanging, not a promise: the machine is shared. How fast it is, `benchmarks/agent.py` tells."""
+
+_ADDRESS = re.compile(r"https?://[\d.]+:\d+")
+
+
+class RunningAgent:
+    def __init__(self, process: subprocess.Popen[bytes], folder: Path, out: Path, err: Path) -> None:
+        self.process = process
+        self.folder = folder
+        self._out = out
+        self._err = err
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text("utf-8")
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text("utf-8")
+
+    @property
+    def address(self) -> str:
+        found = _ADDRESS.search(self.out)
+        assert found is not None, self.out + self.err
+        return found[0]
+
+    def wait_ready(self) -> None:
+        wait_until(lambda: self.is_ready() or self.process.poll() is not None, what="ready", within_s=READY_WITHIN_S)
+        assert self.is_ready(), self.out + self.err
+
+    def is_ready(self) -> bool:
+        return "ready" in self.out and "after" in self.out
+
+    def children(self) -> list[int]:
+        return children_of(self.process.pid)
+
+    def child(self, role: str) -> int | None:
+        """The process id of a part of the tree."""
+        return next((pid for pid in self.children() if role_of(pid) == role), None)
+
+    def get(self, path: str) -> object:
+        with urllib.request.urlopen(self.address + path, timeout=10) as reply:
+            return json.load(reply)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait_end(self, within_s: float = 15.0) -> int:
+        return self.process.wait(timeout=within_s)
+
+
+def role_of(pid: int) -> str:
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return arguments[-2].decode() if len(arguments) > 2 and b"wharf.agent.child" in arguments else ""
+
+
+def children_of(pid: int) -> list[int]:
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == pid and fields[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def sockets_in(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_socket())
+
+
+@contextmanager
+def running(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> Iterator[RunningAgent]:
+    """`wharf ARGUMENTS` with `folder` as the current folder."""
+    folder.mkdir(exist_ok=True)
+    out, err = folder / "out.txt", folder / "err.txt"
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "wharf", *arguments],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            env=os.environ | (environment or {}),
+        )
+    agent = RunningAgent(process, folder, out, err)
+    try:
+        yield agent
+    finally:
+        left = agent.children()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        for pid in left:  # They would end by themselves within seconds; the next test need not wait for that.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not any(map(is_alive, left)), what="the children have ended")
+
+
+def run(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """A command that ends by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "wharf", *arguments],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | (environment or {}),
+    )
+
+
+def lines(text: str) -> Sequence[str]:
+    return [line for line in text.splitlines() if line.strip()]

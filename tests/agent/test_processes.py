@@ -1,0 +1,308 @@
+"""The process tree as people meet it: real processes, real signals, and what is left afterwards."""
+
+import os
+import signal
+import socket
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.agent.processes import RunningAgent, is_alive, lines, run, running, sockets_in
+from tests.waiting import wait_until
+
+DEV = ("dev", "--port", "0")
+
+
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
+    """One agent for all tests that leave it running, even those that end a part of it."""
+    with running(tmp_path_factory.mktemp("dev") / "a", *DEV) as agent:
+        agent.wait_ready()
+        yield agent
+
+
+def test_dev_tells_what_runs_where_and_what_to_try(dev: RunningAgent) -> None:
+    assert "Wharf 0.1.0 is running" in dev.out
+    assert "in .wharf/state" in dev.out
+    assert "1 fake node: it takes work and reports it as running, but starts nothing" in dev.out
+    assert f"curl {dev.address}/v1/nodes?pretty" in dev.out
+
+
+def test_dev_serves_a_cluster_with_a_node(dev: RunningAgent) -> None:
+    nodes = wait_until(lambda: dev.get("/v1/nodes"), what="the node has registered")
+
+    assert isinstance(nodes, list)
+    assert len(nodes) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_all_of_it_and_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    with running(tmp_path / "a", *DEV) as agent:
+        agent.wait_ready()
+        children = agent.children()
+        agent.signal(number)
+
+        assert agent.wait_end() == 0
+        assert len(children) == 4
+        assert [pid for pid in children if is_alive(pid)] == []
+        assert sockets_in(agent.folder) == []
+        assert "Traceback" not in agent.err
+
+
+def test_children_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    with running(tmp_path / "a", *DEV) as agent:
+        agent.wait_ready()
+        children = agent.children()
+        agent.signal(signal.SIGKILL)
+        agent.wait_end()
+
+        wait_until(lambda: not any(map(is_alive, children)), what="the children have ended", within_s=15.0)
+
+
+def test_after_a_parent_was_killed_the_next_start_finds_the_data_again(tmp_path: Path) -> None:
+    with running(tmp_path / "a", *DEV) as agent:
+        agent.wait_ready()
+        agent.signal(signal.SIGKILL)
+        agent.wait_end()
+    with running(tmp_path / "a", *DEV) as agent:
+        agent.wait_ready()
+
+        assert "a new cluster was founded" not in agent.err
+
+
+@pytest.mark.parametrize("role", ["store", "brain", "api", "node"])
+def test_a_part_that_dies_is_started_again_alone(dev: RunningAgent, role: str) -> None:
+    before = {pid for pid in dev.children() if pid != dev.child(role)}
+    pid = dev.child(role)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+    again = wait_until(lambda: (now := dev.child(role)) != pid and now, what=f"{role} was started again")
+
+    assert again != pid
+    assert before <= set(dev.children())
+    assert f"{role} ended (killed by SIGKILL)" in dev.err
+
+
+def test_requests_wait_while_the_api_is_started_again(dev: RunningAgent) -> None:
+    pid = dev.child("api")
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(pid), what="the api is gone")
+
+    # Connecting succeeds though nobody accepts yet: the parent holds the socket.
+    assert isinstance(dev.get("/v1/nodes"), list)
+
+
+def test_a_child_that_hangs_is_killed_when_all_is_stopped(tmp_path: Path) -> None:
+    with running(tmp_path / "a", *DEV) as agent:
+        agent.wait_ready()
+        pid = agent.child("brain")
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        agent.signal(signal.SIGINT)
+
+        assert agent.wait_end() == 0
+        assert "brain did not stop in time and is killed" in agent.err
+        assert not is_alive(pid)
+
+
+def test_data_stays_over_a_restart_and_goes_with_fresh(tmp_path: Path) -> None:
+    founded: list[bool] = []
+    for arguments in ((), (), ("--fresh",)):
+        with running(tmp_path / "a", *DEV, *arguments) as agent:
+            agent.wait_ready()
+            founded.append("a new cluster was founded" in agent.err)
+            agent.signal(signal.SIGINT)
+            agent.wait_end()
+
+    assert founded == [True, False, True]
+
+
+def test_fresh_removes_nothing_from_a_folder_that_is_none_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "letter.txt").write_text("dear")
+
+    done = run(tmp_path, *DEV, "--fresh", "--data-dir", "letters")
+
+    assert done.returncode == 1
+    assert "holds other things than data of wharf" in done.stderr
+    assert (tmp_path / "letters" / "letter.txt").read_text() == "dear"
+
+
+def test_a_port_in_use_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = run(tmp_path, "dev", "--port", str(port))
+
+    assert done.returncode == 1
+    assert lines(done.stderr) == [
+        f"wharf: port {port} on 127.0.0.1 is in use: stop what listens there, or choose another with --port"
+    ]
+
+
+def test_a_folder_in_use_is_one_line_that_says_by_whom(dev: RunningAgent) -> None:
+    done = run(dev.folder, *DEV)
+
+    assert done.returncode == 1
+    (line,) = lines(done.stderr)
+    assert f"is in use by another wharf (process {dev.process.pid}, {dev.address})" in line
+
+
+def test_a_folder_of_another_user_is_one_line_that_says_whose(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        folder, expected = Path("/"), "/.wharf"
+        done = run(tmp_path, *DEV, "--data-dir", str(folder / ".wharf"))
+    else:
+        folder = tmp_path / "theirs"
+        folder.mkdir()
+        os.chown(folder, 65_534, 65_534)
+        expected = "belongs to the user nobody: run as nobody, or choose another folder with --data-dir"
+        done = run(tmp_path, *DEV, "--data-dir", str(folder))
+
+    assert done.returncode == 1
+    (line,) = lines(done.stderr)
+    assert expected in line
+
+
+def test_a_configuration_that_is_wrong_is_told_line_by_line_and_nothing_starts(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('data_dir = "/nowhere"\n[sever]\nenabled = true\n[ports]\nhttp = "x"\n')
+
+    done = run(tmp_path, "agent", "--config", "a.toml")
+
+    assert done.returncode == 1
+    assert lines(done.stderr) == [
+        "wharf: a.toml:2: sever: there is no such setting; did you mean server?",
+        'wharf: a.toml:5: ports.http: expected an integer, given the text "x"',
+    ]
+
+
+def test_a_damaged_log_ends_the_agent_with_its_sentence(tmp_path: Path) -> None:
+    state = tmp_path / "a" / ".wharf" / "state"
+    state.mkdir(parents=True)
+    (state / "log.db").write_bytes(b"this is no database" * 1_000)
+
+    with running(tmp_path / "a", *DEV) as agent:
+        assert agent.wait_end(30.0) == 1
+        assert "log.db" in lines(agent.err)[-1]
+        assert "Traceback" not in agent.err
+
+
+def an_agent(folder: Path, text: str = "") -> Path:
+    file = folder / "wharf.toml"
+    folder.mkdir(exist_ok=True)
+    file.write_text(
+        f'data_dir = "{folder}/data"\n{text}\n[ports]\nhttp = 0\n[server]\nenabled = true\n[client]\nenabled = true\n'
+    )
+    return file
+
+
+def test_an_agent_takes_what_is_live_at_a_signal_and_names_what_is_not(tmp_path: Path) -> None:
+    file = an_agent(tmp_path / "a")
+    with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+        an_agent(tmp_path / "a", 'log_level = "debug"\ndatacenter = "dc2"')
+        agent.signal(signal.SIGHUP)
+
+        wait_until(lambda: "configuration reloaded" in agent.err, what="reloaded")
+        (line,) = [line for line in lines(agent.err) if "configuration reloaded" in line]
+        assert 'applied=["log_level"]' in line
+        assert 'needs_restart=["datacenter"]' in line
+
+
+def test_a_reload_with_a_mistake_changes_nothing_and_says_so(tmp_path: Path) -> None:
+    file = an_agent(tmp_path / "a")
+    with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+        an_agent(tmp_path / "a", "log_levle = 3")
+        agent.signal(signal.SIGHUP)
+
+        wait_until(lambda: "the configuration was not reloaded" in agent.err, what="told")
+        assert "did you mean log_level?" in agent.err
+        assert len(agent.children()) == 4
+
+
+def test_a_state_in_memory_is_gone_with_the_agent(tmp_path: Path) -> None:
+    file = an_agent(tmp_path / "a", '[state]\nengine = "memory"')
+    for _ in range(2):
+        with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+            agent.wait_ready()
+            agent.signal(signal.SIGTERM)
+            assert agent.wait_end() == 0
+            assert "a new cluster was founded" in agent.err
+            assert not (tmp_path / "a" / "data" / "volatile").exists()
+
+
+def test_several_api_processes_answer_on_one_port(tmp_path: Path) -> None:
+    file = an_agent(tmp_path / "a", "[api]\nprocesses = 2")
+    with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+
+        assert agent.child("api-1")
+        assert agent.child("api-2")
+        assert isinstance(agent.get("/v1/nodes"), list)
+
+
+def test_settings_of_the_environment_do_not_reach_what_children_start(tmp_path: Path) -> None:
+    environment = {"WHARF_CONFIG__CLIENT__INTRO_TOKEN": "s.secret-of-the-node"}
+    with running(tmp_path / "a", *DEV, environment=environment) as agent:
+        agent.wait_ready()
+
+        for pid in agent.children():
+            assert b"s.secret-of-the-node" not in Path(f"/proc/{pid}/environ").read_bytes()
+            assert b"s.secret-of-the-node" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_a_debug_archive_holds_sizes_logs_and_stacks_of_every_process_and_no_secret(tmp_path: Path) -> None:
+    secret = "s.secret-of-the-node"
+    environment = {"WHARF_CONFIG__CLIENT__INTRO_TOKEN": secret, "WHARF_CONFIG__STATE__ETCD__PASSWORD": "pw-of-etcd"}
+    with running(tmp_path / "a", *DEV, environment=environment) as agent:
+        agent.wait_ready()
+        with (agent.folder / ".wharf" / "logs" / "wharf.log").open("a") as log:
+            log.write(f"X-Cluster-Token: 8f3-{secret}\n")
+
+        done = run(agent.folder, "operator", "debug", "--output", "d.tar.gz")
+
+    assert done.returncode == 0, done.stderr
+    archive = tmp_path / "a" / "d.tar.gz"
+    assert archive.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(archive) as opened:
+        files = {member.name.removeprefix("d/"): opened.extractfile(member) for member in opened.getmembers()}
+        texts = {name: file.read().decode() for name, file in files.items() if file is not None}
+    for role in ("store", "brain", "api", "node"):
+        assert "MainThread" in texts[f"stacks/{role}.txt"]
+    assert "log.db" in texts["state.json"]
+    assert "log index" in texts["processes.json"]
+    assert "a new cluster was founded" in texts["logs/brain.jsonl"]
+    assert "a new cluster was founded" in texts["logs/wharf.log"]
+    assert "<redacted>" in texts["configuration.json"]
+    everything = "".join(texts.values())
+    assert secret not in everything
+    assert "pw-of-etcd" not in everything
+
+
+def test_a_debug_archive_of_a_stuck_process_still_has_the_others(dev: RunningAgent) -> None:
+    pid = dev.child("node")
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    done = run(dev.folder, "operator", "debug", "--output", "d.tar.gz")
+    os.kill(pid, signal.SIGCONT)
+
+    assert done.returncode == 0
+    assert "These did not answer in time: node." in done.stdout
+
+
+def test_without_an_agent_a_debug_archive_says_that_none_runs(tmp_path: Path) -> None:
+    with running(tmp_path / "a", *DEV) as agent:
+        agent.wait_ready()
+        agent.signal(signal.SIGINT)
+        agent.wait_end()
+
+    done = run(tmp_path / "a", "operator", "debug", "--output", "d.tar.gz")
+
+    assert done.returncode == 0
+    assert "No agent runs" in done.stdout
