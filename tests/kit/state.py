@@ -55,7 +55,7 @@ class AState:
         self.replica = Replica(ALL_TABLES)
         self.now_ns = self.world.now_ns()
         tables: dict[type, Any] = {t.record: t for t in (NAMESPACES, NODE_POOLS, SCHEDULER_CONFIGURATION, FORMAT)}
-        self.put(*(tables[type(r)].put(replace(r, create_index=THIS)) for r in founding_records()))  # type: ignore[type-var]
+        self.put(*(tables[type(r)].put(replace(r, create_index=THIS)) for r in founding_records()))
 
     @property
     def moment(self) -> Moment:

@@ -1,5 +1,7 @@
 """Registering and deregistering jobs (jobs.md 1.1 to 1.3, 5, 6)."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -81,7 +83,7 @@ def test_a_changed_job_is_a_new_version_that_keeps_its_creation() -> None:
         {"submit_time": 77},
     ],
 )
-def test_what_only_servers_set_is_no_change(ignored: dict[str, object]) -> None:
+def test_what_only_servers_set_is_no_change(ignored: dict[str, Any]) -> None:
     state = AState()
     state.register(a_job())
 
@@ -91,7 +93,7 @@ def test_what_only_servers_set_is_no_change(ignored: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("changed", [{"stop": True}, {"meta": {"a": "b"}}, {"version_tag": VersionTag(name="t")}])
-def test_everything_else_is_a_change(changed: dict[str, object]) -> None:
+def test_everything_else_is_a_change(changed: dict[str, Any]) -> None:
     state = AState()
     state.register(a_job())
 
@@ -148,7 +150,9 @@ def test_six_versions_are_kept_and_the_newest_stable_one() -> None:
     for priority in range(1, 8):
         state.register(a_job(priority=priority))
     assert versions(state) == [1, 2, 3, 4, 5, 6]
-    state.put(JOB_VERSIONS.put(replace(state.replica.get(JOB_VERSIONS, "default", "shop", 1), stable=True)))
+    first_kept = state.replica.get(JOB_VERSIONS, "default", "shop", 1)
+    assert first_kept is not None
+    state.put(JOB_VERSIONS.put(replace(first_kept, stable=True)))
 
     for priority in range(8, 11):
         state.register(a_job(priority=priority))
@@ -314,8 +318,8 @@ def test_what_a_job_implies_is_stored_with_it() -> None:
 # -- deregistering
 
 
-def deregister(state: AState, job_id: str = "shop", **options: int) -> jobs.Registered:
-    return state.do(jobs.deregister(state.replica, "default", job_id, state.moment, **options))
+def deregister(state: AState, job_id: str = "shop", *, eval_priority: int = 0) -> jobs.Registered:
+    return state.do(jobs.deregister(state.replica, "default", job_id, state.moment, eval_priority=eval_priority))
 
 
 def test_a_job_that_nobody_knows_is_deregistered_already() -> None:

@@ -4,7 +4,7 @@
 wrote without it (a registration, decided on any server) the brain settles in a write that follows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from wharf.model.allocation import Allocation, ClientStatus
 from wharf.model.changes import THIS, Cause, Condition, Put, Write, join_key
 from wharf.model.deployment import Deployment
-from wharf.model.evaluation import Evaluation
+from wharf.model.evaluation import Evaluation, EvaluationStatus
 from wharf.model.job import Job, JobStatus, JobType
 from wharf.model.machine import advance
 from wharf.model.summary import ChildrenSummary, GroupSummary, JobSummary
@@ -45,11 +45,14 @@ NEVER_FALLING = ("complete", "failed")
 
 
 class After:
-    """The snapshot as a write will leave it."""
+    """The snapshot as a write will leave it, with what follows from the write as it is found out."""
 
     def __init__(self, snapshot: Replica, write: Write) -> None:
         self.snapshot = snapshot
         self._changed: dict[str, dict[str, Any]] = {}
+        self._write = write
+        self._changes = {(change.table, change.key): change for change in write.changes}
+        self._conditions = {(condition.table, condition.key): condition for condition in write.conditions}
         for change in write.changes:
             record = change.record if isinstance(change, Put) else None
             self._changed.setdefault(change.table, {})[change.key] = record
@@ -72,52 +75,67 @@ class After:
             if table.key_of(record) not in changed:
                 yield record
 
+    def drops_any(self, table: Table[Any], index: Index[Any], value: JobKey) -> bool:
+        """Whether the write takes away a record with this value."""
+        gone = [self.snapshot.get(table, key) for key, record in self.changes(table).items() if record is None]
+        return any(record is not None and index.value_of(record) == value for record in gone)
+
+    def put(self, table: Table[Any], record: Any) -> None:
+        """This follows too. It rests on the record that stands there now."""
+        change = table.put(record)
+        place = (table.name, change.key)
+        self._changed.setdefault(table.name, {})[change.key] = record
+        self._changes[place] = change
+        version = self.snapshot.version(table, change.key)
+        self._conditions.setdefault(place, Condition(table.name, change.key, version))
+
+    def write(self) -> Write:
+        """The write with all that follows."""
+        return replace(self._write, changes=tuple(self._changes.values()), conditions=tuple(self._conditions.values()))
+
 
 def with_derived(snapshot: Replica, write: Write) -> Write:
     """The write, and with it every job status and summary that its changes move."""
     after = After(snapshot, write)
-    return _settled(snapshot, after, write, list(_jobs_touched(after)))
+    for key in _jobs_touched(after):
+        _settle(after, key)
+    return after.write()
 
 
-def settling(snapshot: Replica, jobs: list[JobKey], cause: Cause) -> Write | None:
+def settling(snapshot: Replica, jobs: Iterable[JobKey], cause: Cause) -> Write | None:
     """The write that makes statuses of these jobs true where somebody else's write left them behind."""
-    nothing = Write("jobs-settled", cause, ())
-    write = _settled(snapshot, After(snapshot, nothing), nothing, jobs)
+    after = After(snapshot, Write("jobs-settled", cause, ()))
+    for key in jobs:
+        _settle(after, key)
+    write = after.write()
     return write if write.changes else None
 
 
-def _settled(snapshot: Replica, after: After, write: Write, jobs: list[JobKey]) -> Write:
-    changes = {(change.table, change.key): change for change in write.changes}
-    conditions = {(condition.table, condition.key): condition for condition in write.conditions}
-    parents: dict[JobKey, list[tuple[JobStatus | None, JobStatus]]] = {}
+def _settle(after: After, key: JobKey) -> None:
+    stood: Job | None = after.snapshot.get(JOBS, *key)
+    job: Job | None = after.get(JOBS, *key)
+    was = stood.status if stood is not None else None
+    if job is None:
+        # Purged. A child that had not ended counts as dead from now on.
+        if stood is not None and stood.status is not JobStatus.DEAD:
+            _count_child(after, stood, was, JobStatus.DEAD)
+        return
+    summary: JobSummary | None = after.get(SUMMARIES, *key)
+    counted = _summary_after(after, job, summary)
+    if counted != summary:
+        after.put(SUMMARIES, counted)
+    status = status_of(after, job)
+    if status is not job.status:
+        after.put(JOBS, replace(job, status=advance(JOB, job.status, status, record_id=f"{key[0]}/{key[1]}")))
+    if status is not was:
+        _count_child(after, job, was, status)
 
-    def put(table: Table[Any], record: Any) -> None:
-        change = table.put(record)
-        changes[table.name, change.key] = change
-        conditions.setdefault(
-            (table.name, change.key), Condition(table.name, change.key, snapshot.version(table, change.key))
-        )
 
-    for key in jobs:
-        job: Job | None = after.get(JOBS, *key)
-        if job is None:
-            continue
-        summary: JobSummary | None = after.get(SUMMARIES, *key)
-        counted = _summary_after(after, job, summary)
-        if counted != summary:
-            put(SUMMARIES, counted)
-        stood = snapshot.get(JOBS, *key)
-        status = status_of(after, job)
-        if status is not job.status:
-            put(JOBS, replace(job, status=advance(JOB, job.status, status, record_id=f"{key[0]}/{key[1]}")))
-        was = stood.status if stood is not None else None
-        if job.parent_id and status is not was:
-            parents.setdefault((job.namespace, job.parent_id), []).append((was, status))
-    for key, moves in parents.items():
-        parent_summary: JobSummary | None = after.get(SUMMARIES, *key)
-        if parent_summary is not None:
-            put(SUMMARIES, _with_children(parent_summary, moves))
-    return replace(write, changes=tuple(changes.values()), conditions=tuple(conditions.values()))
+def _count_child(after: After, child: Job, was: JobStatus | None, now: JobStatus) -> None:
+    """Keep the parent's count of its children."""
+    parent: JobSummary | None = after.get(SUMMARIES, child.namespace, child.parent_id) if child.parent_id else None
+    if parent is not None:
+        after.put(SUMMARIES, _with_child(parent, was, now))
 
 
 def _jobs_touched(after: After) -> dict[JobKey, None]:
@@ -150,6 +168,8 @@ def status_of(after: After, job: Job) -> JobStatus:
         return JobStatus.PENDING
     if evaluations or job.stop or job.status is JobStatus.DEAD:
         return JobStatus.DEAD
+    if after.drops_any(EVALUATIONS, EVALUATIONS_OF_JOB, key):
+        return JobStatus.DEAD
     return JobStatus.PENDING
 
 
@@ -173,11 +193,18 @@ def _summary_after(after: After, job: Job, summary: JobSummary | None) -> JobSum
     for key, allocation in after.changes(ALLOCATIONS).items():
         if allocation is not None and _is_of(allocation, job):
             _count(groups, after.snapshot.get(ALLOCATIONS, key), allocation)
-    for evaluation in after.changes(EVALUATIONS).values():
-        if evaluation is not None and (evaluation.namespace, evaluation.job_id) == (job.namespace, job.id):
+    for key, evaluation in after.changes(EVALUATIONS).items():
+        is_ours = evaluation is not None and (evaluation.namespace, evaluation.job_id) == (job.namespace, job.id)
+        if is_ours and _is_processed(after.snapshot.get(EVALUATIONS, key), evaluation):
             for name, queued in (evaluation.queued_allocations or {}).items():
                 groups.setdefault(name, msgspec.structs.asdict(GroupSummary()))["queued"] = queued
     return replace(counted, summary={name: GroupSummary(**counters) for name, counters in groups.items()})
+
+
+def _is_processed(old: Evaluation | None, new: Evaluation) -> bool:
+    """What an evaluation says of the queue was true when it was processed; when it is moved later it may be no longer."""
+    was_open = old is None or old.status is EvaluationStatus.PENDING
+    return was_open and new.status in (EvaluationStatus.COMPLETE, EvaluationStatus.BLOCKED, EvaluationStatus.FAILED)
 
 
 def _is_of(allocation: Allocation, job: Job) -> bool:
@@ -199,10 +226,9 @@ def _count(groups: dict[str, dict[str, int]], old: Allocation | None, new: Alloc
     counters[COUNTERS[new.client_status]] += 1
 
 
-def _with_children(summary: JobSummary, moves: list[tuple[JobStatus | None, JobStatus]]) -> JobSummary:
+def _with_child(summary: JobSummary, was: JobStatus | None, now: JobStatus) -> JobSummary:
     counters = msgspec.structs.asdict(summary.children or ChildrenSummary())
-    for was, now in moves:
-        if was is not None:
-            counters[was.value] = max(0, counters[was.value] - 1)
-        counters[now.value] += 1
+    if was is not None:
+        counters[was.value] = max(0, counters[was.value] - 1)
+    counters[now.value] += 1
     return replace(summary, children=ChildrenSummary(**counters))
