@@ -1,4 +1,4 @@
-"""The store process killed under load, three hundred times."""
+"""The store process killed under load, three hundred times: ten logs, thirty times each."""
 
 import asyncio
 from pathlib import Path
@@ -9,9 +9,11 @@ from tests.engines.killing import run_rounds
 
 
 @pytest.mark.faults
-def test_a_store_killed_three_hundred_times_loses_nothing_acknowledged_and_keeps_nothing_half(tmp_path: Path) -> None:
-    tally = asyncio.run(run_rounds(tmp_path / "log", rounds=300, seed=2))
+@pytest.mark.parametrize("seed", range(10))
+def test_a_store_killed_thirty_times_loses_nothing_acknowledged_and_keeps_nothing_half(
+    tmp_path: Path, seed: int
+) -> None:
+    tally = asyncio.run(run_rounds(tmp_path / "log", rounds=30, seed=seed))
 
-    assert tally.acknowledged > 3_000
-    assert tally.unknown_that_happened > 0
-    assert tally.unknown_that_did_not > 0
+    assert tally.acknowledged > 300
+    assert tally.unknown_that_happened + tally.unknown_that_did_not > 0

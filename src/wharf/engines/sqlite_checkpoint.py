@@ -23,10 +23,11 @@ _log = logging.getLogger(__name__)
 
 
 class Checkpointer:
-    def __init__(self, file: LogFile) -> None:
+    def __init__(self, file: LogFile, *, begin_pages: int = BEGIN_PAGES) -> None:
         self.nearly_moved = False  # Set here, cleared by whoever moves the rest.
         self.trouble = ""
         self._file = file
+        self._begin_pages = begin_pages
         self._wanted = threading.Event()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="log-checkpoints", daemon=True)
@@ -72,5 +73,5 @@ class Checkpointer:
             self.trouble = self._file.sentence(error)
             return
         self.trouble = ""
-        if pages >= BEGIN_PAGES and pages - moved <= REST_PAGES:
+        if pages >= self._begin_pages and pages - moved <= REST_PAGES:
             self.nearly_moved = True

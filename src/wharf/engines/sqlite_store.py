@@ -83,6 +83,7 @@ class Store:
         clock: Callable[[], float],
         bounds: Bounds = Bounds(),  # noqa: B008 - a frozen value
         tail_changes: int = TAIL_CHANGES,
+        checkpoint_pages: int = BEGIN_PAGES,
         vfs: str = "",
     ) -> None:
         """`clock`: monotonic seconds. Nothing is touched before `open`."""
@@ -100,8 +101,8 @@ class Store:
         self._holds = 0
         self._compacted_to = 0
         self._wal_pages = 0
-        self._checkpoint_at = BEGIN_PAGES
-        self._checkpointer = Checkpointer(self.file)
+        self._checkpoint_pages = self._checkpoint_at = checkpoint_pages
+        self._checkpointer = Checkpointer(self.file, begin_pages=self._checkpoint_pages)
         self._lock: FolderLock | None = None
         self._writer: apsw.Connection | None = None
         self._ledger = Ledger(epoch=0, tail_from=0, last_changes={})
@@ -382,7 +383,7 @@ class Store:
         self._writer = writer = self.file.open_writer()
         self._settle(writer)
         self._reload()
-        self._checkpointer = Checkpointer(self.file)
+        self._checkpointer = Checkpointer(self.file, begin_pages=self._checkpoint_pages)
         self._checkpointer.start()
         writer.set_wal_hook(self._on_commit)
         self.trouble = ""
@@ -431,10 +432,10 @@ class Store:
 
     def _on_commit(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         if pages < self._wal_pages:
-            self._checkpoint_at = BEGIN_PAGES
+            self._checkpoint_at = self._checkpoint_pages
         self._wal_pages = pages
         if pages >= self._checkpoint_at:
-            self._checkpoint_at = pages + REST_PAGES
+            self._checkpoint_at = pages + min(REST_PAGES, self._checkpoint_pages)
             self._checkpointer.want()
         return apsw.SQLITE_OK
 

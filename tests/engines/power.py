@@ -1,0 +1,143 @@
+"""Lives of a log on a disk that loses power: write, be cut off, open again, and see what is there."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from tests.engines.lying_disk import PowerCutDisk, place
+from wharf.engines.port import Batch, Change, Committed, LogWrite, Outcome
+from wharf.engines.sqlite_store import Store
+from wharf.model.changes import Cause, CauseKind
+
+KEYS = 40
+CUT_WITHIN = 250  # Operations of the disk in one life.
+
+
+@dataclass
+class Tally:
+    acknowledged: int = 0
+    unknown_that_happened: int = 0
+    unknown_that_did_not: int = 0
+    cut_while_opening: int = 0
+
+
+@dataclass
+class Expected:
+    """What the log must hold, as far as anybody was told."""
+
+    batches: list[Batch] = field(default_factory=list)
+    unknown: list[LogWrite] = field(default_factory=list)
+
+    def state(self) -> dict[tuple[str, str], tuple[int, bytes]]:
+        state: dict[tuple[str, str], tuple[int, bytes]] = {}
+        for batch in self.batches:
+            for change in batch.changes:
+                if change.data is None:
+                    state.pop((change.table, change.key), None)
+                else:
+                    state[change.table, change.key] = (batch.index, change.data)
+        return state
+
+
+class BlindDisk(PowerCutDisk):
+    """Takes a sync for nothing."""
+
+    def was_synced(self, path: str) -> None:
+        pass
+
+
+def run_lives(folder: Path, *, seed: int, lives: int, syncs_count: bool = True) -> Tally:
+    random = Random(seed)
+    disk = (PowerCutDisk if syncs_count else BlindDisk)(f"power-{seed}-{syncs_count}", random)
+    expected, tally = Expected(), Tally()
+    files: dict[str, bytes] = {}
+    numbers = iter(range(1_000_000))
+    try:
+        for _ in range(lives):
+            place(files, folder)
+            disk.begin(files, cut_at=random.randrange(1, CUT_WITHIN))
+            live(folder, disk, random, numbers, expected, tally)
+            disk.cut()
+            survivors = disk.survivors or {}
+            # The index of the write-ahead log is in memory, not on the disk.
+            files = {path: data for path, data in survivors.items() if not path.endswith("-shm")}
+        place(files, folder)
+        disk.begin(files, cut_at=-1)
+        store = open_store(folder, disk)
+        settle(store, expected, tally)
+        store.close()
+    finally:
+        disk.unregister()
+    return tally
+
+
+def live(
+    folder: Path, disk: PowerCutDisk, random: Random, numbers: Iterator[int], expected: Expected, tally: Tally
+) -> None:
+    """One life: until the power goes, or until enough was written."""
+    store = open_store(folder, disk)
+    if disk.is_off():
+        tally.cut_while_opening += 1
+        store.close()
+        return
+    settle(store, expected, tally)
+    while not disk.is_off():
+        writes = [a_write(random, next(numbers)) for _ in range(random.choice((1, 1, 2, 8)))]
+        group = store.commit_group(writes)
+        if disk.is_off():
+            # Nobody heard the outcome.
+            expected.unknown += writes
+            break
+        was_told(expected, tally, writes, group.outcomes)
+        while store.needs_tidying() and not disk.is_off():
+            store.tidy()
+    store.close()
+
+
+def open_store(folder: Path, disk: PowerCutDisk) -> Store:
+    # Checkpoints and trims all the time: they must not lose anything either.
+    store = Store(folder, clock=lambda: 0.0, tail_changes=10_000, checkpoint_pages=8, vfs=disk.vfs_name)
+    store.open()
+    return store
+
+
+def was_told(expected: Expected, tally: Tally, writes: Sequence[LogWrite], outcomes: Sequence[Outcome]) -> None:
+    for write, outcome in zip(writes, outcomes, strict=True):
+        assert isinstance(outcome, Committed), outcome
+        expected.batches.append(Batch(outcome.index, write.id, write.kind, write.cause, write.changes))
+        tally.acknowledged += 1
+
+
+def settle(store: Store, expected: Expected, tally: Tally) -> None:
+    """What was unknown is looked for; then everything must be there, once, whole, and nothing else."""
+    unknown, expected.unknown = expected.unknown, []
+    for write in unknown:
+        index = store.reader.find(write.id, since=0)
+        if index is None:
+            tally.unknown_that_did_not += 1
+        else:
+            tally.unknown_that_happened += 1
+            expected.batches.append(Batch(index, write.id, write.kind, write.cause, write.changes))
+    standing, dead = store.begin_load()
+    rows, _ = store.reader.read_rows(0, upto=standing.index, dead=dead)
+    store.end_load()
+    found = {(table, key): (version, data) for table, key, version, data in rows}
+    assert len(found) == len(rows)
+    assert expected.state() == found
+    batches: list[Batch] = []
+    while len(batches) < len(expected.batches):
+        more = store.reader.read_batches(len(batches), upto=standing.index)
+        assert more, "the log ends too early"
+        batches += more
+    assert expected.batches == batches
+    assert standing.index == len(batches)
+
+
+def a_write(random: Random, number: int) -> LogWrite:
+    keys = random.sample(range(KEYS), random.choice((1, 2, 5)))
+    changes = [
+        Change("t", f"k{key}", None if random.random() < 0.2 else b"%d-" % number * random.choice((10, 500, 2_000)))
+        for key in keys
+    ]
+    return LogWrite(f"w{number}", "test", Cause(CauseKind.REQUEST, str(number)), (), changes)

@@ -1,0 +1,20 @@
+"""Power cuts on many seeds."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.engines.power import run_lives
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("block", range(10))
+def test_no_power_cut_loses_what_was_acknowledged_or_keeps_half_of_anything(tmp_path: Path, block: int) -> None:
+    tallies = [
+        run_lives(tmp_path / f"log{seed}", seed=seed, lives=10)
+        for seed in range(100_000 + block * 60, 100_060 + block * 60)
+    ]
+
+    assert sum(tally.acknowledged for tally in tallies) > 1_000
+    assert sum(tally.unknown_that_happened for tally in tallies) > 0
+    assert sum(tally.unknown_that_did_not for tally in tallies) > 0
