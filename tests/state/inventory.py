@@ -120,8 +120,11 @@ def a_write(*changes: Put | Drop, conditions: Sequence[Any] = ()) -> Write:
 
 
 def a_batch(index: int, *changes: Put | Drop) -> Batch:
-    logged = a_replica().encoded(a_write(*changes), write_id=f"write-{index}")
+    logged = _ENCODES.encoded(a_write(*changes), write_id=f"write-{index}")
     return Batch(index, logged.id, logged.kind, logged.cause, logged.changes)
+
+
+_ENCODES = Replica(TABLES)  # Never given a batch: it lends its tables.
 
 
 def a_row(table: Table[Any], version: int, record: msgspec.Struct) -> Row:

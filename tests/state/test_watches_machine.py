@@ -27,7 +27,7 @@ from tests.state.inventory import (
     take_in,
     yards,
 )
-from wharf.model.log import Batch, Row, Standing
+from wharf.model.log import Batch, Change, Row, Standing
 from wharf.state import Index, Subscription, Table, Watched
 from wharf.state.watches import beginning, one, those, whole
 
@@ -175,7 +175,7 @@ class WatchesMachine(RuleBasedStateMachine):
         for batch in self.missed:
             before = self.model
             changes = [
-                self.replica.tables[change.table].put(self.replica_record(change.table, change.data, batch.index))
+                self.replica.tables[change.table].put(self._record(change, batch.index))
                 if change.data is not None
                 else self.replica.tables[change.table].drop(*_parts(change.table, change.key))
                 for change in batch.changes
@@ -192,8 +192,9 @@ class WatchesMachine(RuleBasedStateMachine):
 
         assert self.model == self.log_model
 
-    def replica_record(self, table: str, data: bytes, index: int) -> Any:
-        return a_replica().rows(self.replica.tables[table]).decoder.record("", data, index)
+    def _record(self, change: Change, index: int) -> Any:
+        assert change.data is not None
+        return self.replica.rows(self.replica.tables[change.table]).decoder.record(change.key, change.data, index)
 
     def _is_touched(self, watched: Watched, before: Model, batch: Batch) -> bool:
         for change in batch.changes:

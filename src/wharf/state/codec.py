@@ -47,82 +47,91 @@ class Decoder(Generic[R]):
     still be set in place.
     """
 
-    __slots__ = ("_decode", "_finish", "_nested_stamps", "table")
+    __slots__ = ("_decode", "_finish", "_is_first_format", "table")
 
     def __init__(self, table: Table[R]) -> None:
         self.table = table
         self._decode: Callable[[bytes], R] = msgspec.msgpack.Decoder(table.record).decode
         self._finish = _compiled_finish(table)
-        self._nested_stamps = tuple(
-            (field, name) for field, dot, name in (path.partition(".") for path in table.stamped) if dot
-        )
+        self._is_first_format = table.version == 1
 
     def record(self, key: str, data: bytes, index: int) -> R:
         """The record written at `index`, complete: markers replaced, recurring values shared."""
         try:
-            record = self._decode(data) if data[0] >= FIRST_MAP_BYTE else self._upgraded(data)
-            self._finish(record, index)
+            if self._is_first_format and data[0] >= FIRST_MAP_BYTE:
+                record = self._decode(data)
+            else:
+                record = self._in_its_format(data)
+            self._finish(record, key, index)
         except _WRONG_BYTES as error:
             raise Damaged(
                 f"the record {self.table.name}/{key!r} of index {index} is damaged ({error or type(error).__name__}). "
                 "Restore a snapshot, or delete the data of this server if others hold the same."
             ) from error
-        for field, name in self._nested_stamps:
-            value = getattr(record, field)
-            if value is not None:
-                _stamp_nested(value, name, index)
         return record
 
-    def _upgraded(self, data: bytes) -> R:
-        version = data[0]
+    def _in_its_format(self, data: bytes) -> R:
+        version, body = (1, data) if data[0] >= FIRST_MAP_BYTE else (data[0], data[1:])
+        if version == self.table.version:
+            return self._decode(body)
         if version > self.table.version:
             raise NewerFormat(
                 f"a record of {self.table.name} has format {version}; this program reads up to {self.table.version}. "
                 "Start a newer wharf on this data."
             )
-        plain = _plain_decoder.decode(memoryview(data)[1:])
+        plain = _plain_decoder.decode(body)
         for step in range(version, self.table.version):
             plain = self.table.upgrades[step](plain)
         return self._decode(_encoder.encode(plain))
 
 
-def _compiled_finish(table: Table[Any]) -> Callable[[Any, int], None]:
+def _compiled_finish(table: Table[Any]) -> Callable[[Any, str, int], None]:
     """A function that sets a fresh record's version, its THIS fields, its interned and its shared ones.
 
     Written out for each table: a loop over names costs half again as much, and this runs for every change of the log.
     """
-    names: dict[str, Any] = {"put": force_setattr, "intern": sys.intern, "THIS": THIS}
-    lines = ["def finish(record, index):", "    put(record, 'modify_index', index)"]
-    own = [path for path in table.stamped if "." not in path]
-    lines += [f"    if record.{name} == THIS: put(record, {name!r}, index)" for name in own]
+    names: dict[str, Any] = {"put": force_setattr, "intern": sys.intern, "stamp": _stamp_nested, "THIS": THIS}
+    lines = ["def finish(record, key, index):", "    put(record, 'modify_index', index)"]
+    if len(table.key_attributes) == 1:
+        (name,) = table.key_attributes
+        lines.append(f"    if record.{name} != key: raise ValueError('it belongs under another key')")
+        lines.append(f"    put(record, {name!r}, key)")  # One text in memory instead of two.
+    for field, dot, name in (path.partition(".") for path in table.stamped):
+        if dot:
+            lines.append(f"    if record.{field} is not None: stamp(record.{field}, {name!r}, index)")
+        else:
+            lines.append(f"    if record.{field} == THIS: put(record, {field!r}, index)")
     lines += [f"    put(record, {name!r}, intern(record.{name}))" for name in table.interned]
-    names |= {f"shared_{name}": _SharedValues(kind).of for name, kind in table.shared.items()}
+    names |= {f"shared_{name}": _sharing(kind) for name, kind in table.shared.items()}
     lines += [
         f"    if record.{name} is not None: put(record, {name!r}, shared_{name}(record.{name}))"
         for name in table.shared
     ]
     exec("\n".join(lines), names)  # Only names of declared attributes reach this text; tables check them.
-    finish: Callable[[Any, int], None] = names["finish"]
+    finish: Callable[[Any, str, int], None] = names["finish"]
     return finish
 
 
-class _SharedValues:
-    """Values that recur in many records, each decoded once. Forgets everything when it holds too many."""
+def _sharing(kind: Any) -> Callable[[msgspec.Raw], Any]:
+    """A function that decodes a value once for all records that hold it. It forgets all when it holds too many."""
+    decode = msgspec.msgpack.Decoder(kind | None).decode
+    values: dict[bytes, Any] = {}
+    # Most records follow one with the same value, and to compare costs a tenth of a look into the dict.
+    data_last, value_last = b"", None
 
-    __slots__ = ("_decode", "_values")
-
-    def __init__(self, kind: Any) -> None:
-        self._decode = msgspec.msgpack.Decoder(kind | None).decode
-        self._values: dict[bytes, Any] = {}
-
-    def of(self, raw: msgspec.Raw) -> Any:
+    def value_of(raw: msgspec.Raw) -> Any:
+        nonlocal data_last, value_last
         data = bytes(raw)
-        value = self._values.get(data, self)  # Itself for "not there": null is a value too.
-        if value is self:
-            if len(self._values) >= SHARED_VALUES_MAX:
-                self._values.clear()
-            value = self._values[data] = self._decode(data)
-        return value
+        if data == data_last:
+            return value_last
+        if data not in values:
+            if len(values) >= SHARED_VALUES_MAX:
+                values.clear()
+            values[data] = decode(data)
+        data_last, value_last = data, values[data]
+        return value_last
+
+    return value_of
 
 
 def _stamp_nested(value: Any, name: str, index: int) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from wharf.model.changes import Condition, Drop, Put, Write
 from wharf.model.log import FIRST_INDEX, Batch, Change, LogWrite, Row, Standing
-from wharf.state.codec import NewerFormat, encode
+from wharf.state.codec import Decoder, NewerFormat, encode
 from wharf.state.rows import Rows
 from wharf.state.table import Index, Order, Table
 from wharf.state.watches import Subscribers, Watches, fire
@@ -34,10 +34,12 @@ class Replica:
         self.epoch = 0
         self.watches = Watches()
         self.tables: dict[str, Table[Any]] = {table.name: table for table in tables}
+        # They outlive a load: what records share goes on being shared.
+        self._decoders: dict[str, Decoder[Any]] = {name: Decoder(table) for name, table in self.tables.items()}
         self._rows: dict[str, Rows[Any]] = self._empty()
 
     def _empty(self) -> dict[str, Rows[Any]]:
-        return {name: Rows(table, last_change=FIRST_INDEX) for name, table in self.tables.items()}
+        return {name: Rows(table, self._decoders[name], last_change=FIRST_INDEX) for name, table in self.tables.items()}
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -195,8 +197,6 @@ class Loading:
         self._replica = replica
         self._begun_at = replica.index
         self._rows = replica._empty()
-        for name, rows in replica._rows.items():
-            self._rows[name].decoder = rows.decoder  # It keeps what records share.
         self._added: dict[str, list[str]] = {name: [] for name in self._rows}
 
     def take(self, rows: Iterable[Row]) -> None:

@@ -19,9 +19,9 @@ class Rows(Generic[R]):
 
     __slots__ = ("_created", "_found", "_indexes", "_keys", "decoder", "last_change", "records", "table")
 
-    def __init__(self, table: Table[R], *, last_change: int) -> None:
+    def __init__(self, table: Table[R], decoder: Decoder[R], *, last_change: int) -> None:
         self.table = table
-        self.decoder = Decoder(table)
+        self.decoder = decoder
         self.records: dict[str, R] = {}
         self.last_change = last_change
         self._keys: KeyOrder = SortedKeys() if table.order is Order.KEY else ShelvedKeys()
@@ -82,7 +82,7 @@ class Rows(Generic[R]):
 
     def add_many(self, records: dict[str, R]) -> None:
         """Take in records whose keys are all new: index by index, which is faster than record by record."""
-        assert records.keys().isdisjoint(self.records), f"{self.table.name}: a load gave a key twice"
+        assert records.keys().isdisjoint(self.records.keys()), f"{self.table.name}: a load gave a key twice"
         self.records.update(records)
         self._keys.add_many(records)
         if self._created is not None:
