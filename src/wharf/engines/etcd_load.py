@@ -1,6 +1,8 @@
 """A full read out of etcd: pages of records at one pinned revision, then the marks that tell the last changes."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
+from typing import Final
 
 from wharf.engines import etcd_messages as messages
 from wharf.engines.etcd_client import EtcdRefusal, Reason
@@ -9,6 +11,9 @@ from wharf.engines.etcd_history import lease_endings
 from wharf.engines.etcd_layout import Epoch, raise_to
 from wharf.engines.etcd_messages import Message
 from wharf.engines.port import Behind, Row, Standing, Unavailable
+
+_SLICE_ROWS: Final = 1_000
+"""Pages are large, because etcd counts a whole range for each; slices are small, because nobody may hold the loop."""
 
 
 class EtcdLoad:
@@ -28,16 +33,18 @@ class EtcdLoad:
         start, more = rows.rows, True
         while more:
             reply = await self._page(start, rows.rows_end, revision)
-            if reply.kvs:
+            pairs, more = reply.kvs, reply.more
+            for first in range(0, len(pairs), _SLICE_ROWS):
                 some = []
-                for pair in reply.kvs:
+                for pair in pairs[first : first + _SLICE_ROWS]:
                     table, key = rows.place(pair.key)
                     some.append(Row(table, key, epoch.index_of(pair.mod_revision), pair.value))
                     if pair.mod_revision > marks.get(table, 0):
                         marks[table] = pair.mod_revision
-                start = reply.kvs[-1].key + b"\0"
                 yield some
-            more = reply.more
+                await asyncio.sleep(0)
+            if pairs:
+                start = pairs[-1].key + b"\0"
         raise_to(marks, await self._marks(epoch, revision))
         raise_to(marks, await lease_endings(self._door, epoch, up_to=revision))
         last_changes = {table: epoch.index_of(max(mark, epoch.since)) for table, mark in marks.items()}

@@ -27,7 +27,7 @@ class EtcdSettings(msgspec.Struct, frozen=True):
     quota_bytes: int = 2 * 1024**3
     dial_timeout_s: float = 2.0
     request_timeout_s: float = 5.0
-    page_rows: int = 5_000
+    page_rows: int = 10_000
 
     def __post_init__(self) -> None:
         if not self.endpoints:

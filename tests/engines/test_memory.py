@@ -1,0 +1,292 @@
+"""What the memory engine can be told to suffer."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from simulation.loop import SimulatedLoop
+from tests.engines.contract import a_write, commit, follow_to, load, put, records, unchanged
+from wharf.engines.faults import (
+    CancelWatch,
+    CompactAll,
+    Crash,
+    Cut,
+    Delay,
+    Fault,
+    Faults,
+    LoseReply,
+    LoseRequest,
+    Operation,
+    Refuse,
+)
+from wharf.engines.memory import MemoryEngine
+from wharf.engines.memory_log import MemoryLog
+from wharf.engines.port import LEASE_ENDED, Behind, Committed, Refused, Unavailable, Unknown
+from wharf.world import SimulatedWorld
+
+TIMEOUT_S = 2.0
+
+
+class Stage:
+    """A log, a door whose faults the test decides, and a door without faults."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self.loop = loop
+        self.world = SimulatedWorld(7, loop.time)
+        self.log = MemoryLog(self.world)
+        self.faults = Faults()
+        self.door = MemoryEngine(self.world, self.log, faults=self.faults, timeout_s=TIMEOUT_S)
+        self.calm = MemoryEngine(self.world, self.log)
+
+    def strike(self, operation: Operation, *faults: Fault) -> None:
+        """These faults, one after another, strike this operation; then none."""
+        waiting = list(faults)
+        self.faults.decide = lambda struck: waiting.pop(0) if struck is operation and waiting else None
+
+
+def play(scene: Callable[[Stage], Awaitable[None]], *, seed: int = 1) -> str:
+    """Play a scene in virtual time and tell the fingerprint of the run."""
+    loop = SimulatedLoop(seed)
+
+    async def whole() -> None:
+        stage = Stage(loop)
+        await stage.door.open()
+        await stage.calm.open()
+        await scene(stage)
+        await stage.door.close()
+        await stage.calm.close()
+
+    try:
+        loop.run_until_complete(whole())
+        return loop.fingerprint
+    finally:
+        loop.close()
+
+
+def test_a_lost_reply_is_unknown_and_the_write_happened() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.strike(Operation.COMMIT, LoseReply())
+        write = a_write(put("a"))
+
+        assert isinstance(await stage.door.commit(write), Unknown)
+        assert stage.loop.time() == TIMEOUT_S
+        assert await stage.door.find(write.id, since=0) == 1
+        assert stage.faults.counts == {"lose-reply": 1}
+
+    play(scene)
+
+
+def test_a_lost_request_is_unknown_and_the_write_never_happened() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.strike(Operation.COMMIT, LoseRequest())
+        write = a_write(put("a"))
+
+        assert isinstance(await stage.door.commit(write), Unknown)
+        assert await stage.door.find(write.id, since=0) is None
+        assert await records(stage.calm) == {}
+        assert stage.faults.counts == {"lose-request": 1}
+
+    play(scene)
+
+
+def test_a_refused_write_changes_nothing() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.strike(Operation.COMMIT, Refuse("no room"))
+
+        assert await stage.door.commit(a_write(put("a"))) == Refused("no room")
+        assert await records(stage.calm) == {}
+
+    play(scene)
+
+
+def test_a_full_log_refuses_writes_and_goes_on_serving_reads() -> None:
+    async def scene(stage: Stage) -> None:
+        await commit(stage.door, put("a"))
+        stage.log.full = "the quota is used up"
+
+        assert await stage.door.commit(a_write(put("b"))) == Refused("the quota is used up")
+        assert await records(stage.door) == {("jobs", "a"): b"data"}
+        assert not (await stage.door.health()).writable
+
+    play(scene)
+
+
+def test_a_slow_request_is_decided_when_it_arrives() -> None:
+    async def scene(stage: Stage) -> None:
+        index = await commit(stage.calm, put("a"))
+        stage.strike(Operation.COMMIT, Delay(request_s=3.0, reply_s=4.0))
+        slow = asyncio.ensure_future(stage.door.commit(a_write(put("a"), conditions=[unchanged("a", index)])))
+        await asyncio.sleep(1.0)
+        await commit(stage.calm, put("a", b"quicker"))
+
+        assert not isinstance(await slow, Committed)
+        assert stage.loop.time() == 7.0
+        assert await records(stage.calm) == {("jobs", "a"): b"quicker"}
+
+    play(scene)
+
+
+def test_a_late_feed_comes_late_and_whole() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.strike(Operation.FEED, Delay(request_s=5.0))
+        indexes = [await commit(stage.calm, put(f"k{number}")) for number in range(3)]
+        batches = await follow_to(stage.door, after=0, index=indexes[-1])
+
+        assert indexes == [batch.index for batch in batches]
+        assert stage.loop.time() == 5.0
+
+    play(scene)
+
+
+def test_a_cut_line_is_unavailable_and_contact_stands_still() -> None:
+    async def scene(stage: Stage) -> None:
+        index = await commit(stage.door, put("a"))
+        feed = stage.door.follow(index)
+        stage.faults.cut()
+        contact_s = stage.door.last_contact_s()
+        await asyncio.sleep(10.0)
+
+        for ask in (stage.door.barrier, stage.door.health, lambda: load(stage.door)):
+            with pytest.raises(Unavailable):
+                await ask()
+        with pytest.raises(Unavailable):
+            await stage.door.commit(a_write(put("b")))
+        with pytest.raises(Unavailable):
+            await anext(feed)
+        assert stage.door.last_contact_s() == contact_s
+        stage.faults.mend()
+        assert await stage.door.barrier() == index
+        assert stage.door.last_contact_s() == stage.loop.time()
+
+    play(scene)
+
+
+def test_a_line_cut_while_the_request_is_on_its_way_leaves_the_writer_in_doubt() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.strike(Operation.COMMIT, Delay(request_s=1.0), Delay(reply_s=1.0))
+        lost, answered = a_write(put("lost")), a_write(put("answered"))
+        for write in (lost, answered):
+            waiting = asyncio.ensure_future(stage.door.commit(write))
+            await asyncio.sleep(0.5)
+            stage.faults.cut()
+            assert isinstance(await waiting, Unknown)
+            stage.faults.mend()
+
+        assert await stage.door.find(lost.id, since=0) is None
+        assert await stage.door.find(answered.id, since=0) is not None
+
+    play(scene)
+
+
+def test_a_cut_that_is_a_fault_mends_by_itself() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.strike(Operation.BARRIER, Cut(for_s=30.0))
+        with pytest.raises(Unavailable):
+            await stage.door.barrier()
+        await asyncio.sleep(30.0)
+
+        assert await stage.door.barrier() == 0
+
+    play(scene)
+
+
+@pytest.mark.parametrize(("after", "expected"), [(False, {}), (True, {("jobs", "a"): b"data"})])
+def test_a_crash_strikes_before_or_after_the_write(after: bool, expected: dict[tuple[str, str], bytes]) -> None:
+    async def scene(stage: Stage) -> None:
+        stage.strike(Operation.COMMIT, Crash(after=after))
+        if after:
+            assert isinstance(await stage.door.commit(a_write(put("a"))), Unknown)
+        else:
+            with pytest.raises(Unavailable):
+                await stage.door.commit(a_write(put("a")))
+
+        assert expected == await records(stage.calm)
+        with pytest.raises(Unavailable):
+            await stage.door.barrier()
+        await stage.door.open()
+        assert expected == await records(stage.door)
+
+    play(scene)
+
+
+def test_a_crash_ends_feeds_and_lets_leases_run_out() -> None:
+    async def scene(stage: Stage) -> None:
+        lease = await stage.door.grant(9.0)
+        index = await commit(stage.door, put("m", table="members"), lease=lease.id)
+        feed = asyncio.ensure_future(anext(stage.door.follow(index)))
+        await asyncio.sleep(100.0)
+        stage.door.crash()
+
+        with pytest.raises(Unavailable):
+            await feed
+        batch = await anext(stage.calm.follow(index))
+        assert batch.kind == LEASE_ENDED
+        assert 106.0 <= stage.loop.time() <= 109.0
+        assert lease.valid_until_s() <= stage.loop.time()
+
+    play(scene)
+
+
+def test_a_cancelled_watch_ends_the_feed_and_another_goes_on() -> None:
+    async def scene(stage: Stage) -> None:
+        indexes = [await commit(stage.calm, put(f"k{number}")) for number in range(3)]
+        stage.strike(Operation.FEED, CancelWatch())
+        with pytest.raises(Unavailable):
+            await anext(stage.door.follow(0))
+
+        assert indexes == [batch.index for batch in await follow_to(stage.door, after=0, index=indexes[-1])]
+
+    play(scene)
+
+
+def test_a_compaction_under_a_follower_leaves_it_behind() -> None:
+    async def scene(stage: Stage) -> None:
+        feed = stage.door.follow(0)
+        await commit(stage.calm, put("a"))
+        await commit(stage.calm, put("b"))
+        stage.strike(Operation.BARRIER, CompactAll())
+        await stage.door.barrier()
+
+        with pytest.raises(Behind):
+            await anext(feed)
+
+    play(scene)
+
+
+def test_an_older_copy_put_back_begins_an_epoch_above_every_index_told() -> None:
+    async def scene(stage: Stage) -> None:
+        await commit(stage.door, put("a", b"old"))
+        copy = stage.log.copy()
+        lost = await commit(stage.door, put("a", b"lost"))
+        feed = stage.door.follow(lost)
+        stage.log.put_back(copy)
+
+        with pytest.raises(Behind):
+            await anext(feed)
+        rows, standing = await load(stage.door)
+        assert {place: data for place, (_, data) in rows.items()} == {("jobs", "a"): b"old"}
+        assert all(version > lost for version, _ in rows.values())
+        assert (standing.epoch, standing.index > lost) == (1, True)
+
+    play(scene)
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    async def scene(stage: Stage) -> None:
+        random = stage.world.random
+        faults: list[Fault] = [LoseReply(), LoseRequest(), Delay(0.5, 0.5), Cut(1.0), Refuse()]
+        stage.faults.decide = lambda _: random.choice(faults) if random.random() < 0.3 else None
+
+        async def write(number: int) -> None:
+            try:
+                await stage.door.commit(a_write(put(f"k{number % 7}")))
+            except Unavailable:
+                stage.loop.note(f"write {number} was not sent")
+
+        await asyncio.gather(*(write(number) for number in range(100)))
+        stage.loop.note(f"{stage.faults.counts} {stage.log.index}")
+
+    first, second, other = play(scene, seed=1), play(scene, seed=1), play(scene, seed=2)
+    assert first == second
+    assert first != other
