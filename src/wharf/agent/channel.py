@@ -34,6 +34,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The descriptor of the socket that HTTP listens on; for the api only."""
     address: str = ""
     """The URL of the HTTP port, as it is really bound."""
+    door_secret: str = ""
+    """What other members say to be let in: made at each start, the same for all processes of this server."""
 
 
 class Go(msgspec.Struct, frozen=True, tag=True):

@@ -1,6 +1,8 @@
-"""Which snapshots there are in a folder, when the next is due, and which are to go. The file's form is the engines'."""
+"""Which snapshots there are in a folder, when the next is due, and which are to go.
 
-import os
+What a snapshot file looks like is known to `wharf.engines.snapshot`, what goes into it to `wharf.agent.saving`.
+"""
+
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -49,18 +51,3 @@ def wait_s(interval_s: float, *, now_ns: int, newest_ns: int | None) -> float:
 
 def to_remove(files: Sequence[Path], *, keep: int) -> Sequence[Path]:
     return files[:-keep] if keep else files
-
-
-def settle(partial: Path, final: Path) -> None:
-    """Make a file that was written whole appear under its name, and survive a crash from then on."""
-    descriptor = os.open(partial, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    partial.replace(final)
-    folder = os.open(final.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

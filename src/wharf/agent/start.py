@@ -82,6 +82,7 @@ class Agent(Duties):
         self._tell_ready = on_ready
         self._is_fresh = is_fresh
         self._world = RealWorld()
+        self._door_secret = self._world.new_secret()
         self._began_s = self._world.monotonic_s()
         self._folder = DataFolder(Path(self.settings.data_dir))
         self._logs = Logs("agent")
@@ -151,6 +152,7 @@ class Agent(Duties):
             log=order_from(self.settings),
             listening=listening,
             address=self._address,
+            door_secret=self._door_secret if role in ("api", "brain") else "",
         )
         return Spawned(order, tuple(descriptors))
 

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 from wharf.agent.audit import audit_from
+from wharf.agent.client_tls import client_tls
 from wharf.agent.http_port import HttpPort
 from wharf.agent.life import CannotStart, Life
 from wharf.agent.roles.serving import brain_socket, make_server, open_log
@@ -42,7 +43,10 @@ async def run(life: Life) -> None:
     settings = life.order.settings
     server = make_server(life)
     link = BrainLink(life.world, brain_socket(life))
-    peers = HttpPeers(HttpExchange)
+    tls = client_tls(settings.tls)
+    scheme = "https" if tls is not None else "http"
+    peers = HttpPeers(lambda address: HttpExchange(f"{scheme}://{address}", tls=tls))
+    server.brain = link
     server.leader = Leader(server.replica, server.identity.member_id, link, peers)
     try:
         audit = audit_from(settings, Path(life.order.data_folder), secrets=life.order.log.secrets)

@@ -1,11 +1,13 @@
 """The brain process: elects, schedules, watches nodes, and answers what only the leader may decide."""
 
 import asyncio
+import contextlib
+from typing import Final
 
-from wharf.agent.life import CannotStart, Life
-from wharf.agent.roles.engine import where
+from wharf.agent.life import Life
+from wharf.agent.roles.candidacy import election_of
+from wharf.agent.roles.engine import describe
 from wharf.agent.roles.serving import brain_socket, make_server, open_log
-from wharf.agent.roles.sole_election import SoleElection
 from wharf.controllers.heartbeats import HeartbeatSettings
 from wharf.engines.port import Unavailable
 from wharf.model.refusal import Refusal
@@ -14,20 +16,20 @@ from wharf.server.brain import Brain
 from wharf.server.brain_socket import BrainSocket
 from wharf.server.server import Server
 
-FOUND_AGAIN_S = 1.0
+FOUND_AGAIN_S: Final = 1.0
+LEAVE_WITHIN_S: Final = 1.0
 
 
 async def run(life: Life) -> None:
     server = make_server(life)
-    if not server.engine.single_server:
-        raise CannotStart('state.engine = "etcd" needs an election, which is not built in yet: use "sqlite"')
+    election = election_of(server)
     settings = life.order.settings.server
     brain = Brain(
         life.world,
         server.engine,
         server.follower,
         server.writer,
-        SoleElection(server),
+        election,
         heartbeats=HeartbeatSettings(
             min_ttl_s=settings.min_heartbeat_ttl.s,
             grace_s=settings.heartbeat_grace.s,
@@ -42,7 +44,10 @@ async def run(life: Life) -> None:
     working = life.world.start(_work(life, server, brain, door), name="work")
     await life.first_of([stopping, following, working])
     await door.close()
-    await asyncio.gather(following, working, return_exceptions=True)
+    # Whoever leads next need not wait until our lease runs out.
+    with contextlib.suppress(Unavailable, TimeoutError):
+        async with asyncio.timeout(LEAVE_WITHIN_S):
+            await election.leave()
     await server.engine.close()
 
 
@@ -50,7 +55,7 @@ async def _work(life: Life, server: Server, brain: Brain, door: BrainSocket) -> 
     await server.follower.loaded.wait()
     await _found(server)
     await door.open()
-    life.ready(state=where(life.order))
+    life.ready(state=describe(life.order.settings))
     await brain.run()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from wharf.agent.client_tls import client_tls
 from wharf.agent.identity import name_of
 from wharf.agent.life import Life
 from wharf.client import Client
@@ -12,7 +13,8 @@ from wharf.node.fake import FakeMachine, FakeNode
 async def run(life: Life) -> None:
     settings = life.order.settings
     address = settings.client.servers[0] if settings.client.servers else life.order.address
-    exchange = HttpExchange(address)
+    tls = client_tls(settings.tls)
+    exchange = HttpExchange(address if "://" in address else f"{'https' if tls else 'http'}://{address}", tls=tls)
     client = Client(exchange)
     # The real node is not built yet; a configuration that asks for none by number gets one that is fake.
     count = settings.client.fake_nodes or 1

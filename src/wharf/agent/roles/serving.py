@@ -7,8 +7,9 @@ from typing import Final
 
 from wharf.agent.identity import name_of, server_id
 from wharf.agent.life import Life
-from wharf.agent.roles.engine import engine_for, where
+from wharf.agent.roles.engine import describe, engine_for
 from wharf.engines.port import Engine, Unavailable
+from wharf.model.job_settings import JobSettings
 from wharf.server.server import Identity, Server
 
 OPEN_AGAIN_S: Final = 2.0
@@ -30,8 +31,19 @@ def make_server(life: Life) -> Server:
         region=settings.region,
         datacenter=settings.datacenter,
         address=address,
+        door_secret=life.order.door_secret,
     )
-    server = Server(life.world, engine_for(life.order, life.world), identity)
+    server = Server(
+        life.world,
+        engine_for(life.order.settings, life.world),
+        identity,
+        job_settings=JobSettings(
+            region=settings.region,
+            default_priority=settings.server.job_default_priority,
+            max_priority=settings.server.job_max_priority,
+            max_count=settings.server.job_max_count,
+        ),
+    )
     life.tell_facts(lambda: facts_of(server))
     return server
 
@@ -42,7 +54,10 @@ async def open_log(life: Life, engine: Engine) -> bool:
         try:
             await engine.open()
         except Unavailable as error:
-            log.warning("the log cannot be reached; trying again", extra={"log": where(life.order), "why": str(error)})
+            log.warning(
+                "the log cannot be reached; trying again",
+                extra={"log": describe(life.order.settings), "why": str(error)},
+            )
             try:
                 async with asyncio.timeout(OPEN_AGAIN_S):
                     await life.stopping.wait()

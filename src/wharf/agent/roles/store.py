@@ -4,7 +4,7 @@ import shutil
 import sys
 
 from wharf.agent.life import CannotStart, Life
-from wharf.agent.roles.engine import store_folder, store_settings, where
+from wharf.agent.roles.engine import describe, store_folder, store_settings
 from wharf.engines.port import Unavailable
 from wharf.engines.settings import EngineKind
 from wharf.engines.store import StoreServer
@@ -18,14 +18,14 @@ async def run(life: Life) -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     is_volatile = life.order.settings.state.engine is EngineKind.MEMORY
     if is_volatile:
-        shutil.rmtree(store_folder(life.order), ignore_errors=True)
+        shutil.rmtree(store_folder(life.order.settings), ignore_errors=True)
     world: World = life.world
     try:
-        server = StoreServer(store_settings(life.order), world)
+        server = StoreServer(store_settings(life.order.settings), world)
         await server.start()
     except Unavailable as error:
         raise CannotStart(str(error)) from error
-    life.ready(state=where(life.order))
+    life.ready(state=describe(life.order.settings))
     ends = [
         world.start(life.stopping.wait(), name="asked to stop"),
         world.start(server.hub.ended.wait(), name="end of the log"),
@@ -35,6 +35,6 @@ async def run(life: Life) -> None:
     finally:
         await server.close()
         if is_volatile and life.stopping.is_set():
-            shutil.rmtree(store_folder(life.order), ignore_errors=True)
+            shutil.rmtree(store_folder(life.order.settings), ignore_errors=True)
     if not life.stopping.is_set():
         raise CannotStart(server.hub.why_ended)

@@ -1,0 +1,141 @@
+"""`wharf operator snapshot`: save, inspect and restore the whole state, straight from and into where it is kept."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import click
+
+from wharf.cli.failing import plainly
+from wharf.cli.lazy import Entry, LazyGroup
+
+if TYPE_CHECKING:
+    from wharf.config import Settings
+    from wharf.engines.port import Engine
+    from wharf.engines.snapshot import SnapshotFacts
+    from wharf.world import World
+
+COMMANDS: Final = {
+    "save": Entry("wharf.cli.snapshot", "save", "Save the whole state to one file."),
+    "inspect": Entry("wharf.cli.snapshot", "inspect", "Check a snapshot and say what it holds."),
+    "restore": Entry("wharf.cli.snapshot", "restore", "Replace the whole state by that of a snapshot."),
+}
+
+T = TypeVar("T")
+
+
+@click.group(cls=LazyGroup, entries=COMMANDS)
+def snapshot() -> None:
+    """Save, inspect and restore the whole state."""
+
+
+@click.command
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
+@click.option(
+    "--config",
+    "places",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="The agent's configuration; none: `wharf dev`.",
+)
+@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="The agent's data folder.")
+def save(file: Path | None, places: tuple[Path, ...], data_dir: Path | None) -> None:
+    """Save the whole state to one file.
+
+    The file appears whole or not at all. Works beside a running agent and without one. Without FILE it is called
+    wharf-<time>.snap and lies here.
+    """
+    with plainly():
+        from wharf.agent import saving, snapshots
+        from wharf.cli.operator import read
+        from wharf.world import RealWorld
+
+        settings = read(places, data_dir).settings
+        world = RealWorld()
+        path = file or Path(snapshots.name_at(world.now_ns()))
+        facts = asyncio.run(_with_engine(settings, world, lambda engine: saving.save(engine, path, world=world)))
+        click.echo(f"{path}")
+        _show(facts)
+
+
+@click.command
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def inspect(file: Path, as_json: bool) -> None:
+    """Check a snapshot and say what it holds."""
+    with plainly():
+        from wharf.agent import saving
+
+        facts = saving.inspect(file)
+        if as_json:
+            import msgspec
+
+            click.echo(msgspec.json.format(msgspec.json.encode(facts)))
+        else:
+            _show(facts)
+
+
+@click.command
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--config",
+    "places",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="The agent's configuration; none: `wharf dev`.",
+)
+@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="The agent's data folder.")
+@click.option("--yes", is_flag=True, help="Do not ask before the state is replaced.")
+def restore(file: Path, places: tuple[Path, ...], data_dir: Path | None, yes: bool) -> None:
+    """Replace the whole state by that of a snapshot.
+
+    Into whatever engine the configuration names: this is how one moves from SQLite to etcd. The file is checked first;
+    one that is damaged, or newer than this program, changes nothing.
+    """
+    with plainly():
+        from wharf.agent import saving
+        from wharf.agent.roles.engine import describe
+        from wharf.cli.operator import read
+        from wharf.world import RealWorld
+
+        settings = read(places, data_dir).settings
+        facts = saving.inspect(file)
+        _show(facts)
+        place = describe(settings)
+        if not yes:
+            click.confirm(f"Replace the whole state, {place}, by this?", abort=True, err=True)
+        index = asyncio.run(_with_engine(settings, RealWorld(), lambda engine: saving.restore(engine, file)))
+        click.echo(f"restored: {place}, now at index {index}")
+        for need in facts.header.needs:
+            click.echo(f"It needs {need}.")
+
+
+async def _with_engine(settings: "Settings", world: "World", work: "Callable[[Engine], Awaitable[T]]") -> T:
+    """Raises Refused."""
+    from wharf.agent.refusal import Refused
+    from wharf.agent.roles.engine import engine_for_command
+    from wharf.engines.port import Unavailable
+
+    engine = engine_for_command(settings, world)
+    try:
+        await engine.open()
+        try:
+            return await work(engine)
+        finally:
+            await engine.close()
+    except Unavailable as error:
+        raise Refused(str(error)) from error
+
+
+def _show(facts: "SnapshotFacts") -> None:
+    from datetime import UTC, datetime
+
+    from wharf.model.durations import SECOND
+
+    saved = datetime.fromtimestamp(facts.header.created_ns // SECOND, tz=UTC).isoformat().replace("+00:00", "Z")
+    click.echo(f"  saved   {saved} by {facts.header.program}")
+    click.echo(f"  index   {facts.trailer.standing.index}")
+    click.echo(f"  size    {facts.size_bytes:,} bytes, sha256 {facts.sha256}")
+    for table, count in sorted(facts.trailer.rows.items()):
+        click.echo(f"  {count:>8,}  {table}")
