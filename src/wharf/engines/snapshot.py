@@ -12,14 +12,14 @@ import asyncio
 import hashlib
 import os
 import zlib
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Protocol
 
 import msgspec
 
-from wharf.engines.port import Engine, Row, Standing
+from wharf.engines.port import Load, Row, Standing
 from wharf.world import World
 
 MAGIC: Final = b"WHARFSNAPSHOT\n"
@@ -62,8 +62,20 @@ class SnapshotRefused(Exception):
     """The file cannot be used. The message says which, why, and what to do."""
 
 
+class Loadable(Protocol):
+    """What a snapshot is saved from: an engine, or a view of one that leaves something out."""
+
+    def load(self) -> Load: ...
+
+
+class Restorable(Protocol):
+    """What a snapshot is restored into."""
+
+    async def restore(self, rows: AsyncIterator[Sequence[Row]], standing: Standing) -> int: ...
+
+
 async def save_snapshot(
-    engine: Engine, path: Path, *, world: World, program: str, needs: Sequence[str] = ()
+    engine: Loadable, path: Path, *, world: World, program: str, needs: Sequence[str] = ()
 ) -> SnapshotFacts:
     """Write the state as of now to `path`, which appears whole or not at all, readable by its owner only.
 
@@ -99,7 +111,7 @@ def inspect_snapshot(path: Path) -> SnapshotFacts:
         raise SnapshotRefused(f"the snapshot {path} cannot be read: {error.strerror or error}") from error
 
 
-async def restore_snapshot(engine: Engine, path: Path) -> int:
+async def restore_snapshot(engine: Restorable, path: Path) -> int:
     """Replace all that the engine's log holds; the answer is the index where it stands then.
 
     Raises `SnapshotRefused`, with the log untouched, and what `Engine.restore` raises.
