@@ -1,5 +1,6 @@
 """Requests over a socket, with connections kept open between them."""
 
+import ssl
 from collections.abc import Mapping
 
 import httpx2
@@ -8,12 +9,14 @@ from wharf.client.exchange import Reply, Unreachable
 
 
 class HttpExchange:
-    """Talks to one server."""
+    """Talks to one server. `tls` says whose certificates are believed, and shows ours; without it, the system's."""
 
-    def __init__(self, address: str, *, token: str = "") -> None:
+    def __init__(self, address: str, *, token: str = "", tls: ssl.SSLContext | None = None) -> None:
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
         headers = {"x-cluster-token": token} if token else {}
-        self._http = httpx2.AsyncClient(base_url=address, limits=limits, headers=headers, trust_env=False)
+        self._http = httpx2.AsyncClient(
+            base_url=address, limits=limits, headers=headers, trust_env=False, verify=tls or address.startswith("https")
+        )
         self._address = address
 
     async def send(
