@@ -1,0 +1,80 @@
+"""The long proof of etcd: three members ill treated for many rounds, in an order out of a seed, under load."""
+
+import asyncio
+import os
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.engines.etcd_server import EtcdCluster, running_etcd
+from tests.engines.workload import Workload
+from wharf.engines.etcd import EtcdEngine
+from wharf.engines.etcd_settings import EtcdSettings
+from wharf.engines.port import Unavailable
+from wharf.world import RealWorld
+
+pytestmark = [pytest.mark.faults, pytest.mark.needs_program("etcd")]
+
+ROUNDS = int(os.environ.get("FAULT_ROUNDS", "30"))
+DEEDS = ("kill one", "kill the leader", "kill all", "freeze one", "freeze the leader", "compact", "close a door")
+
+
+async def ill_treat(
+    deed: str, random: Random, cluster: EtcdCluster, workload: Workload, doors: list[EtcdEngine]
+) -> None:
+    victim = cluster.leader() if "leader" in deed else random.choice(cluster.members)
+    match deed.split()[0]:
+        case "kill" if deed == "kill all":
+            cluster.kill()
+            await asyncio.to_thread(cluster.start)
+        case "kill":
+            victim.kill()
+            await workload.until_written(20, within_s=60.0)
+            await asyncio.to_thread(cluster.start, victim)
+        case "freeze":
+            victim.pause()
+            try:
+                await workload.until_written(20, within_s=60.0)
+            finally:
+                victim.resume()
+        case "compact":
+            try:
+                await doors[0].compact(await doors[0].barrier() - random.randint(0, 50))
+            except Unavailable:
+                return
+        case "close":
+            # The last door belongs to a follower alone, which must find its way again.
+            await doors[-1].close()
+            await workload.until_written(20, within_s=60.0)
+            await doors[-1].open()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_whatever_befalls_three_members_nothing_is_lost_or_doubled_and_followers_agree(
+    seed: int, tmp_path: Path
+) -> None:
+    async def rounds(cluster: EtcdCluster) -> None:
+        random = Random(seed)
+        doors: list[EtcdEngine] = []
+        for number in range(4):
+            turn = number % 3
+            endpoints = (*cluster.endpoints[turn:], *cluster.endpoints[:turn])
+            doors.append(EtcdEngine(EtcdSettings(endpoints=endpoints, request_timeout_s=2.0), RealWorld()))
+            await doors[-1].open()
+        try:
+            async with Workload([*doors[:3], *doors[:3]], doors) as workload:
+                await workload.until_written(50)
+                for number in range(ROUNDS):
+                    deed = random.choice(DEEDS)
+                    print(f"round {number}: {deed}, {workload.acknowledged()} writes so far")
+                    await ill_treat(deed, random, cluster, workload, doors)
+                    await workload.until_written(20, within_s=60.0)
+                await workload.prove()
+                print(f"{sum(writer.unknown for writer in workload.writers)} replies were lost")
+        finally:
+            for door in doors:
+                await door.close()
+
+    with running_etcd(tmp_path / "etcd", members=3) as cluster:
+        asyncio.run(rounds(cluster))
