@@ -23,6 +23,7 @@ FORMAT: Final = 1
 LINES_PER_BATCH: Final = 1_024
 """Places that an index owns: position 0 is the head line. More than any batch has changes."""
 
+_SQLITE_MARK: Final = b"SQLite format 3\0"
 _APPLICATION_ID: Final = 0x57484C47  # "WHLG", the mark of this kind of file for `file` and for us.
 
 _SCHEMA: Final = f"""
@@ -89,7 +90,12 @@ class LogFile:
 
     def open_new(self, path: Path) -> apsw.Connection:
         """A connection to a log's file at `path`, which is made if it is not there."""
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        beginning = os.pread(descriptor, len(_SQLITE_MARK), 0)
+        os.close(descriptor)
+        # SQLite takes a very short file for an empty one. A file whose making was cut off has a journal beside it.
+        if beginning not in (b"", _SQLITE_MARK) and not path.with_name(f"{path.name}-journal").exists():
+            raise apsw.NotADBError("file is not a database")
         connection = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, path)
         try:
             self._found_or_check(connection)
