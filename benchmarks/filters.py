@@ -1,0 +1,64 @@
+"""Filters: three terms over 10,000 jobs, other common shapes, and how long an expression takes to be compiled."""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Final
+
+from benchmarks.figures import Figure, Figures
+from wharf.filters import compile_filter, parse
+from wharf.model.group import TaskGroup
+from wharf.model.job import Job, JobStatus, JobType
+
+JOBS: Final = 10_000
+RUNS: Final = 15
+THREE_TERMS: Final = 'Status == "running" and "dc1" in Datacenters and Meta.team == "payments"'
+# What the budget is about, and what else people write.
+SHAPES: Final = {
+    "one term": 'Status == "running"',
+    "three terms with a pattern": 'Type == "service" and Datacenters contains dc1 and Name matches "^web-[0-9]+5$"',
+    "three terms, none decides early": 'Type != "system" and Priority != 0 and Meta.team is not empty',
+    "any group": 'any TaskGroups as g { g.Name == "api" and g.Count == 3 }',
+}
+
+
+def measure() -> Figures:
+    jobs = [a_job(number) for number in range(JOBS)]
+    figures = {
+        "three terms over 10,000 jobs": Figure(
+            value=_filter_ms(THREE_TERMS, jobs), unit="ms", at_most=15, note="the peer takes 120 ms"
+        )
+    }
+    for name, text in SHAPES.items():
+        figures[f"{name} over 10,000 jobs"] = Figure(value=_filter_ms(text, jobs), unit="ms")
+    figures["parse three terms"] = Figure(value=_median_ms(lambda: parse(THREE_TERMS)), unit="ms")
+    compile_filter(THREE_TERMS, Job)
+    figures["a filter that is kept"] = Figure(value=_median_ms(lambda: compile_filter(THREE_TERMS, Job)), unit="ms")
+    return figures
+
+
+def _filter_ms(text: str, jobs: list[Job]) -> float:
+    accepts = compile_filter(text, Job).accepts
+    return _median_ms(lambda: [job for job in jobs if accepts(job)])
+
+
+def _median_ms(work: Callable[[], object]) -> float:
+    taken = []
+    for _ in range(RUNS):
+        began = time.perf_counter()
+        work()
+        taken.append((time.perf_counter() - began) * 1_000)
+    return statistics.median(taken)
+
+
+def a_job(number: int) -> Job:
+    return Job(
+        id=f"web-{number}",
+        name=f"web-{number}",
+        type=JobType.BATCH if number % 4 == 0 else JobType.SERVICE,
+        status=JobStatus.RUNNING if number % 10 else JobStatus.DEAD,
+        priority=50,
+        datacenters=("dc0", "dc1") if number % 3 else ("dc2",),
+        meta={"team": "payments" if number % 2 else "search", "owner": "x"},
+        task_groups=tuple(TaskGroup(name=name, count=3) for name in ("web", "api")),
+    )

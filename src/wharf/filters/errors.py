@@ -1,0 +1,73 @@
+"""What is said against a filter.
+
+    FilterError
+    ├── NotAnExpression   the text does not follow the grammar
+    ├── DoesNotFit        it does, but not the type that is filtered; told before any record is read
+    └── NotReadable       a record does not hold what the filter leads to: an index out of range, a null in the middle
+
+All three are the caller's to mend. `text` is the whole sentence, with its place in front where the text itself is wrong.
+"""
+
+import difflib
+from collections.abc import Iterable
+from typing import Final
+
+# Looking for a similar name costs the square of the length, so nothing is likened to a very long one.
+LIKENED_LENGTH_MAX: Final = 80
+LIKENESS_MIN: Final = 0.7
+
+
+class FilterError(Exception):
+    """`offset` counts characters from 0, `line` and `column` from 1."""
+
+    def __init__(self, text: str, *, offset: int, line: int, column: int) -> None:
+        super().__init__(text)
+        self.text = text
+        self.offset = offset
+        self.line = line
+        self.column = column
+
+
+class NotAnExpression(FilterError):
+    pass
+
+
+class DoesNotFit(FilterError):
+    pass
+
+
+class NotReadable(FilterError):
+    pass
+
+
+def line_and_column(source: str, offset: int) -> tuple[int, int]:
+    before = source[:offset]
+    return before.count("\n") + 1, offset - before.rfind("\n")
+
+
+def not_an_expression(source: str, offset: int, reason: str) -> NotAnExpression:
+    line, column = line_and_column(source, offset)
+    return NotAnExpression(f"{line}:{column} ({offset}): {reason}", offset=offset, line=line, column=column)
+
+
+def does_not_fit(source: str, offset: int, reason: str) -> DoesNotFit:
+    line, column = line_and_column(source, offset)
+    return DoesNotFit(f"{line}:{column} ({offset}): {reason}", offset=offset, line=line, column=column)
+
+
+def not_readable(source: str, offset: int, reason: str) -> NotReadable:
+    """The text is right and a record is not as it expects: the sentence speaks of the record, without a place."""
+    line, column = line_and_column(source, offset)
+    return NotReadable(reason, offset=offset, line=line, column=column)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The name that was probably meant."""
+    if len(name) > LIKENED_LENGTH_MAX:
+        return None
+    names = sorted(known)
+    by_lower = {other.lower(): other for other in names}
+    if name.lower() in by_lower:
+        return by_lower[name.lower()]
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=LIKENESS_MIN)
+    return by_lower[close[0]] if close else None
