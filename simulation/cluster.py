@@ -9,14 +9,14 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from simulation.election import Candidate, be_member
 from simulation.exchange import SimulatedExchange
-from simulation.links import SimulatedLink, SimulatedPeers, brain_address, brain_app
+from simulation.links import SimulatedLink, brain_address, brain_app
 from simulation.loop import SimulatedLoop
 from simulation.network import Network
 from simulation.observed_log import ObservedLog
 from simulation.process import Process
 from simulation.weather import Weather
+from wharf.agent.roles.candidacy import election_of
 from wharf.api.app import Api
 from wharf.client import Client
 from wharf.controllers.heartbeats import HeartbeatSettings
@@ -28,6 +28,7 @@ from wharf.model.refusal import Refusal
 from wharf.node.fake import FakeMachine, FakeNode
 from wharf.server.asking import Answers, Leader
 from wharf.server.brain import Brain
+from wharf.server.peers import HttpPeers
 from wharf.server.server import Identity, Server
 from wharf.world import SimulatedWorld
 
@@ -75,31 +76,31 @@ class ServerProcess:
         process.start(self._run(process, self.engine, self.server), name=self.name)
 
     async def _run(self, process: Process, engine: MemoryEngine, server: Server) -> None:
+        be = self._be_brain if self.role == "brain" else self._be_api
+        server.follower.listeners.append(lambda batch: self._note(batch.index))
+        server.follower.on_load.append(lambda: self._note(server.replica.index))
+        self.cluster.on_started(self, server)
         while True:
             try:
                 await engine.open()
                 break
             except Unavailable:
                 await asyncio.sleep(1.0)
-        server.follower.listeners.append(lambda batch: self._note(batch.index))
-        server.follower.on_load.append(lambda: self._note(server.replica.index))
-        self.cluster.on_started(self, server)
         process.start(server.follower.run(), name="follower")
-        if self.role == "brain":
-            await self._be_brain(process, engine, server)
-        else:
-            self._be_api(process, server)
+        await server.follower.loaded.wait()
+        await be(process, server)
 
     def _note(self, index: int) -> None:
         self.applied.append((index, self.cluster.loop.time()))
 
-    async def _be_brain(self, process: Process, engine: MemoryEngine, server: Server) -> None:
-        brain = Brain(server.world, engine, server.follower, server.writer, Candidate(server), heartbeats=HEARTBEATS)
-        self.cluster.network.listen(brain_address(self.member.address), process, brain_app(Answers(brain)))
-        await server.follower.loaded.wait()
+    async def _be_brain(self, process: Process, server: Server) -> None:
+        election = election_of(server)
+        brain = Brain(
+            server.world, server.engine, server.follower, server.writer, election, heartbeats=self.cluster.heartbeats
+        )
         await self._found(server)
-        process.start(be_member(server), name="member")
-        process.start(brain.run(), name="brain")
+        self.cluster.network.listen(brain_address(self.member.address), process, brain_app(Answers(brain)))
+        await brain.run()
 
     async def _found(self, server: Server) -> None:
         while True:
@@ -108,10 +109,12 @@ class ServerProcess:
             except (Refusal, Unavailable):
                 await asyncio.sleep(1.0)
 
-    def _be_api(self, process: Process, server: Server) -> None:
+    async def _be_api(self, process: Process, server: Server) -> None:
         network = self.cluster.network
         own = SimulatedLink(network, process, brain_address(self.member.address))
-        server.leader = Leader(server.replica, self.member.identity.member_id, own, SimulatedPeers(network, process))
+        peers = HttpPeers(lambda address: SimulatedExchange(network, process, lambda: address))
+        server.brain = own
+        server.leader = Leader(server.replica, self.member.identity.member_id, own, peers)
         network.listen(self.member.address, process, self.cluster.serving(self, Api(server)))
 
 
@@ -121,7 +124,9 @@ class Member:
     def __init__(self, cluster: "Cluster", number: int) -> None:
         self.name = f"server-{number}"
         self.address = f"{self.name}:4646"
-        self.identity = Identity(member_id=self.name, name=self.name, address=self.address)
+        self.identity = Identity(
+            member_id=self.name, name=self.name, address=self.address, door_secret=f"secret of {self.name}"
+        )
         self.api = ServerProcess(cluster, self, "api")
         self.brain = ServerProcess(cluster, self, "brain")
 
@@ -175,6 +180,7 @@ class Cluster:
         self.log_world = SimulatedWorld(seed, loop.time, member="outside")
         """Of no machine: what the chaos and the workload start belongs here."""
         self.network = Network(loop, weather)
+        self.heartbeats = HEARTBEATS
         self.clock_offsets_ns: dict[str, int] = {}
         self._worlds: list[tuple[str, SimulatedWorld]] = []
         self.members = [Member(self, number + 1) for number in range(SERVERS)]

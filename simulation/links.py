@@ -1,7 +1,6 @@
-"""Ways from one process of a server to a brain, over the simulated network.
+"""The way from one process of a server to the brain beside it: what is a Unix socket in the product.
 
-The brain answers as the product does (`server.asking.Answers`); only the carriage is played, until the product's own
-links are there to be used.
+The brain answers as the product does (`server.asking.Answers`); only the carriage is played.
 """
 
 import asyncio
@@ -11,7 +10,6 @@ import msgspec
 
 from simulation.network import AsgiApp, Lost, Network, NotSent, Receive, Request, Send
 from simulation.process import Process
-from wharf.model.cluster import Member
 from wharf.model.refusal import Code, Refusal
 from wharf.server.asking import Answered, Answers
 
@@ -48,17 +46,6 @@ class SimulatedLink:
             raise Refusal(Code.UNAVAILABLE, f"the brain cannot be reached: {error}") from error
         except (Lost, TimeoutError) as error:
             raise Refusal(Code.UNDECIDED, f"the brain's answer was lost: {error}") from error
-
-
-class SimulatedPeers:
-    """A member's brain listens beside its HTTP."""
-
-    def __init__(self, network: Network, source: Process) -> None:
-        self._network = network
-        self._source = source
-
-    def link(self, member: Member) -> SimulatedLink:
-        return SimulatedLink(self._network, self._source, brain_address(member.address))
 
 
 def brain_address(http_address: str) -> str:

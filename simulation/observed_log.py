@@ -5,14 +5,12 @@ door.
 """
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 from simulation.process import Process, current_process
 from wharf.engines.memory_log import MemoryLog
 from wharf.engines.port import Batch, Bounds, LogWrite, Outcome
 from wharf.world import World
-
-NOBODY: Final = None
 
 
 class Eye(Protocol):
@@ -32,7 +30,6 @@ class ObservedLog(MemoryLog):
     def __init__(self, world: World, bounds: Bounds) -> None:
         super().__init__(world, bounds=bounds)
         self.tamper: Callable[[LogWrite], list[LogWrite]] = lambda write: [write]
-        self._seen = 0
         self._writing: tuple[LogWrite, Process | None] | None = None
 
     def commit(self, write: LogWrite) -> Outcome:
@@ -51,15 +48,8 @@ class ObservedLog(MemoryLog):
             self.after_commit(process)
         return outcome
 
-    def wake(self) -> None:
-        """Called by the log whenever anything happened to it."""
-        while (batch := self._next_unseen()) is not None:
-            self._seen = batch.index
-            write, process = self._writing if self._writing is not None and batch.id else (None, None)
-            self.eye.on_batch(batch, write, process)
-        super().wake()
-
-    def _next_unseen(self) -> Batch | None:
-        if self.index <= self._seen:
-            return None
-        return self.next_after(self._seen, self.epoch)
+    def _append(self, batch: Batch) -> None:
+        """Where the log itself takes in a batch, one that a lease's end makes too."""
+        write, process = self._writing if self._writing is not None and batch.id else (None, None)
+        self.eye.on_batch(batch, write, process)
+        super()._append(batch)

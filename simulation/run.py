@@ -121,6 +121,8 @@ class Run:
         await asyncio.gather(raging, return_exceptions=True)
         await self.workload.stop()
         await self.chaos.calm()
+        await asyncio.sleep(30.0)
+        await self.workload.tidy_up()
         await self._come_to_rest()
         self._check_in_full(deep=True)
 

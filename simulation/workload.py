@@ -51,12 +51,13 @@ class JobSketch:
         draw = Random(f"{self.id}/{value}")
         per_node = self.type in (JobType.SYSTEM, JobType.SYSBATCH)
         config: dict[str, object] = {}
+        # What fails is tried again at once, for ever, so it must not fail too fast.
         if self.type in (JobType.BATCH, JobType.SYSBATCH):
-            config["run_for"] = draw.randint(1, 40) * SECOND_NS
-            config["exit_code"] = draw.choice([0, 0, 0, 1])
+            config["exit_code"] = draw.choice([0, 0, 0, 0, 1])
+            config["run_for"] = (draw.randint(20, 60) if config["exit_code"] else draw.randint(1, 40)) * SECOND_NS
         elif draw.random() < 0.15:
-            config["run_for"] = draw.randint(5, 60) * SECOND_NS
-            config["exit_code"] = draw.choice([0, 1])
+            config["run_for"] = draw.randint(15, 60) * SECOND_NS
+            config["exit_code"] = 1
         task = Task(
             name="task", driver="mock", config=config,
             resources=Resources(cpu=50 if per_node else self.cpu, memory_mb=draw.choice([32, 64, 256])),
@@ -73,6 +74,10 @@ class JobSketch:
 
 def value_of(job: Job) -> tuple[int, bool]:
     return int((job.meta or {}).get("value", "-1")), job.stop
+
+
+def _fails(job: Job) -> bool:
+    return any((task.config or {}).get("exit_code") for group in job.groups for task in group.tasks or ())
 
 
 class Workload:
@@ -105,6 +110,11 @@ class Workload:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def tidy_up(self) -> None:
+        """Somebody stops the jobs that fail again and again: with them a cluster never comes to rest."""
+        person = Person(self, "the tidy one")
+        await person.process.start(person.stop_what_fails(), name=person.name)
 
     def _on_repeated(self, _request: Request) -> None:
         process = current_process()
@@ -173,13 +183,20 @@ class Person:
         return Seen(value_of(job), reply.index)
 
     async def _stop(self) -> None:
-        sketch = self._sketch()
+        await self._stop_job(self._sketch().id)
 
+    async def _stop_job(self, job_id: str) -> None:
         async def stop() -> Answer:
-            reply = await self._client.deregister_job(sketch.id)
+            reply = await self._client.deregister_job(job_id)
             return Seen(None, reply.job_modify_index)
 
-        await self._write(sketch.id, Stop(), stop)
+        await self._write(job_id, Stop(), stop)
+
+    async def stop_what_fails(self) -> None:
+        for sketch in self._workload.sketches:
+            job = await self._ask_job(sketch.id)
+            if job is not None and not job.stop and _fails(job):
+                await self._stop_job(job.id)
 
     async def _write(self, key: str, asked: Asked, ask: Callable[[], Awaitable[Answer]]) -> None:
         workload = self._workload
