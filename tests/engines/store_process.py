@@ -37,8 +37,19 @@ class StoreProcess:
 
     def end(self) -> None:
         """As a supervisor does: SIGTERM, then wait."""
-        self._process.send_signal(signal.SIGTERM)
+        self.signal_end()
         self.wait()
+
+    def signal_end(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def memory_mb(self) -> float:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
+        return int(line.split()[1]) / 1024
 
     def leave(self) -> None:
         """As a parent that dies: only the pipe tells."""

@@ -77,16 +77,16 @@ class RemoteEngine:
     # -- opening
 
     async def open(self) -> None:
-        if self._life:
-            return
-        self._owner = self._world.new_id()
-        self._life = [
-            self._world.start(self._stay_attached(), name="attaching to the store"),
-            self._world.start(self._stay_in_contact(), name="signs of life of the store"),
-        ]
+        """Returns once attached. Opening what is open waits until it is attached again."""
+        if not self._life:
+            self._owner = self._world.new_id()
+            self._life = [
+                self._world.start(self._stay_attached(), name="attaching to the store"),
+                self._world.start(self._stay_in_contact(), name="signs of life of the store"),
+            ]
         try:
             async with asyncio.timeout(self._patience_s):
-                while self._attached is None:
+                while self._attached is None or self._attached.link.lost.done():
                     await self._changed.wait()
         except TimeoutError:
             why = self._why_away
