@@ -1,0 +1,124 @@
+"""Certificates: an authority, and what it signs, used by a real TLS handshake."""
+
+import ssl
+import stat
+from pathlib import Path
+
+import pytest
+
+from wharf.agent.certificates import (
+    AUTHORITY,
+    files_of,
+    make_authority,
+    make_certificate,
+    read_authority,
+    write_pair,
+)
+from wharf.agent.refusal import Refused
+from wharf.world import RealWorld
+
+NOW_NS = RealWorld().now_ns()
+
+
+def a_folder(path: Path) -> Path:
+    authority = make_authority(now_ns=NOW_NS, days=10)
+    write_pair(path, AUTHORITY, authority)
+    for name, is_server in (("server", True), ("client", False)):
+        pair = make_certificate(
+            authority,
+            name=f"{name}.global.wharf",
+            also=["127.0.0.1", "localhost"] if is_server else [],
+            is_server=is_server,
+            now_ns=NOW_NS,
+            days=5,
+        )
+        write_pair(path, name, pair)
+    return path
+
+
+def handshake(folder: Path, *, client: str | None, name: str) -> None:
+    """Both ends in memory. Raises ssl.SSLError as a real one would."""
+    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_side.load_cert_chain(*files_of(folder, "server"))
+    server_side.load_verify_locations(files_of(folder, AUTHORITY)[0])
+    server_side.verify_mode = ssl.CERT_REQUIRED
+    client_side = ssl.create_default_context(cafile=str(files_of(folder, AUTHORITY)[0]))
+    if client is not None:
+        client_side.load_cert_chain(*files_of(folder, client))
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client_side.wrap_bio(back, there, server_hostname=name),
+        server_side.wrap_bio(there, back, server_side=True),
+    ]
+    for _ in range(4):
+        for end in ends:
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "server.global.wharf"])
+def test_a_server_is_believed_under_each_of_its_names(tmp_path: Path, name: str) -> None:
+    handshake(a_folder(tmp_path), client="client", name=name)
+
+
+def test_a_server_is_not_believed_under_another_name(tmp_path: Path) -> None:
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(a_folder(tmp_path), client="client", name="example.org")
+
+
+def test_a_client_cannot_pretend_to_be_a_server(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path)
+    for end in ("", "-key"):
+        (folder / f"client{end}.pem").replace(folder / f"server{end}.pem")
+
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(folder, client="server", name="client.global.wharf")
+
+
+def test_a_caller_without_a_certificate_is_not_let_in(tmp_path: Path) -> None:
+    with pytest.raises(ssl.SSLError):
+        handshake(a_folder(tmp_path), client=None, name="localhost")
+
+
+def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
+    a_folder(tmp_path)
+
+    assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
+
+
+def test_no_file_is_ever_replaced(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path)
+    before = (folder / "server-key.pem").read_bytes()
+
+    with pytest.raises(Refused, match=r"is there already and is not replaced"):
+        write_pair(folder, "server", make_authority(now_ns=NOW_NS, days=1))
+    assert (folder / "server-key.pem").read_bytes() == before
+
+
+def test_an_authority_is_read_again(tmp_path: Path) -> None:
+    assert read_authority(tmp_path) is None
+    a_folder(tmp_path)
+
+    authority = read_authority(tmp_path)
+
+    assert authority is not None
+    assert authority.certificate.subject.rfc4514_string() == "CN=Wharf authority"
+
+
+@pytest.mark.parametrize("broken", ["wharf-ca.pem", "wharf-ca-key.pem"])
+def test_a_broken_authority_is_refused_in_a_sentence(tmp_path: Path, broken: str) -> None:
+    a_folder(tmp_path)
+    (tmp_path / broken).write_text("nothing of the kind")
+
+    with pytest.raises(Refused, match="are no certificate and key in PEM form"):
+        read_authority(tmp_path)
+
+
+def test_a_key_that_is_not_the_authoritys_is_refused(tmp_path: Path) -> None:
+    a_folder(tmp_path)
+    (tmp_path / "server-key.pem").replace(tmp_path / "wharf-ca-key.pem")
+
+    with pytest.raises(Refused, match="is not the key of"):
+        read_authority(tmp_path)

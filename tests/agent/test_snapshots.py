@@ -1,0 +1,74 @@
+"""When the agent saves snapshots by itself, and which it keeps."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.agent.processes import running
+from tests.agent.test_processes import an_agent
+from tests.waiting import wait_until
+from wharf.agent.saving import inspect
+from wharf.agent.snapshots import name_at, newest_ns, scheduled, to_remove, wait_s
+from wharf.model.durations import SECOND
+
+NOON_NS = 1_767_268_800 * SECOND
+
+
+def test_a_snapshot_is_named_for_its_moment_and_found_again(tmp_path: Path) -> None:
+    for seconds in (60, 0, 30):
+        (tmp_path / name_at(NOON_NS + seconds * SECOND)).touch()
+    (tmp_path / "mine.snap").touch()
+    (tmp_path / ".wharf-20260101T120000Z.snap.x.partial").touch()
+
+    assert [file.name for file in scheduled(tmp_path)] == [
+        "wharf-20260101T120000Z.snap",
+        "wharf-20260101T120030Z.snap",
+        "wharf-20260101T120100Z.snap",
+    ]
+    assert newest_ns(tmp_path) == NOON_NS + 60 * SECOND
+
+
+def test_in_a_folder_that_is_not_there_nothing_is_found(tmp_path: Path) -> None:
+    assert newest_ns(tmp_path / "gone") is None
+
+
+@pytest.mark.parametrize(
+    ("newest_ns", "wait"),
+    [
+        (None, 100.0),
+        (NOON_NS - 30 * SECOND, 70.0),
+        (NOON_NS - 500 * SECOND, 0.0),
+        (NOON_NS + 500 * SECOND, 100.0),  # The clock was set back.
+    ],
+)
+def test_a_restart_neither_hurries_nor_delays_the_next_snapshot(newest_ns: int | None, wait: float) -> None:
+    assert wait_s(100.0, now_ns=NOON_NS, newest_ns=newest_ns) == wait
+
+
+def test_the_oldest_go_first_and_as_many_stay_as_told() -> None:
+    files = [Path(str(number)) for number in range(5)]
+
+    assert to_remove(files, keep=2) == files[:3]
+    assert to_remove(files, keep=9) == []
+
+
+def test_a_running_agent_saves_snapshots_and_keeps_only_so_many(tmp_path: Path) -> None:
+    file = an_agent(tmp_path / "a", '[snapshots]\ninterval = "1s"\nkeep = 2')
+    folder = tmp_path / "a" / "data" / "snapshots"
+    with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+        first = wait_until(lambda: scheduled(folder)[:1], what="a first snapshot", within_s=20.0)[0]
+        wait_until(lambda: not first.exists(), what="the first has been removed", within_s=30.0)
+
+        wait_until(lambda: len(scheduled(folder)) == 2, what="two are kept", within_s=20.0)
+        assert inspect(scheduled(folder)[0]).trailer.rows["namespaces"] == 1
+
+
+def test_a_snapshot_that_cannot_be_saved_is_logged_and_the_agent_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file, and no folder")
+    file = an_agent(tmp_path / "a", f'[snapshots]\ninterval = "1s"\nfolder = "{tmp_path}/taken"')
+    with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+
+        wait_until(lambda: "no snapshot was saved" in agent.err, what="it was logged", within_s=20.0)
+        assert isinstance(agent.get("/v1/nodes"), list)
