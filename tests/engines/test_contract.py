@@ -357,7 +357,7 @@ async def test_a_follower_of_a_door_that_closes_is_told_and_spent(kind: EngineKi
         index = await commit(door, put("a"))
         feed = door.follow(index)
         following = asyncio.ensure_future(anext(feed))
-        await asyncio.sleep(0.01)
+        await door.barrier()  # Meanwhile the follower has begun to wait.
         await door.close()
 
         with pytest.raises(Unavailable):
@@ -724,7 +724,7 @@ async def test_whoever_followed_a_log_that_was_restored_is_behind(kind: EngineKi
         other = await log.door() if kind.has_many_doors else door
         index = await commit(door, put("a"))
         following = asyncio.ensure_future(anext(other.follow(index)))
-        await asyncio.sleep(0.01)
+        await other.barrier()  # Meanwhile the follower has begun to wait.
         await door.restore(in_slices([Row("jobs", "a", 1, b"1")]), Standing(1, {"jobs": 1}))
 
         with pytest.raises(Behind):
