@@ -29,7 +29,8 @@ from tests.state.inventory import (
 from wharf.model.changes import THIS, Cause, CauseKind
 from wharf.model.log import Batch, Change, Row, Standing
 from wharf.state import Index, Loading, OutOfOrder, Replica, Table
-from wharf.state.codec import Damaged, NewerFormat, encode
+from wharf.state.codec import Damaged, FormatNotRaised, NewerFormat, encode
+from wharf.state.table import Form
 from wharf.state.watches import whole
 
 CAUSE = Cause(CauseKind.REQUEST)
@@ -153,11 +154,18 @@ CRATES_NOW = Table(
     Crate,
     key=("yard", "name"),
     indexes=(CRATES_BY_OWNER_NOW,),
-    version=3,
-    upgrades={
-        1: lambda crate: {**crate, "Owner": crate["Holder"]["Name"]},
-        2: lambda crate: {**crate, "Weight": crate["Weight"] * 1_000},
-    },
+    forms=(
+        Form(
+            since=4,
+            upgrade=lambda crate: {**crate, "Owner": crate["Holder"]["Name"]},
+            downgrade=lambda crate: {**crate, "Holder": {"Name": crate["Owner"]}},
+        ),
+        Form(
+            since=6,
+            upgrade=lambda crate: {**crate, "Weight": crate["Weight"] * 1_000},
+            downgrade=lambda crate: {**crate, "Weight": crate["Weight"] // 1_000},
+        ),
+    ),
 )
 
 
@@ -191,9 +199,38 @@ def test_an_older_record_that_its_upgrade_cannot_read_is_damaged() -> None:
         replica.apply(Batch(2, "w", "test", CAUSE, [Change("crates", "north\0a", in_format(1, {"Yard": "north"}))]))
 
 
-def test_a_table_must_declare_the_way_from_each_older_format() -> None:
-    with pytest.raises(AssertionError, match="needs an upgrade from each older format"):
-        Table("crates", Crate, key=("yard", "name"), version=3, upgrades={1: dict})
+@pytest.mark.parametrize(("cluster_format", "form"), [(1, 1), (3, 1), (4, 2), (5, 2), (6, 3), (99, 3)])
+def test_a_record_is_written_in_the_newest_form_that_the_clusters_format_allows(cluster_format: int, form: int) -> None:
+    data = encode(CRATES_NOW, a_crate("a", owner="ann", weight=7_000), cluster_format=cluster_format)
+
+    assert (data[0] if data[0] < 0x80 else 1) == form
+
+
+@pytest.mark.parametrize("cluster_format", [1, 4, 6])
+def test_what_is_written_in_an_older_form_is_read_back_whole(cluster_format: int) -> None:
+    replica = Replica([CRATES_NOW])
+    data = encode(CRATES_NOW, a_crate("a", owner="ann", weight=7_000), cluster_format=cluster_format)
+
+    replica.apply(Batch(2, "w", "test", CAUSE, [Change("crates", "north\0a", data)]))
+
+    assert [plain(crate) for crate in replica.all(CRATES_NOW)] == [
+        plain(a_crate("a", owner="ann", weight=7_000, create_index=0, modify_index=2))
+    ]
+
+
+def test_a_table_that_older_servers_do_not_know_is_not_written_before_the_format_is_raised() -> None:
+    table = Table("crates", Crate, key=("yard", "name"), since=5)
+
+    with pytest.raises(FormatNotRaised, match="exist from format 5 on, and the cluster is at 4"):
+        encode(table, a_crate("a"), cluster_format=4)
+
+
+def test_a_table_declares_its_forms_in_the_order_of_the_formats_they_came_with() -> None:
+    def same(crate: dict[str, Any]) -> dict[str, Any]:
+        return crate
+
+    with pytest.raises(AssertionError, match="in the order of the formats"):
+        Table("crates", Crate, key=("yard", "name"), forms=(Form(6, same, same), Form(4, same, same)))
 
 
 # -- markers and sharing -------------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ from wharf.engines.snapshot import (
     save_snapshot,
 )
 from wharf.model.cluster import Format
-from wharf.model.founding import FIRST_FORMAT
 from wharf.state.codec import Damaged, Decoder, NewerFormat
+from wharf.state.formats import NEWEST_FORMAT
 from wharf.state.tables import ALL_TABLES
 from wharf.world import World
 
@@ -110,5 +110,5 @@ class _Proof:
         if decoder is None:
             raise NewerFormat(f"it has a table {row.table} that this program does not know")
         record = decoder.record(row.key, row.data, row.version)
-        if isinstance(record, Format) and record.version > FIRST_FORMAT:
-            raise NewerFormat(f"its format is {record.version}; this program reads up to {FIRST_FORMAT}")
+        if isinstance(record, Format) and record.version > NEWEST_FORMAT:
+            raise NewerFormat(f"its format is {record.version}; this program reads up to {NEWEST_FORMAT}")

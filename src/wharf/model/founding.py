@@ -10,10 +10,12 @@ from wharf.model.node_pool import NodePool
 from wharf.model.scheduler_configuration import PreemptionConfig, SchedulerConfiguration
 
 FIRST_FORMAT = 1
-"""The version of all records that this program writes into a new cluster."""
+"""The format of the first clusters. A new one begins with the newest that its founder knows."""
 
 
-def founding_records(configuration: SchedulerConfiguration | None = None) -> list[msgspec.Struct]:
+def founding_records(
+    configuration: SchedulerConfiguration | None = None, *, cluster_format: int = FIRST_FORMAT
+) -> list[msgspec.Struct]:
     """What the creation batch holds. `configuration`: the scheduler's, where the server's settings give one."""
     named = [
         Namespace(name=namespace.DEFAULT, description="Default shared namespace"),
@@ -23,7 +25,7 @@ def founding_records(configuration: SchedulerConfiguration | None = None) -> lis
     return [
         *(msgspec.structs.replace(record, hash=content_hash(record)) for record in named),
         configuration if configuration is not None else default_scheduler_configuration(),
-        Format(version=FIRST_FORMAT),
+        Format(version=cluster_format),
     ]
 
 

@@ -8,6 +8,8 @@ from typing import Final
 
 from wharf.engines.port import Batch, Behind, Engine, Unavailable
 from wharf.state import Loading, Replica
+from wharf.state.formats import refuse_newer_format
+from wharf.state.tables import FORMAT
 from wharf.world import World
 
 log = logging.getLogger(__name__)
@@ -37,7 +39,9 @@ class Follower:
         self._reached: dict[int, list[asyncio.Future[None]]] = {}
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. Raises `NewerFormat` when this program cannot read what the cluster writes now, `Damaged`
+        when what it wrote is broken: neither gets better by trying again.
+        """
         must_load = True
         pause_s = RETRY_FIRST_S
         while True:
@@ -61,6 +65,7 @@ class Follower:
         async for rows in load.slices():
             loading.take(rows)
         loading.finish(await load.standing())
+        refuse_newer_format(self.replica)
         self.loaded.set()
         self._tell_reached()
         for heard in self.on_load:
@@ -69,6 +74,8 @@ class Follower:
     async def _follow(self) -> None:
         async for batch in self._engine.follow(self.replica.index):
             self.replica.apply(batch)
+            if self.replica.last_change(FORMAT) == batch.index:
+                refuse_newer_format(self.replica)
             self._writes[batch.id] = batch.index
             if len(self._writes) > REMEMBERED_WRITES:
                 self._writes.popitem(last=False)

@@ -14,6 +14,7 @@ from wharf.server.follower import Follower
 from wharf.server.reading import Reader
 from wharf.server.writer import Writer
 from wharf.state import Replica, Table
+from wharf.state.formats import NEWEST_FORMAT
 from wharf.state.tables import ALL_TABLES, FORMAT, NAMESPACES, NODE_POOLS, SCHEDULER_CONFIGURATION
 from wharf.world import World
 
@@ -60,7 +61,10 @@ class Server:
         if self.replica.index:
             return
         tables: dict[type, Table[Any]] = {table.record: table for table in FOUNDED_TABLES}
-        records = [msgspec.structs.replace(record, create_index=THIS) for record in founding_records()]
+        records = [
+            msgspec.structs.replace(record, create_index=THIS)
+            for record in founding_records(cluster_format=NEWEST_FORMAT)
+        ]
         changes = [tables[type(record)].put(record) for record in records]
         condition = Condition(FORMAT.name, FORMAT.name, 0)
         write = Write("founded", Cause(CauseKind.FOUNDING), changes, [condition])

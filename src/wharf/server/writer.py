@@ -10,6 +10,7 @@ from wharf.model.refusal import Code, Refusal
 from wharf.operations.decision import Decision, Moment
 from wharf.server.follower import Follower
 from wharf.state import Replica
+from wharf.state.formats import format_in_force
 from wharf.world import World
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,10 @@ class Writer:
     async def commit(self, write: Write, *, lease: int = 0) -> Committed | Conflict:
         """Committed or in conflict; every other outcome is found out or raised as a refusal."""
         since = self._follower.replica.index
-        coded = self._follower.replica.encoded(write, write_id=self._world.new_id(), lease=lease)
+        replica = self._follower.replica
+        coded = replica.encoded(
+            write, write_id=self._world.new_id(), lease=lease, cluster_format=format_in_force(replica)
+        )
         try:
             outcome: Outcome = await self._engine.commit(coded)
         except Unavailable as away:

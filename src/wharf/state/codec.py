@@ -1,7 +1,8 @@
-"""Records to bytes and back, each with the version of its format.
+"""Records to bytes and back, each with the version of its form.
 
-Format 1 is the bare msgpack map; a later format is preceded by its number as one byte below 0x80, which no msgpack map
-begins with. So a million records of format 1 cost nothing for carrying a version.
+Form 1 is the bare msgpack map; a later form is preceded by its number as one byte below 0x80, which no msgpack map
+begins with. So a million records of form 1 cost nothing for carrying a version. What is written is the newest form that
+the cluster's format allows; what is read may be any older one.
 """
 
 import sys
@@ -17,6 +18,8 @@ from wharf.state.table import Table
 R = TypeVar("R", bound=msgspec.Struct)
 
 FIRST_MAP_BYTE: Final = 0x80
+NEWEST: Final = sys.maxsize
+"""A format newer than every other: all that this program knows may be written."""
 SHARED_VALUES_MAX: Final = 4_096
 
 # What decoding raises: msgspec's own errors and bad UTF-8 are ValueErrors, no bytes an IndexError, bytes that nest without
@@ -35,9 +38,30 @@ class Damaged(Exception):
     """The bytes under a key are no record of this table."""
 
 
-def encode(table: Table[R], record: R) -> bytes:
-    data = _encoder.encode(record)
-    return data if table.version == 1 else bytes([table.version]) + data
+class FormatNotRaised(Exception):
+    """A table that some server of the cluster does not know yet cannot be written."""
+
+
+def encode(table: Table[R], record: R, *, cluster_format: int = NEWEST) -> bytes:
+    """The record in the newest form that every server of the cluster reads."""
+    version = table.version_in(cluster_format)
+    if version == table.version:
+        data = _encoder.encode(record)
+        return data if version == 1 else bytes([version]) + data
+    if version == 0:
+        raise FormatNotRaised(
+            f"the records of {table.name} exist from format {table.since} on, and the cluster is at {cluster_format} "
+            "until every server runs the new version"
+        )
+    return _in_older_form(table, record, version)
+
+
+def _in_older_form(table: Table[Any], record: Any, version: int) -> bytes:
+    plain = _plain_decoder.decode(_encoder.encode(record))
+    for form in reversed(table.forms[version - 1 :]):
+        plain = form.downgrade(plain)
+    data = _encoder.encode(plain)
+    return data if version == 1 else bytes([version]) + data
 
 
 class Decoder(Generic[R]):
@@ -76,12 +100,14 @@ class Decoder(Generic[R]):
             return self._decode(body)
         if version > self.table.version:
             raise NewerFormat(
-                f"a record of {self.table.name} has format {version}; this program reads up to {self.table.version}. "
+                f"a record of {self.table.name} has form {version}; this program reads up to {self.table.version}. "
                 "Start a newer wharf on this data."
             )
+        if version == 0:
+            raise ValueError("there never was a form 0")
         plain = _plain_decoder.decode(body)
-        for step in range(version, self.table.version):
-            plain = self.table.upgrades[step](plain)
+        for form in self.table.forms[version - 1 :]:
+            plain = form.upgrade(plain)
         return self._decode(_encoder.encode(plain))
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from wharf.model.changes import Condition, Drop, Put, Write
 from wharf.model.log import FIRST_INDEX, Batch, Change, LogWrite, Row, Standing
-from wharf.state.codec import Decoder, NewerFormat, encode
+from wharf.state.codec import NEWEST, Decoder, NewerFormat, encode
 from wharf.state.rows import Rows
 from wharf.state.table import Index, Order, Table
 from wharf.state.watches import Subscribers, Watches, fire
@@ -119,21 +119,22 @@ class Replica:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def encoded(self, write: Write, *, write_id: str, lease: int = 0) -> LogWrite:
-        """The write as the log takes it."""
+    def encoded(self, write: Write, *, write_id: str, lease: int = 0, cluster_format: int = NEWEST) -> LogWrite:
+        """The write as the log takes it, in forms that every server reads which knows `cluster_format`."""
         return LogWrite(
             id=write_id,
             kind=write.kind,
             cause=write.cause,
             conditions=write.conditions,
-            changes=[self._encoded(change) for change in write.changes],
+            changes=[self._encoded(change, cluster_format) for change in write.changes],
             lease=lease,
         )
 
-    def _encoded(self, change: Put | Drop) -> Change:
+    def _encoded(self, change: Put | Drop, cluster_format: int) -> Change:
         if isinstance(change, Drop):
             return Change(change.table, change.key, None)
-        return Change(change.table, change.key, encode(self.tables[change.table], change.record))
+        data = encode(self.tables[change.table], change.record, cluster_format=cluster_format)
+        return Change(change.table, change.key, data)
 
     # -- taking in -------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ A declaration says nothing of rows; the replica keeps those (`rows`).
 import enum
 from collections.abc import Callable, Hashable, Mapping
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -45,6 +45,21 @@ class Index(Generic[R]):
         return f"Index({self.table}.{self.name})"
 
 
+Plain = dict[str, Any]
+"""A record as the maps and lists that its bytes hold."""
+
+
+class Form(NamedTuple):
+    """A later form of a table's records. The cluster's format says which form may be written (`model.cluster.Format`)."""
+
+    since: int
+    """The format from which on every server can read this form."""
+    upgrade: Callable[[Plain], Plain]
+    """From the form before."""
+    downgrade: Callable[[Plain], Plain]
+    """Back to the form before, for servers that know no newer one."""
+
+
 class Table(Generic[R]):
     """One kind of record and how it is kept.
 
@@ -52,12 +67,13 @@ class Table(Generic[R]):
     `stamped`: index fields that may hold THIS; a dotted path reaches into a field's record, list or map of records.
     `interned`: fields whose texts recur in many records, kept once.
     `shared`: fields whose whole value recurs (resources of one group's placements), decoded once and shared.
-    `upgrades`: for each older format of the record, what turns its plain form into the next newer one.
+    `since`: the cluster's format from which on the table may be written; servers of older formats do not know it.
+    `forms`: every change of the record's form since the first, oldest first.
     """
 
     __slots__ = (
-        "indexes", "interned", "key_attributes", "key_of", "name", "order", "record", "shared", "stamped", "upgrades",
-        "version",
+        "forms", "indexes", "interned", "key_attributes", "key_of", "name", "order", "record", "shared", "since",
+        "stamped", "version",
     )  # fmt: skip
 
     def __init__(
@@ -71,8 +87,8 @@ class Table(Generic[R]):
         stamped: tuple[str, ...] = ("create_index",),
         interned: tuple[str, ...] = (),
         shared: Mapping[str, Any] | None = None,
-        version: int = 1,
-        upgrades: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] | None = None,
+        since: int = 1,
+        forms: tuple[Form, ...] = (),
     ) -> None:
         self.name = name
         self.record = record
@@ -83,9 +99,14 @@ class Table(Generic[R]):
         self.stamped = stamped
         self.interned = interned
         self.shared = dict(shared or {})
-        self.version = version
-        self.upgrades = dict(upgrades or {})
-        assert set(range(1, version)) == set(self.upgrades), f"table {name} needs an upgrade from each older format"
+        self.since = since
+        self.forms = forms
+        self.version = 1 + len(forms)
+        """The newest form, counted from 1."""
+        formats = [since, *(form.since for form in forms)]
+        assert formats == sorted(set(formats)), (
+            f"table {name} needs its forms in the order of the formats they came with"
+        )
         assert all(path.count(".") <= 1 for path in stamped), f"table {name} stamps one level deep at most"
         for index in indexes:
             index.table = name
@@ -96,6 +117,12 @@ class Table(Generic[R]):
         named = [*self.key_attributes, *(path.partition(".")[0] for path in self.stamped), *self.interned, *self.shared]
         named += [attribute for index in self.indexes for attribute in index.attributes]
         return [*named, "create_index", "modify_index"]
+
+    def version_in(self, cluster_format: int) -> int:
+        """The form that may be written while this format is in force; 0: the table does not exist yet."""
+        if cluster_format < self.since:
+            return 0
+        return 1 + sum(form.since <= cluster_format for form in self.forms)
 
     def put(self, record: R) -> Put:
         """The change that stores this record."""

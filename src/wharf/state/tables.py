@@ -32,11 +32,12 @@ from wharf.state.table import Index, Order, Table
 
 CHILDREN_OF_JOB: Final = Index[Job]("parent", "namespace", "parent_id")
 JOBS_OF_POOL: Final = Index[Job]("pool", "node_pool")
+JOBS_OF_TYPE: Final = Index[Job]("type", "type")
 JOBS: Final = Table(
     "jobs",
     Job,
     key=("namespace", "id"),
-    indexes=(CHILDREN_OF_JOB, JOBS_OF_POOL),
+    indexes=(CHILDREN_OF_JOB, JOBS_OF_POOL, JOBS_OF_TYPE),
     stamped=("create_index", "job_modify_index"),
     interned=("namespace", "node_pool", "parent_id"),
 )

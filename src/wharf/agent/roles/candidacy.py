@@ -12,6 +12,7 @@ from wharf.model.cluster import Leader, Member
 from wharf.model.founding import FIRST_FORMAT
 from wharf.server.server import Server
 from wharf.state.codec import encode
+from wharf.state.formats import NEWEST_FORMAT, format_in_force
 from wharf.state.tables import LEADER, MEMBERS
 from wharf.state.watches import whole
 
@@ -36,15 +37,17 @@ class ServerCandidate:
             address=identity.address,
             build=__version__,
             oldest_format=FIRST_FORMAT,
-            newest_format=FIRST_FORMAT,
+            newest_format=NEWEST_FORMAT,
             started_at=self._started_ns,
             door_secret=identity.door_secret,
         )
-        return encode(MEMBERS, msgspec.structs.replace(member, create_index=THIS, modify_index=THIS))
+        record = msgspec.structs.replace(member, create_index=THIS, modify_index=THIS)
+        return encode(MEMBERS, record, cluster_format=format_in_force(self._server.replica))
 
     def leader_record(self) -> bytes:
         leader = Leader(member_id=self.member_id, elected_at=self._server.world.now_ns())
-        return encode(LEADER, msgspec.structs.replace(leader, create_index=THIS, modify_index=THIS))
+        record = msgspec.structs.replace(leader, create_index=THIS, modify_index=THIS)
+        return encode(LEADER, record, cluster_format=format_in_force(self._server.replica))
 
 
 class ReplicaView:
