@@ -17,6 +17,7 @@ from wharf.controllers.heartbeats import Heartbeats, HeartbeatSettings
 from wharf.engines.port import Batch, Conflict, Engine
 from wharf.model.allocation import Allocation
 from wharf.model.changes import Cause, CauseKind, Write
+from wharf.model.cluster import Member
 from wharf.model.evaluation import Evaluation, EvaluationStatus
 from wharf.model.moment import Moment
 from wharf.model.node import Node, NodeStatus
@@ -24,13 +25,14 @@ from wharf.model.refusal import Refusal, no_leader
 from wharf.operations import evaluations, nodes
 from wharf.operations.decision import Decision
 from wharf.operations.derived import JobKey, settling, with_derived
+from wharf.operations.formats import raise_format
 from wharf.scheduling.evaluate import evaluate
 from wharf.scheduling.plan import check
 from wharf.server.follower import Follower
 from wharf.server.leadership import Election, Leadership
 from wharf.server.writer import Writer
 from wharf.state import Replica
-from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, EVALUATIONS_BY_STATUS, JOBS, NODES
+from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, EVALUATIONS_BY_STATUS, JOBS, MEMBERS, NODES
 from wharf.world import World
 
 log = logging.getLogger(__name__)
@@ -72,6 +74,7 @@ class Brain:
         self._heartbeats = Heartbeats(self._heartbeat_settings, self._world.random)
         self._unsettled: dict[JobKey, None] = {}
         self._room_came_free = False
+        self._members_changed = True
 
     # -- leading ---------------------------------------------------------------------------------------------------
 
@@ -135,8 +138,8 @@ class Brain:
                 case Allocation():
                     self._unsettled[record.namespace, record.job_id] = None
                     self._room_came_free = self._room_came_free or not record.is_occupying
-                case None:
-                    pass
+                case None | Member():
+                    self._members_changed = self._members_changed or change.table == MEMBERS.name
                 case _:
                     job_id = record.id if change.table == JOBS.name else record.job_id
                     self._unsettled[record.namespace, job_id] = None
@@ -173,6 +176,12 @@ class Brain:
             write = settling(replica, jobs, Cause(CauseKind.TIMER, "settle"))
             if write is not None and isinstance(await self._commit(write), Conflict):
                 self._unsettled |= dict.fromkeys(jobs)
+            return True
+        if self._members_changed:
+            self._members_changed = False
+            write = raise_format(replica)
+            if write is not None:
+                await self._commit(write)
             return True
         if self._room_came_free:
             self._room_came_free = False
@@ -272,4 +281,4 @@ def _miss_heartbeat(node_id: str, snapshot: Replica, moment: Moment) -> Decision
     return nodes.miss_heartbeat(snapshot, node_id, moment)
 
 
-HEARD: Final = frozenset({EVALUATIONS.name, NODES.name, ALLOCATIONS.name, JOBS.name, DEPLOYMENTS.name})
+HEARD: Final = frozenset({MEMBERS.name, EVALUATIONS.name, NODES.name, ALLOCATIONS.name, JOBS.name, DEPLOYMENTS.name})
