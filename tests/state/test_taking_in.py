@@ -106,7 +106,7 @@ def test_any_bytes_are_a_record_or_damaged_or_newer(data: bytes) -> None:
 def test_a_record_of_a_newer_format_is_refused_with_a_sentence() -> None:
     replica = a_filled_replica()
     before = everything(replica)
-    sentence = "a record of parcels has format 2; this program reads up to 1. Start a newer wharf on this data."
+    sentence = "a record of parcels has form 2; this program reads up to 1. Start a newer wharf on this data."
 
     with pytest.raises(NewerFormat, match=f"^{re.escape(sentence)}$"):
         replica.apply(with_change(a_batch(5, CRATES.drop("north", "a")), "parcels", "q", b"\x02whatever it may be"))
@@ -214,7 +214,7 @@ def test_what_is_written_in_an_older_form_is_read_back_whole(cluster_format: int
     replica.apply(Batch(2, "w", "test", CAUSE, [Change("crates", "north\0a", data)]))
 
     assert [plain(crate) for crate in replica.all(CRATES_NOW)] == [
-        plain(a_crate("a", owner="ann", weight=7_000, create_index=0, modify_index=2))
+        plain(a_crate("a", owner="ann", weight=7_000, create_index=2, modify_index=2))
     ]
 
 
