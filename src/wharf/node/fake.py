@@ -142,21 +142,28 @@ class FakeNode:
             try:
                 answer = await self._client.desired(self.id, index=index, wait_s=WAIT_S, stale=True)
                 # An index that went back is another state than the one we followed: read it from the start.
-                index = max(1, answer.index) if answer.index >= index else 0
-                await self._take(answer.value)
+                following = max(1, answer.index) if answer.index >= index else 0
+                # What could not be fetched must not count as seen: nothing would tell of it a second time.
+                if await self._take(answer.value):
+                    index = following
+                else:
+                    await asyncio.sleep(RETRY_S)
             except (Refusal, Unreachable) as error:
                 log.info("%s: cannot follow its allocations: %s", self._machine.name, error)
                 await asyncio.sleep(RETRY_S)
 
-    async def _take(self, desired: dict[str, int]) -> None:
+    async def _take(self, desired: dict[str, int]) -> bool:
+        """False where a server that lags did not know all of it yet: then it must be asked for again."""
         known = self._work
         for gone in [allocation_id for allocation_id in known if allocation_id not in desired]:
             self._end(known.pop(gone))
         news = [i for i, index in desired.items() if i not in known or known[i].seen_index < index]
         if not news:
-            return
-        for fetched in await self._client.fetch(self.id, self._secret_id, news):
-            self._take_one(fetched)
+            return True
+        fetched = await self._client.fetch(self.id, self._secret_id, news)
+        for one in fetched:
+            self._take_one(one)
+        return len(fetched) == len(news)
 
     def _take_one(self, fetched: shapes.DesiredAllocation) -> None:
         allocation = fetched.allocation
