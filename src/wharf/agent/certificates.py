@@ -18,6 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from wharf.agent.refusal import Refused
 from wharf.model.durations import SECOND
+from wharf.world import RealWorld
 
 AUTHORITY: Final = "wharf-ca"
 EARLIER: Final = datetime.timedelta(minutes=5)
@@ -27,6 +28,53 @@ EARLIER: Final = datetime.timedelta(minutes=5)
 class Pair(msgspec.Struct, frozen=True):
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
+
+
+class Created(msgspec.Struct, frozen=True):
+    """What one call made: what it is, its files, and until when it is valid."""
+
+    what: str
+    certificate_file: Path
+    key_file: Path
+    valid_until: datetime.date
+
+
+def create(
+    folder: Path,
+    *,
+    region: str,
+    is_server: bool,
+    files_name: str,
+    also: Sequence[str],
+    days: int,
+    authority_days: int,
+) -> list[Created]:
+    """A certificate, and before it the authority where the folder has none yet. Raises Refused."""
+    for file in files_of(folder, files_name):
+        if file.exists():
+            raise Refused(f"{file} is there already and is not replaced: choose another --name or --folder")
+    now_ns = RealWorld().now_ns()
+    made: list[Created] = []
+    authority = read_authority(folder)
+    if authority is None:
+        authority = make_authority(now_ns=now_ns, days=authority_days)
+        made.append(_created("authority", folder, AUTHORITY, authority))
+    role = "server" if is_server else "client"
+    pair = make_certificate(
+        authority,
+        name=f"{role}.{region}.wharf",
+        also=("localhost", "127.0.0.1", *also) if is_server else also,
+        is_server=is_server,
+        now_ns=now_ns,
+        days=days,
+    )
+    made.append(_created(role, folder, files_name, pair))
+    return made
+
+
+def _created(what: str, folder: Path, name: str, pair: Pair) -> Created:
+    files = write_pair(folder, name, pair)
+    return Created(what, *files, pair.certificate.not_valid_after_utc.date())
 
 
 def make_authority(*, now_ns: int, days: int) -> Pair:

@@ -9,24 +9,61 @@ import os
 import platform
 import tarfile
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from wharf import __version__
-from wharf.agent.control import DebugAnswer
+from wharf.agent.control import DebugAnswer, DebugAsked, ask
 from wharf.agent.log_lines import say_time
 from wharf.agent.redaction import Redactor
 from wharf.agent.refusal import Refused
 from wharf.agent.rotation import older_files
+from wharf.config.display import redacted, secrets_in
+from wharf.config.settings import Settings
 from wharf.config.tree import Plain
 from wharf.model.durations import SECOND
+from wharf.world import RealWorld
 
 MOST_LOG_BYTES: Final = 5_000_000
 MOST_FILES_LISTED: Final = 5_000
 
 _SYSTEM_FILES: Final = ("/proc/loadavg", "/proc/meminfo", "/proc/uptime", "/proc/pressure/cpu", "/proc/pressure/io")
+
+
+class Made(msgspec.Struct, frozen=True):
+    """An archive that was made, and what is missing in it."""
+
+    path: Path
+    files: int
+    data_folder: Path
+    agent_is_running: bool
+    silent: list[str]
+    """Processes that did not answer in time."""
+
+
+def make_archive(settings: Settings, output: Path | None, *, answer_within_s: float) -> Made:
+    """Ask the agent that runs on the data folder, if one does, and write all that can be told. Raises Refused."""
+    folder = Path(settings.data_dir)
+    now_ns = RealWorld().now_ns()
+    answer = ask(folder, DebugAsked(), timeout_s=answer_within_s)
+    assert answer is None or isinstance(answer, DebugAnswer), "each question has one kind of answer"
+    if answer is None and not folder.exists():
+        raise Refused(f"there is no data folder {folder}: name the agent's with --data-dir or --config")
+    files = collect(
+        answer,
+        folder=folder,
+        log_file=Path(settings.log_file) if settings.log_file else None,
+        configuration=redacted(settings),
+        now_ns=now_ns,
+    )
+    stamp = datetime.fromtimestamp(now_ns // SECOND, tz=UTC).strftime("%Y%m%dT%H%M%SZ")
+    path = output or Path(f"wharf-debug-{stamp}.tar.gz")
+    write_archive(path, files, Redactor(secrets_in(settings)), now_ns=now_ns)
+    silent = [process.name for process in answer.processes if process.description is None] if answer else []
+    return Made(path, len(files), folder, answer is not None, silent)
 
 
 def collect(

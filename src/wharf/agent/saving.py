@@ -4,12 +4,16 @@ Who is a member and who leads is of the moment: those records live on leases, an
 carry secrets of the running servers too. So they are left out both ways.
 """
 
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from wharf import __version__
+from wharf.agent import snapshots
+from wharf.agent.log_access import engine_for_command
 from wharf.agent.refusal import Refused
+from wharf.config.settings import Settings
 from wharf.engines.election import LEADER_TABLE, MEMBERS_TABLE
 from wharf.engines.port import Engine, Load, Row, Standing, Unavailable
 from wharf.engines.snapshot import (
@@ -23,9 +27,11 @@ from wharf.model.cluster import Format
 from wharf.state.codec import Damaged, Decoder, NewerFormat
 from wharf.state.formats import NEWEST_FORMAT
 from wharf.state.tables import ALL_TABLES
-from wharf.world import World
+from wharf.world import RealWorld, World
 
 OF_THE_MOMENT: Final = frozenset((LEADER_TABLE, MEMBERS_TABLE))
+__all__ = ["SnapshotFacts", "inspect", "restore", "restore_by_command", "save", "save_by_command"]
+
 KEYRING_NEED: Final = "the file of the keyring ([keyring] file): secrets in the state are wrapped by its key"
 
 
@@ -62,6 +68,33 @@ async def restore(engine: Engine, path: Path) -> int:
         raise Refused(str(error)) from error
     except (Damaged, NewerFormat) as error:
         raise Refused(f"the snapshot {path} cannot be restored by this program: {error}") from error
+
+
+async def save_by_command(settings: Settings, file: Path | None) -> tuple[Path, SnapshotFacts]:
+    """Beside a running agent or without one. Raises Refused."""
+    world = RealWorld()
+    path = file or Path(snapshots.name_at(world.now_ns()))
+    async with _opened(settings, world, may_be_new=False) as engine:
+        return path, await save(engine, path, world=world)
+
+
+async def restore_by_command(settings: Settings, file: Path) -> int:
+    """Raises Refused."""
+    async with _opened(settings, RealWorld(), may_be_new=True) as engine:
+        return await restore(engine, file)
+
+
+@contextlib.asynccontextmanager
+async def _opened(settings: Settings, world: World, *, may_be_new: bool) -> AsyncIterator[Engine]:
+    engine = engine_for_command(settings, world, may_be_new=may_be_new)
+    try:
+        await engine.open()
+    except Unavailable as error:
+        raise Refused(str(error)) from error
+    try:
+        yield engine
+    finally:
+        await engine.close()
 
 
 class _Lasting:

@@ -45,41 +45,14 @@ def debug(places: tuple[Path, ...], data_dir: Path | None, output: Path | None) 
     less to tell, when it does not run. Look it through before you send it to someone.
     """
     with plainly():
-        from datetime import UTC, datetime
+        from wharf.agent.debug import make_archive
 
-        from wharf.agent.control import DebugAnswer, DebugAsked, ask
-        from wharf.agent.debug import collect, write_archive
-        from wharf.agent.redaction import Redactor
-        from wharf.config.display import redacted, secrets_in
-        from wharf.model.durations import SECOND
-        from wharf.world import RealWorld
-
-        settings = read(places, data_dir).settings
-        folder = Path(settings.data_dir)
-        now_ns = RealWorld().now_ns()
-        answer = ask(folder, DebugAsked(), timeout_s=ANSWER_WITHIN_S)
-        assert answer is None or isinstance(answer, DebugAnswer), "each question has one kind of answer"
-        if answer is None and not folder.exists():
-            from wharf.agent.refusal import Refused
-
-            raise Refused(f"there is no data folder {folder}: name the agent's with --data-dir or --config")
-        files = collect(
-            answer,
-            folder=folder,
-            log_file=Path(settings.log_file) if settings.log_file else None,
-            configuration=redacted(settings),
-            now_ns=now_ns,
-        )
-        stamp = datetime.fromtimestamp(now_ns // SECOND, tz=UTC).strftime("%Y%m%dT%H%M%SZ")
-        path = output or Path(f"wharf-debug-{stamp}.tar.gz")
-        write_archive(path, files, Redactor(secrets_in(settings)), now_ns=now_ns)
-        if answer is None:
-            click.echo(f"No agent runs on {folder}: the archive holds no stacks.")
-        else:
-            silent = [process.name for process in answer.processes if process.description is None]
-            if silent:
-                click.echo(f"These did not answer in time: {', '.join(silent)}.")
-        click.echo(f"{path}  {len(files)} files, {path.stat().st_size / 1_000:.0f} KB")
+        made = make_archive(read(places, data_dir).settings, output, answer_within_s=ANSWER_WITHIN_S)
+        if not made.agent_is_running:
+            click.echo(f"No agent runs on {made.data_folder}: the archive holds no stacks.")
+        if made.silent:
+            click.echo(f"These did not answer in time: {', '.join(made.silent)}.")
+        click.echo(f"{made.path}  {made.files} files, {made.path.stat().st_size / 1_000:.0f} KB")
 
 
 def read(places: tuple[Path, ...], data_dir: Path | None) -> "Configuration":

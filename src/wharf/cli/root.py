@@ -42,7 +42,7 @@ def main() -> None:
     except click.exceptions.Exit as end:
         sys.exit(end.exit_code)
     except click.Abort:
-        click.echo("wharf: stopped", err=True)
+        click.echo("\nwharf: stopped", err=True)  # Whatever was asked or shown stands on the line before.
         sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as error:
         for line in error.format_message().splitlines():

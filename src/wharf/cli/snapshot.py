@@ -1,9 +1,8 @@
 """`wharf operator snapshot`: save, inspect and restore the whole state, straight from and into where it is kept."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -11,18 +10,13 @@ from wharf.cli.failing import plainly
 from wharf.cli.lazy import Entry, LazyGroup
 
 if TYPE_CHECKING:
-    from wharf.config import Settings
-    from wharf.engines.port import Engine
-    from wharf.engines.snapshot import SnapshotFacts
-    from wharf.world import World
+    from wharf.agent.saving import SnapshotFacts
 
 COMMANDS: Final = {
     "save": Entry("wharf.cli.snapshot", "save", "Save the whole state to one file."),
     "inspect": Entry("wharf.cli.snapshot", "inspect", "Check a snapshot and say what it holds."),
     "restore": Entry("wharf.cli.snapshot", "restore", "Replace the whole state by that of a snapshot."),
 }
-
-T = TypeVar("T")
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
@@ -47,14 +41,10 @@ def save(file: Path | None, places: tuple[Path, ...], data_dir: Path | None) -> 
     wharf-<time>.snap and lies here.
     """
     with plainly():
-        from wharf.agent import saving, snapshots
+        from wharf.agent import saving
         from wharf.cli.operator import read
-        from wharf.world import RealWorld
 
-        settings = read(places, data_dir).settings
-        world = RealWorld()
-        path = file or Path(snapshots.name_at(world.now_ns()))
-        facts = asyncio.run(_with_engine(settings, world, lambda engine: saving.save(engine, path, world=world)))
+        path, facts = asyncio.run(saving.save_by_command(read(places, data_dir).settings, file))
         click.echo(f"{path}")
         _show(facts)
 
@@ -95,9 +85,8 @@ def restore(file: Path, places: tuple[Path, ...], data_dir: Path | None, yes: bo
     """
     with plainly():
         from wharf.agent import saving
-        from wharf.agent.roles.engine import describe
+        from wharf.agent.log_access import describe
         from wharf.cli.operator import read
-        from wharf.world import RealWorld
 
         settings = read(places, data_dir).settings
         facts = saving.inspect(file)
@@ -105,27 +94,10 @@ def restore(file: Path, places: tuple[Path, ...], data_dir: Path | None, yes: bo
         place = describe(settings)
         if not yes:
             click.confirm(f"Replace the whole state, {place}, by this?", abort=True, err=True)
-        index = asyncio.run(_with_engine(settings, RealWorld(), lambda engine: saving.restore(engine, file)))
+        index = asyncio.run(saving.restore_by_command(settings, file))
         click.echo(f"restored: {place}, now at index {index}")
         for need in facts.header.needs:
             click.echo(f"It needs {need}.")
-
-
-async def _with_engine(settings: "Settings", world: "World", work: "Callable[[Engine], Awaitable[T]]") -> T:
-    """Raises Refused."""
-    from wharf.agent.refusal import Refused
-    from wharf.agent.roles.engine import engine_for_command
-    from wharf.engines.port import Unavailable
-
-    engine = engine_for_command(settings, world)
-    try:
-        await engine.open()
-        try:
-            return await work(engine)
-        finally:
-            await engine.close()
-    except Unavailable as error:
-        raise Refused(str(error)) from error
 
 
 def _show(facts: "SnapshotFacts") -> None:

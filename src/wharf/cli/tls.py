@@ -1,15 +1,11 @@
 """`wharf tls`: certificates for a cluster."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from wharf.cli.failing import plainly
 from wharf.cli.lazy import Entry, LazyGroup
-
-if TYPE_CHECKING:
-    from wharf.agent.certificates import Pair
 
 COMMANDS = {
     "create": Entry("wharf.cli.tls", "create", "Make an authority, and a certificate for a server or a caller.")
@@ -52,28 +48,19 @@ def create(
     """
     with plainly():
         from wharf.agent import certificates
-        from wharf.agent.refusal import Refused
-        from wharf.world import RealWorld
 
-        now_ns = RealWorld().now_ns()
-        files_name = name or f"{'client' if is_client else 'server'}-{region}"
-        for file in certificates.files_of(folder, files_name):
-            if file.exists():
-                raise Refused(f"{file} is there already and is not replaced: choose another --name or --folder")
-        authority = certificates.read_authority(folder)
-        if authority is None:
-            authority = certificates.make_authority(now_ns=now_ns, days=authority_days)
-            _say("authority", *certificates.write_pair(folder, certificates.AUTHORITY, authority), authority)
-        pair = certificates.make_certificate(
-            authority,
-            name=f"{'client' if is_client else 'server'}.{region}.wharf",
-            also=also if is_client else ("localhost", "127.0.0.1", *also),
+        made = certificates.create(
+            folder,
+            region=region,
             is_server=not is_client,
-            now_ns=now_ns,
+            files_name=name or f"{'client' if is_client else 'server'}-{region}",
+            also=also,
             days=days,
+            authority_days=authority_days,
         )
-        certificate_file, key_file = certificates.write_pair(folder, files_name, pair)
-        _say("client" if is_client else "server", certificate_file, key_file, pair)
+        for one in made:
+            click.echo(f"{one.what:<9}  {one.certificate_file}  {one.key_file}  valid until {one.valid_until}")
+        certificate_file, key_file = made[-1].certificate_file, made[-1].key_file
         ca_file, ca_key_file = certificates.files_of(folder, certificates.AUTHORITY)
         click.echo(f"\nKeep {ca_key_file} away from servers: whoever has it can make certificates.")
         if is_client:
@@ -86,8 +73,3 @@ def create(
                 f'  ca_file = "{ca_file.absolute()}"\n  cert_file = "{certificate_file.absolute()}"\n'
                 f'  key_file = "{key_file.absolute()}"'
             )
-
-
-def _say(what: str, certificate_file: Path, key_file: Path, pair: "Pair") -> None:
-    until = pair.certificate.not_valid_after_utc.strftime("%Y-%m-%d")
-    click.echo(f"{what:<9}  {certificate_file}  {key_file}  valid until {until}")

@@ -5,8 +5,8 @@ import contextlib
 from typing import Final
 
 from wharf.agent.life import Life
+from wharf.agent.log_access import describe
 from wharf.agent.roles.candidacy import election_of
-from wharf.agent.roles.engine import describe
 from wharf.agent.roles.serving import brain_socket, make_server, open_log
 from wharf.controllers.heartbeats import HeartbeatSettings
 from wharf.engines.port import Unavailable

@@ -7,7 +7,7 @@ from typing import Final
 
 from wharf.agent.identity import name_of, server_id
 from wharf.agent.life import Life
-from wharf.agent.roles.engine import describe, engine_for
+from wharf.agent.log_access import describe, engine_for
 from wharf.engines.port import Engine, Unavailable
 from wharf.model.job_settings import JobSettings
 from wharf.server.server import Identity, Server

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from wharf.agent import saving, snapshots
 from wharf.agent.life import CannotStart, Life
+from wharf.agent.log_access import engine_for
 from wharf.agent.refusal import Refused
-from wharf.agent.roles.engine import engine_for
 from wharf.engines.port import Unavailable
 
 log = logging.getLogger(__name__)

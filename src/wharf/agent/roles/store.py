@@ -4,7 +4,7 @@ import shutil
 import sys
 
 from wharf.agent.life import CannotStart, Life
-from wharf.agent.roles.engine import describe, store_folder, store_settings
+from wharf.agent.log_access import describe, store_folder, store_settings
 from wharf.engines.port import Unavailable
 from wharf.engines.settings import EngineKind
 from wharf.engines.store import StoreServer

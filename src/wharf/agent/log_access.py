@@ -34,16 +34,16 @@ def engine_for(settings: Settings, world: World) -> Engine:
     return RemoteEngine(world, store_settings(settings).socket_path())
 
 
-def engine_for_command(settings: Settings, world: World) -> Engine:
+def engine_for_command(settings: Settings, world: World, *, may_be_new: bool) -> Engine:
     """A door for a command: through the running agent's store where there is one, else to the file itself.
 
-    Raises Refused where there is nothing to open.
+    Raises Refused where there is nothing to open; with `may_be_new` a data folder that is missing is made.
     """
     if settings.state.engine is EngineKind.ETCD or _is_served(store_settings(settings).socket_path()):
         return engine_for(settings, world)
     if settings.state.engine is EngineKind.MEMORY:
         raise Refused("the state is in the memory of an agent, and none runs here: start it, or check --config")
-    if not Path(settings.data_dir).is_dir():
+    if not may_be_new and not Path(settings.data_dir).is_dir():
         raise Refused(f"there is no data folder {settings.data_dir}: name the agent's with --data-dir or --config")
     from wharf.engines.sqlite import SqliteEngine
 

@@ -1,0 +1,164 @@
+"""The commands as people type them: what they print, how they end, how little they load."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.agent.processes import lines, run, running
+from wharf.cli.lazy import LazyGroup
+from wharf.cli.root import root
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from wharf.cli.root import root\n"
+        "root.main(['--help'], prog_name='wharf', standalone_mode=False)\n"
+        "print('LOADED', *(name for name in sys.modules if '.' not in name))\n"
+        "print('OURS', *(name for name in sys.modules if name.startswith('wharf.')))\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+
+    loaded = set(done.stdout.partition("LOADED")[2].partition("OURS")[0].split())
+    ours = set(done.stdout.partition("OURS")[2].split())
+    heavy = {"asyncio", "msgspec", "uvicorn", "starlette", "numpy", "cryptography", "rich", "httpx2", "uvloop", "apsw"}
+    assert loaded & heavy == set()
+    assert ours == {"wharf.cli", "wharf.cli.root", "wharf.cli.lazy"}
+
+
+def all_groups(group: LazyGroup = root) -> list[tuple[str, LazyGroup]]:
+    found = [(group.name or "", group)]
+    for name in group.entries:
+        command = group.get_command(group.make_context("wharf", ["--help"], resilient_parsing=True), name)
+        if isinstance(command, LazyGroup):
+            found += all_groups(command)
+    return found
+
+
+@pytest.mark.parametrize("name", ["wharf", "config", "operator", "snapshot", "tls"])
+def test_the_lines_of_help_say_what_the_commands_say_of_themselves(name: str) -> None:
+    group = dict(all_groups())[name]
+    context = group.make_context("wharf", ["--help"], resilient_parsing=True)
+
+    for command_name, entry in group.entries.items():
+        command = group.get_command(context, command_name)
+        assert command is not None
+        first_line = (command.help or "").strip().splitlines()[0]
+        assert first_line.startswith(entry.help.removesuffix(".")) or name == "wharf", command_name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("devv",), "wharf: there is no command devv; did you mean `wharf dev`?"),
+        (("config", "chek"), "wharf: there is no command chek; did you mean `wharf config check`?"),
+        (("xyz",), "wharf: there is no command xyz; `wharf --help` lists all"),
+        (("agent",), "wharf: Missing option '--config'."),
+        (("dev", "--port", "x"), "wharf: Invalid value for '--port': 'x' is not a valid integer."),
+        (
+            ("config", "check", "gone.toml"),
+            "wharf: gone.toml: there is no such file or folder: check the path after --config",
+        ),
+        (
+            ("operator", "snapshot", "inspect", "gone"),
+            "wharf: the snapshot gone cannot be read: No such file or directory",
+        ),
+        (
+            ("operator", "snapshot", "save", "--data-dir", "gone", "a"),
+            "wharf: there is no data folder {here}/gone: name the agent's with --data-dir or --config",
+        ),
+        (
+            ("operator", "debug", "--data-dir", "gone"),
+            "wharf: there is no data folder {here}/gone: name the agent's with --data-dir or --config",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_1(tmp_path: Path, arguments: tuple[str, ...], line: str) -> None:
+    done = run(tmp_path, *arguments)
+
+    assert (done.returncode, lines(done.stderr), done.stdout) == (1, [line.format(here=tmp_path)], "")
+
+
+def test_version_is_told_to_people_and_programs(tmp_path: Path) -> None:
+    assert run(tmp_path, "version").stdout.startswith("wharf 0.1.0 (Python 3.")
+    assert json.loads(run(tmp_path, "version", "--json").stdout)["version"] == "0.1.0"
+    assert run(tmp_path, "--version").stdout == "wharf 0.1.0\n"
+
+
+def test_config_check_counts_what_is_right_and_lists_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "right.toml").write_text('data_dir = "/var/lib/wharf"\n[server]\nenabled = true\n')
+    (tmp_path / "wrong.json").write_text('{\n"regoin": "eu"\n}')
+
+    right = run(tmp_path, "config", "check", "right.toml")
+    wrong = run(tmp_path, "config", "check", "right.toml", "wrong.json")
+
+    assert (right.returncode, right.stdout) == (0, "1 file is right\n")
+    assert wrong.returncode == 1
+    assert lines(wrong.stderr) == ["wharf: wrong.json:2: regoin: there is no such setting; did you mean region?"]
+
+
+def test_config_show_tells_values_and_where_they_come_from(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('data_dir = "/var/lib/wharf"\n[server]\nenabled = true\n')
+    environment = {"WHARF_CONFIG__STATE__ETCD__PASSWORD": "hunter22", "WHARF_CONFIG__LOG_LEVEL": "debug"}
+
+    done = run(tmp_path, "config", "show", "--config", "a.toml", "--json", environment=environment)
+    people = run(tmp_path, "config", "show", "--config", "a.toml", "--changed", environment=environment)
+
+    values = {value["key"]: (value["value"], value["origin"]) for value in json.loads(done.stdout)}
+    assert values["data_dir"] == ("/var/lib/wharf", "a.toml:1")
+    assert values["log_level"] == ("debug", "WHARF_CONFIG__LOG_LEVEL")
+    assert values["state.etcd.password"] == ("<redacted>", "WHARF_CONFIG__STATE__ETCD__PASSWORD")
+    assert values["ports.http"] == (4646, "default")
+    assert [line.split()[0] for line in lines(people.stdout)] == [
+        "data_dir",
+        "log_level",
+        "state.etcd.password",
+        "server.enabled",
+    ]
+    assert "hunter22" not in done.stdout + people.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_names_the_command(tmp_path: Path, shell: str) -> None:
+    done = run(tmp_path, "completion", shell)
+
+    assert done.returncode == 0
+    assert "_WHARF_COMPLETE" in done.stdout
+
+
+def test_a_snapshot_is_saved_beside_a_running_agent_and_restored_without_one(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    with running(folder, "dev", "--port", "0") as agent:
+        agent.wait_ready()
+        saved = run(folder, "operator", "snapshot", "save", "a.snap")
+    inspected = run(folder, "operator", "snapshot", "inspect", "a.snap", "--json")
+    unconfirmed = run(folder, "operator", "snapshot", "restore", "a.snap")
+
+    assert saved.returncode == 0, saved.stderr
+    assert json.loads(inspected.stdout)["trailer"]["rows"]["namespaces"] == 1
+    assert (unconfirmed.returncode, lines(unconfirmed.stderr)[-1]) == (130, "wharf: stopped")
+    restored = run(folder, "operator", "snapshot", "restore", "a.snap", "--yes", "--data-dir", "other")
+    assert restored.returncode == 0, restored.stderr
+    assert f"restored: {folder}/other/state, now at index" in restored.stdout
+    with running(folder, "dev", "--port", "0", "--data-dir", "other") as agent:
+        agent.wait_ready()
+
+        assert "a new cluster was founded" not in agent.err
+
+
+def test_certificates_are_made_with_words_on_what_to_do_with_them(tmp_path: Path) -> None:
+    server = run(tmp_path, "tls", "create", "--also", "example.org")
+    client = run(tmp_path, "tls", "create", "--client")
+    again = run(tmp_path, "tls", "create")
+
+    assert (server.returncode, client.returncode, again.returncode) == (0, 0, 1)
+    assert f'cert_file = "{tmp_path}/tls/server-global.pem"' in server.stdout
+    assert "curl --cacert tls/wharf-ca.pem --cert tls/client-global.pem" in client.stdout
+    assert "authority" not in client.stdout.splitlines()[0]
+    assert lines(again.stderr) == [
+        "wharf: tls/server-global.pem is there already and is not replaced: choose another --name or --folder"
+    ]
