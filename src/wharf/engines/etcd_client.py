@@ -152,16 +152,23 @@ class EtcdClient:
         self._current = 0
         self._metadata: tuple[tuple[str, str], ...] = (REQUIRE_LEADER,)
         self._has_token = False
+        self._watches: dict[int, EtcdWatch] = {}
+        self._closing: asyncio.Future[None] | None = None
         self.closed = True
 
     def open(self) -> None:
         credentials = credentials_of(self._settings)
         self._channels = [EtcdChannel(endpoint, credentials) for endpoint in self._settings.endpoints]
         self._has_token = False
+        self._closing = asyncio.get_running_loop().create_future()
         self.closed = False
 
     async def close(self) -> None:
         self.closed = True
+        if self._closing is not None and not self._closing.done():
+            self._closing.set_result(None)
+        for watch in list(self._watches.values()):
+            watch.stop()
         channels, self._channels = self._channels, []
         for channel in channels:
             await channel.channel.close()
@@ -279,16 +286,24 @@ class EtcdClient:
 
     async def watch(self, request: Message) -> "EtcdWatch":
         channel = await self.connected()
+        assert self._closing is not None, "a connected client was opened"
+        watch = EtcdWatch(self, channel, channel.watch(metadata=self._metadata))
+        self._watches[id(watch)] = watch
+        opening = self._world.start(watch.begin(request), name="opening of a watch on etcd")
         try:
-            stream = channel.watch(metadata=self._metadata)
-            await stream.write(request)
-        except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
-            self._turn_from(channel)
-            raise WatchBroken(f"the watch on {self._settings.where()} could not be opened") from error
-        except asyncio.CancelledError:
-            self._raise_if_closed()
+            # gRPC never wakes a write that waits while its channel is closed: so the closing is waited for as well.
+            await asyncio.wait((opening, self._closing), return_when=asyncio.FIRST_COMPLETED)
+            if not opening.done():
+                raise Unavailable(f"the door to {self._settings.where()} is closed")
+            opening.result()
+        except BaseException:
+            opening.cancel()
+            watch.stop()
             raise
-        return EtcdWatch(self, channel, stream)
+        return watch
+
+    def forget(self, watch: "EtcdWatch") -> None:
+        self._watches.pop(id(watch), None)
 
     def on_watch_broken(self, channel: EtcdChannel, error: Message) -> str:
         details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
@@ -312,6 +327,15 @@ class EtcdWatch:
         self._channel = channel
         self._stream = stream
 
+    async def begin(self, request: Message) -> None:
+        try:
+            await self._stream.write(request)
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+            raise WatchBroken(self._client.on_watch_broken(self._channel, error)) from error
+        except asyncio.CancelledError:
+            self._client.raise_if_closed()
+            raise
+
     async def read(self) -> Message:
         """The next response with events, or the first one, which has none."""
         try:
@@ -331,4 +355,5 @@ class EtcdWatch:
         return response
 
     def stop(self) -> None:
+        self._client.forget(self)
         self._stream.cancel()
