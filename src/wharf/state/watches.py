@@ -4,7 +4,7 @@ A subscriber names what it reads: a whole table, a key, a prefix of keys, a valu
 exactly those who named something that the batch changed, once each, in the order in which they subscribed.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -37,7 +37,11 @@ def beginning(table: Table[Any], prefix: str) -> Watched:
 
 def those(index: Index[Any], *value: Hashable) -> Watched:
     """Every record that has, or had, this value in the index."""
-    return Watched(index.table, f"index {index.name}", value[0] if len(value) == 1 else value)
+    return Watched(index.table, kind_of(index), value[0] if len(value) == 1 else value)
+
+
+def kind_of(index: Index[Any]) -> str:
+    return f"index {index.name}"
 
 
 class Subscription:
@@ -70,24 +74,43 @@ class Subscription:
 
 Subscribers = dict[Subscription, None]  # A dict, for its order: who is woken first must not depend on hashes.
 
+Touched = dict[int, Subscribers]
+"""Groups of subscribers, each once, by the identity of the group. A batch may touch one group a thousand times, and
+ten thousand may wait in it: so groups are noted while the batch is taken in, and walked when it is done."""
 
-def fire(subscribers: Subscribers) -> None:
-    """Wake them all, those who subscribed first before the others."""
-    for subscription in sorted(subscribers, key=attrgetter("number")):
+
+def touch(touched: Touched, group: Subscribers) -> None:
+    touched[id(group)] = group
+
+
+def fire(touched: Touched) -> None:
+    """Wake them all, once each, those who subscribed first before the others."""
+    woken: Subscribers = {}
+    for group in touched.values():
+        woken.update(group)
+    for subscription in sorted(woken, key=attrgetter("number")):
         subscription.fire()
+
+
+class WatchedIndex(NamedTuple):
+    """The subscriptions that concern values of one index."""
+
+    value_of: Callable[[Any], Hashable]
+    by_value: dict[Hashable, Subscribers]
 
 
 class TableWatches:
     """The subscriptions that concern one table."""
 
-    __slots__ = ("by_index", "by_key", "by_prefix", "by_table", "prefix_lengths")
+    __slots__ = ("_indexes", "by_index", "by_key", "by_prefix", "by_table", "prefix_lengths")
 
-    def __init__(self) -> None:
+    def __init__(self, table: Table[Any]) -> None:
         self.by_table: Subscribers = {}
         self.by_key: dict[Hashable, Subscribers] = {}
         self.by_prefix: dict[Hashable, Subscribers] = {}
-        self.by_index: dict[str, dict[Hashable, Subscribers]] = {}
+        self.by_index: dict[str, WatchedIndex] = {}
         self.prefix_lengths: dict[int, int] = {}
+        self._indexes = {kind_of(index): index for index in table.indexes}
 
     def place(self, watched: Watched) -> dict[Hashable, Subscribers]:
         match watched.kind:
@@ -95,48 +118,44 @@ class TableWatches:
                 return self.by_key
             case "prefix":
                 return self.by_prefix
-            case _:
-                return self.by_index.setdefault(watched.kind, {})
+            case kind:
+                if kind not in self.by_index:
+                    self.by_index[kind] = WatchedIndex(self._indexes[kind].value_of, {})
+                return self.by_index[kind].by_value
 
-    def collect(
-        self,
-        key: str,
-        old: msgspec.Struct | None,
-        new: msgspec.Struct | None,
-        indexes: Iterable[Index[Any]],
-        into: Subscribers,
-    ) -> None:
-        """Add to `into` everybody who waits on this change."""
+    def collect(self, key: str, old: msgspec.Struct | None, new: msgspec.Struct | None, *, touched: Touched) -> None:
+        """Note everybody who waits on this change."""
         if self.by_table:
-            into.update(self.by_table)
+            touch(touched, self.by_table)
         if old is None and new is None:
             return  # A drop of what was not there: it moves the table's index and nothing else.
-        if self.by_key and (found := self.by_key.get(key)):
-            into.update(found)
+        if self.by_key and (group := self.by_key.get(key)):
+            touch(touched, group)
         for length in self.prefix_lengths:
-            if found := self.by_prefix.get(key[:length]):
-                into.update(found)
-        if self.by_index:
-            for index in indexes:
-                waiting = self.by_index.get(f"index {index.name}")
-                if not waiting:
-                    continue
-                for record in (old, new):
-                    if record is not None and (found := waiting.get(index.value_of(record))):
-                        into.update(found)
+            if group := self.by_prefix.get(key[:length]):
+                touch(touched, group)
+        for value_of, by_value in self.by_index.values():
+            value = None if new is None else value_of(new)
+            if group := by_value.get(value):
+                touch(touched, group)
+            if old is not None and (was := value_of(old)) != value and (group := by_value.get(was)):
+                touch(touched, group)
 
-    def everybody(self) -> Subscribers:
-        found = dict(self.by_table)
-        for place in (self.by_key, self.by_prefix, *self.by_index.values()):
-            for subscribers in place.values():
-                found.update(subscribers)
-        return found
+    def everybody(self, *, touched: Touched) -> None:
+        touch(touched, self.by_table)
+        for place in (self.by_key, self.by_prefix, *(index.by_value for index in self.by_index.values())):
+            for group in place.values():
+                touch(touched, group)
+
+    def is_empty(self) -> bool:
+        return not (self.by_table or self.by_key or self.by_prefix or self.by_index)
 
 
 class Watches:
     """All subscriptions of a replica."""
 
-    def __init__(self) -> None:
+    def __init__(self, tables: Mapping[str, Table[Any]]) -> None:
+        self._tables = tables
         self.tables: dict[str, TableWatches] = {}
         self.count = 0  # Those that have not ended.
         self._number_last = 0
@@ -147,7 +166,9 @@ class Watches:
         subscription = Subscription(self, self._number_last, tuple(dict.fromkeys(watched)), wake)
         self.count += 1
         for name in subscription.watched:
-            watches = self.tables.setdefault(name.table, TableWatches())
+            watches = self.tables.get(name.table)
+            if watches is None:
+                watches = self.tables[name.table] = TableWatches(self._tables[name.table])
             if name.kind == "table":
                 watches.by_table[subscription] = None
                 continue
@@ -166,7 +187,7 @@ class Watches:
                 del watches.by_table[subscription]
             else:
                 self._forget_at(watches, name, subscription)
-            if not (watches.by_table or watches.by_key or watches.by_prefix or watches.by_index):
+            if watches.is_empty():
                 del self.tables[name.table]  # A table that nobody watches costs nothing when it changes.
 
     @staticmethod
@@ -184,8 +205,8 @@ class Watches:
         if name.kind.startswith("index ") and not place:
             del watches.by_index[name.kind]
 
-    def everybody(self) -> Subscribers:
-        found: Subscribers = {}
+    def everybody(self) -> Touched:
+        touched: Touched = {}
         for watches in self.tables.values():
-            found.update(watches.everybody())
-        return found
+            watches.everybody(touched=touched)
+        return touched
