@@ -127,6 +127,8 @@ async def test_an_etcd_that_asks_for_a_password_takes_ours_and_its_token_is_rene
         assert (await anext(feed)).index == again
         until_s = lease.valid_until_s() + 0.1
         await wait_on_loop_until(lambda: lease.valid_until_s() > until_s, what="the lease is renewed with a new token")
+        await door.compact(again)
+        assert (await door.health()).writable
         await door.close()
 
         for user, password, prefix in (("wharf", "bad", "/wharf"), ("wharf", "good", "/other"), ("", "", "/wharf")):

@@ -106,7 +106,9 @@ class Health(msgspec.Struct, frozen=True, gc=False):
 class Load(Protocol):
     """A full read at one index: first every row, in slices, then the standing."""
 
-    def slices(self) -> AsyncIterator[Sequence[Row]]: ...
+    def slices(self) -> AsyncIterator[Sequence[Row]]:
+        """Raises `Behind` when a compaction or a restore overtook the read: throw the rows away and begin another."""
+        ...
 
     async def standing(self) -> Standing:
         """Valid after the last slice."""
@@ -114,7 +116,11 @@ class Load(Protocol):
 
 
 class Lease(Protocol):
-    """A promise to be alive. What was written with `id` vanishes when the promise is broken."""
+    """A promise to be alive. What was written with `id` vanishes when the promise is broken.
+
+    Writes on it go through the door that granted it. The door keeps the promise while it is open; a door that closes
+    leaves its leases to run out.
+    """
 
     id: int
 
