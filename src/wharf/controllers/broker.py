@@ -16,9 +16,10 @@ class Broker:
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, str]] = []
+        self._queued: dict[str, None] = {}  # Those that stand in the heap, each once.
         self._waiting: dict[str, Evaluation] = {}
         self._busy: dict[JobKey, str] = {}
-        self._behind: dict[JobKey, list[str]] = {}
+        self._behind: dict[JobKey, dict[str, None]] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -28,20 +29,26 @@ class Broker:
         if evaluation.status is not EvaluationStatus.PENDING:
             self._waiting.pop(evaluation.id, None)
             return
-        if evaluation.id not in self._waiting:
-            heapq.heappush(self._heap, (-evaluation.priority, evaluation.create_index, evaluation.id))
         self._waiting[evaluation.id] = evaluation
+        job = (evaluation.namespace, evaluation.job_id)
+        if self._busy.get(job) != evaluation.id and evaluation.id not in self._behind.get(job, {}):
+            self._queue(evaluation)
+
+    def forget(self, evaluation_id: str) -> None:
+        """The evaluation is no longer there."""
+        self._waiting.pop(evaluation_id, None)
 
     def next(self) -> Evaluation | None:
         """The next evaluation, whose job is then busy until `done`."""
         while self._heap:
             _, _, evaluation_id = heapq.heappop(self._heap)
+            del self._queued[evaluation_id]
             evaluation = self._waiting.get(evaluation_id)
             if evaluation is None:
                 continue
             job = (evaluation.namespace, evaluation.job_id)
             if job in self._busy:
-                self._behind.setdefault(job, []).append(evaluation_id)
+                self._behind.setdefault(job, {})[evaluation_id] = None
                 continue
             self._busy[job] = evaluation_id
             return evaluation
@@ -50,8 +57,14 @@ class Broker:
     def done(self, evaluation: Evaluation) -> None:
         """The job is free again; what waited behind it, and this one if it must run again, is in the queue."""
         job = (evaluation.namespace, evaluation.job_id)
-        self._busy.pop(job, None)
-        for evaluation_id in [*self._behind.pop(job, []), evaluation.id]:
+        if self._busy.get(job) == evaluation.id:
+            del self._busy[job]
+        for evaluation_id in (*self._behind.pop(job, {}), evaluation.id):
             waiting = self._waiting.get(evaluation_id)
             if waiting is not None:
-                heapq.heappush(self._heap, (-waiting.priority, waiting.create_index, waiting.id))
+                self._queue(waiting)
+
+    def _queue(self, evaluation: Evaluation) -> None:
+        if evaluation.id not in self._queued:
+            self._queued[evaluation.id] = None
+            heapq.heappush(self._heap, (-evaluation.priority, evaluation.create_index, evaluation.id))

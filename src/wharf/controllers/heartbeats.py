@@ -17,6 +17,8 @@ class HeartbeatSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NEVER: Final = float("inf")
+STALE_SHARE: Final = 8
+STALE_FREE: Final = 64
 
 
 class Heartbeats:
@@ -39,6 +41,15 @@ class Heartbeats:
         """A new leader has not heard of the node yet, and gives it time to find the new leader."""
         self._expect(node_id, now_s + self._settings.failover_ttl_s)
 
+    def is_expected(self, node_id: str) -> bool:
+        """Whether it was heard of since it was last told late."""
+        return node_id in self._deadlines
+
+    @property
+    def kept(self) -> int:
+        """How many deadlines are kept, those included that no longer count."""
+        return len(self._heap)
+
     def forget(self, node_id: str) -> None:
         self._deadlines.pop(node_id, None)
 
@@ -60,3 +71,7 @@ class Heartbeats:
     def _expect(self, node_id: str, deadline_s: float) -> None:
         self._deadlines[node_id] = deadline_s
         heapq.heappush(self._heap, (deadline_s, node_id))
+        if len(self._heap) > STALE_SHARE * len(self._deadlines) + STALE_FREE:
+            # A node that beats too often leaves its older deadlines behind.
+            self._heap = [(deadline_s, node_id) for node_id, deadline_s in self._deadlines.items()]
+            heapq.heapify(self._heap)

@@ -6,14 +6,39 @@ from msgspec.structs import replace
 
 from wharf.model.changes import Cause, CauseKind, Write
 from wharf.model.evaluation import Evaluation, EvaluationStatus
+from wharf.model.machine import advance
 from wharf.model.moment import Moment
+from wharf.model.transitions import EVALUATION
 from wharf.state import Replica
 from wharf.state.tables import EVALUATIONS
 
 
+def fail(snapshot: Replica, evaluation: Evaluation, why: str, moment: Moment) -> Write:
+    """It cannot be processed: it ends, and says so, instead of standing in the way of all others."""
+    failed = replace(
+        evaluation,
+        status=advance(EVALUATION, evaluation.status, EvaluationStatus.FAILED, record_id=evaluation.id),
+        status_description=why,
+        modify_time=max(moment.now_ns, evaluation.create_time + 1),
+    )
+    return Write(
+        "evaluation-failed",
+        Cause(CauseKind.EVALUATION, evaluation.id),
+        [EVALUATIONS.put(failed)],
+        [snapshot.unchanged(EVALUATIONS, evaluation)],
+    )
+
+
 def unblock(snapshot: Replica, blocked: Sequence[Evaluation], moment: Moment) -> Write:
     """Room came free: these are tried again, under their own ids."""
-    pending = [replace(each, status=EvaluationStatus.PENDING, modify_time=moment.now_ns) for each in blocked]
+    pending = [
+        replace(
+            each,
+            status=advance(EVALUATION, each.status, EvaluationStatus.PENDING, record_id=each.id),
+            modify_time=max(moment.now_ns, each.create_time + 1),
+        )
+        for each in blocked
+    ]
     return Write(
         "evaluations-unblocked",
         Cause(CauseKind.TIMER, "unblock"),

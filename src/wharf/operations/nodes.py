@@ -1,7 +1,11 @@
-"""What happens to nodes: they register, change their status, and report on their allocations."""
+"""What happens to nodes: they register, change their status, and report on their allocations.
 
-from collections.abc import Sequence
-from typing import Final
+A node's write carries evaluations of its jobs, as many as fit. The others follow: `look_at_the_rest` tells, from the
+state alone, which job has not been looked at yet, so nothing need be remembered between the two.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -18,11 +22,44 @@ from wharf.model.refusal import Code, Refusal, invalid, unknown
 from wharf.model.task_state import TaskState
 from wharf.model.transitions import ALLOCATION, NODE
 from wharf.operations.decision import Decision, Moment
+from wharf.scheduling.reach import is_in_reach
 from wharf.state import Replica
-from wharf.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, EVALUATIONS, JOBS, NODE_PLACEMENTS, NODES
+from wharf.state.tables import (
+    ALLOCATIONS,
+    ALLOCATIONS_OF_JOB,
+    ALLOCATIONS_ON_NODE,
+    EVALUATIONS,
+    EVALUATIONS_OF_JOB,
+    JOBS,
+    JOBS_OF_TYPE,
+    NODE_PLACEMENTS,
+    NODE_POOLS,
+    NODES,
+)
 
-LOST: Final = "alloc is lost since its node is down"
 SECOND_NS: Final = 1_000_000_000
+
+KNOWN_BY_SERVERS: Final = (
+    "drain",
+    "drain_strategy",
+    "scheduling_eligibility",
+    "status",
+    "status_description",
+    "status_updated_at",
+    "events",
+    "last_drain",
+    "last_missed_heartbeat_index",
+    "last_alloc_update_index",
+    "create_index",
+    "modify_index",
+)
+"""What a node cannot say of itself."""
+
+ROOM: Final = ("status", "scheduling_eligibility", "drain_strategy", "node_resources", "reserved_resources")
+"""What decides how much can be put on a node: a change of it disturbs the plans that rest on the node."""
+
+LOOKED_AT: Final = ("name", "datacenter", "node_class", "attributes", "meta", "host_volumes", "node_resources")
+"""What jobs may ask for: a change of it has the node's jobs looked at again (scheduling.md 9.2)."""
 
 
 class AllocationReport(msgspec.Struct, frozen=True):
@@ -37,80 +74,87 @@ class AllocationReport(msgspec.Struct, frozen=True):
 
 
 class NodeWritten(msgspec.Struct, frozen=True):
+    """`must_report`: the node gets nothing new until it has told of every allocation that it knows."""
+
     index: int
     eval_ids: tuple[str, ...] = ()
+    must_report: bool = False
 
 
-def register(snapshot: Replica, node: Node, moment: Moment) -> Decision[NodeWritten]:
+def register(snapshot: Replica, told: Node, moment: Moment, *, evaluations_max: int) -> Decision[NodeWritten]:
     """A node says what it is. What servers know of it (drain, eligibility, events) it cannot change."""
-    if not node.id or not node.secret_digest:
+    if not told.id or not told.secret_digest:
         raise invalid("a node registers with an ID and a secret")
-    stored = snapshot.get(NODES, node.id)
-    if stored is not None and stored.secret_digest != node.secret_digest:
-        raise Refusal(Code.FORBIDDEN, f"node {node.id} is registered with another secret")
+    stored = snapshot.get(NODES, told.id)
+    if stored is not None and stored.secret_digest != told.secret_digest:
+        raise Refusal(Code.FORBIDDEN, f"node {told.id} is registered with another secret")
+    known = stored if stored is not None else Node(id=told.id, create_index=THIS)
+    kept: dict[str, Any] = {name: getattr(known, name) for name in KNOWN_BY_SERVERS}
+    node = replace(told, **kept)
     if stored is None:
-        status = NodeStatus.INITIALIZING
-        node = replace(node, create_index=THIS, status=status)
-        node = with_event(node, NodeEvent(message="Node registered", timestamp=to_time(moment.now_ns)))
-    else:
-        status = _status_on_contact(snapshot, stored)
-        node = replace(
-            node,
-            create_index=stored.create_index,
-            status=advance(NODE, stored.status, status, record_id=node.id),
-            drain=stored.drain,
-            drain_strategy=stored.drain_strategy,
-            scheduling_eligibility=stored.scheduling_eligibility,
-            last_drain=stored.last_drain,
-            events=stored.events,
-            last_missed_heartbeat_index=0 if status is NodeStatus.READY else stored.last_missed_heartbeat_index,
-            last_alloc_update_index=stored.last_alloc_update_index,
-            status_updated_at=stored.status_updated_at,
-            modify_index=stored.modify_index,
-        )
-        if stored.status is NodeStatus.DOWN:
-            node = with_event(node, NodeEvent(message="Node re-registered", timestamp=to_time(moment.now_ns)))
-        if node == stored:
-            return Decision(None, NodeWritten)
-    node = replace(node, status_updated_at=moment.now_ns // SECOND_NS)
-    evaluations = _evaluations_of(snapshot, node, moment) if stored is not None and stored.status is not status else []
+        has_pool = snapshot.get(NODE_POOLS, node.node_pool) is not None
+        message = "Node registered" if has_pool else "Node registered but waiting for node pool to be created"
+        node = _with_message(replace(node, status_updated_at=moment.now_ns // SECOND_NS), message, moment)
+        return _node_write("node-registered", snapshot, node, [], ())
+    node = _in_contact(snapshot, node, moment, message_when_down="Node re-registered")
+    if node == stored:
+        return _nothing(node)
+    is_looked_at = node.status is not stored.status or _fingerprint(node) != _fingerprint(stored)
+    evaluations = _evaluations_of(snapshot, node, moment, evaluations_max) if is_looked_at else []
     return _node_write("node-registered", snapshot, node, evaluations, ())
 
 
-def _status_on_contact(snapshot: Replica, stored: Node) -> NodeStatus:
-    """What a node is that is heard of again.
-
-    One that was disconnected is held at `initializing` until it has told what became of its allocations: nothing new
-    is put there before (scheduling.md 9.2).
-    """
-    if stored.status is NodeStatus.DISCONNECTED:
-        return NodeStatus.INITIALIZING
-    if stored.status is NodeStatus.INITIALIZING and stored.last_missed_heartbeat_index:
-        told = stored.last_alloc_update_index > stored.last_missed_heartbeat_index
-        live = any(not allocation.is_terminal for allocation in snapshot.those(ALLOCATIONS_ON_NODE, stored.id))
-        return NodeStatus.READY if told or not live else NodeStatus.INITIALIZING
-    return NodeStatus.READY
+def _fingerprint(node: Node) -> tuple[object, ...]:
+    """What jobs may ask for, without the times at which drivers were looked at."""
+    drivers = {name: replace(info, update_time=None) for name, info in (node.drivers or {}).items()}
+    return (drivers, *(getattr(node, name) for name in LOOKED_AT))
 
 
-def come_back(snapshot: Replica, node_id: str, moment: Moment) -> Decision[NodeWritten]:
+def come_back(snapshot: Replica, node_id: str, moment: Moment, *, evaluations_max: int) -> Decision[NodeWritten]:
     """A heartbeat of a node that is not ready: it is there, for the first time or again."""
     stored = _known(snapshot, node_id)
-    status = _status_on_contact(snapshot, stored)
-    if status is stored.status:
-        return Decision(None, NodeWritten)
+    node = _in_contact(snapshot, stored, moment, message_when_down="Node reregistered by heartbeat")
+    if node is stored:
+        return _nothing(node)
+    evaluations = _evaluations_of(snapshot, node, moment, evaluations_max)
+    return _node_write("node-updated", snapshot, node, evaluations, ())
+
+
+def _in_contact(snapshot: Replica, node: Node, moment: Moment, *, message_when_down: str) -> Node:
+    """The node with the status that it has when it is heard of; itself where that is the same."""
+    status = _status_on_contact(snapshot, node)
+    if status is node.status:
+        return node
+    was_down = node.status is NodeStatus.DOWN
     node = replace(
-        stored,
-        status=advance(NODE, stored.status, status, record_id=stored.id),
+        node,
+        status=advance(NODE, node.status, status, record_id=node.id),
         status_updated_at=moment.now_ns // SECOND_NS,
-        last_missed_heartbeat_index=0 if status is NodeStatus.READY else stored.last_missed_heartbeat_index,
+        last_missed_heartbeat_index=0 if status is NodeStatus.READY else node.last_missed_heartbeat_index,
     )
-    if stored.status is NodeStatus.DOWN:
-        event = NodeEvent(message="Node reregistered by heartbeat", timestamp=to_time(moment.now_ns))
-        node = with_event(node, event)
-    return _node_write("node-updated", snapshot, node, _evaluations_of(snapshot, node, moment), ())
+    return _with_message(node, message_when_down, moment) if was_down else node
 
 
-def miss_heartbeat(snapshot: Replica, node_id: str, moment: Moment) -> Decision[NodeWritten]:
+def _status_on_contact(snapshot: Replica, node: Node) -> NodeStatus:
+    """What a node is that is heard of.
+
+    One that was out of contact is held at `initializing` until it has told what became of its allocations: until then
+    nobody knows what still runs there, and nothing new is put beside it (scheduling.md 9.2).
+    """
+    if node.status is NodeStatus.READY:
+        return NodeStatus.READY
+    if snapshot.get(NODE_POOLS, node.node_pool) is None or node.status is NodeStatus.DISCONNECTED:
+        return NodeStatus.INITIALIZING
+    if not node.last_missed_heartbeat_index or node.last_alloc_update_index > node.last_missed_heartbeat_index:
+        return NodeStatus.READY
+    may_run = any(
+        allocation.client_status not in (ClientStatus.COMPLETE, ClientStatus.FAILED)
+        for allocation in snapshot.those(ALLOCATIONS_ON_NODE, node.id)
+    )
+    return NodeStatus.INITIALIZING if may_run else NodeStatus.READY
+
+
+def miss_heartbeat(snapshot: Replica, node_id: str, moment: Moment, *, evaluations_max: int) -> Decision[NodeWritten]:
     """The node's time is over: it is down, what it ran is lost, and every job of it is looked at again."""
     node = snapshot.get(NODES, node_id)
     if node is None or node.status is NodeStatus.DOWN:
@@ -121,11 +165,14 @@ def miss_heartbeat(snapshot: Replica, node_id: str, moment: Moment) -> Decision[
         status_updated_at=moment.now_ns // SECOND_NS,
         last_missed_heartbeat_index=THIS,
     )
-    node = with_event(node, NodeEvent(message="Node heartbeat missed", timestamp=to_time(moment.now_ns)))
-    return _node_write("node-updated", snapshot, node, _evaluations_of(snapshot, node, moment), ())
+    node = _with_message(node, "Node heartbeat missed", moment)
+    evaluations = _evaluations_of(snapshot, node, moment, evaluations_max)
+    return _node_write("node-updated", snapshot, node, evaluations, ())
 
 
-def set_eligibility(snapshot: Replica, node_id: str, eligible: bool, moment: Moment) -> Decision[NodeWritten]:
+def set_eligibility(
+    snapshot: Replica, node_id: str, eligible: bool, moment: Moment, *, evaluations_max: int
+) -> Decision[NodeWritten]:
     """Whether the node gets new work."""
     node = _known(snapshot, node_id)
     wanted = SchedulingEligibility.ELIGIBLE if eligible else SchedulingEligibility.INELIGIBLE
@@ -134,52 +181,106 @@ def set_eligibility(snapshot: Replica, node_id: str, eligible: bool, moment: Mom
     if eligible and node.drain_strategy is not None:
         raise invalid("can not set node's scheduling eligibility to eligible while it is draining")
     word = "eligible" if eligible else "ineligible"
-    event = NodeEvent(message=f"Node marked as {word} for scheduling", timestamp=to_time(moment.now_ns))
-    node = with_event(replace(node, scheduling_eligibility=wanted), event)
-    evaluations = _evaluations_of(snapshot, node, moment) if eligible else []
+    node = replace(node, scheduling_eligibility=wanted)
+    node = _with_message(node, f"Node marked as {word} for scheduling", moment)
+    evaluations = _evaluations_of(snapshot, node, moment, evaluations_max) if eligible else []
     return _node_write("node-eligibility", snapshot, node, evaluations, ())
 
 
 def report(
-    snapshot: Replica, node_id: str, reports: Sequence[AllocationReport], moment: Moment
+    snapshot: Replica,
+    node_id: str,
+    reports: Sequence[AllocationReport],
+    moment: Moment,
+    *,
+    is_whole: bool,
+    evaluations_max: int,
 ) -> Decision[NodeWritten]:
-    """Take over what a node says of its allocations. What it does not own, or what is over, it cannot change."""
+    """Take over what a node says of its allocations. What it does not own, or what is over, it cannot change.
+
+    `is_whole`: with this report the node has told of every allocation that it knows.
+    """
     node = _known(snapshot, node_id)
     if node.status in (NodeStatus.DOWN, NodeStatus.DISCONNECTED):
-        raise invalid(f"node {node_id} is {node.status}; it must register again before it reports")
+        raise invalid(f"node {node_id} is {node.status}; it must be heard of again before it reports")
     changes: list[Put | Drop] = []
     conditions: list[Condition] = []
-    jobs: dict[tuple[str, str], Allocation] = {}
+    failed: dict[tuple[str, str], None] = {}
     occupies_again = False
-    for told in reports:
+    for told in {told.id: told for told in reports}.values():
         stored = snapshot.get(ALLOCATIONS, told.id)
-        if stored is None or stored.node_id != node_id:
-            continue
-        new = _reported(stored, told, moment)
-        if new is None:
+        new = _reported(stored, told, moment) if stored is not None and stored.node_id == node_id else None
+        if stored is None or new is None:
             continue
         changes.append(ALLOCATIONS.put(new))
         conditions.append(snapshot.unchanged(ALLOCATIONS, stored))
         occupies_again = occupies_again or (new.is_occupying and not stored.is_occupying)
         if new.client_status is ClientStatus.FAILED and stored.client_status is not ClientStatus.FAILED:
-            jobs[new.namespace, new.job_id] = new
+            failed[new.namespace, new.job_id] = None
     evaluations = [
         _evaluation(job, moment, EvaluationTrigger.ALLOC_FAILURE)
-        for key in jobs
+        for key in failed
         if (job := snapshot.get(JOBS, *key)) is not None and not job.stop
     ]
-    if node.status is NodeStatus.INITIALIZING:
-        ready = replace(node, status=advance(NODE, node.status, NodeStatus.READY, record_id=node.id))
-        ready = replace(ready, last_alloc_update_index=THIS, last_missed_heartbeat_index=0)
-        evaluations += _evaluations_of(snapshot, ready, moment)
+    has_pool = snapshot.get(NODE_POOLS, node.node_pool) is not None
+    if is_whole and has_pool and node.status is NodeStatus.INITIALIZING:
+        ready = replace(
+            node,
+            status=advance(NODE, node.status, NodeStatus.READY, record_id=node.id),
+            status_updated_at=moment.now_ns // SECOND_NS,
+            last_alloc_update_index=THIS,
+            last_missed_heartbeat_index=0,
+        )
+        of_node = _evaluations_of(snapshot, ready, moment, evaluations_max)
+        evaluations += [each for each in of_node if (each.namespace, each.job_id) not in failed]
         return _node_write("node-reported", snapshot, ready, evaluations, changes, conditions)
     if not changes:
-        return Decision(None, NodeWritten)
+        return _nothing(node)
     if occupies_again:
         changes.append(NODE_PLACEMENTS.put(NodePlacement(node_id=node_id)))
         conditions.append(snapshot.as_seen(NODE_PLACEMENTS, node_id))
     changes += [EVALUATIONS.put(evaluation) for evaluation in evaluations]
-    return Decision(Write("node-reported", Cause(CauseKind.NODE, node_id), changes, conditions), NodeWritten)
+    must_report = _must_report(node)
+    return Decision(
+        Write("node-reported", Cause(CauseKind.NODE, node_id), changes, conditions),
+        lambda index: NodeWritten(index, must_report=must_report),
+    )
+
+
+def look_at_the_rest(
+    snapshot: Replica, node_id: str, moment: Moment, *, evaluations_max: int
+) -> Decision[NodeWritten] | None:
+    """Evaluations of the node's jobs that did not fit in the node's own write, or None when all are looked at."""
+    node = snapshot.get(NODES, node_id)
+    if node is None:
+        return None
+    jobs: list[Job] = []
+    for job in _jobs_to_look_at(snapshot, node):
+        if _is_overlooked(snapshot, job, node):
+            jobs.append(job)
+            if len(jobs) == evaluations_max:
+                break
+    if not jobs:
+        return None
+    evaluations = [_evaluation(job, moment, EvaluationTrigger.NODE_UPDATE, node=node) for job in jobs]
+    write = Write(
+        "node-evaluated",
+        Cause(CauseKind.NODE, node_id),
+        [EVALUATIONS.put(evaluation) for evaluation in evaluations],
+        [snapshot.as_seen(NODES, node_id)],
+    )
+    return Decision(write, NodeWritten)
+
+
+def _is_overlooked(snapshot: Replica, job: Job, node: Node) -> bool:
+    """Whether the node's status asks something of the job that no open evaluation will find."""
+    if any(not each.status.is_terminal for each in snapshot.those(EVALUATIONS_OF_JOB, job.namespace, job.id)):
+        return False
+    here = [each for each in snapshot.those(ALLOCATIONS_OF_JOB, job.namespace, job.id) if each.node_id == node.id]
+    if node.status is NodeStatus.DOWN:
+        return any(not allocation.is_client_terminal for allocation in here)
+    is_missing = all(allocation.is_terminal for allocation in here)
+    return node.is_ready_for_placements and job.type == JobType.SYSTEM and is_missing
 
 
 def _reported(stored: Allocation, told: AllocationReport, moment: Moment) -> Allocation | None:
@@ -207,31 +308,55 @@ def _node_write(
     conditions: Sequence[Condition] = (),
 ) -> Decision[NodeWritten]:
     """Every write that touches what a node can take also moves its placement record: plans on the old one conflict."""
-    changes: list[Put | Drop] = [
-        NODES.put(node),
-        NODE_PLACEMENTS.put(NodePlacement(node_id=node.id)),
-        *more,
-        *(EVALUATIONS.put(evaluation) for evaluation in evaluations),
-    ]
-    conditions = [snapshot.as_seen(NODES, node.id), snapshot.as_seen(NODE_PLACEMENTS, node.id), *conditions]
+    changes: list[Put | Drop] = [NODES.put(node), *more]
+    conditions = [snapshot.as_seen(NODES, node.id), *conditions]
+    stored = snapshot.get(NODES, node.id)
+    if stored is None or any(getattr(stored, name) != getattr(node, name) for name in ROOM):
+        changes.append(NODE_PLACEMENTS.put(NodePlacement(node_id=node.id)))
+        conditions.append(snapshot.as_seen(NODE_PLACEMENTS, node.id))
+    changes += [EVALUATIONS.put(evaluation) for evaluation in evaluations]
     ids = tuple(evaluation.id for evaluation in evaluations)
+    must_report = _must_report(node)
     write = Write(kind, Cause(CauseKind.NODE, node.id), changes, conditions)
-    return Decision(write, lambda index: NodeWritten(index, ids))
+    return Decision(write, lambda index: NodeWritten(index, ids, must_report))
 
 
-def _evaluations_of(snapshot: Replica, node: Node, moment: Moment) -> list[Evaluation]:
+def _nothing(node: Node) -> Decision[NodeWritten]:
+    """Nothing is to be written."""
+    must_report = _must_report(node)
+    return Decision(None, lambda index: NodeWritten(index, must_report=must_report))
+
+
+def _must_report(node: Node) -> bool:
+    return node.status is NodeStatus.INITIALIZING and node.last_missed_heartbeat_index != 0
+
+
+def _with_message(node: Node, message: str, moment: Moment) -> Node:
+    return with_event(node, NodeEvent(message=message, timestamp=to_time(moment.now_ns)))
+
+
+def _evaluations_of(snapshot: Replica, node: Node, moment: Moment, evaluations_max: int) -> list[Evaluation]:
     """One evaluation for each job that has live work on the node, and for each system job that could have."""
-    jobs: dict[tuple[str, str], Job] = {}
+    jobs: list[Job] = []
+    for job in _jobs_to_look_at(snapshot, node):
+        if len(jobs) == evaluations_max:
+            break
+        jobs.append(job)
+    return [_evaluation(job, moment, EvaluationTrigger.NODE_UPDATE, node=node) for job in jobs]
+
+
+def _jobs_to_look_at(snapshot: Replica, node: Node) -> Iterator[Job]:
+    seen: dict[tuple[str, str], None] = {}
     for allocation in snapshot.those(ALLOCATIONS_ON_NODE, node.id):
         key = (allocation.namespace, allocation.job_id)
-        if not allocation.is_client_terminal and key not in jobs:
+        if not allocation.is_client_terminal and key not in seen:
+            seen[key] = None
             job = snapshot.get(JOBS, *key)
             if job is not None:
-                jobs[key] = job
-    for job in snapshot.all(JOBS):
-        if job.type == JobType.SYSTEM and not job.stop:
-            jobs[job.namespace, job.id] = job
-    return [_evaluation(job, moment, EvaluationTrigger.NODE_UPDATE, node=node) for job in jobs.values()]
+                yield job
+    for job in snapshot.those_by_key(JOBS_OF_TYPE, JobType.SYSTEM):
+        if not job.stop and (job.namespace, job.id) not in seen and is_in_reach(job, node):
+            yield job
 
 
 def _evaluation(job: Job, moment: Moment, trigger: EvaluationTrigger, *, node: Node | None = None) -> Evaluation:

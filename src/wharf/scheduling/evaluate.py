@@ -5,7 +5,6 @@ fullest node that has room. Updates in place, deployments, constraints and the r
 """
 
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from typing import Final
 
 from msgspec.structs import replace
@@ -21,14 +20,17 @@ from wharf.model.allocation import Allocation, ClientStatus, DesiredStatus, Desi
 from wharf.model.changes import THIS
 from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger
 from wharf.model.group import TaskGroup
-from wharf.model.job import ALL_NODE_POOL, Job, JobType
+from wharf.model.job import Job, JobType
+from wharf.model.machine import advance
 from wharf.model.metric import AllocMetric
 from wharf.model.moment import Moment
 from wharf.model.node import Node, NodeStatus
+from wharf.model.transitions import ALLOCATION
 from wharf.scheduling.plan import Plan
+from wharf.scheduling.reach import is_in_reach
 from wharf.scheduling.usage import Usage, demand_of, room_of, usage_of
 from wharf.state import Replica
-from wharf.state.tables import ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE, EVALUATIONS_OF_JOB, JOBS, NODES
+from wharf.state.tables import ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE, EVALUATIONS_OF_JOB, JOBS, NODES, SUMMARIES
 
 NOT_NEEDED: Final = "alloc not needed due to job update"
 LOST: Final = "alloc is lost since its node is down"
@@ -37,12 +39,16 @@ SUCCESSFUL: Final = 'evaluation "{}" successful'
 UNPLACED: Final = "created to place remaining allocations"
 EVERY_NODE_TYPES: Final = (JobType.SYSTEM, JobType.SYSBATCH)
 ENDING_TYPES: Final = (JobType.BATCH, JobType.SYSBATCH)
+FAILURES_REPLACED: Final = 3
+"""How often one slot of one version is filled again after a failure. Without delays between them, which come with the
+scheduling issue, more would only be a storm."""
 
 
 def evaluate(snapshot: Replica, evaluation: Evaluation, moment: Moment) -> Plan:
     """The plan of one evaluation."""
     job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
     run = _Run(snapshot, evaluation, moment)
+    run.lose_what_cannot_run()
     if job is None or job.stop:
         run.stop_everything()
     else:
@@ -65,8 +71,21 @@ class _Run:
         self._queued: dict[str, int] = {}
         self._used: dict[str, Usage] = {}
         mine = snapshot.those(ALLOCATIONS_OF_JOB, evaluation.namespace, evaluation.job_id)
-        self._existing = [allocation for allocation in mine if not allocation.is_terminal]
-        self._finished = [allocation for allocation in mine if allocation.client_status is ClientStatus.COMPLETE]
+        self._all = sorted(mine, key=lambda allocation: (allocation.create_index, allocation.id))
+        self._existing = [allocation for allocation in self._all if not allocation.is_terminal]
+        summary = snapshot.get(SUMMARIES, evaluation.namespace, evaluation.job_id)
+        if summary is not None:
+            self._queued = dict.fromkeys(summary.summary, 0)  # A group that is gone, or stopped, waits for nothing.
+
+    def lose_what_cannot_run(self) -> None:
+        """Nothing runs on a node that is down or gone, whatever was wanted there."""
+        for allocation in self._all:
+            if allocation.client_status in (ClientStatus.PENDING, ClientStatus.RUNNING, ClientStatus.UNKNOWN):
+                node = self._snapshot.get(NODES, allocation.node_id)
+                if node is None or node.status is NodeStatus.DOWN:
+                    self._lose(allocation)
+        lost = {allocation.id for allocation in self._stops}
+        self._existing = [allocation for allocation in self._existing if allocation.id not in lost]
 
     def stop_everything(self) -> None:
         for allocation in self._existing:
@@ -79,37 +98,51 @@ class _Run:
                 self._stop(allocation, NOT_NEEDED)
 
     def reconcile(self, job: Job, group: TaskGroup) -> None:
-        """Stop what is too much or lost, place what is missing."""
+        """Stop what is too much, place what is missing."""
         kept: dict[str, Allocation] = {}
         for allocation in self._existing:
             if allocation.task_group != group.name:
                 continue
-            node = self._snapshot.get(NODES, allocation.node_id)
-            if node is None or node.status is NodeStatus.DOWN:
-                self._lose(allocation)
+            slot = _slot(allocation, job)
+            if slot in kept:
+                self._stop(allocation, NOT_NEEDED)  # One name, one allocation: the older one stays.
             else:
-                kept[_slot(allocation, job)] = allocation
-        wanted = self._wanted(job, group)
+                kept[slot] = allocation
+        wanted = self._wanted(job, group, kept)
         for slot, allocation in kept.items():
             if slot not in wanted:
                 self._stop(allocation, NOT_NEEDED)
-        missing = [slot for slot in wanted if slot not in kept]
+        missing = [slot for slot in wanted if slot not in kept and not self._is_given_up(job, group, slot)]
         self._queued[group.name] = 0
         self._place(job, group, missing)
 
-    def _wanted(self, job: Job, group: TaskGroup) -> dict[str, str]:
+    def _wanted(self, job: Job, group: TaskGroup, kept: dict[str, Allocation]) -> dict[str, str]:
         """Every slot that shall be filled, with the allocation's name; for system jobs a slot is a node."""
         if job.type in EVERY_NODE_TYPES:
             name = f"{job.id}.{group.name}[0]"
             wanted = {node.id: name for node in self._candidates(job)} if group.count else {}
+            # What runs on a node that only gets nothing new goes on running there.
+            for node_id in kept if group.count else ():
+                node = self._snapshot.get(NODES, node_id)
+                if node is not None and is_in_reach(job, node):
+                    wanted[node_id] = name
         else:
             names = [f"{job.id}.{group.name}[{index}]" for index in range(group.count)]
             wanted = {name: name for name in names}
         if job.type in ENDING_TYPES:
-            for done in self._finished:
-                if done.task_group == group.name and done.job_version == job.version:
-                    wanted.pop(_slot(done, job), None)
+            for done in self._of_this_version(job, group, ClientStatus.COMPLETE):
+                slot = _slot(done, job)
+                if slot not in kept:
+                    wanted.pop(slot, None)
         return wanted
+
+    def _of_this_version(self, job: Job, group: TaskGroup, status: ClientStatus) -> list[Allocation]:
+        version = (group.name, job.version, job.create_index, status)
+        return [a for a in self._all if (a.task_group, a.job_version, a.job_create_index, a.client_status) == version]
+
+    def _is_given_up(self, job: Job, group: TaskGroup, slot: str) -> bool:
+        failed = self._of_this_version(job, group, ClientStatus.FAILED)
+        return sum(_slot(allocation, job) == slot for allocation in failed) > FAILURES_REPLACED
 
     def _place(self, job: Job, group: TaskGroup, slots: Sequence[str]) -> None:
         candidates = self._candidates(job)
@@ -128,14 +161,7 @@ class _Run:
             self._used[node.id] = self._usage(node) + demand
 
     def _candidates(self, job: Job) -> list[Node]:
-        patterns = job.datacenters or ("*",)
-        return [
-            node
-            for node in self._snapshot.all(NODES)
-            if node.is_ready_for_placements
-            and job.node_pool in (ALL_NODE_POOL, node.node_pool)
-            and any(fnmatchcase(node.datacenter, pattern) for pattern in patterns)
-        ]
+        return [node for node in self._snapshot.all(NODES) if node.is_ready_for_placements and is_in_reach(job, node)]
 
     def _fullest_with_room(self, nodes: Sequence[Node], demand: Usage) -> tuple[Node | None, dict[str, int]]:
         best, best_left = None, -1.0
@@ -196,8 +222,13 @@ class _Run:
         )
 
     def _lose(self, allocation: Allocation) -> None:
-        self._stop(allocation, LOST)
-        self._stops[-1] = replace(self._stops[-1], client_status=ClientStatus.LOST)
+        if allocation.is_server_terminal:
+            lost = replace(allocation, modify_time=self._moment.now_ns)
+        else:
+            self._stop(allocation, LOST)
+            lost = self._stops.pop()
+        status = advance(ALLOCATION, allocation.client_status, ClientStatus.LOST, record_id=allocation.id)
+        self._stops.append(replace(lost, client_status=status))
 
     def plan(self) -> Plan:
         evaluation, now_ns = self._evaluation, self._moment.now_ns
@@ -218,7 +249,8 @@ class _Run:
         elif not self._failed:
             follow_ups = self._superseded(SUCCESSFUL.format(evaluation.id))
         placements = {node_id: tuple(placed) for node_id, placed in self._placements.items()}
-        return Plan(evaluation, tuple(self._stops), placements, finished, follow_ups)
+        job = self._snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
+        return Plan(evaluation, job, tuple(self._stops), placements, finished, follow_ups)
 
     def _superseded(self, why: str) -> tuple[Evaluation, ...]:
         """The job's other blocked evaluations, canceled: one a job is enough, and none where all is placed."""

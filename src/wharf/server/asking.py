@@ -3,6 +3,7 @@
 One table of subjects serves the brain that answers, the link that carries, and the test that walks it.
 """
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -15,6 +16,8 @@ from wharf.operations.nodes import AllocationReport, NodeWritten
 from wharf.server.brain import Brain
 from wharf.state import Replica
 from wharf.state.tables import LEADER, MEMBERS
+
+log = logging.getLogger(__name__)
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -29,11 +32,16 @@ class NodeBelieved(msgspec.Struct, frozen=True):
 
     ttl_s: float
     index: int = 0
+    must_report: bool = False
 
 
 class NodeReport(msgspec.Struct, frozen=True):
+    """`is_whole`: it names every allocation that the node knows. The same id again changes nothing."""
+
     node_id: str
     reports: tuple[AllocationReport, ...]
+    report_id: str = ""
+    is_whole: bool = False
 
 
 class Eligibility(msgspec.Struct, frozen=True):
@@ -85,19 +93,27 @@ class Answers:
             return Answered(code=Code.INVALID, text=f"no brain of this version answers {name!r}")
         subject, answer = self._by_name[name]
         try:
-            return Answered(_encode(await answer(subject.read_question(body))))
+            question = subject.read_question(body)
+        except msgspec.MsgspecError as error:
+            return Answered(code=Code.INVALID, text=f"no brain of this version understands this {name!r}: {error}")
+        try:
+            return Answered(_encode(await answer(question)))
         except Refusal as refusal:
             return Answered(code=refusal.code, text=refusal.text)
+        except Exception:  # The top of a request: whoever asks must hear something, or waits for ever.
+            log.exception("the question %s failed", name)
+            return Answered(code=Code.UNDECIDED, text=f"an error of our own at {name!r}; the leader's log tells of it")
 
     async def _register(self, node: Node) -> NodeBelieved:
-        index, ttl_s = await self._brain.register_node(node)
-        return NodeBelieved(ttl_s, index)
+        written, ttl_s = await self._brain.register_node(node)
+        return NodeBelieved(ttl_s, written.index, written.must_report)
 
     async def _heartbeat(self, alive: NodeAlive) -> NodeBelieved:
-        return NodeBelieved(await self._brain.heartbeat(alive.node_id))
+        written, ttl_s = await self._brain.heartbeat(alive.node_id)
+        return NodeBelieved(ttl_s, 0, written.must_report)
 
     async def _report(self, told: NodeReport) -> NodeWritten:
-        return NodeWritten(await self._brain.report(told.node_id, told.reports))
+        return await self._brain.report(told.node_id, told.reports, report_id=told.report_id, is_whole=told.is_whole)
 
     async def _set_eligibility(self, wanted: Eligibility) -> NodeWritten:
         return await self._brain.set_eligibility(wanted.node_id, wanted.eligible)

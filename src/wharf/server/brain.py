@@ -6,33 +6,46 @@ back through the log like everybody else.
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
 from wharf.controllers.broker import Broker
 from wharf.controllers.heartbeats import Heartbeats, HeartbeatSettings
-from wharf.engines.port import Batch, Conflict, Engine
+from wharf.engines.port import Batch, Committed, Conflict, Engine, Unavailable
 from wharf.model.allocation import Allocation
 from wharf.model.changes import Cause, CauseKind, Write
 from wharf.model.cluster import Member
+from wharf.model.deployment import Deployment
 from wharf.model.evaluation import Evaluation, EvaluationStatus
+from wharf.model.job import Job
 from wharf.model.moment import Moment
 from wharf.model.node import Node, NodeStatus
-from wharf.model.refusal import Refusal, no_leader
+from wharf.model.refusal import Code, Refusal, no_leader
 from wharf.operations import evaluations, nodes
 from wharf.operations.decision import Decision
 from wharf.operations.derived import JobKey, settling, with_derived
 from wharf.operations.formats import raise_format
 from wharf.scheduling.evaluate import evaluate
-from wharf.scheduling.plan import check
+from wharf.scheduling.plan import Plan, check
 from wharf.server.follower import Follower
 from wharf.server.leadership import Election, Leadership
-from wharf.server.writer import Writer
+from wharf.server.writer import ATTEMPTS_MAX, Writer
 from wharf.state import Replica
-from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, EVALUATIONS_BY_STATUS, JOBS, MEMBERS, NODES
+from wharf.state.tables import (
+    ALLOCATIONS,
+    DEPLOYMENTS,
+    EVALUATIONS,
+    EVALUATIONS_BY_STATUS,
+    JOBS,
+    LEADER,
+    MEMBERS,
+    NODES,
+)
 from wharf.world import World
 
 log = logging.getLogger(__name__)
@@ -42,7 +55,14 @@ T = TypeVar("T")
 ROOM_FOR_DERIVED: Final = 8
 """Changes and conditions kept free in each part of a plan: statuses, summaries, the leader's condition."""
 
+CHANGES_A_JOB: Final = 3
+CHANGES_AN_EVALUATION: Final = 4
+CHANGES_A_NODE: Final = 2
+"""What settling a job, making an evaluation, moving a node changes at most, with all that follows."""
+
+CHANGES_LEAST: Final = 4
 UNBLOCKED_AT_ONCE: Final = 50
+REPORTS_REMEMBERED: Final = 8
 RETRY_S: Final = 0.5
 
 
@@ -65,59 +85,90 @@ class Brain:
         self._heartbeat_settings = heartbeats or HeartbeatSettings()
         self._leadership: Leadership | None = None
         self._wake = asyncio.Event()
-        self._reset()
-        follower.listeners.append(self._hear)
-        follower.on_load.append(self._on_load)
-
-    def _reset(self) -> None:
         self._broker = Broker()
-        self._heartbeats = Heartbeats(self._heartbeat_settings, self._world.random)
+        self._heartbeats = Heartbeats(self._heartbeat_settings, world.random)
+        self._silent: dict[str, None] = {}
+        """Nodes that are to be given up."""
         self._unsettled: dict[JobKey, None] = {}
+        self._nodes_changed: dict[str, None] = {}
         self._room_came_free = False
         self._members_changed = True
+        self._reports_taken: dict[str, OrderedDict[str, nodes.NodeWritten]] = {}
+        follower.listeners.append(self._hear)
+        follower.on_load.append(self._on_load)
 
     # -- leading ---------------------------------------------------------------------------------------------------
 
     @property
     def is_leading(self) -> bool:
-        return self._leadership is not None and self._leadership.is_held()
+        """Held as far as we know, and the leader's record is still ours as far as the replica has come."""
+        leadership = self._leadership
+        if leadership is None or not leadership.is_held():
+            return False
+        return self._follower.replica.version(LEADER) == leadership.condition().version
 
     async def run(self) -> None:
         """Until cancelled: be elected, lead, lose, and again."""
         await self._follower.loaded.wait()
         while True:
-            leadership = await self._election.campaign()
+            leadership = await self._be_elected()
             log.info("elected leader")
             # What was committed before the election must be known before anything is decided.
             await self._follower.reached(leadership.condition().version)
             self._leadership = leadership
-            self._rebuild()
-            thinking = self._world.start(self._think(), name="brain")
-            losing = self._world.start(leadership.lost(), name="leadership")
+            self._heartbeats = Heartbeats(self._heartbeat_settings, self._world.random)
+            self._silent.clear()
             try:
-                await asyncio.wait([thinking, losing], return_when=asyncio.FIRST_COMPLETED)
+                while self.is_leading:
+                    await self._lead(leadership)
             finally:
                 self._leadership = None
-                for task in (thinking, losing):
-                    task.cancel()
-                await asyncio.gather(thinking, losing, return_exceptions=True)
             log.warning("no longer leader")
+
+    async def _lead(self, leadership: Leadership) -> None:
+        """Think until the leadership is lost. An error of our own ends the thinking; then it begins again from the state."""
+        self._rebuild()
+        thinking = self._world.start(self._think(), name="brain")
+        losing = self._world.start(leadership.lost(), name="leadership")
+        try:
+            await asyncio.wait([thinking, losing], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (thinking, losing):
+                task.cancel()
+            ends = await asyncio.gather(thinking, losing, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, Exception):
+                log.error("the leader's mind stopped by an error of our own", exc_info=end)
+                await asyncio.sleep(RETRY_S)  # So that an error which comes again at once is no storm.
+                return
+        if losing.done() and not losing.cancelled():
+            self._leadership = None
+
+    async def _be_elected(self) -> Leadership:
+        while True:
+            try:
+                return await self._election.campaign()
+            except (Refusal, Unavailable) as away:
+                log.warning("no election just now: %s", away)
+                await asyncio.sleep(RETRY_S)
 
     def _on_load(self) -> None:
         if self._leadership is not None:
             self._rebuild()
 
     def _rebuild(self) -> None:
-        """Queues and timers from the state: a new leader knows nothing else."""
-        self._reset()
+        """Queues and timers from the state: a new leader knows nothing else. What was heard of nodes stays."""
+        self._broker = Broker()
         replica, now_s = self._follower.replica, self._world.monotonic_s()
-        for evaluation in replica.those(EVALUATIONS_BY_STATUS, EvaluationStatus.PENDING):
+        for evaluation in replica.those_by_key(EVALUATIONS_BY_STATUS, EvaluationStatus.PENDING):
             self._broker.hear(evaluation)
         for node in replica.all(NODES):
-            if node.status is not NodeStatus.DOWN:
+            if node.status is not NodeStatus.DOWN and not self._heartbeats.is_expected(node.id):
                 self._heartbeats.inherit(node.id, now_s)
         self._unsettled = {(job.namespace, job.id): None for job in replica.all(JOBS)}
+        self._nodes_changed = {node.id: None for node in replica.all(NODES)}
         self._room_came_free = True
+        self._members_changed = True
         self._wake.set()
 
     def _hear(self, batch: Batch) -> None:
@@ -134,15 +185,23 @@ class Brain:
                     self._broker.hear(record)
                     self._unsettled[record.namespace, record.job_id] = None
                 case Node():
+                    self._nodes_changed[record.id] = None
                     self._room_came_free = self._room_came_free or record.is_ready_for_placements
                 case Allocation():
                     self._unsettled[record.namespace, record.job_id] = None
                     self._room_came_free = self._room_came_free or not record.is_occupying
+                case Job():
+                    self._unsettled[record.namespace, record.id] = None
+                case Deployment():
+                    self._unsettled[record.namespace, record.job_id] = None
+                case None if change.table == EVALUATIONS.name:
+                    self._broker.forget(change.key)
+                case None if change.table == NODES.name:
+                    self._heartbeats.forget(change.key)
                 case None | Member():
                     self._members_changed = self._members_changed or change.table == MEMBERS.name
                 case _:
-                    job_id = record.id if change.table == JOBS.name else record.job_id
-                    self._unsettled[record.namespace, job_id] = None
+                    pass
         self._wake.set()
 
     # -- thinking --------------------------------------------------------------------------------------------------
@@ -155,67 +214,152 @@ class Brain:
             except Refusal as refusal:
                 log.warning("the log took no write: %s", refusal.text)
                 busy = False
-                self._world_wakes_soon()
+                asyncio.get_running_loop().call_later(RETRY_S, self._wake.set)
             if not busy:
                 await self._wait()
 
     async def _think_once(self) -> bool:
         """One thing that is to be done, the most urgent first; False when there is nothing."""
-        replica = self._follower.replica
-        late = self._heartbeats.late(self._world.monotonic_s())
-        if late:
-            for node_id in late:
-                log.warning("node %s missed its heartbeat", node_id)
-                await self._decide(partial(_miss_heartbeat, node_id))
-            return True
-        if self._unsettled:
-            jobs, self._unsettled = (
-                list(self._unsettled)[:UNBLOCKED_AT_ONCE],
-                dict.fromkeys(list(self._unsettled)[UNBLOCKED_AT_ONCE:]),
-            )
-            write = settling(replica, jobs, Cause(CauseKind.TIMER, "settle"))
-            if write is not None and isinstance(await self._commit(write), Conflict):
-                self._unsettled |= dict.fromkeys(jobs)
-            return True
-        if self._members_changed:
-            self._members_changed = False
-            write = raise_format(replica)
-            if write is not None:
-                await self._commit(write)
-            return True
-        if self._room_came_free:
-            self._room_came_free = False
-            await self._unblock(replica)
-            return True
-        evaluation = self._broker.next()
-        if evaluation is None:
-            return False
-        try:
-            await self._process(evaluation)
-        finally:
-            self._broker.done(evaluation)
+        for node_id in self._heartbeats.late(self._world.monotonic_s()):
+            log.warning("node %s missed its heartbeat", node_id)
+            self._silent[node_id] = None
+        if self._silent:
+            await self._give_up_node(next(iter(self._silent)))
+        elif self._unsettled:
+            await self._settle()
+        elif self._members_changed:
+            await self._raise_format()
+        elif self._nodes_changed:
+            await self._look_at_node(next(iter(self._nodes_changed)))
+        elif self._room_came_free:
+            await self._unblock()
+        else:
+            evaluation = self._broker.next()
+            if evaluation is None:
+                return False
+            try:
+                await self._process(evaluation)
+            finally:
+                self._broker.done(evaluation)
         return True
 
-    async def _unblock(self, replica: Replica) -> None:
-        blocked = replica.those(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED)
-        for start in range(0, len(blocked), UNBLOCKED_AT_ONCE):
-            some = blocked[start : start + UNBLOCKED_AT_ONCE]
-            await self._commit(evaluations.unblock(replica, some, self._writer.moment()))
+    async def _give_up_node(self, node_id: str) -> None:
+        """Mark a silent node down, unless it is heard of in the last moment. Whatever fails, it is tried again."""
+        # To the end of the row, so that one that cannot be marked does not stand before all others.
+        del self._silent[node_id]
+        self._silent[node_id] = None
+
+        def miss(snapshot: Replica, moment: Moment) -> Decision[nodes.NodeWritten]:
+            if self._heartbeats.is_expected(node_id):
+                return Decision(None, nodes.NodeWritten)
+            return nodes.miss_heartbeat(snapshot, node_id, moment, evaluations_max=self._evaluations_max)
+
+        await self._decide(miss)
+        self._silent.pop(node_id, None)
+        if self._heartbeats.is_expected(node_id):  # It was heard of while that was on its way.
+            await self._decide(partial(_come_back, node_id, self._evaluations_max))
+
+    async def _settle(self) -> None:
+        """Make statuses and summaries true where somebody else's write left them behind."""
+        jobs = list(islice(self._unsettled, max(1, self._changes_max // CHANGES_A_JOB)))
+        for job in jobs:
+            del self._unsettled[job]
+        is_settled = False
+        try:
+            write = settling(self._follower.replica, jobs, Cause(CauseKind.TIMER, "settle"))
+            is_settled = write is None or not isinstance(await self._commit(write), Conflict)
+        finally:
+            if not is_settled:
+                self._unsettled |= dict.fromkeys(jobs)
+
+    async def _raise_format(self) -> None:
+        """Write newer forms of records as soon as every member reads them."""
+        self._members_changed = False
+        is_done = False
+        try:
+            write = raise_format(self._follower.replica)
+            is_done = write is None or not isinstance(await self._commit(write), Conflict)
+        finally:
+            self._members_changed = self._members_changed or not is_done
+
+    async def _look_at_node(self, node_id: str) -> None:
+        """Evaluations that did not fit in the node's own write."""
+        del self._nodes_changed[node_id]
+        is_done = False
+        try:
+            decision = nodes.look_at_the_rest(
+                self._follower.replica, node_id, self._writer.moment(), evaluations_max=self._evaluations_max
+            )
+            is_done = decision is None
+            if decision is not None and decision.write is not None:
+                await self._commit(decision.write)
+        finally:
+            if not is_done:
+                self._nodes_changed[node_id] = None
+
+    async def _unblock(self) -> None:
+        """Room came free: what waits for room is tried again."""
+        self._room_came_free = False
+        is_done = False
+        try:
+            while blocked := self._blocked():
+                write = evaluations.unblock(self._follower.replica, blocked, self._writer.moment())
+                if isinstance(await self._commit(write), Conflict):
+                    return
+            is_done = True
+        finally:
+            if not is_done:
+                self._room_came_free = True
+
+    def _blocked(self) -> list[Evaluation]:
+        blocked = self._follower.replica.those_by_key(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED)
+        return blocked[: min(UNBLOCKED_AT_ONCE, self._evaluations_max)]
 
     async def _process(self, evaluation: Evaluation) -> None:
-        """Plan, check, commit part by part. On a conflict the evaluation stays pending and runs again on the new state."""
+        """One evaluation. An error of our own ends it, and not the leader."""
+        try:
+            await self._plan_and_commit(evaluation)
+        except Refusal:
+            raise
+        except Exception as error:  # The top of a task: what one evaluation does must not stop all others.
+            log.exception("evaluation %s of job %s failed", evaluation.id, evaluation.job_id)
+            current = self._follower.replica.get(EVALUATIONS, evaluation.id)
+            if current is not None and current.status is EvaluationStatus.PENDING:
+                why = f"the scheduler failed: {type(error).__name__}; the leader's log tells of it"
+                await self._commit(evaluations.fail(self._follower.replica, current, why, self._writer.moment()))
+
+    async def _plan_and_commit(self, evaluation: Evaluation) -> None:
+        """Plan, check, commit part by part. Where it does not come to its end it stays pending, and runs again."""
         replica = self._follower.replica
         current = replica.get(EVALUATIONS, evaluation.id)
         if current is None or current.status is not EvaluationStatus.PENDING:
             return
-        plan = evaluate(replica, current, self._writer.moment())
-        for part in check(plan, replica, changes_max=self._changes_max).parts:
-            if isinstance(await self._commit(part), Conflict):
+        plan: Plan | None = evaluate(replica, current, self._writer.moment())
+        changes_max, conflicts = self._changes_max, 0
+        while plan is not None and conflicts < ATTEMPTS_MAX:
+            checked = check(plan, replica, changes_max=changes_max)
+            if checked.write is None:
                 return
+            try:
+                outcome = await self._commit(checked.write)
+            except Refusal as refusal:
+                if refusal.code is not Code.TOO_LARGE or changes_max <= CHANGES_LEAST:
+                    raise
+                changes_max = max(CHANGES_LEAST, changes_max // 2)  # Few, but large.
+                continue
+            if isinstance(outcome, Conflict):
+                conflicts += 1
+            else:
+                plan = checked.rest
 
     @property
     def _changes_max(self) -> int:
         return min(self._bounds.changes, self._bounds.conditions) - ROOM_FOR_DERIVED
+
+    @property
+    def _evaluations_max(self) -> int:
+        """How many evaluations, each with what follows from it, fit in a write beside a node's own records."""
+        return max(1, (self._changes_max - CHANGES_A_NODE) // CHANGES_AN_EVALUATION)
 
     async def _wait(self) -> None:
         """Until something happens or the next node may be late."""
@@ -226,26 +370,28 @@ class Brain:
         except TimeoutError:
             pass
 
-    def _world_wakes_soon(self) -> None:
-        asyncio.get_running_loop().call_later(RETRY_S, self._wake.set)
-
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def _as_leader(self, write: Write) -> Write:
         """The write with all that follows from it, good only while this election lasts."""
-        if self._leadership is None or not self._leadership.is_held():
+        if self._leadership is None or not self.is_leading:
             raise no_leader()
         derived = with_derived(self._follower.replica, write)
         return replace(derived, conditions=[*derived.conditions, self._leadership.condition()])
 
-    async def _commit(self, write: Write) -> object:
+    async def _commit(self, write: Write) -> Committed | Conflict:
+        """Commit as leader; afterwards the replica shows what was committed, or what stood in the way."""
         outcome = await self._writer.commit(self._as_leader(write))
-        if not isinstance(outcome, Conflict):
+        if isinstance(outcome, Committed):
             await self._follower.reached(outcome.index)
+        else:
+            await self._writer.catch_up()
         return outcome
 
     async def _decide(self, decide: Callable[[Replica, Moment], Decision[T]]) -> T:
         def as_leader(snapshot: Replica, moment: Moment) -> Decision[T]:
+            if not self.is_leading:
+                raise no_leader()
             decision = decide(snapshot, moment)
             return decision if decision.write is None else replace(decision, write=self._as_leader(decision.write))
 
@@ -253,32 +399,74 @@ class Brain:
 
     # -- what others ask -------------------------------------------------------------------------------------------
 
-    async def register_node(self, node: Node) -> tuple[int, float]:
-        """A node says what it is; answers with the index and the seconds for which it is believed to be alive."""
-        written = await self._decide(lambda snapshot, moment: nodes.register(snapshot, node, moment))
-        return written.index, self._heartbeats.heard(node.id, self._world.monotonic_s())
+    async def register_node(self, node: Node) -> tuple[nodes.NodeWritten, float]:
+        """A node says what it is; answers for how many seconds it is believed to be alive."""
+        most = self._evaluations_max
+        written = await self._decide(
+            lambda snapshot, moment: nodes.register(snapshot, node, moment, evaluations_max=most)
+        )
+        return written, self._heard(node.id)
 
-    async def heartbeat(self, node_id: str) -> float:
+    async def heartbeat(self, node_id: str) -> tuple[nodes.NodeWritten, float]:
         """A node is alive; answers for how many seconds it is believed so."""
         if not self.is_leading:
             raise no_leader()
         node = self._follower.replica.get(NODES, node_id)
+        written = nodes.NodeWritten(0)
         if node is None or node.status is not NodeStatus.READY:
-            await self._decide(lambda snapshot, moment: nodes.come_back(snapshot, node_id, moment))
+            written = await self._decide(partial(_come_back, node_id, self._evaluations_max))
+        return written, self._heard(node_id)
+
+    def _heard(self, node_id: str) -> float:
         self._wake.set()  # The next deadline may be sooner than the one that is waited for.
         return self._heartbeats.heard(node_id, self._world.monotonic_s())
 
-    async def report(self, node_id: str, reports: Sequence[nodes.AllocationReport]) -> int:
-        """A node says what its allocations do; answers when that is committed."""
-        written = await self._decide(lambda snapshot, moment: nodes.report(snapshot, node_id, reports, moment))
-        return written.index
+    async def report(
+        self,
+        node_id: str,
+        reports: Sequence[nodes.AllocationReport],
+        *,
+        report_id: str = "",
+        is_whole: bool = False,
+    ) -> nodes.NodeWritten:
+        """A node says what its allocations do; answers when that is committed. The same report again changes nothing."""
+        taken = self._reports_taken.setdefault(node_id, OrderedDict())
+        if report_id in taken:
+            return taken[report_id]
+        written = await self._report_in_parts(node_id, reports, is_whole=is_whole)
+        if report_id:
+            taken[report_id] = written
+            if len(taken) > REPORTS_REMEMBERED:
+                taken.popitem(last=False)
+        return written
+
+    async def _report_in_parts(
+        self, node_id: str, reports: Sequence[nodes.AllocationReport], *, is_whole: bool
+    ) -> nodes.NodeWritten:
+        """Each allocation's report stands alone, so what does not fit in one write goes in several."""
+        most = self._evaluations_max
+        try:
+            return await self._decide(
+                lambda snapshot, moment: nodes.report(
+                    snapshot, node_id, reports, moment, is_whole=is_whole, evaluations_max=most
+                )
+            )
+        except Refusal as refusal:
+            if refusal.code is not Code.TOO_LARGE or len(reports) < 2:
+                raise
+        half = len(reports) // 2
+        await self._report_in_parts(node_id, reports[:half], is_whole=False)
+        return await self._report_in_parts(node_id, reports[half:], is_whole=is_whole)
 
     async def set_eligibility(self, node_id: str, eligible: bool) -> nodes.NodeWritten:
-        return await self._decide(lambda snapshot, moment: nodes.set_eligibility(snapshot, node_id, eligible, moment))
+        most = self._evaluations_max
+        return await self._decide(
+            lambda snapshot, moment: nodes.set_eligibility(snapshot, node_id, eligible, moment, evaluations_max=most)
+        )
 
 
-def _miss_heartbeat(node_id: str, snapshot: Replica, moment: Moment) -> Decision[nodes.NodeWritten]:
-    return nodes.miss_heartbeat(snapshot, node_id, moment)
+def _come_back(node_id: str, evaluations_max: int, snapshot: Replica, moment: Moment) -> Decision[nodes.NodeWritten]:
+    return nodes.come_back(snapshot, node_id, moment, evaluations_max=evaluations_max)
 
 
 HEARD: Final = frozenset({MEMBERS.name, EVALUATIONS.name, NODES.name, ALLOCATIONS.name, JOBS.name, DEPLOYMENTS.name})

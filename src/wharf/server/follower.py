@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from wharf.engines.port import Batch, Behind, Engine, Unavailable
-from wharf.state import Loading, Replica
+from wharf.model.refusal import Code, Refusal
+from wharf.state import Loading, OutOfOrder, Replica
 from wharf.state.formats import refuse_newer_format
 from wharf.state.tables import FORMAT
 from wharf.world import World
@@ -18,6 +19,9 @@ RETRY_FIRST_S: Final = 0.05
 RETRY_MOST_S: Final = 2.0
 REMEMBERED_WRITES: Final = 10_000
 """Ids of the newest writes kept to tell whether one of unknown outcome happened."""
+
+LOADED_AT_ONCE: Final = 500
+"""Rows taken in one step of a load: a few milliseconds."""
 
 Listener = Callable[[Batch], None]
 
@@ -36,35 +40,51 @@ class Follower:
         self._world = world
         self._engine = engine
         self._writes: OrderedDict[str, int] = OrderedDict()
-        self._reached: dict[int, list[asyncio.Future[None]]] = {}
+        self._reached: dict[int, dict[asyncio.Future[None], None]] = {}
+        self._pause_s = RETRY_FIRST_S
+        self._failure: Exception | None = None
 
     async def run(self) -> None:
         """Until cancelled. Raises `NewerFormat` when this program cannot read what the cluster writes now, `Damaged`
-        when what it wrote is broken: neither gets better by trying again.
+        when what it wrote is broken: neither gets better by trying again, and whoever waits is told.
         """
+        try:
+            await self._run()
+        except Exception as error:
+            self._failure = error
+            self._give_up_waiters(error)
+            raise
+
+    async def _run(self) -> None:
         must_load = True
-        pause_s = RETRY_FIRST_S
         while True:
             try:
                 if must_load:
                     await self._load()
                     must_load = False
-                pause_s = RETRY_FIRST_S
                 await self._follow()
-            except Behind as behind:
-                log.info("the log's tail is gone (%s); loading the state again", behind)
+            except (Behind, OutOfOrder) as behind:
+                log.info("the feed cannot go on (%s); loading the state again", behind)
                 must_load = True
+                await self._pause()
             except Unavailable as away:
-                log.warning("the log is out of reach: %s; trying again in %.2f s", away, pause_s)
-                await asyncio.sleep(pause_s * (0.5 + self._world.random.random()))
-                pause_s = min(2 * pause_s, RETRY_MOST_S)
+                log.warning("the log is out of reach: %s; trying again in %.2f s at most", away, self._pause_s)
+                await self._pause()
+
+    async def _pause(self) -> None:
+        """Longer each time, until something comes again."""
+        await asyncio.sleep(self._pause_s * (0.5 + self._world.random.random() / 2))
+        self._pause_s = min(2 * self._pause_s, RETRY_MOST_S)
 
     async def _load(self) -> None:
         load = self._engine.load()
         loading = Loading(self.replica)
         async for rows in load.slices():
-            loading.take(rows)
-        loading.finish(await load.standing())
+            for start in range(0, len(rows), LOADED_AT_ONCE):
+                loading.take(rows[start : start + LOADED_AT_ONCE])
+                await asyncio.sleep(0)
+        for _ in loading.finish_in_steps(await load.standing()):
+            await asyncio.sleep(0)
         refuse_newer_format(self.replica)
         self.loaded.set()
         self._tell_reached()
@@ -76,6 +96,7 @@ class Follower:
             self.replica.apply(batch)
             if self.replica.last_change(FORMAT) == batch.index:
                 refuse_newer_format(self.replica)
+            self._pause_s = RETRY_FIRST_S
             self._writes[batch.id] = batch.index
             if len(self._writes) > REMEMBERED_WRITES:
                 self._writes.popitem(last=False)
@@ -85,12 +106,30 @@ class Follower:
                 heard(batch)
 
     async def reached(self, index: int) -> None:
-        """Wait until the replica has applied everything up to `index`."""
+        """Wait until the replica has applied everything up to `index`. Refused where it never will."""
         if self.replica.index >= index:
             return
+        if self._failure is not None:
+            raise _stuck(self._failure)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._reached.setdefault(index, []).append(future)
-        await future
+        self._reached.setdefault(index, {})[future] = None
+        try:
+            await future
+        finally:
+            self._forget(index, future)
+
+    def _forget(self, index: int, future: asyncio.Future[None]) -> None:
+        waiting = self._reached.get(index)
+        if waiting is not None:
+            waiting.pop(future, None)
+            if not waiting:
+                del self._reached[index]
+
+    def _give_up_waiters(self, error: Exception) -> None:
+        for waiting in self._reached.values():
+            for future in waiting:
+                if not future.done():
+                    future.set_exception(_stuck(error))
 
     def index_of_write(self, write_id: str) -> int | None:
         """Where a write of the last while was committed; None says nothing."""
@@ -101,3 +140,7 @@ class Follower:
             for future in self._reached.pop(index):
                 if not future.done():
                     future.set_result(None)
+
+
+def _stuck(error: Exception) -> Refusal:
+    return Refusal(Code.UNAVAILABLE, f"this server can no longer follow the log: {error}")

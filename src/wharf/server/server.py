@@ -58,7 +58,8 @@ class Server:
     async def found(self) -> None:
         """Write the records that a new cluster begins with, where nobody has yet. Every server may try; one does."""
         await self.follower.loaded.wait()
-        if self.replica.index:
+        # Members put records of themselves into the log too: an index alone does not say that it was founded.
+        if self.replica.get(FORMAT) is not None:
             return
         tables: dict[type, Table[Any]] = {table.record: table for table in FOUNDED_TABLES}
         records = [
@@ -71,3 +72,6 @@ class Server:
         outcome = await self.writer.commit(write)
         if isinstance(outcome, Committed):
             log.info("a new cluster was founded")
+            await self.follower.reached(outcome.index)
+        else:
+            await self.writer.catch_up()

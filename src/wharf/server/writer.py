@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from wharf.engines.port import Behind, Committed, Conflict, Engine, Outcome, Refused, Unavailable, Unknown
+from wharf.engines.port import Behind, Committed, Conflict, Engine, Outcome, Refused, Unavailable, Unknown, refusal_of
 from wharf.model.changes import Write
 from wharf.model.refusal import Code, Refusal
 from wharf.operations.decision import Decision, Moment
@@ -34,28 +34,51 @@ class Writer:
         return Moment(self._world.now_ns(), self._world.new_id)
 
     async def write(self, decide: Decider[T]) -> T:
-        """Run the decision on the newest state until its write is committed, then give its reply."""
-        for _ in range(ATTEMPTS_MAX):
-            decision = decide(self._follower.replica, self.moment())
-            if decision.write is None:
+        """Run the decision on the newest state until its write is committed, then give its reply.
+
+        A decision that there is nothing to do, or a refusal, rests on no condition. So it counts only when it was taken
+        on a replica that has all that was acknowledged before.
+        """
+        is_current = False
+        attempts = 0
+        while True:
+            try:
+                decision = decide(self._follower.replica, self.moment())
+            except Refusal:
+                if is_current:
+                    raise
+                decision = None
+            if decision is not None and decision.write is not None:
+                outcome = await self.commit(decision.write)
+                if isinstance(outcome, Committed):
+                    await self._show(outcome.index)
+                    return decision.reply(outcome.index)
+                attempts += 1
+                if attempts == ATTEMPTS_MAX:
+                    raise _contended()
+            elif decision is not None and is_current:
                 return decision.reply(self._follower.replica.index)
-            outcome = await self.commit(decision.write)
-            if isinstance(outcome, Committed):
-                await self._follower.reached(outcome.index)
-                return decision.reply(outcome.index)
-            await self._follower.reached(await self._barrier())
-        raise Refusal(
-            Code.CONFLICT,
-            f"the records changed {ATTEMPTS_MAX} times while this was being decided; read them and ask again",
-        )
+            await self.catch_up()
+            is_current = True
+
+    async def catch_up(self) -> None:
+        """Until the replica has everything that was acknowledged before this call."""
+        try:
+            index = await self._engine.barrier()
+        except Unavailable as away:
+            raise Refusal(Code.UNAVAILABLE, f"nothing was written: {away}") from away
+        await self._follower.reached(index)
 
     async def commit(self, write: Write, *, lease: int = 0) -> Committed | Conflict:
         """Committed or in conflict; every other outcome is found out or raised as a refusal."""
-        since = self._follower.replica.index
         replica = self._follower.replica
+        since = replica.index
         coded = replica.encoded(
             write, write_id=self._world.new_id(), lease=lease, cluster_format=format_in_force(replica)
         )
+        too_large = refusal_of(coded, self._engine.bounds)
+        if too_large is not None:
+            raise Refusal(Code.TOO_LARGE, f"nothing was written: {too_large}")
         try:
             outcome: Outcome = await self._engine.commit(coded)
         except Unavailable as away:
@@ -70,18 +93,30 @@ class Writer:
                 return await self._find_out(coded.id, since)
 
     async def _find_out(self, write_id: str, since: int) -> Committed | Conflict:
-        """A barrier first: whatever was on its way then has arrived or never will (its conditions see later writes)."""
+        """A barrier first; then the log says whether the write is there. Once it says no, it never will be."""
         try:
             await self._follower.reached(await self._engine.barrier())
-            index = self._follower.index_of_write(write_id) or await self._engine.find(write_id, since=since)
+            index = self._follower.index_of_write(write_id)
+            if index is None:
+                index = await self._engine.find(write_id, since=since)
         except (Unavailable, Behind) as away:
             raise Refusal(
                 Code.UNDECIDED, f"nobody can tell whether write {write_id} happened ({away}); read before you ask again"
             ) from away
         return Conflict(()) if index is None else Committed(index)
 
-    async def _barrier(self) -> int:
+    async def _show(self, index: int) -> None:
+        """Acknowledge nothing before this server's own readers can see it."""
         try:
-            return await self._engine.barrier()
-        except Unavailable as away:
-            raise Refusal(Code.UNAVAILABLE, f"nothing was written: {away}") from away
+            await self._follower.reached(index)
+        except Refusal as refusal:
+            raise Refusal(
+                Code.UNDECIDED, f"it was written at index {index}, and cannot be shown: {refusal}"
+            ) from refusal
+
+
+def _contended() -> Refusal:
+    return Refusal(
+        Code.CONFLICT,
+        f"the records changed {ATTEMPTS_MAX} times while this was being decided; read them and ask again",
+    )

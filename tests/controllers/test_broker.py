@@ -1,0 +1,131 @@
+"""The leader's queue of evaluations."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from tests.builders import a_job
+from tests.kit.state import an_evaluation
+from wharf.controllers.broker import Broker
+from wharf.model.evaluation import Evaluation, EvaluationStatus
+
+
+def of(job_id: str, evaluation_id: str, **fields: Any) -> Evaluation:
+    return an_evaluation(a_job(job_id), evaluation_id, **fields)
+
+
+def ended(evaluation: Evaluation, status: EvaluationStatus = EvaluationStatus.COMPLETE) -> Evaluation:
+    return replace(evaluation, status=status)
+
+
+def drained(broker: Broker) -> list[str]:
+    """Every evaluation in the order in which it is given, each done at once."""
+    order = []
+    while (evaluation := broker.next()) is not None:
+        order.append(evaluation.id)
+        broker.hear(ended(evaluation))
+        broker.done(evaluation)
+    return order
+
+
+def test_the_higher_priority_goes_first_and_then_the_older() -> None:
+    broker = Broker()
+    for evaluation in (
+        of("a", "young", create_index=9),
+        of("b", "old", create_index=3),
+        of("c", "urgent", create_index=12, priority=90),
+    ):
+        broker.hear(evaluation)
+
+    assert drained(broker) == ["urgent", "old", "young"]
+
+
+def test_only_one_evaluation_of_a_job_is_given_at_a_time() -> None:
+    broker = Broker()
+    for number in range(3):
+        broker.hear(of("a", f"a{number}", create_index=number))
+    first = broker.next()
+    assert first is not None
+
+    assert broker.next() is None
+
+    broker.hear(ended(first))
+    broker.done(first)
+    assert drained(broker) == ["a1", "a2"]
+
+
+def test_other_jobs_go_on_while_one_is_busy() -> None:
+    broker = Broker()
+    broker.hear(of("a", "a1", create_index=1))
+    broker.hear(of("a", "a2", create_index=2))
+    broker.hear(of("b", "b1", create_index=3))
+    broker.next()
+
+    following = broker.next()
+
+    assert following is not None
+    assert following.id == "b1"
+
+
+def test_an_evaluation_that_is_still_pending_when_it_is_done_comes_again() -> None:
+    broker = Broker()
+    broker.hear(of("a", "a1"))
+    first = broker.next()
+    assert first is not None
+
+    broker.done(first)
+
+    assert broker.next() == first
+
+
+def test_it_comes_again_as_it_was_heard_of_last() -> None:
+    broker = Broker()
+    broker.hear(of("a", "a1"))
+    first = broker.next()
+    assert first is not None
+    broker.hear(replace(first, modify_index=99))
+
+    broker.done(first)
+
+    assert broker.next() == replace(first, modify_index=99)
+
+
+def test_an_evaluation_that_ended_meanwhile_is_not_given() -> None:
+    broker = Broker()
+    broker.hear(of("a", "a1"))
+
+    broker.hear(ended(of("a", "a1")))
+
+    assert (broker.next(), len(broker)) == (None, 0)
+
+
+def test_one_that_is_gone_is_not_given() -> None:
+    broker = Broker()
+    broker.hear(of("a", "a1"))
+
+    broker.forget("a1")
+
+    assert (broker.next(), len(broker)) == (None, 0)
+
+
+def test_one_that_was_blocked_and_came_free_again_is_given_once() -> None:
+    broker = Broker()
+    pending, blocked = of("a", "a1"), of("a", "a1", status=EvaluationStatus.BLOCKED)
+    for _ in range(5):
+        broker.hear(pending)
+        broker.hear(blocked)
+    broker.hear(pending)
+
+    assert drained(broker) == ["a1"]
+
+
+def test_one_that_comes_again_and_again_is_in_the_queue_once() -> None:
+    broker = Broker()
+    broker.hear(of("a", "a1"))
+    for _ in range(5):
+        evaluation = broker.next()
+        assert evaluation is not None
+        broker.hear(evaluation)
+        broker.done(evaluation)
+
+    assert drained(broker) == ["a1"]
