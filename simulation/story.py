@@ -10,7 +10,7 @@ import msgspec
 from simulation.loop import SimulatedLoop
 from simulation.process import current_process
 
-KEPT: Final = 4_000
+KEPT: Final = 100_000
 SHOWN: Final = 60
 
 
@@ -47,6 +47,10 @@ class Story:
     def note(self, text: str, *about: str) -> None:
         self._lines.append(Line(self._loop.time(), text, about))
         self._loop.note(text)
+
+    @property
+    def lines(self) -> Sequence[Line]:
+        return tuple(self._lines)
 
     def of(self, about: Sequence[str]) -> list[Line]:
         """The last lines about these, and the last few of all."""

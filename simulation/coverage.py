@@ -1,0 +1,85 @@
+"""What a run of many seeds must have met: every kind of fault, and every step of every table of states that can be.
+
+`NOT_YET` names the steps that no part of the product takes so far, each with what it waits for. A step that is taken
+all the same must leave the list.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from simulation.chaos import ALL_FAULTS
+from simulation.invariants import Transition
+from simulation.run import Result
+from wharf.model.transitions import ALLOCATION, DEPLOYMENT, MACHINES, NODE, TASK
+
+SEEDS_FOR_ALL: Final = 300
+"""Fewer seeds need not meet everything."""
+
+# Machine and either end of a step, or both: what waits for a part that is not built.
+NOT_YET: Final[Mapping[str, str]] = {
+    DEPLOYMENT.name: "deployments: the scheduling issue",
+    TASK.name: "tasks are seen on nodes only: the node's issue",
+    f"{ALLOCATION.name} unknown": "lost_after: the scheduling issue",
+    f"{ALLOCATION.name} running>pending": "restarts: the node's issue",
+    f"{NODE.name} disconnected": "lost_after: the scheduling issue",
+    "allocation's desired status evict": "preemption: the scheduling issue",
+    "evaluation failed": "limits of deliveries: the scheduling issue",
+}
+
+
+class Coverage(msgspec.Struct, frozen=True):
+    faults: dict[str, int]
+    transitions: dict[Transition, int]
+
+    @property
+    def faults_missing(self) -> list[str]:
+        return [fault for fault in ALL_FAULTS if fault not in self.faults]
+
+    @property
+    def steps_missing(self) -> list[str]:
+        """Steps that can be, and were not taken."""
+        return [_told(step) for step in _all_steps() if step not in self.transitions and _why_not_yet(step) == ""]
+
+    @property
+    def steps_not_yet(self) -> list[str]:
+        return [f"{_told(step)} ({why})" for step in _all_steps() if (why := _why_not_yet(step))]
+
+    @property
+    def steps_too_early(self) -> list[str]:
+        """Steps that were taken although they stand among those that cannot be yet."""
+        return [_told(step) for step in self.transitions if _why_not_yet(step)]
+
+
+def coverage_of(results: Iterable[Result]) -> Coverage:
+    faults: dict[str, int] = {}
+    transitions: dict[Transition, int] = {}
+    for result in results:
+        for fault, count in result.faults.items():
+            faults[fault] = faults.get(fault, 0) + count
+        for step, count in result.transitions.items():
+            transitions[step] = transitions.get(step, 0) + count
+    return Coverage(faults, transitions)
+
+
+def _all_steps() -> list[Transition]:
+    return [
+        (machine.name, step.source.value if step.source is not None else None, step.target.value)
+        for machine in MACHINES
+        for step in machine.steps
+        if not step.feature
+    ]
+
+
+def _why_not_yet(step: Transition) -> str:
+    machine, source, target = step
+    for name in (machine, f"{machine} {source}", f"{machine} {target}", f"{machine} {source}>{target}"):
+        if name in NOT_YET:
+            return NOT_YET[name]
+    return ""
+
+
+def _told(step: Transition) -> str:
+    machine, source, target = step
+    return f"{machine}: {source or 'new'} -> {target}"
