@@ -79,7 +79,7 @@ def test_a_restored_snapshot_brings_no_leader_along_that_would_never_end(tmp_pat
             "its format is 99; this program reads up to 1",
         ),
         (Change("ships", "s", b"\x80"), "it has a table ships that this program does not know"),
-        (Change("namespaces", "x", b"\x09\x80"), "has format 9; this program reads up to"),
+        (Change("namespaces", "x", b"\x09\x80"), "has form 9; this program reads up to"),
         (Change("namespaces", "x", msgspec.msgpack.encode({"Name": 5})), "is damaged"),
     ],
 )

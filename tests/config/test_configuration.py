@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from wharf.config import Configuration, ConfigurationRefused, Flag, load
+from wharf.config.configuration import Configuration, Flag, load
+from wharf.config.problems import ConfigurationRefused
 from wharf.engines.settings import EngineKind
 from wharf.model.setting import Duration, Size
 

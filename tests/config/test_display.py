@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from wharf.config import Configuration, Flag, load
-from wharf.config.display import compare, redacted, secrets_in, shown
+from wharf.config.configuration import Configuration, Flag, load
+from wharf.config.display import compare, shown
 from wharf.config.tree import Path as ConfigPath
 from wharf.config.tree import Plain, Scalar
+from wharf.config.values import redacted, secrets_in
 
 PRESETS: dict[ConfigPath, Scalar | list[Plain]] = {("data_dir",): "/var/lib/wharf", ("server", "enabled"): True}
 

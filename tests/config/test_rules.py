@@ -2,7 +2,8 @@
 
 import pytest
 
-from wharf.config import Configuration, ConfigurationRefused, Flag, load
+from wharf.config.configuration import Configuration, Flag, load
+from wharf.config.problems import ConfigurationRefused
 from wharf.config.tree import Path, Plain, Scalar
 
 SERVER: dict[Path, Scalar | list[Plain]] = {("data_dir",): "/var/lib/wharf", ("server", "enabled"): True}

@@ -21,9 +21,9 @@ from wharf.agent.log_lines import say_time
 from wharf.agent.redaction import Redactor
 from wharf.agent.refusal import Refused
 from wharf.agent.rotation import older_files
-from wharf.config.display import redacted, secrets_in
 from wharf.config.settings import Settings
 from wharf.config.tree import Plain
+from wharf.config.values import redacted, secrets_in
 from wharf.model.durations import SECOND
 from wharf.world import RealWorld
 

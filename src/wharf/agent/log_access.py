@@ -4,12 +4,11 @@ import socket
 from pathlib import Path
 
 from wharf.agent.control import short_path
-from wharf.agent.folder import STORE_FOLDER
+from wharf.agent.folder import STORE_FOLDER, STORE_SOCKET
 from wharf.agent.refusal import Refused
 from wharf.config.settings import Settings
 from wharf.engines.port import Engine
 from wharf.engines.settings import EngineKind, EtcdStateSettings
-from wharf.engines.store import StoreSettings
 from wharf.world import World
 
 VOLATILE_FOLDER = "volatile"
@@ -21,8 +20,9 @@ def store_folder(settings: Settings) -> Path:
     return Path(settings.data_dir) / (VOLATILE_FOLDER if is_volatile else STORE_FOLDER)
 
 
-def store_settings(settings: Settings) -> StoreSettings:
-    return StoreSettings(folder=str(store_folder(settings)))
+def store_socket(settings: Settings) -> Path:
+    """Where the store process listens (`engines.store.StoreSettings.socket_path`, told without loading the store)."""
+    return store_folder(settings) / STORE_SOCKET
 
 
 def engine_for(settings: Settings, world: World) -> Engine:
@@ -31,7 +31,7 @@ def engine_for(settings: Settings, world: World) -> Engine:
         return _etcd(settings.state.etcd, world)
     from wharf.engines.remote import RemoteEngine
 
-    return RemoteEngine(world, store_settings(settings).socket_path())
+    return RemoteEngine(world, store_socket(settings))
 
 
 def engine_for_command(settings: Settings, world: World, *, may_be_new: bool) -> Engine:
@@ -39,7 +39,7 @@ def engine_for_command(settings: Settings, world: World, *, may_be_new: bool) ->
 
     Raises Refused where there is nothing to open; with `may_be_new` a data folder that is missing is made.
     """
-    if settings.state.engine is EngineKind.ETCD or _is_served(store_settings(settings).socket_path()):
+    if settings.state.engine is EngineKind.ETCD or _is_served(store_socket(settings)):
         return engine_for(settings, world)
     if settings.state.engine is EngineKind.MEMORY:
         raise Refused("the state is in the memory of an agent, and none runs here: start it, or check --config")

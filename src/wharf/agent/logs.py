@@ -17,8 +17,8 @@ import msgspec
 from wharf.agent.log_lines import TRACE, JsonLines, TextLines
 from wharf.agent.redaction import Redactor
 from wharf.agent.rotation import RotatingFile, Rotation
-from wharf.config.display import secrets_in
 from wharf.config.settings import LogLevel, Settings
+from wharf.config.values import secrets_in
 from wharf.model.durations import SECOND
 
 KEPT_LINES: Final = 2_000

@@ -23,9 +23,12 @@ from wharf.agent.logs import Logs, order_from
 from wharf.agent.refusal import Refused
 from wharf.agent.supervisor import Duties, Spawned, Supervisor
 from wharf.agent.tree import Part, ProcessTree
-from wharf.config import Configuration, ConfigurationRefused, Settings
-from wharf.config.display import compare, redacted, take_live
+from wharf.config.configuration import Configuration
+from wharf.config.display import compare, take_live
+from wharf.config.problems import ConfigurationRefused
 from wharf.config.rules import listen_address
+from wharf.config.settings import Settings
+from wharf.config.values import redacted
 from wharf.engines.settings import EngineKind
 from wharf.world import RealWorld
 

@@ -10,7 +10,7 @@ from wharf.cli.failing import plainly
 
 if TYPE_CHECKING:
     from wharf.agent.start import Running
-    from wharf.config import Configuration
+    from wharf.config.configuration import Configuration
 
 
 @click.command
@@ -34,7 +34,7 @@ def agent(places: tuple[Path, ...], port: int | None, data_dir: Path | None, log
     with plainly():
         from wharf.agent.refusal import Refused
         from wharf.agent.start import Agent
-        from wharf.config import Flag, load
+        from wharf.config.configuration import Flag, load
 
         flags = [
             Flag(name, path, value)

@@ -28,7 +28,7 @@ def check(places: tuple[Path, ...]) -> None:
     right, 1 when something is not.
     """
     with plainly():
-        from wharf.config import load
+        from wharf.config.configuration import load
 
         configuration = load(places, environment=os.environ)
         count = len(configuration.files)
@@ -54,7 +54,7 @@ def show(places: tuple[Path, ...], as_json: bool, changed: bool) -> None:
         import msgspec
 
         from wharf.cli.dev import read_for_dev
-        from wharf.config import load
+        from wharf.config.configuration import load
         from wharf.config.display import shown
         from wharf.config.tree import Source
 

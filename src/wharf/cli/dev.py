@@ -12,7 +12,7 @@ from wharf.cli.failing import plainly
 
 if TYPE_CHECKING:
     from wharf.agent.start import Running
-    from wharf.config import Configuration, Flag
+    from wharf.config.configuration import Configuration, Flag
     from wharf.config.tree import Path as Key
     from wharf.config.tree import Plain, Scalar
 
@@ -45,7 +45,7 @@ def dev(
     with plainly():
         from wharf.agent.refusal import Refused
         from wharf.agent.start import Agent, refuse_fresh
-        from wharf.config import Flag
+        from wharf.config.configuration import Flag
 
         flags = [
             Flag(name, path, value)
@@ -72,7 +72,7 @@ def dev(
 
 def read_for_dev(places: tuple[Path, ...], flags: "list[Flag]") -> "Configuration":
     """Raises ConfigurationRefused."""
-    from wharf.config import load
+    from wharf.config.configuration import load
 
     first = load(places, environment=os.environ, flags=flags, presets=presets(Path.cwd() / FOLDER))
     # The log lies in the data folder, wherever that was told to be.

@@ -10,7 +10,7 @@ import click
 def plainly() -> Iterator[None]:
     """Inside, refusals of configuration and agent end the command with their sentences."""
     from wharf.agent.refusal import Refused
-    from wharf.config import ConfigurationRefused
+    from wharf.config.problems import ConfigurationRefused
 
     try:
         yield

@@ -10,7 +10,7 @@ from wharf.cli.failing import plainly
 from wharf.cli.lazy import Entry, LazyGroup
 
 if TYPE_CHECKING:
-    from wharf.config import Configuration
+    from wharf.config.configuration import Configuration
 
 COMMANDS: Final = {
     "debug": Entry(
@@ -58,7 +58,7 @@ def debug(places: tuple[Path, ...], data_dir: Path | None, output: Path | None) 
 def read(places: tuple[Path, ...], data_dir: Path | None) -> "Configuration":
     """The configuration that tells where the agent's data is. Raises ConfigurationRefused."""
     from wharf.cli.dev import read_for_dev
-    from wharf.config import Flag, load
+    from wharf.config.configuration import Flag, load
 
     flags = [Flag("--data-dir", ("data_dir",), str(data_dir.absolute()))] if data_dir is not None else []
     if places:

@@ -2,10 +2,7 @@
 
 It says of every value where it came from, and of every mistake which file, key and line it is in, all at once. It
 starts nothing and decides nothing with the values.
+
+`configuration.load` reads; `settings.Settings` is what comes out. Nothing is loaded here: a child of the agent needs
+the settings and not what reads them.
 """
-
-from wharf.config.configuration import Configuration, Flag, load
-from wharf.config.problems import ConfigurationRefused, Problem
-from wharf.config.settings import Settings
-
-__all__ = ["Configuration", "ConfigurationRefused", "Flag", "Problem", "Settings", "load"]

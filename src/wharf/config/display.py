@@ -1,17 +1,15 @@
 """The configuration in force, value by value, with where each came from. Secrets are told as set or not, never shown."""
 
-import enum
-from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from wharf.config.building import say_path
 from wharf.config.configuration import Configuration
-from wharf.config.schema import fields_of, find_field, is_section
+from wharf.config.schema import fields_of, find_field
 from wharf.config.settings import Settings
 from wharf.config.tree import Path, Plain
-from wharf.model.setting import Duration, Secret, Size
+from wharf.config.values import plain, values_of
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -24,57 +22,11 @@ class Shown(msgspec.Struct, frozen=True):
     origin: str
 
 
-def values_of(section: msgspec.Struct, path: Path = ()) -> Iterator[tuple[Path, object]]:
-    """Every value with its path, what is inside tables that people name too; an empty such table is a value itself."""
-    for key in section.__struct_fields__:
-        value = getattr(section, key)
-        yield from _values_in((*path, key), value)
-
-
-def _values_in(path: Path, value: Any) -> Iterator[tuple[Path, object]]:
-    if is_section(type(value)):
-        yield from values_of(value, path)
-    elif isinstance(value, dict) and value:
-        for name, inner in value.items():
-            yield from _values_in((*path, name), inner)
-    else:
-        yield path, value
-
-
 def shown(configuration: Configuration) -> list[Shown]:
     return [
         Shown(say_path(path), plain(value), str(configuration.origin_of(path)))
         for path, value in values_of(configuration.settings)
     ]
-
-
-def plain(value: Any) -> Plain:
-    """A value as a file would hold it, without what is secret."""
-    match value:
-        case Secret() | Duration() | Size():
-            return str(value)
-        case enum.Enum():
-            return str(value.value)
-        case tuple() | list():
-            return [plain(item) for item in value]
-        case dict():
-            return {key: plain(item) for key, item in value.items()}
-        case _ if is_section(type(value)):
-            return {key: plain(getattr(value, key)) for key in value.__struct_fields__}
-        case str() | int() | float() | None:
-            return value
-        case _:
-            raise AssertionError(f"a setting of type {type(value).__name__} has no plain form")
-
-
-def redacted(settings: Settings) -> Plain:
-    """The whole as one table, for `agent/self` and debug archives."""
-    return plain(settings)
-
-
-def secrets_in(settings: Settings) -> list[str]:
-    """The texts that must never show anywhere."""
-    return [value.reveal() for _, value in values_of(settings) if isinstance(value, Secret) and value]
 
 
 class Difference(msgspec.Struct, frozen=True):

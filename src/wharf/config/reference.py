@@ -8,10 +8,10 @@ from pathlib import Path as FilePath
 from typing import Any, Final, get_args
 
 from wharf.config.building import say_path
-from wharf.config.display import plain
 from wharf.config.left_out import REASONS
 from wharf.config.schema import ANY_NAME, Field, all_fields, is_section, say_type
 from wharf.config.tree import Path
+from wharf.config.values import plain
 from wharf.model.setting import Secret
 
 PAGE: Final = "docs/configuration.md"

@@ -4,10 +4,10 @@ import shutil
 import sys
 
 from wharf.agent.life import CannotStart, Life
-from wharf.agent.log_access import describe, store_folder, store_settings
+from wharf.agent.log_access import describe, store_folder
 from wharf.engines.port import Unavailable
 from wharf.engines.settings import EngineKind
-from wharf.engines.store import StoreServer
+from wharf.engines.store import StoreServer, StoreSettings
 from wharf.world import World
 
 _SWITCH_INTERVAL_S = 0.001
@@ -21,7 +21,7 @@ async def run(life: Life) -> None:
         shutil.rmtree(store_folder(life.order.settings), ignore_errors=True)
     world: World = life.world
     try:
-        server = StoreServer(store_settings(life.order.settings), world)
+        server = StoreServer(StoreSettings(folder=str(store_folder(life.order.settings))), world)
         await server.start()
     except Unavailable as error:
         raise CannotStart(str(error)) from error
