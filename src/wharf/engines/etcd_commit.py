@@ -46,7 +46,7 @@ async def _attempt(door: EtcdDoor, write: LogWrite) -> Outcome | None:
     """None: the epoch or its fence had moved and nothing else; now it is known, and the write may be tried again."""
     sent = door.sent()
     epoch, rows = door.epoch, door.rows
-    request = _transaction(door, write, epoch, rows)
+    request = transaction_of(door, write, epoch, rows)
     why = _too_large(request, door.settings)
     if why is not None:
         return Refused(why)
@@ -74,7 +74,8 @@ async def _attempt(door: EtcdDoor, write: LogWrite) -> Outcome | None:
     return Committed(door.epoch.index_of(revision))
 
 
-def _transaction(door: EtcdDoor, write: LogWrite, epoch: Epoch, rows: GenerationKeys) -> Message:
+def transaction_of(door: EtcdDoor, write: LogWrite, epoch: Epoch, rows: GenerationKeys) -> Message:
+    """The write as etcd takes it, fenced by the epoch as it is known."""
     keys = door.keys
     compare = [messages.moved_at(keys.epoch, epoch.fence)]
     otherwise = [messages.read(keys.epoch)]

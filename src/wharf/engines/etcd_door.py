@@ -224,7 +224,7 @@ class EtcdDoor:
                 [messages.put(self.keys.epoch, encode(value))],
             )
             if not epoch.fence:
-                return  # Nothing was ever written. The first write founds the log, and only one can be first.
+                return  # Nothing was ever written. A founding write must carry conditions: no fence stops it, they do.
             try:
                 reply = await self.client.commit(request)
             except EtcdRefusal as error:
