@@ -63,6 +63,8 @@ async def run(life: Life) -> None:
     serving = life.world.start(_serve(life, server, port), name="serving")
     # Asked to stop, serving ends by itself, in its own time.
     await asyncio.wait([stopping, following, serving], return_when=asyncio.FIRST_COMPLETED)
+    # Whoever waits in a blocking query is answered with what is there, instead of being cut off.
+    server.reader.close()
     if stopping.done() and server.follower.loaded.is_set():
         await serving
     await life.first_of([stopping, following, serving])
