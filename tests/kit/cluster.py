@@ -70,6 +70,7 @@ class ACluster:
         self.log = MemoryLog(self.world("log"), bounds=bounds)
         self.servers: dict[str, OneServer] = {}
         self._tasks: list[asyncio.Task[Any]] = []
+        self._may_fail: list[str] = []
 
     def world(self, member: str) -> SimulatedWorld:
         return SimulatedWorld(self._seed, asyncio.get_running_loop().time, member=member)
@@ -78,6 +79,10 @@ class ACluster:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.append(task)
         return task
+
+    def expect_failure(self, task_name: str) -> None:
+        """The task of this name ends with an error, as it should."""
+        self._may_fail.append(task_name)
 
     async def __aenter__(self) -> "ACluster":
         return self
@@ -89,8 +94,13 @@ class ACluster:
             task.cancel()
         ended = await asyncio.gather(*self._tasks, return_exceptions=True)
         for one in self.servers.values():
+            await one.server.reader.finish()
             await one.engine.close()
-        failed = [e for e in ended if isinstance(e, BaseException) and not isinstance(e, asyncio.CancelledError)]
+        failed = [
+            end
+            for task, end in zip(self._tasks, ended, strict=True)
+            if isinstance(end, Exception) and task.get_name() not in self._may_fail
+        ]
         if failed and error is None:
             raise failed[0]
 

@@ -118,6 +118,11 @@ class Follower:
         finally:
             self._forget(index, future)
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for an index."""
+        return sum(map(len, self._reached.values()))
+
     def _forget(self, index: int, future: asyncio.Future[None]) -> None:
         waiting = self._reached.get(index)
         if waiting is not None:

@@ -143,6 +143,12 @@ class Reader:
             )
         return read(self._follower.replica)
 
+    async def finish(self) -> None:
+        """After `close`: until nothing that was begun for readers is on its way any more."""
+        begun = [barrier for barrier in (self._barrier_in_flight, self._barrier_waiting) if barrier is not None]
+        if begun:
+            await asyncio.wait(begun)
+
     def close(self) -> None:
         """Every waiter is answered at once with what is there."""
         self._is_closing = True

@@ -1,0 +1,154 @@
+"""A replica is kept at the head of the log, whatever happens to the connection."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.virtual_time import in_virtual_time, now_s, until
+from wharf.engines.faults import CancelWatch, Fault, Operation
+from wharf.engines.memory import MemoryEngine
+from wharf.model.changes import THIS, Cause, CauseKind, Write
+from wharf.model.cluster import Format
+from wharf.model.namespace import Namespace
+from wharf.model.refusal import Code, Refusal
+from wharf.state import watches as watch
+from wharf.state.formats import NEWEST_FORMAT
+from wharf.state.tables import FORMAT, NAMESPACES
+
+CAUSE = Cause(CauseKind.REQUEST, "test")
+
+
+async def name(server: OneServer, text: str) -> int:
+    write = Write("named", CAUSE, [NAMESPACES.put(Namespace(name=text, create_index=THIS))])
+    outcome = await server.server.writer.commit(write)
+    return outcome.index  # type: ignore[union-attr]  # without conditions there is no conflict
+
+
+@in_virtual_time
+async def test_a_feed_that_is_cancelled_is_taken_up_again() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        struck = iter([CancelWatch(), CancelWatch()])
+
+        def decide(asked: Operation) -> Fault | None:
+            return next(struck, None) if asked is Operation.FEED else None
+
+        server.faults.decide = decide
+
+        index = await name(server, "a")
+        await server.server.follower.reached(index)
+
+        assert server.replica.get(NAMESPACES, "a") is not None
+
+
+@in_virtual_time
+async def test_a_replica_that_fell_behind_the_tail_loads_again_and_wakes_those_who_wait() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1", leads=False)
+        other = await cluster.a_server("m2", leads=False)
+        woken = asyncio.Event()
+        subscription = other.replica.watches.subscribe([watch.one(NAMESPACES, "a")], woken.set)
+        other.faults.cut()
+        await asyncio.sleep(0.2)
+
+        index = await name(server, "a")
+        cluster.log.compact(index + 1)
+        other.faults.mend()
+        await other.server.follower.reached(index)
+        await woken.wait()
+
+        assert other.replica.get(NAMESPACES, "a") is not None
+        subscription.end()
+
+
+@in_virtual_time
+async def test_a_line_that_stays_cut_is_tried_less_and_less_often() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        tries: list[float] = []
+        follow = MemoryEngine.follow
+
+        def counted(engine: MemoryEngine, after: int) -> object:
+            tries.append(now_s())
+            return follow(engine, after)
+
+        server.engine.follow = lambda after: counted(server.engine, after)  # type: ignore[method-assign,assignment,return-value]
+        server.faults.cut()
+        cluster.log.wake()
+        await asyncio.sleep(20.0)
+
+        pauses_s = [later - earlier for earlier, later in itertools.pairwise(tries)]
+        assert max(pauses_s) >= 1.0
+        assert len(tries) < 40
+
+
+@in_virtual_time
+async def test_who_waits_for_an_index_is_told_when_the_replica_cannot_go_on() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        waiting = cluster.world("m").start(server.server.follower.reached(1_000), name="waits")
+        newer = Format(version=NEWEST_FORMAT + 1, create_index=THIS)
+
+        await server.server.writer.commit(Write("raised", CAUSE, [FORMAT.put(newer)]))
+        with pytest.raises(Refusal, match="can no longer follow the log") as refused:
+            await waiting
+        with pytest.raises(Refusal):
+            await server.server.follower.reached(2_000)
+
+        assert refused.value.code is Code.UNAVAILABLE
+        cluster.expect_failure("m1 follows")
+
+
+@in_virtual_time
+async def test_who_no_longer_waits_for_an_index_leaves_nothing_behind() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        for number in range(10):
+            waiting = cluster.world("m").start(server.server.follower.reached(1_000 + number), name="waits")
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+        assert server.server.follower.waiting == 0
+
+
+@in_virtual_time
+async def test_a_write_is_found_by_its_id_for_a_while() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        index = await name(server, "a")
+        await server.server.follower.reached(index)
+        batch = cluster.log.next_after(index - 1, cluster.log.epoch)
+        assert batch is not None
+
+        assert server.server.follower.index_of_write(batch.id) == index
+        assert server.server.follower.index_of_write("nobody's") is None
+
+
+@in_virtual_time
+async def test_a_cluster_is_founded_once_by_whoever_is_first() -> None:
+    async with ACluster() as cluster:
+        servers = [OneServer(cluster, f"m{number}", heartbeats=None) for number in range(3)]
+        for one in servers:
+            cluster.servers[one.name] = one
+            await one.follow()
+
+        await asyncio.gather(*(one.server.found() for one in servers))
+
+        formats = [one.replica.get(FORMAT) for one in servers]
+        assert [f is not None and f.create_index for f in formats] == [1, 1, 1]
+
+
+@in_virtual_time
+async def test_a_log_that_only_members_wrote_to_is_founded() -> None:
+    async with ACluster() as cluster:
+        one = cluster.servers["m1"] = OneServer(cluster, "m1", heartbeats=None)
+        await one.follow()
+        await name(one, "early")
+
+        await one.server.found()
+
+        await until(lambda: one.replica.get(FORMAT) is not None, what="founded")

@@ -1,0 +1,209 @@
+"""Writing: conflicts are decided again, unknown outcomes are found out, nothing is acknowledged before it can be seen."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from tests.builders import a_job
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.virtual_time import in_virtual_time, now_s
+from wharf.engines.faults import Delay, Fault, LoseReply, LoseRequest, Operation, Refuse
+from wharf.engines.port import Bounds
+from wharf.model.changes import THIS, Cause, CauseKind, Write
+from wharf.model.moment import Moment
+from wharf.model.namespace import Namespace
+from wharf.model.refusal import Code, Refusal
+from wharf.operations.decision import Decision
+from wharf.state import Replica
+from wharf.state.tables import NAMESPACES
+
+CAUSE = Cause(CauseKind.REQUEST, "test")
+
+
+def on(operation: Operation, *faults: Fault | None) -> Callable[[Operation], Fault | None]:
+    """These faults strike the next times that this is asked of the log; `None` lets one pass."""
+    left = list(faults)
+    return lambda asked: left.pop(0) if asked is operation and left else None
+
+
+def count_up(snapshot: Replica, _: Moment) -> Decision[int]:
+    """Add one to the weight of a namespace."""
+    stored = snapshot.get(NAMESPACES, "default")
+    assert stored is not None
+    raised = replace(stored, weight=stored.weight + 1)
+    write = Write("counted", CAUSE, [NAMESPACES.put(raised)], [snapshot.unchanged(NAMESPACES, stored)])
+    return Decision(write, lambda _index: raised.weight)
+
+
+async def is_counted(server: OneServer) -> bool:
+    """Whether this one got through; others may have been faster five times."""
+    try:
+        await server.server.writer.write(count_up)
+    except Refusal as refusal:
+        if refusal.code is not Code.CONFLICT:
+            raise
+        return False
+    return True
+
+
+def weight(server: OneServer) -> int:
+    namespace = server.replica.get(NAMESPACES, "default")
+    assert namespace is not None
+    return namespace.weight
+
+
+@in_virtual_time
+async def test_a_reply_is_given_when_the_replica_shows_the_write() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        server.faults.decide = on(Operation.FEED, Delay(reply_s=3.0))
+        began_s = now_s()
+
+        told = await server.server.writer.write(count_up)
+
+        assert (told, weight(server), round(now_s() - began_s, 1)) == (2, 2, 3.0)
+
+
+@in_virtual_time
+async def test_a_decision_on_what_moved_on_is_taken_again() -> None:
+    async with ACluster() as cluster:
+        first = await cluster.a_server("m1", leads=False)
+        second = await cluster.a_server("m2", leads=False)
+        second.faults.decide = lambda asked: Delay(reply_s=2.0) if asked is Operation.FEED else None
+
+        await first.server.writer.write(count_up)
+        told = await second.server.writer.write(count_up)
+
+        assert told == 3
+
+
+@in_virtual_time
+async def test_after_five_conflicts_the_caller_is_told() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        tries = 0
+
+        def always_late(snapshot: Replica, moment: Moment) -> Decision[int]:
+            nonlocal tries
+            tries += 1
+            decision = count_up(snapshot, moment)
+            assert decision.write is not None
+            stale = [replace_version(condition) for condition in decision.write.conditions]
+            return Decision(replace(decision.write, conditions=stale), decision.reply)
+
+        with pytest.raises(Refusal) as refused:
+            await server.server.writer.write(always_late)
+
+        assert (refused.value.code, tries, weight(server)) == (Code.CONFLICT, 5, 1)
+
+
+def replace_version(condition: object) -> object:
+    return replace(condition, version=99_999)  # type: ignore[type-var]  # every condition is a struct
+
+
+@pytest.mark.parametrize("fault", [LoseReply(), LoseRequest()], ids=["reply lost", "request lost"])
+def test_an_unknown_outcome_is_found_out_and_happens_once(fault: Fault) -> None:
+    @in_virtual_time
+    async def story() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server(leads=False)
+            server.faults.decide = on(Operation.COMMIT, fault)
+
+            told = await server.server.writer.write(count_up)
+
+            assert (told, weight(server)) == (2, 2)
+
+    story()
+
+
+@in_virtual_time
+async def test_an_outcome_that_nobody_can_find_out_is_told_as_such() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+
+        def decide(asked: Operation) -> Fault | None:
+            return LoseReply() if asked in (Operation.COMMIT, Operation.FIND, Operation.BARRIER) else None
+
+        server.faults.decide = decide
+
+        with pytest.raises(Refusal) as refused:
+            await server.server.writer.write(count_up)
+
+        assert refused.value.code is Code.UNDECIDED
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_where_surely_nothing_was_written_that_is_told(cut: bool) -> None:
+    @in_virtual_time
+    async def story() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server(leads=False)
+            if cut:
+                server.faults.cut()
+            else:
+                server.faults.decide = on(Operation.COMMIT, Refuse("the log is full"))
+
+            with pytest.raises(Refusal, match="nothing was written") as refused:
+                await server.server.writer.write(count_up)
+
+            assert refused.value.code is Code.UNAVAILABLE
+
+    story()
+
+
+@in_virtual_time
+async def test_a_write_that_fits_no_batch_is_refused_as_too_large() -> None:
+    async with ACluster(bounds=Bounds(changes=16, conditions=16)) as cluster:
+        server = await cluster.a_server(leads=False)
+        changes = [NAMESPACES.put(Namespace(name=f"n{number}", create_index=THIS)) for number in range(17)]
+
+        with pytest.raises(Refusal, match="17 changes") as refused:
+            await server.server.writer.commit(Write("large", CAUSE, changes))
+
+        assert refused.value.code is Code.TOO_LARGE
+
+
+@in_virtual_time
+async def test_what_was_acknowledged_elsewhere_is_not_overlooked_when_there_seems_nothing_to_do() -> None:
+    async with ACluster() as cluster:
+        first = await cluster.a_server("m1")
+        second = await cluster.a_server("m2", leads=False)
+        second.faults.decide = lambda asked: Delay(reply_s=2.0) if asked is Operation.FEED else None
+        await first.client.register_job(a_job())
+
+        # The second server does not know the job yet.
+        done = await second.client.deregister_job("shop")
+
+        assert done.index > 0
+        assert (await first.client.job("shop")).value.stop
+
+
+@in_virtual_time
+async def test_what_was_acknowledged_elsewhere_is_not_overlooked_when_there_seems_something_wrong() -> None:
+    async with ACluster() as cluster:
+        first = await cluster.a_server("m1")
+        second = await cluster.a_server("m2", leads=False)
+        second.faults.decide = lambda asked: Delay(reply_s=2.0) if asked is Operation.FEED else None
+        registered = await first.client.register_job(a_job())
+
+        again = await second.client.register_job(a_job(priority=60), enforce_index=registered.job_modify_index)
+
+        assert again.index > registered.index
+
+
+@in_virtual_time
+async def test_many_writers_at_once_lose_nothing() -> None:
+    async with ACluster() as cluster:
+        servers = [await cluster.a_server(f"m{number}", leads=False) for number in range(3)]
+
+        async def count(server: OneServer) -> None:
+            done = 0
+            while done < 5:
+                done += await is_counted(server)
+
+        await asyncio.gather(*(count(server) for server in servers))
+        await servers[0].server.writer.catch_up()
+
+        assert weight(servers[0]) == 16
