@@ -120,7 +120,7 @@ class _Compiler:
         try:
             test = self._guarded(make_test(match, reading.kind), match, reading.kind)
         except Misfit as misfit:
-            if not (when_missing and reading.may_miss):
+            if not (when_missing and reading.is_key):
                 at = match.value.at if misfit.is_value and match.value is not None else match.selector.at
                 raise self._places.does_not_fit(at, misfit.reason) from None
             # A key may be asked for whatever its values are, as long as it is not there (reference 2.5).
@@ -156,10 +156,10 @@ class _Compiler:
         return test_suitable
 
     def _never(self, match: Match, reason: str) -> Test:
-        def test_nothing(value: object) -> NoReturn:
+        def has_nothing(_: object) -> NoReturn:
             raise self._places.not_readable(match.selector.at, reason)
 
-        return test_nothing
+        return has_nothing
 
     def _null(self, selector: Selector) -> NoReturn:
         last = len(selector.parts) - 1
@@ -197,7 +197,7 @@ class _Compiler:
         if node.key is not None and node.key == node.value:
             raise self._places.does_not_fit(node.at, f'the name "{node.key}" is given twice')
         kind = reading.kind
-        if reading.may_miss and not isinstance(kind, List | Map):
+        if reading.is_key and not isinstance(kind, List | Map):
             # A key that a map does not have is not present, whatever its values are (reference 2.5).
             kind = Untyped()
         match kind:

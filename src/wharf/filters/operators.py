@@ -5,6 +5,8 @@ fit is told before any record is read. Nulls and missing keys are told apart by 
 """
 
 from collections.abc import Callable, Collection
+from functools import partial
+from operator import eq
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -110,7 +112,7 @@ def _equality(kind: Kind, text: str) -> Test:
     show = _show(kind)
     if show is not None:
         return lambda value: show(value) == text
-    return lambda value: bool(value == literal)
+    return partial(eq, literal)  # Made in C: half the time of a function of ours.
 
 
 def _containment(kind: Kind, text: str, selector: str) -> Test:

@@ -27,11 +27,12 @@ _EMPTY: Final[Mapping[str, object]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a selector leads to. `may_miss`: the value may be MISSING."""
+    """What a selector leads to. `may_miss`: the value may be MISSING. `is_key`: the last part is the key of a map."""
 
     kind: Kind
     read: Read
     may_miss: bool
+    is_key: bool
 
 
 class Places:
@@ -59,13 +60,13 @@ def resolve(selector: Selector, scope: Scope, places: Places) -> Reading:
     first = scope.find(selector.parts[0])
     if first is None:
         raise _no_field(selector, 0, scope.subject_name, scope.names(), places)
-    kind, read, may_miss = first.kind, first.read, False
+    kind, read, is_key = first.kind, first.read, False
     for part in range(1, len(selector.parts)):
         step = _Step(selector, part, places)
-        kind, read, may_miss = step.below(kind, read)
+        kind, read, is_key = step.below(kind, read)
     if isinstance(kind, Time) and kind.may_be_null:
-        return Reading(kind, _present(read), may_miss=True)
-    return Reading(kind, read, may_miss)
+        return Reading(kind, _present(read), may_miss=True, is_key=is_key)
+    return Reading(kind, read, may_miss=is_key, is_key=is_key)
 
 
 def _present(read: Read) -> Read:
