@@ -1,0 +1,538 @@
+"""The leader's mind: what it does, when, and what it does when a write fails."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from tests.builders import a_batch_job, a_group, a_job, a_system_job, a_task, some_resources
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.state import a_node
+from tests.kit.virtual_time import in_virtual_time, now_s, until
+from wharf.controllers.heartbeats import HeartbeatSettings
+from wharf.engines.faults import Delay, Fault, LoseReply, Operation, Refuse
+from wharf.engines.port import Bounds, Conflict
+from wharf.model.allocation import ClientStatus
+from wharf.model.changes import Cause, CauseKind, Write
+from wharf.model.evaluation import EvaluationStatus
+from wharf.model.job import Job
+from wharf.model.refusal import Code, Refusal
+from wharf.operations.nodes import AllocationReport
+from wharf.scheduling import evaluate as scheduler
+from wharf.scheduling.usage import Usage, room_of, usage_of
+from wharf.server import brain as brain_module
+from wharf.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, EVALUATIONS, JOBS, LEADER, NAMESPACES, NODES, SUMMARIES
+
+CAUSE = Cause(CauseKind.REQUEST, "test")
+TINY = Bounds(changes=16, conditions=16)
+QUICK = HeartbeatSettings(min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=40.0)
+
+
+def of_count(count: int, name: str = "shop", cpu: int = 10) -> Job:
+    resources = some_resources(cpu=cpu, memory_mb=10)
+    return a_job(name, a_group("web", a_task(driver="mock", resources=resources), count=count))
+
+
+def running(server: OneServer, job_id: str = "shop") -> int:
+    summary = server.replica.get(SUMMARIES, "default", job_id)
+    return sum(group.running for group in summary.summary.values()) if summary is not None else 0
+
+
+def status(server: OneServer, job_id: str = "shop") -> str:
+    job = server.replica.get(JOBS, "default", job_id)
+    return job.status if job is not None else ""
+
+
+def on_commits(count: int, fault: Fault) -> Callable[[Operation], Fault | None]:
+    """The next so many commits meet this fault."""
+    left = [fault] * count
+    return lambda asked: left.pop() if asked is Operation.COMMIT and left else None
+
+
+def assert_nothing_over_committed(server: OneServer) -> None:
+    for node in server.replica.all(NODES):
+        here = [a for a in server.replica.those(ALLOCATIONS_ON_NODE, node.id) if a.is_occupying]
+        assert Usage.total(usage_of(a) for a in here).fits_in(room_of(node)), f"{node.name} is over-committed"
+
+
+# -- statuses follow
+
+
+@in_virtual_time
+async def test_what_others_wrote_is_settled_within_50_ms() -> None:
+    async with ACluster() as cluster:
+        leader = await cluster.a_server("m1")
+        other = await cluster.a_server("m2", leads=False)
+        await other.client.register_job(a_batch_job("shop"))
+        job = other.replica.get(JOBS, "default", "shop")
+        await until(lambda: is_blocked(leader), what="the evaluation is processed")
+        ends = [
+            EVALUATIONS.put(replace(e, status=EvaluationStatus.CANCELED))
+            for e in leader.replica.all(EVALUATIONS)
+            if not e.status.is_terminal
+        ]
+        assert job is not None
+        began_s = now_s()
+
+        await other.server.writer.commit(Write("others", CAUSE, ends))
+        await until(lambda: status(leader) == "dead", what="the job is dead")
+
+        assert now_s() - began_s <= 0.05
+
+
+def is_blocked(server: OneServer) -> bool:
+    return any(e.status is EvaluationStatus.BLOCKED for e in server.replica.all(EVALUATIONS))
+
+
+def open_evaluations(server: OneServer, *, pending_only: bool = False) -> list[str]:
+    return [
+        e.id
+        for e in server.replica.all(EVALUATIONS)
+        if not e.status.is_terminal and (e.status is EvaluationStatus.PENDING or not pending_only)
+    ]
+
+
+@in_virtual_time
+async def test_what_is_to_be_settled_is_not_forgotten_when_the_log_takes_no_writes() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await server.client.register_job(a_batch_job("shop"))
+        await until(lambda: is_blocked(server), what="processed")
+        ends = [
+            EVALUATIONS.put(replace(e, status=EvaluationStatus.CANCELED))
+            for e in server.replica.all(EVALUATIONS)
+            if not e.status.is_terminal
+        ]
+        other = await cluster.a_server("m2", leads=False)
+        server.faults.decide = on_commits(3, Refuse("full"))
+
+        await other.server.writer.commit(Write("others", CAUSE, ends))
+
+        await until(lambda: status(server) == "dead", what="settled after the log takes writes again", within_s=5.0)
+
+
+@in_virtual_time
+async def test_more_jobs_than_fit_in_a_write_are_settled() -> None:
+    async with ACluster(bounds=TINY) as cluster:
+        other = await cluster.a_server("m2", leads=False)
+        for number in range(12):
+            await other.client.register_job(a_batch_job(f"job-{number}"))
+        for evaluation in list(other.replica.all(EVALUATIONS)):
+            ended = replace(evaluation, status=EvaluationStatus.COMPLETE)
+            await other.server.writer.commit(Write("others", CAUSE, [EVALUATIONS.put(ended)]))
+
+        server = await cluster.a_server("m1")
+
+        await until(lambda: all(job.status == "dead" for job in server.replica.all(JOBS)), what="all are dead")
+
+
+# -- plans
+
+
+@in_virtual_time
+async def test_a_plan_larger_than_a_write_is_placed_in_parts() -> None:
+    async with ACluster(bounds=TINY) as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 3)
+
+        await server.client.register_job(of_count(60))
+
+        await until(lambda: running(server) == 60, what="sixty run")
+        assert status(server) == "running"
+        assert_nothing_over_committed(server)
+
+
+@in_virtual_time
+async def test_a_leader_that_ends_between_two_parts_leaves_nothing_placed_twice() -> None:
+    async with ACluster(bounds=TINY) as cluster:
+        first = await cluster.a_server("m1")
+        second = await cluster.a_server("m2", leads=False)
+        await cluster.ready_nodes(second, 3)
+        first.faults.decide = lambda asked: Delay(request_s=0.1) if asked is Operation.COMMIT else None
+        await second.client.register_job(of_count(60))
+        await until(lambda: second.replica.count(ALLOCATIONS) > 10, what="some are placed")
+
+        await second.lead()
+
+        await until(lambda: running(second) == 60, what="sixty run", within_s=60.0)
+        names = sorted(a.name for a in second.replica.all(ALLOCATIONS))
+        assert len(names) == len(set(names)) == 60
+
+
+@in_virtual_time
+async def test_a_lost_reply_in_the_middle_of_a_plan_places_nothing_twice() -> None:
+    async with ACluster(bounds=TINY) as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 3)
+        struck = 0
+
+        def now_and_then(asked: Operation) -> Fault | None:
+            nonlocal struck
+            if asked is Operation.COMMIT:
+                struck += 1
+                return LoseReply() if struck % 4 == 0 else None
+            return None
+
+        server.faults.decide = now_and_then
+        await server.client.register_job(of_count(30))
+
+        await until(lambda: running(server) == 30, what="thirty run", within_s=200.0)
+        names = sorted(a.name for a in server.replica.all(ALLOCATIONS))
+        assert len(names) == len(set(names)) == 30
+
+
+@in_virtual_time
+async def test_what_found_no_room_is_placed_when_a_node_comes() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await server.client.register_job(of_count(3))
+        await until(lambda: open_evaluations(server), what="the evaluation is blocked")
+
+        await cluster.ready_nodes(server, 1)
+
+        await until(lambda: running(server) == 3, what="three run")
+        assert open_evaluations(server) == []
+
+
+@in_virtual_time
+async def test_room_that_comes_free_while_the_log_takes_no_writes_is_not_forgotten() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await server.client.register_job(of_count(3))
+        await until(lambda: is_blocked(server), what="the evaluation is blocked")
+        other = await cluster.a_server("m2", leads=False)
+        node = replace(a_node(), status="ready", create_index=-1)
+        server.faults.decide = on_commits(3, Refuse("full"))
+
+        await other.server.writer.commit(Write("others", CAUSE, [NODES.put(node)]))
+
+        await until(lambda: server.replica.count(ALLOCATIONS) == 3, what="three are placed", within_s=5.0)
+
+
+@in_virtual_time
+async def test_many_blocked_evaluations_come_free_in_writes_that_fit() -> None:
+    async with ACluster(bounds=TINY) as cluster:
+        server = await cluster.a_server()
+        for number in range(20):
+            await server.client.register_job(of_count(1, f"job-{number}"))
+
+        await cluster.ready_nodes(server, 1)
+
+        await until(lambda: all(running(server, f"job-{n}") == 1 for n in range(20)), what="all run")
+
+
+@in_virtual_time
+async def test_an_evaluation_that_cannot_be_processed_fails_and_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails_at_one(snapshot: object, evaluation: object, moment: object) -> object:
+        if evaluation.job_id == "poison":  # type: ignore[attr-defined]
+            raise ZeroDivisionError("planted")
+        return scheduler.evaluate(snapshot, evaluation, moment)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(brain_module, "evaluate", fails_at_one)
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        with caplog.at_level(logging.ERROR):
+            await server.client.register_job(of_count(1, "poison"))
+            await server.client.register_job(of_count(1, "shop"))
+            await until(lambda: running(server) == 1, what="the other job runs")
+
+        failed = [e for e in server.replica.all(EVALUATIONS) if e.job_id == "poison"]
+        assert [(e.status, "ZeroDivisionError" in e.status_description) for e in failed] == [("failed", True)]
+        assert "ZeroDivisionError: planted" in caplog.text
+
+
+@in_virtual_time
+async def test_an_error_in_the_leaders_mind_is_told_and_it_thinks_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    struck = 0
+
+    def fails_once(*_given: object, **_options: object) -> object:
+        nonlocal struck
+        struck += 1
+        if struck == 1:
+            raise ZeroDivisionError("planted")
+        return None
+
+    monkeypatch.setattr(brain_module, "settling", fails_once)
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        with caplog.at_level(logging.ERROR):
+            await server.client.register_job(of_count(1))
+            await until(lambda: running(server) == 1, what="the job runs")
+
+        assert "ZeroDivisionError: planted" in caplog.text
+        assert server.election.campaigns == 1
+
+
+# -- leadership
+
+
+@in_virtual_time
+async def test_of_two_brains_only_the_one_whose_record_stands_commits() -> None:
+    async with ACluster() as cluster:
+        first = await cluster.a_server("m1")
+        second = await cluster.a_server("m2", leads=False)
+        first.faults.decide = lambda asked: Delay(reply_s=5.0) if asked is Operation.FEED else None
+        await second.lead()
+
+        # The first brain has not heard of it: it still holds that it leads.
+        assert first.brain.is_leading
+        stale = first.brain._as_leader(Write("stale", CAUSE, [NAMESPACES.put(namespace_of(first))]))
+        outcome = await first.server.writer.commit(stale)
+
+        assert isinstance(outcome, Conflict)
+        assert ("leader", "leader") in outcome.keys
+
+
+def namespace_of(server: OneServer) -> object:
+    found = server.replica.get(NAMESPACES, "default")
+    assert found is not None
+    return replace(found, description="overwritten")
+
+
+@in_virtual_time
+async def test_a_leader_that_was_replaced_steps_down_as_soon_as_it_hears_of_it() -> None:
+    async with ACluster() as cluster:
+        first = await cluster.a_server("m1")
+        second = await cluster.a_server("m2", leads=False)
+        await second.lead()
+
+        await until(lambda: first.election.campaigns == 2, what="it campaigns again", within_s=1.0)
+
+        assert not first.brain.is_leading
+        with pytest.raises(Refusal, match="No cluster leader"):
+            await first.brain.heartbeat("anybody")
+
+
+@in_virtual_time
+async def test_a_leader_whose_record_is_gone_asks_for_nothing_in_vain_for_ever() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        server.faults.decide = lambda asked: Delay(reply_s=2.0) if asked is Operation.FEED else None
+        await server.server.writer.commit(Write("gone", CAUSE, [LEADER.drop()]))
+        commits = 0
+        inner = server.faults.decide
+
+        def counted(asked: Operation) -> Fault | None:
+            nonlocal commits
+            commits += asked is Operation.COMMIT
+            return inner(asked)
+
+        server.faults.decide = counted
+
+        await server.server.writer.write(lambda _snapshot, _moment: _nothing())
+        await asyncio.sleep(20.0)
+
+        assert commits < 10
+        assert server.election.campaigns == 2
+
+
+def _nothing() -> object:
+    from wharf.operations.decision import Decision
+
+    return Decision(None, lambda index: index)
+
+
+@in_virtual_time
+async def test_a_leader_that_lost_is_asked_in_vain_and_leads_again_when_elected() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        assert server.election.held is not None
+        server.election.held.lose()
+        await until(lambda: server.election.campaigns == 2, what="it campaigns again")
+        await server.client.register_job(of_count(1))
+        await asyncio.sleep(1.0)
+        assert open_evaluations(server, pending_only=True)
+
+        server.election.again()
+
+        await until(lambda: not open_evaluations(server, pending_only=True), what="processed by the new term")
+
+
+# -- nodes
+
+
+@in_virtual_time
+async def test_a_silent_node_goes_down_when_its_time_and_the_grace_are_over() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=QUICK)
+        first, second = await cluster.ready_nodes(server, 2)
+        await server.client.register_job(of_count(4))
+        await until(lambda: running(server) == 4, what="four run")
+        began_s = now_s()
+
+        await first.die()
+        await first.has_status("down")
+
+        assert 5.0 <= now_s() - began_s <= 25.1
+        await until(lambda: running(server) == 4, what="four run again")
+        live = {a.node_id for a in server.replica.all(ALLOCATIONS) if not a.is_terminal}
+        assert live == {second.id}
+        assert_nothing_over_committed(server)
+
+
+@in_virtual_time
+async def test_a_node_that_registers_and_is_never_heard_of_again_goes_down() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=QUICK)
+        await server.brain.register_node(a_node())
+
+        def is_down() -> bool:
+            node = server.replica.get(NODES, "node-1")
+            return node is not None and node.status == "down"
+
+        await until(is_down, what="the node is down", within_s=26.0)
+
+
+@in_virtual_time
+async def test_every_silent_node_goes_down_although_the_log_takes_no_writes_for_a_while() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=QUICK)
+        nodes = await cluster.ready_nodes(server, 5)
+        for node in nodes:
+            await node.die()
+        server.faults.decide = lambda asked: Refuse("full") if asked is Operation.COMMIT and now_s() < 60.0 else None
+
+        for node in nodes:
+            await node.has_status("down", within_s=90.0)
+
+
+@in_virtual_time
+async def test_a_node_that_is_heard_of_while_it_is_given_up_comes_back_at_once() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=QUICK)
+        await server.brain.register_node(a_node())
+        await server.brain.heartbeat("node-1")
+        server.faults.decide = lambda asked: Delay(request_s=3.0) if asked is Operation.COMMIT else None
+        await until(lambda: server.brain._silent, what="the node is being given up", within_s=60.0)
+
+        await server.brain.heartbeat("node-1")
+        server.faults.decide = lambda _asked: None
+
+        def is_ready() -> bool:
+            node = server.replica.get(NODES, "node-1")
+            return node is not None and node.status == "ready" and server.brain._heartbeats.is_expected("node-1")
+
+        await asyncio.sleep(4.0)
+        assert is_ready()
+
+
+@in_virtual_time
+async def test_a_node_with_more_jobs_than_fit_in_a_write_goes_down_and_all_of_them_move() -> None:
+    async with ACluster(bounds=TINY) as cluster:
+        server = await cluster.a_server(heartbeats=QUICK)
+        (first,) = await cluster.ready_nodes(server, 1)
+        for number in range(12):
+            await server.client.register_job(of_count(1, f"job-{number}"))
+        await until(lambda: all(running(server, f"job-{n}") == 1 for n in range(12)), what="all run")
+        second = cluster.a_fake_node(server, "node-2")
+        await second.is_ready()
+
+        await first.die()
+        await first.has_status("down")
+
+        await until(lambda: all(running(server, f"job-{n}") == 1 for n in range(12)), what="all run again")
+        live = {a.node_id for a in server.replica.all(ALLOCATIONS) if not a.is_terminal}
+        assert live == {second.id}
+
+
+@in_virtual_time
+async def test_a_new_leader_looks_at_what_the_last_one_left() -> None:
+    async with ACluster(bounds=TINY) as cluster:
+        first = await cluster.a_server("m1", heartbeats=QUICK)
+        second = await cluster.a_server("m2", leads=False, heartbeats=QUICK)
+        (node,) = await cluster.ready_nodes(second, 1)
+        for number in range(12):
+            await second.client.register_job(of_count(1, f"job-{number}"))
+        await until(lambda: all(running(second, f"job-{n}") == 1 for n in range(12)), what="all run")
+        await node.die()
+        await node.has_status("down")
+        assert first.election.held is not None
+        first.election.held.lose()
+
+        await second.lead()
+
+        await until(
+            lambda: all(a.client_status is ClientStatus.LOST for a in second.replica.all(ALLOCATIONS)),
+            what="everything on the node is lost",
+        )
+
+
+@in_virtual_time
+async def test_system_jobs_come_to_every_new_node() -> None:
+    async with ACluster(bounds=TINY) as cluster:
+        server = await cluster.a_server()
+        for number in range(6):
+            task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
+            await server.client.register_job(a_system_job(f"agent-{number}", a_group("web", task)))
+
+        await cluster.ready_nodes(server, 3)
+
+        await until(lambda: all(running(server, f"agent-{n}") == 3 for n in range(6)), what="all run everywhere")
+
+
+@in_virtual_time
+async def test_a_report_larger_than_a_write_is_taken_in_parts() -> None:
+    async with ACluster(bounds=TINY) as cluster:
+        server = await cluster.a_server()
+        await server.brain.register_node(a_node(cpu=4_000))
+        await server.brain.heartbeat("node-1")
+        await server.client.register_job(of_count(40))
+        await until(lambda: server.replica.count(ALLOCATIONS) == 40, what="forty are placed")
+        told = [AllocationReport(id=a.id, client_status=ClientStatus.RUNNING) for a in server.replica.all(ALLOCATIONS)]
+
+        await server.brain.report("node-1", told)
+
+        assert running(server) == 40
+
+
+@in_virtual_time
+async def test_a_report_that_comes_again_late_changes_nothing() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await server.brain.register_node(a_node())
+        await server.brain.heartbeat("node-1")
+        await server.client.register_job(of_count(1))
+        await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="it is placed")
+        (allocation,) = server.replica.all(ALLOCATIONS)
+
+        async def tell(report_id: str, status: ClientStatus) -> int:
+            report = [AllocationReport(id=allocation.id, client_status=status)]
+            return (await server.brain.report("node-1", report, report_id=report_id)).index
+
+        first = await tell("r1", ClientStatus.RUNNING)
+        await tell("r2", ClientStatus.PENDING)  # Its only task waits for a restart.
+        again = await tell("r1", ClientStatus.RUNNING)
+
+        stored = server.replica.get(ALLOCATIONS, allocation.id)
+        assert stored is not None
+        assert (again, stored.client_status) == (first, "pending")
+
+
+@in_virtual_time
+async def test_a_question_that_no_brain_knows_is_refused_and_an_error_of_ours_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        async def fails(_node_id: str) -> None:
+            raise ZeroDivisionError("planted")
+
+        monkeypatch.setattr(server.brain, "heartbeat", fails)
+
+        unknown = await server.answers.ask("sing", b"")
+        garbled = await server.answers.ask("heartbeat", b"\xc1")
+        with caplog.at_level(logging.ERROR):
+            failed = await server.answers.ask("heartbeat", b"\x81\xa7node_id\xa1a")
+
+        assert [unknown.code, garbled.code, failed.code] == [Code.INVALID, Code.INVALID, Code.UNDECIDED]
+        assert "ZeroDivisionError: planted" in caplog.text
