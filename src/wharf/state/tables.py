@@ -78,12 +78,12 @@ EVALUATIONS: Final = Table(
 ALLOCATIONS_OF_JOB: Final = Index[Allocation]("job", "namespace", "job_id")
 ALLOCATIONS_ON_NODE: Final = Index[Allocation]("node", "node_id")
 ALLOCATIONS_OF_EVALUATION: Final = Index[Allocation]("evaluation", "eval_id")
-ALLOCATIONS_OF_DEPLOYMENT: Final = Index[Allocation]("deployment", "deployment_id")
 ALLOCATIONS: Final = Table(
     "allocations",
     Allocation,
     key=("id",),
-    indexes=(ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE, ALLOCATIONS_OF_EVALUATION, ALLOCATIONS_OF_DEPLOYMENT),
+    # No index by deployment: its allocations are found among its job's. Each index costs a million entries.
+    indexes=(ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE, ALLOCATIONS_OF_EVALUATION),
     order=Order.CREATED,
     stamped=("create_index", "alloc_modify_index", "deployment_status.modify_index"),
     interned=("namespace", "eval_id", "node_id", "node_name", "job_id", "task_group", "deployment_id"),

@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
+from wharf.agent.collector import freeze_loaded, tune_collector
 from wharf.agent.identity import name_of, server_id
 from wharf.agent.life import Life
 from wharf.agent.log_access import describe, engine_for
@@ -45,6 +46,8 @@ def make_server(life: Life) -> Server:
         ),
     )
     life.tell_facts(lambda: facts_of(server))
+    tune_collector()
+    server.follower.on_load.append(freeze_loaded)
     return server
 
 
