@@ -63,7 +63,7 @@ class StoreServer:
             vfs=settings.vfs,
         )
         # Commits run on the loop itself: it has nothing else to do, and a thread would cost every commit two changes of
-        # thread (docs/adr/0002).
+        # thread (docs/adr/0014).
         self.hub = Hub(store, encode=_encode_batch)
         self._server: asyncio.Server | None = None
 
