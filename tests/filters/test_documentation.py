@@ -20,7 +20,7 @@ ERRORS = re.findall(r"^\| `(.+?)` \| `(.+)` \|$", PAGE.partition("## Errors")[2]
 
 
 def test_the_page_has_examples() -> None:
-    assert (25, 9) == (len(RESULTS), len(ERRORS))
+    assert (len(RESULTS), len(ERRORS)) == (25, 9)
 
 
 @pytest.mark.parametrize(("expression", "result"), RESULTS)
