@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
@@ -287,6 +286,4 @@ def test_the_engine_behaves_as_a_dict_and_a_list_would(kind: EngineKind) -> None
         pass
 
     Machine.kind = kind
-    # A real server spends most of its time waiting for its own timers: fewer examples, still as many as the profile says.
-    share = 3 if kind.programs else 1
-    run_state_machine_as_test(Machine, settings=settings(max_examples=settings().max_examples // share))
+    run_state_machine_as_test(Machine)

@@ -16,6 +16,7 @@ from wharf.engines.etcd_door import EtcdDoor
 from wharf.engines.etcd_feed import EtcdFeed
 from wharf.engines.etcd_history import find_write, lease_endings
 from wharf.engines.etcd_keepalive import HeldLease, Keepalive
+from wharf.engines.etcd_layout import Epoch, raise_to
 from wharf.engines.etcd_load import EtcdLoad
 from wharf.engines.etcd_restore import restore_into
 from wharf.engines.etcd_settings import EtcdSettings
@@ -148,35 +149,32 @@ class EtcdEngine:
         revision = min(epoch.revision_of(before) - 1, look.revision)
         if not epoch.fence or revision < epoch.since:
             return
-        await self._note_lease_endings(revision)
         try:
+            await self._note_lease_endings(epoch, revision)
             await door.client.ask("compact", messages.compaction(revision))
         except EtcdRefusal as error:
             if error.reason is not Reason.COMPACTED:
                 raise Unavailable(str(error)) from error
 
-    async def _note_lease_endings(self, revision: int) -> None:
+    async def _note_lease_endings(self, epoch: Epoch, revision: int) -> None:
         """What a compaction takes from history must stand in the state before."""
-        door = self._door
-        endings = await lease_endings(door, door.epoch, up_to=revision)
+        door, rows = self._door, self._door.rows_of(epoch)
+        endings = await lease_endings(door, epoch, up_to=revision)
         if not endings:
             return
-        rows = door.rows
         noted = await door.ask("range", messages.page(rows.ended, rows.ended_end))
-        before = {rows.table_of_mark(pair.key): int(pair.value) for pair in noted.kvs}
-        marks = [
-            messages.put(rows.ended_of(table), str(ended).encode())
-            for table, ended in endings.items()
-            if ended > before.get(table, 0)
-        ]
-        if not marks:
-            return
-        try:
-            await door.ask("txn", messages.transaction(success=marks))
-        except EtcdRefusal as error:
-            if error.reason is not Reason.NO_SPACE:
-                raise Unavailable(str(error)) from error
-            # Compacting is what gives etcd its space back, and matters more than the exact age of two small tables.
+        marks = {rows.table_of_mark(pair.key): int(pair.value) for pair in noted.kvs}
+        for ending in endings:
+            raise_to(marks, {ending.table: ending.revision})
+            note = messages.put(rows.ended_of(ending.table), str(marks[ending.table]).encode())
+            # If the record was put on a lease again meanwhile, its key is still needed.
+            is_same = messages.moved_at(ending.held, ending.held_revision)
+            try:
+                await door.ask("txn", messages.transaction([is_same], [note, messages.delete(ending.held)], [note]))
+            except EtcdRefusal as error:
+                if error.reason is Reason.NO_SPACE:
+                    return  # Compacting is what gives etcd its space back.
+                raise
 
     async def health(self) -> Health:
         client = self._door.client

@@ -99,6 +99,8 @@ def transaction_of(door: EtcdDoor, write: LogWrite, epoch: Epoch, rows: Generati
             puts += 1
             filled[change.table] = None
             operations.append(messages.put(key, change.data, write.lease))
+            if write.lease:
+                operations.append(messages.put(rows.held_of_row(key), b""))
     head = Head(FORMAT, write.id, write.kind, write.cause, puts, dropped)
     operations.append(messages.put(keys.head, encode(head)))
     # A record put in the same batch carries the revision of the batch: only a table that loses records needs a mark.
@@ -112,7 +114,7 @@ def _too_large(request: Message, settings: EtcdSettings) -> str | None:
     if len(request.success) > settings.max_txn_ops:
         return (
             f"the write needs {len(request.success)} operations of etcd, which takes {settings.max_txn_ops}: "
-            "it drops records from very many tables at once"
+            "it drops records from very many tables, or puts very many on a lease"
         )
     size = request.ByteSize()
     if size > settings.max_request_bytes:

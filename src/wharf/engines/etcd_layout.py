@@ -3,9 +3,9 @@
     <prefix>/epoch                       Epoch: how revisions become indexes, and which generation of rows is in force
     <prefix>/head                        Head: the write of the newest batch; put in every transaction
     <prefix>/restoring                   the generation that a restore is filling
-    <prefix>/tick/...                    passing marks that end a read of history
     <prefix>/g/<generation>/r/<table>/<key>     one record
     <prefix>/g/<generation>/last/<table>        put by a batch that drops from a table and puts nothing there
+    <prefix>/g/<generation>/held/<table>/<key>  put with every record that hangs on a lease, and stays when it vanishes
     <prefix>/g/<generation>/ended/<table>       the revision at which a lease last took records of the table along
 
 The epoch's key is also the fence: every write compares its revision, so that putting it again ends all that is still
@@ -135,10 +135,6 @@ class Keys:
         self.head = root + b"head"
         self.restoring = root + b"restoring"
         self.generations = root + b"g/"
-        self._tick = root + b"tick/"
-
-    def tick(self, id: str) -> bytes:
-        return self._tick + id.encode()
 
     def generation(self, name: str) -> "GenerationKeys":
         return GenerationKeys(self.generations + name.encode() + b"/")
@@ -154,6 +150,8 @@ class GenerationKeys:
         self.rows_end = end_of(self.rows)
         self.last = root + b"last/"
         self.last_end = end_of(self.last)
+        self.held = root + b"held/"
+        self.held_end = end_of(self.held)
         self.ended = root + b"ended/"
         self.ended_end = end_of(self.ended)
         self._row_at = len(self.rows)
@@ -165,6 +163,12 @@ class GenerationKeys:
         """Table and key of a row's key. Tables have no slash, keys may."""
         table, _, key = row[self._row_at :].partition(b"/")
         return table.decode(), key.decode()
+
+    def held_of_row(self, row: bytes) -> bytes:
+        return self.held + row[self._row_at :]
+
+    def row_of_held(self, held: bytes) -> bytes:
+        return self.rows + held[len(self.held) :]
 
     def after_table(self, table: str) -> bytes:
         """Where the rows of the next table begin."""

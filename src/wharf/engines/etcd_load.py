@@ -46,7 +46,11 @@ class EtcdLoad:
             if pairs:
                 start = pairs[-1].key + b"\0"
         raise_to(marks, await self._marks(epoch, revision))
-        raise_to(marks, await lease_endings(self._door, epoch, up_to=revision))
+        try:
+            for ending in await lease_endings(self._door, epoch, up_to=revision):
+                raise_to(marks, {ending.table: ending.revision})
+        except EtcdRefusal as error:
+            raise Behind(f"the log was compacted or replaced while it was read: {error}") from error
         last_changes = {table: epoch.index_of(max(mark, epoch.since)) for table, mark in marks.items()}
         self._standing = Standing(epoch.index_of(revision), last_changes, epoch.number)
 

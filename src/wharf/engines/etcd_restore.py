@@ -98,6 +98,8 @@ class Restoring:
         for start, end in ((rows.last, rows.last_end), (rows.ended, rows.ended_end)):
             reply = await door.ask("range", messages.page(start, end, keys_only=True))
             tables.extend(rows.table_of_mark(pair.key) for pair in reply.kvs)
+        held = await door.ask("range", messages.page(rows.held, rows.held_end, keys_only=True))
+        tables.extend(rows.place(rows.row_of_held(pair.key))[0] for pair in held.kvs)
         start = rows.rows
         while True:
             reply = await door.ask("range", messages.page(start, rows.rows_end, limit=1, keys_only=True))

@@ -19,32 +19,34 @@ class SharedRead(Generic[T]):
         self._world = world
         self._read = read
         self._name = name
-        self._next: asyncio.Future[T] | None = None
+        # A future for each caller: one who gives up takes the answer from nobody, and nothing is cheaper to wake.
+        self._asking: list[asyncio.Future[T]] = []
         self._reading: asyncio.Task[None] | None = None
 
     async def ask(self) -> T:
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_future()
-            if self._reading is None or self._reading.done():
-                self._reading = self._world.start(self._read_while_asked(), name=self._name)
-        # A caller that gives up must not take the answer from the others.
-        return await asyncio.shield(self._next)
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._asking.append(answer)
+        if self._reading is None or self._reading.done():
+            self._reading = self._world.start(self._read_while_asked(), name=self._name)
+        return await answer
 
     async def _read_while_asked(self) -> None:
-        asked: asyncio.Future[T] | None = None
+        served: list[asyncio.Future[T]] = []
         try:
-            while self._next is not None:
-                asked, self._next = self._next, None
+            while self._asking:
+                served, self._asking = self._asking, []
                 try:
-                    asked.set_result(await self._read())
+                    found = await self._read()
                 except Unavailable as error:
-                    _fail(asked, error)
+                    _fail(served, error)
+                else:
+                    for answer in served:
+                        if not answer.done():
+                            answer.set_result(found)
         finally:
             # Ended from outside: whoever still waits is told.
-            for waiting in (asked, self._next):
-                if waiting is not None and not waiting.done():
-                    _fail(waiting, Unavailable(f"{self._name} was stopped"))
-            self._next = None
+            left, self._asking = [*served, *self._asking], []
+            _fail(left, Unavailable(f"{self._name} was stopped"))
 
     async def stop(self) -> None:
         if self._reading is not None:
@@ -52,6 +54,7 @@ class SharedRead(Generic[T]):
             await asyncio.gather(self._reading, return_exceptions=True)
 
 
-def _fail(waiting: asyncio.Future[T], error: Unavailable) -> None:
-    waiting.set_exception(error)
-    waiting.exception()  # Seen: it may be that every caller has given up.
+def _fail(asking: list[asyncio.Future[T]], error: Unavailable) -> None:
+    for answer in asking:
+        if not answer.done():
+            answer.set_exception(Unavailable(*error.args))
