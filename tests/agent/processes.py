@@ -23,6 +23,8 @@ class RunningAgent:
     def __init__(self, process: subprocess.Popen[bytes], folder: Path, out: Path, err: Path) -> None:
         self.process = process
         self.folder = folder
+        self.seen: set[int] = set()
+        """All children that were ever looked at: those of a parent that was killed are found here only."""
         self._out = out
         self._err = err
 
@@ -48,7 +50,9 @@ class RunningAgent:
         return "ready" in self.out and "after" in self.out
 
     def children(self) -> list[int]:
-        return children_of(self.process.pid)
+        now = children_of(self.process.pid)
+        self.seen |= set(now)
+        return now
 
     def child(self, role: str) -> int | None:
         """The process id of a part of the tree."""
@@ -56,6 +60,11 @@ class RunningAgent:
 
     def get(self, path: str) -> object:
         with urllib.request.urlopen(self.address + path, timeout=10) as reply:
+            return json.load(reply)
+
+    def put(self, path: str, body: object) -> object:
+        request = urllib.request.Request(self.address + path, json.dumps(body).encode(), method="PUT")
+        with urllib.request.urlopen(request, timeout=10) as reply:
             return json.load(reply)
 
     def signal(self, number: signal.Signals) -> None:
@@ -115,10 +124,11 @@ def running(folder: Path, *arguments: str, environment: dict[str, str] | None = 
     try:
         yield agent
     finally:
-        left = agent.children()
+        agent.children()
         if process.poll() is None:
             process.kill()
             process.wait()
+        left = [pid for pid in agent.seen if role_of(pid)]
         for pid in left:  # They would end by themselves within seconds; the next test need not wait for that.
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

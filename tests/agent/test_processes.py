@@ -1,5 +1,6 @@
 """The process tree as people meet it: real processes, real signals, and what is left afterwards."""
 
+import json
 import os
 import signal
 import socket
@@ -35,6 +36,22 @@ def test_dev_serves_a_cluster_with_a_node(dev: RunningAgent) -> None:
 
     assert isinstance(nodes, list)
     assert len(nodes) == 1
+
+
+A_JOB = {"Job": {"ID": "hello", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "mock"}]}]}}
+
+
+def test_a_job_is_placed_and_its_registration_is_in_the_audit_log(dev: RunningAgent) -> None:
+    dev.put("/v1/jobs", A_JOB)
+
+    placed = wait_until(lambda: dev.get("/v1/job/hello/allocations"), what="it is placed", within_s=30.0)
+    assert isinstance(placed, list)
+    assert len(placed) == 1
+    audit = [json.loads(line) for line in lines((dev.folder / ".wharf" / "audit.log").read_text())]
+    (entry,) = [entry for entry in audit if entry["endpoint"] == "job.register"]
+    assert (entry["path"], entry["source"], entry["status"]) == ("/v1/jobs", "127.0.0.1", 200)
+    assert entry["index"] > 0
+    assert "node.heartbeat" not in {entry["endpoint"] for entry in audit}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -12,7 +12,9 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     at_ns: int
     """When it was answered: wall-clock time, Unix nanoseconds, from World."""
     request_id: str
-    method: str
+    endpoint: str = ""
+    """The name in the endpoint table, such as `job.register`."""
+    method: str = ""
     path: str
     """Without the query."""
     region: str = ""

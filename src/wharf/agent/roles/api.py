@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Final
 
 from wharf.agent.audit import audit_from
 from wharf.agent.client_tls import client_tls
@@ -17,6 +18,9 @@ from wharf.server.peers import HttpPeers
 from wharf.server.server import Server
 from wharf.world import World
 
+ROUTINE: Final = frozenset(("node.heartbeat", "node.fetch", "node.report"))
+"""What nodes say all the time. Only when it is refused is it worth a line."""
+
 
 class AuditOfWrites:
     """Between what the application tells of a write and what the audit log keeps."""
@@ -26,11 +30,13 @@ class AuditOfWrites:
         self._audit = audit
 
     def record(self, written: Written) -> None:
+        if written.endpoint in ROUTINE and written.status < 400:
+            return
         self._audit.record(
             AuditRecord(
                 at_ns=self._world.now_ns(),
                 request_id=written.request_id,
-                method=written.endpoint,
+                endpoint=written.endpoint,
                 path=written.path,
                 source=written.remote,
                 status=written.status,

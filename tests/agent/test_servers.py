@@ -1,0 +1,84 @@
+"""Several agents on one etcd: one leads, all answer, and when the leader falls silent another takes over."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.agent.processes import RunningAgent, running
+from tests.agent.test_processes import A_JOB
+from tests.engines.etcd_server import running_etcd
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.needs_program("etcd")
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_etcd(tmp_path_factory.mktemp("etcd")) as cluster:
+        yield cluster.members[0].endpoint
+
+
+def configure(folder: Path, name: str, endpoint: str) -> Path:
+    folder.mkdir()
+    file = folder / "wharf.toml"
+    file.write_text(
+        f'name = "{name}"\ndata_dir = "{folder}/data"\n[ports]\nhttp = 0\n[server]\nenabled = true\n'
+        f'[client]\nenabled = true\n[state]\nengine = "etcd"\n[state.etcd]\nendpoints = ["{endpoint}"]\n'
+        f'prefix = "/{folder.parent.name}"\n'
+    )
+    return file
+
+
+def test_a_second_server_takes_over_when_the_first_falls_silent(tmp_path: Path, endpoint: str) -> None:
+    first_file = configure(tmp_path / "one", "one", endpoint)
+    second_file = configure(tmp_path / "two", "two", endpoint)
+    with running(tmp_path / "one", "agent", "--config", str(first_file)) as first:
+        first.wait_ready()
+        wait_until(lambda: "elected leader" in first.err, what="the first leads", within_s=30.0)
+        with running(tmp_path / "two", "agent", "--config", str(second_file)) as second:
+            second.wait_ready()
+            wait_until(lambda: nodes_of(second) == 2, what="both nodes are there", within_s=30.0)
+            # Asked of the second, decided by the first.
+            second.put("/v1/jobs", A_JOB)
+            wait_until(lambda: second.get("/v1/job/hello/allocations"), what="it is placed", within_s=30.0)
+            assert "elected leader" not in second.err
+
+            # Silent, and unable to give anything up: its lease has to run out.
+            for pid in [first.process.pid, *first.children()]:
+                os.kill(pid, signal.SIGSTOP)
+
+            wait_until(lambda: "elected leader" in second.err, what="the second leads", within_s=60.0)
+            second.put("/v1/jobs", {"Job": A_JOB["Job"] | {"ID": "again"}})
+            wait_until(lambda: second.get("/v1/job/again/allocations"), what="it is placed too", within_s=60.0)
+
+
+def test_a_leader_that_is_stopped_in_order_leaves_no_gap(tmp_path: Path, endpoint: str) -> None:
+    first_file = configure(tmp_path / "one", "one", endpoint)
+    second_file = configure(tmp_path / "two", "two", endpoint)
+    with running(tmp_path / "one", "agent", "--config", str(first_file)) as first:
+        first.wait_ready()
+        wait_until(lambda: "elected leader" in first.err, what="the first leads", within_s=30.0)
+        with running(tmp_path / "two", "agent", "--config", str(second_file)) as second:
+            second.wait_ready()
+            first.signal(signal.SIGTERM)
+
+            # Well before the lease of the first would have run out.
+            wait_until(lambda: "elected leader" in second.err, what="the second leads", within_s=6.0)
+
+
+def test_an_etcd_that_cannot_be_reached_is_waited_for_and_said(tmp_path: Path) -> None:
+    file = configure(tmp_path / "one", "one", "127.0.0.1:1")
+    with running(tmp_path / "one", "agent", "--config", str(file)) as agent:
+        wait_until(lambda: "the log cannot be reached; trying again" in agent.err, what="said", within_s=30.0)
+        agent.signal(signal.SIGTERM)
+
+        assert agent.wait_end() == 0
+
+
+def nodes_of(agent: RunningAgent) -> int:
+    nodes = agent.get("/v1/nodes")
+    assert isinstance(nodes, list)
+    return len(nodes)
