@@ -78,7 +78,9 @@ class Chaos:
         """Until cancelled."""
         self._is_calm = False
         self._cluster.weather.roughness = USUAL
-        weights = [weight for weight, _ in self._deeds]
+        # Every seed has a taste of its own: what mostly happens together differs, and some things do not happen at all.
+        weights = [weight * self._random.choice([0, 1, 1, 2, 4]) for weight, _ in self._deeds]
+        weights[self._random.randrange(len(weights))] += 3
         while True:
             await asyncio.sleep(self._random.expovariate(1 / PAUSE_S))
             _, deed = self._random.choices(self._deeds, weights)[0]

@@ -14,14 +14,16 @@ from simulation.cluster import Cluster, new_log
 from simulation.invariants import BatchInvariants, Transition, require_equal, require_rest, require_whole
 from simulation.linearizability import check_all
 from simulation.loop import RunFailed, SimulatedLoop, StandsStill
-from simulation.models import VersionedRecord
+from simulation.models import NOTHING, Read, Seen, VersionedRecord
 from simulation.plants import Plant, plant
 from simulation.reads import Judge
 from simulation.story import Broken, LogLines, Story
 from simulation.weather import CALM, Weather
 from simulation.witness import Taken, Witness
-from simulation.workload import Workload
+from simulation.workload import Workload, value_of
 from wharf.engines.port import LEASE_ENDED
+from wharf.model.changes import join_key
+from wharf.state.tables import JOBS
 
 EVENTS_LEAST: Final = 2_000
 FAULTS_LEAST: Final = 10
@@ -88,6 +90,7 @@ class Run:
         failure = None
         try:
             self.loop.run_until_complete(self._course())
+            self._require_acknowledged()
             self._require_linearizable()
         except Broken as broken:
             failure = self._failure(str(broken), broken.about)
@@ -167,6 +170,18 @@ class Run:
         for process in self.cluster.server_processes:
             if process.is_alive and process.server is not None and process.server.replica.index:
                 require_equal(self.witness, process.server.replica, process.name, deep=deep)
+
+    def _require_acknowledged(self) -> None:
+        """Every write that was acknowledged is in the log, at the index told, as it was asked for."""
+        for call in self.workload.history.calls:
+            answer = call.answer
+            if isinstance(call.asked, Read) or not isinstance(answer, Seen) or answer == NOTHING:
+                continue
+            job = self.witness.at(JOBS, join_key("default", call.key), answer.version)
+            if job is None or job.modify_index != answer.version:
+                raise Broken(f"an acknowledged write is not in the log: {call.told()}", call.key)
+            if answer.value is not None and value_of(job) != answer.value:
+                raise Broken(f"the log has {value_of(job)} in place of an acknowledged write: {call.told()}", call.key)
 
     def _require_linearizable(self) -> None:
         for key, verdict in check_all(self.workload.history.calls, VersionedRecord()).items():

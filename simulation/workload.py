@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from simulation.cluster import Cluster, Member, ServerProcess
 from simulation.exchange import SimulatedExchange
 from simulation.history import History
@@ -158,11 +160,12 @@ class Person:
         return self._random.choice(self._workload.sketches)
 
     async def _register(self) -> None:
+        """Mostly one that runs, now and then one that is stopped from the start; at times the same twice."""
         sketch = self._sketch()
-        value = self._workload.next_value()
-        await self._write(sketch.id, Put((value, False)), lambda: self._put(sketch.job(value), None))
-        if self._random.random() < 0.2:
-            await self._write(sketch.id, Put((value, False)), lambda: self._put(sketch.job(value), None))
+        value = (self._workload.next_value(), self._random.random() < 0.05)
+        job = replace(sketch.job(value[0]), stop=value[1])
+        for _ in range(2 if self._random.random() < 0.2 else 1):
+            await self._write(sketch.id, Put(value), lambda: self._put(job, None))
 
     async def _register_if(self) -> None:
         sketch = self._sketch()
