@@ -22,6 +22,7 @@ LEVEL_NAMES: Final = {
 }
 _COLOURS: Final = {"trace": "2", "debug": "2", "info": "32", "warn": "33", "error": "31;1"}
 _OWN_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "request_id", "taskName"}
+_WORKED_OUT: Final = "_wharf_line"
 _NOT_SHOWN: Final = frozenset({"color_message"})
 
 
@@ -46,6 +47,17 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def line_of(record: logging.LogRecord, process: str, redactor: Redactor) -> Line:
+    """Worked out once for all places that the record goes to: they share one redactor."""
+    known = getattr(record, _WORKED_OUT, None)
+    if known is not None and known[0] is redactor:
+        line: Line = known[1]
+        return line
+    line = _work_out(record, process, redactor)
+    setattr(record, _WORKED_OUT, (redactor, line))
+    return line
+
+
+def _work_out(record: logging.LogRecord, process: str, redactor: Redactor) -> Line:
     fields = {
         name: value
         for name, value in vars(record).items()

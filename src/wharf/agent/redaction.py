@@ -3,6 +3,7 @@
 No code should log a secret; this is for the day when some does, and for texts of libraries.
 """
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -31,6 +32,13 @@ _PATTERNS: Final = (
 )
 
 
+# Most lines hold none of these, and looking for them costs a tenth of what the patterns do. Each pattern has its word.
+_TRACES: Final = (
+    *("token", "secret", "passw", "credential", "authorization", "cookie", "apikey", "api-key", "api_key"),
+    *("private", "bearer", "basic", "@"),
+)
+
+
 class Redactor:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         """`secrets` are texts known to be secret, such as passwords from the configuration."""
@@ -40,8 +48,10 @@ class Redactor:
     def clean(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, REDACTED)
-        for pattern, replacement in _PATTERNS:
-            text = pattern.sub(replacement, text)
+        lowered = text.lower()
+        if any(trace in lowered for trace in _TRACES):
+            for pattern, replacement in _PATTERNS:
+                text = pattern.sub(replacement, text)
         return text
 
     def clean_fields(self, fields: Mapping[str, object]) -> dict[str, object]:
@@ -58,5 +68,6 @@ class Redactor:
         return self.clean(str(value))
 
 
+@functools.lru_cache(maxsize=1_024)
 def is_secret_name(name: str) -> bool:
     return _SECRET_KEY.fullmatch(name) is not None and _NO_SECRET_KEY.search(name) is None

@@ -1,0 +1,65 @@
+"""The control socket: how commands on the same machine speak to a running agent."""
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.agent.processes import running
+from tests.agent.test_processes import an_agent
+from wharf.agent.channel import ReloadAnswer
+from wharf.agent.control import DebugAsked, ReloadAsked, ask, listen_for_commands, short_path
+from wharf.agent.folder import CONTROL_SOCKET
+from wharf.agent.refusal import Refused
+
+
+def test_a_reload_that_is_asked_for_is_answered(tmp_path: Path) -> None:
+    file = an_agent(tmp_path / "a")
+    with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+        an_agent(tmp_path / "a", 'log_level = "warn"\nregion = "eu"')
+
+        answer = ask(tmp_path / "a" / "data", ReloadAsked(), timeout_s=10.0)
+
+        assert answer == ReloadAnswer(0, applied=["log_level"], needs_restart=["region"])
+
+
+def test_riddles_on_the_socket_do_not_disturb_the_agent(tmp_path: Path) -> None:
+    file = an_agent(tmp_path / "a")
+    with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+        for data in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xff", b"\x00\x00\x00\x01\xc0"):
+            with socket.socket(socket.AF_UNIX) as channel:
+                channel.connect(str(tmp_path / "a" / "data" / CONTROL_SOCKET))
+                channel.sendall(data)
+
+        assert ask(tmp_path / "a" / "data", DebugAsked(), timeout_s=10.0) is not None
+
+
+def test_where_no_agent_runs_there_is_no_answer(tmp_path: Path) -> None:
+    assert ask(tmp_path, DebugAsked(), timeout_s=1.0) is None
+    assert ask(tmp_path / "gone", DebugAsked(), timeout_s=1.0) is None
+    listen_for_commands(tmp_path).close()
+    assert ask(tmp_path, DebugAsked(), timeout_s=1.0) is None
+
+
+def test_an_agent_that_does_not_answer_is_told_as_such(tmp_path: Path) -> None:
+    with listen_for_commands(tmp_path), pytest.raises(Refused, match=r"did not answer within 0.1 s"):
+        ask(tmp_path, DebugAsked(), timeout_s=0.1)
+
+
+def test_only_its_owner_can_connect(tmp_path: Path) -> None:
+    with listen_for_commands(tmp_path):
+        assert stat.S_IMODE((tmp_path / CONTROL_SOCKET).stat().st_mode) & 0o077 == 0
+
+
+def test_a_deep_folder_is_no_hindrance(tmp_path: Path) -> None:
+    deep = tmp_path / ("a" * 90) / ("b" * 90)
+    deep.mkdir(parents=True)
+    with listen_for_commands(deep), socket.socket(socket.AF_UNIX) as channel:
+        with short_path(deep / CONTROL_SOCKET) as name:
+            channel.connect(name)
+
+        assert len(os.fsencode(deep / CONTROL_SOCKET)) > 107
