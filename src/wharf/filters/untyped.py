@@ -74,10 +74,6 @@ def is_empty(selector: str) -> Test:
     return test
 
 
-def is_nil(value: object) -> bool:
-    return value is None
-
-
 def members(value: object, selector: str) -> Sequence[tuple[object, object]]:
     """What a collection walks over: keys and values, or indexes and elements."""
     match value:
