@@ -1,20 +1,23 @@
 """The HTTP API as an ASGI application: route, read, decide, encode; nothing between that is not needed."""
 
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final, Protocol
+from urllib.parse import quote
 
 import msgspec
 
-from wharf.api.handlers import READS, Done, Locals, Missing, Packed, Writes
-from wharf.api.request import ReadOptions, Request, body_too_large, parse_query, read_options
+from wharf.api.answers import Done, Missing, Packed
+from wharf.api.handlers import READS, acts_of
+from wharf.api.request import BAD_ESCAPE, ReadOptions, Request, body_too_large, parse_query, read_options
 from wharf.api.router import Router
 from wharf.model.refusal import Refusal
 from wharf.server.reading import Found
 from wharf.server.server import Server
 from wharf.state import Replica
-from wharf.wire.endpoints import ENDPOINTS, Endpoint, Kind
-from wharf.wire.errors import STATUS_OF
+from wharf.wire.endpoints import ENDPOINTS, Kind
+from wharf.wire.errors import CODE_HEADER, STATUS_OF
+from wharf.world.request import working_for
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +27,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 BODY_MAX_BYTES: Final = 32 * 1024 * 1024
+BODY_DIGITS: Final = 18
 JSON: Final = (b"content-type", b"application/json")
 MSGPACK: Final = (b"content-type", b"application/msgpack")
 TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
@@ -39,6 +43,8 @@ class Written(msgspec.Struct, frozen=True):
     remote: str
     status: int
     index: int
+    method: str = ""
+    error: str = ""
 
 
 class Audit(Protocol):
@@ -50,7 +56,7 @@ class Api:
         self._server = server
         self._audit = audit
         self._router = Router(ENDPOINTS)
-        self._acts = {**Writes(server).table(), **Locals(server).table()}
+        self._acts = acts_of(server)
         self._encode = msgspec.json.Encoder().encode
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,8 +71,11 @@ class Api:
         await send({"type": "http.response.body", "body": body})
 
     async def _reply(self, scope: Scope, receive: Receive) -> tuple[int, Headers, bytes]:
-        raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
-        routed = self._router.find(raw_path.decode("latin-1").partition("?")[0])
+        raw_path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+        path = raw_path.partition(b"?")[0]
+        if BAD_ESCAPE.search(path):
+            return 400, [TEXT], b"400 Bad Request"
+        routed = self._router.find(path.decode("latin-1"))
         if not routed.methods:
             return 404, [], b""
         endpoint = routed.methods.get(scope["method"])
@@ -75,38 +84,47 @@ class Api:
         headers = dict(scope["headers"])
         request_id = headers.get(b"x-request-id", b"").decode("latin-1")[:64] or self._server.world.new_id()
         query = parse_query(scope["query_string"]) if scope["query_string"] else {}
+        with working_for(request_id):
+            return await self._answer(scope, receive, Request(request_id, endpoint, routed.values, query, headers, b""))
+
+    async def _answer(self, scope: Scope, receive: Receive, request: Request) -> tuple[int, Headers, bytes]:
+        endpoint = request.endpoint
+        error = ""
         try:
-            body = await _read_body(receive, headers) if scope["method"] in WRITING_METHODS else b""
-            request = Request(request_id, endpoint, routed.values, query, headers, body)
             if endpoint.kind is Kind.READ:
-                return await self._read(request)
-            status, reply, body = await self._act(request)
+                return await self._read(request, receive)
+            if scope["method"] in WRITING_METHODS:
+                body = await _read_body(receive, request.headers)
+                request = msgspec.structs.replace(request, body=body)
+            status, headers, reply = await self._act(request)
         except Refusal as refusal:
-            status, reply, body = STATUS_OF[refusal.code], [TEXT], refusal.text.encode()
+            error = refusal.text
+            status, headers, reply = STATUS_OF[refusal.code], [TEXT, _code(refusal)], error.encode()
         except _Gone:
             return 400, [TEXT], b"the request ended before its body"
-        except Exception:
-            log.exception("request %s %s %s failed", request_id, scope["method"], scope["path"])
-            status, reply, body = 500, [TEXT], f"an error of our own; the log tells of it under {request_id}".encode()
-        self._tell_audit(endpoint, scope, request_id, status, reply)
-        return status, reply, body
+        except Exception:  # The top of a request: whoever asks must hear something.
+            log.exception("request %s %s %s failed", request.id, scope["method"], scope["path"])
+            error = f"an error of our own; the log tells of it under {request.id}"
+            status, headers, reply = 500, [TEXT], error.encode()
+        self._tell_audit(scope, request, status, headers, error)
+        return status, headers, reply
 
-    async def _read(self, request: Request) -> tuple[int, Headers, bytes]:
+    async def _read(self, request: Request, receive: Receive) -> tuple[int, Headers, bytes]:
         server = self._server
         options = read_options(request.query)
         if not options.stale:
             await server.reader.catch_up()
-        found = await self._find(request, options)
+        found = await self._find(request, options, receive)
         headers = [
             (b"x-cluster-index", str(max(1, found.index)).encode()),
             (b"x-cluster-knownleader", b"true" if server.reader.knows_leader() else b"false"),
             (b"x-cluster-lastcontact", str(server.reader.last_contact_ms() or 0).encode()),
         ]
         if isinstance(found.value, Missing):
-            return 404, [TEXT, *headers], found.value.text.encode()
+            return 404, [TEXT, _code(found.value), *headers], found.value.text.encode()
         return 200, [JSON, *headers], self._json(request, found.value)
 
-    async def _find(self, request: Request, options: ReadOptions) -> Found:
+    async def _find(self, request: Request, options: ReadOptions, receive: Receive) -> Found:
         handler = READS[request.endpoint.name]
 
         def read(replica: Replica) -> Found:
@@ -115,14 +133,21 @@ class Api:
         if not options.index:
             return read(self._server.replica)
         jitter_s = self._server.world.random.random() * options.wait_s / 16
-        return await self._server.reader.blocking(read, index=options.index, wait_s=options.wait_s + jitter_s)
+        # A caller that hangs up must not be waited for, or those who come again and again would pile up.
+        caller = self._server.world.start(_until_gone(receive), name="caller")
+        try:
+            return await self._server.reader.blocking(
+                read, index=options.index, wait_s=options.wait_s + jitter_s, caller=caller
+            )
+        finally:
+            caller.cancel()
 
     async def _act(self, request: Request) -> tuple[int, Headers, bytes]:
         done: Done = await self._acts[request.endpoint.name](request)
         headers: Headers = [(b"x-cluster-index", str(done.index).encode())] if done.index else []
         if isinstance(done.body, Packed):
-            return 200, [MSGPACK, *headers], done.body.data
-        return 200, [JSON, *headers], self._json(request, done.body)
+            return done.status, [MSGPACK, *headers], done.body.data
+        return done.status, [JSON, *headers], self._json(request, done.body)
 
     def _json(self, request: Request, value: object) -> bytes:
         body = self._encode(value)
@@ -130,20 +155,42 @@ class Api:
             return msgspec.json.format(body, indent=4) + b"\n"
         return body
 
-    def _tell_audit(self, endpoint: Endpoint, scope: Scope, request_id: str, status: int, headers: Headers) -> None:
-        if self._audit is None or endpoint.kind not in (Kind.WRITE, Kind.ASK):
+    def _tell_audit(self, scope: Scope, request: Request, status: int, headers: Headers, error: str) -> None:
+        if self._audit is None or request.endpoint.kind not in (Kind.WRITE, Kind.ASK):
             return
-        index = next((int(value) for name, value in headers if name == b"x-cluster-index"), 0)
-        remote = (scope.get("client") or ("", 0))[0]
-        self._audit.record(Written(request_id, endpoint.name, scope["path"], remote, status, index))
+        written = Written(
+            request_id=request.id,
+            endpoint=request.endpoint.name,
+            path=scope["path"],
+            remote=(scope.get("client") or ("", 0))[0],
+            status=status,
+            index=next((int(value) for name, value in headers if name == b"x-cluster-index"), 0),
+            method=scope["method"],
+            error=error,
+        )
+        try:
+            self._audit.record(written)
+        except OSError:
+            log.exception("request %s is missing in the audit log", request.id)
+
+
+def _code(refusal: Refusal) -> tuple[bytes, bytes]:
+    return CODE_HEADER.encode(), refusal.code.value.encode()
+
+
+async def _until_gone(receive: Receive) -> None:
+    """Until the caller hangs up. A reading request has no body that anybody wants."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class _Gone(Exception):
     """The caller went away before its body was here."""
 
 
-async def _read_body(receive: Receive, headers: dict[bytes, bytes]) -> bytes:
-    if int(headers.get(b"content-length", b"0") or b"0") > BODY_MAX_BYTES:
+async def _read_body(receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
+    told = headers.get(b"content-length", b"")
+    if told.isdigit() and (len(told) > BODY_DIGITS or int(told) > BODY_MAX_BYTES):
         raise body_too_large(BODY_MAX_BYTES)
     parts: list[bytes] = []
     size = 0

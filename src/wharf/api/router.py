@@ -48,13 +48,18 @@ class Router:
         methods: Methods | None = None
         for position, segment in enumerate(segments):
             if segment.endswith("...}"):
-                node.long_name = segment[1:-4]
+                name = segment[1:-4]
+                assert node.long_name in ("", name), f"two names for one place: {node.long_name} and {name}"
+                assert node.named is None, f"{endpoint.path}: an id of one segment and a long one in one place"
+                node.long_name = name
                 methods = node.endings.setdefault(tuple(segments[position + 1 :]), {})
                 break
             if segment.startswith("{"):
                 if node.named is None:
                     node.named = _Node()
-                node.short_name = segment[1:-1]
+                name = segment[1:-1]
+                assert node.short_name in ("", name), f"two names for one place: {node.short_name} and {name}"
+                node.short_name = name
                 node = node.named
             else:
                 node = node.segments.setdefault(segment, _Node())
@@ -62,7 +67,9 @@ class Router:
             methods = node.methods
         for method in ("PUT", "POST") if endpoint.method == "PUT" else (endpoint.method,):
             # A POST declared for itself goes before one that only stands for PUT.
-            if method == endpoint.method or method not in methods:
+            stands = methods.get(method)
+            assert stands is None or stands.method != endpoint.method, f"{endpoint.name}: declared twice"
+            if method == endpoint.method or stands is None:
                 methods[method] = endpoint
 
     def find(self, raw_path: str) -> Routed:

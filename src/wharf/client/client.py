@@ -6,19 +6,22 @@ from urllib.parse import quote
 
 import msgspec
 
-from wharf.client.exchange import Exchange, Reply
+from wharf.client.exchange import Exchange, Reply, Unreachable
 from wharf.model.allocation import AllocationStub
 from wharf.model.evaluation import Evaluation
 from wharf.model.job import Job
 from wharf.model.node import Node
 from wharf.model.summary import JobSummary
 from wharf.wire import shapes
-from wharf.wire.errors import refusal_of
+from wharf.wire.errors import CODE_HEADER, refusal_of
 
 T = TypeVar("T")
 
 TIMEOUT_S: Final = 30.0
 BLOCKING_SLACK_S: Final = 30.0
+WAIT_DEFAULT_S: Final = 300.0
+LONGEST_WAIT: Final = 17 / 16
+"""Servers wait up to a sixteenth longer than asked, so that not all come back at once."""
 
 
 class Answer(msgspec.Struct, Generic[T], frozen=True):
@@ -46,24 +49,33 @@ class Client:
         kind: type[T],
         *,
         query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
         index: int = 0,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
         stale: bool = False,
     ) -> Answer[T]:
-        """A GET. With an index it waits until there is something newer, for `wait_s` at most."""
+        """A GET. With an index it waits until there is something newer, for `wait_s` at most (or as the server likes).
+
+        Raises `Refusal` where the server says no, `Unreachable` where no answer came.
+        """
         parameters = {"namespace": self._namespace, **(query or {})}
         timeout_s = TIMEOUT_S
         if index:
-            parameters |= {"index": str(index), "wait": f"{round(wait_s * 1000)}ms"}
-            timeout_s = wait_s * 17 / 16 + BLOCKING_SLACK_S
+            parameters["index"] = str(index)
+            if wait_s is not None:
+                parameters["wait"] = f"{max(1, round(wait_s * 1000))}ms"  # None at all would mean the server's default.
+            waits_s = WAIT_DEFAULT_S if wait_s is None else wait_s
+            timeout_s = waits_s * LONGEST_WAIT + BLOCKING_SLACK_S
         if stale:
             parameters["stale"] = ""
-        reply = await self._exchange.send("GET", path, query=parameters, headers={}, body=b"", timeout_s=timeout_s)
+        reply = await self._exchange.send(
+            "GET", path, query=parameters, headers=headers or {}, body=b"", timeout_s=timeout_s
+        )
         return Answer(
-            msgspec.json.decode(_checked(reply).body, type=kind),
-            int(reply.headers.get("x-cluster-index", "0")),
+            _value(reply, kind),
+            _number(reply, "x-cluster-index"),
             reply.headers.get("x-cluster-knownleader", "true") == "true",
-            int(reply.headers.get("x-cluster-lastcontact", "0")),
+            _number(reply, "x-cluster-lastcontact"),
         )
 
     async def write(
@@ -76,12 +88,13 @@ class Client:
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> T:
+        """A request that may change something. Raises as `read` does; where the answer was lost it may have happened."""
         parameters = {"namespace": self._namespace, **(query or {})}
         coded = b"" if body is None else msgspec.json.encode(body)
         reply = await self._exchange.send(
             method, path, query=parameters, headers=headers or {}, body=coded, timeout_s=TIMEOUT_S
         )
-        return msgspec.json.decode(_checked(reply).body, type=kind)
+        return _value(reply, kind)
 
     # -- work ------------------------------------------------------------------------------------------------------
 
@@ -92,22 +105,22 @@ class Client:
         return await self.write("PUT", "/v1/jobs", request, shapes.JobRegisterResponse)
 
     async def deregister_job(self, job_id: str) -> shapes.JobDeregisterResponse:
-        return await self.write("DELETE", f"/v1/job/{quote(job_id)}", None, shapes.JobDeregisterResponse)
+        return await self.write("DELETE", f"/v1/job/{_part(job_id)}", None, shapes.JobDeregisterResponse)
 
     async def jobs(self, **options: Any) -> Answer[list[shapes.JobStub]]:
         return await self.read("/v1/jobs", list[shapes.JobStub], **options)
 
     async def job(self, job_id: str, **options: Any) -> Answer[Job]:
-        return await self.read(f"/v1/job/{quote(job_id)}", Job, **options)
+        return await self.read(f"/v1/job/{_part(job_id)}", Job, **options)
 
     async def job_summary(self, job_id: str, **options: Any) -> Answer[JobSummary]:
-        return await self.read(f"/v1/job/{quote(job_id)}/summary", JobSummary, **options)
+        return await self.read(f"/v1/job/{_part(job_id)}/summary", JobSummary, **options)
 
     async def job_allocations(self, job_id: str, **options: Any) -> Answer[list[AllocationStub]]:
-        return await self.read(f"/v1/job/{quote(job_id)}/allocations", list[AllocationStub], **options)
+        return await self.read(f"/v1/job/{_part(job_id)}/allocations", list[AllocationStub], **options)
 
     async def job_evaluations(self, job_id: str, **options: Any) -> Answer[list[Evaluation]]:
-        return await self.read(f"/v1/job/{quote(job_id)}/evaluations", list[Evaluation], **options)
+        return await self.read(f"/v1/job/{_part(job_id)}/evaluations", list[Evaluation], **options)
 
     async def allocations(self, **options: Any) -> Answer[list[AllocationStub]]:
         return await self.read("/v1/allocations", list[AllocationStub], **options)
@@ -121,11 +134,11 @@ class Client:
         return await self.read("/v1/nodes", list[Node], **options)
 
     async def node(self, node_id: str, **options: Any) -> Answer[Node]:
-        return await self.read(f"/v1/node/{node_id}", Node, **options)
+        return await self.read(f"/v1/node/{_part(node_id)}", Node, **options)
 
     async def set_eligibility(self, node_id: str, *, eligible: bool) -> shapes.NodeUpdateResponse:
         request = shapes.EligibilityRequest(node_id=node_id, eligibility="eligible" if eligible else "ineligible")
-        return await self.write("PUT", f"/v1/node/{node_id}/eligibility", request, shapes.NodeUpdateResponse)
+        return await self.write("PUT", f"/v1/node/{_part(node_id)}/eligibility", request, shapes.NodeUpdateResponse)
 
     async def leader(self) -> str:
         return (await self.read("/v1/status/leader", str)).value
@@ -134,20 +147,21 @@ class Client:
 
     async def register_node(self, node: Node, secret_id: str) -> shapes.NodeUpdateResponse:
         body = shapes.NodeRegistration(node=node, secret_id=secret_id)
-        return await self.write("PUT", f"/v1/node/{node.id}/register", body, shapes.NodeUpdateResponse)
+        return await self.write("PUT", f"/v1/node/{_part(node.id)}/register", body, shapes.NodeUpdateResponse)
 
     async def heartbeat(self, node_id: str, secret_id: str) -> shapes.NodeUpdateResponse:
         return await self.write(
-            "PUT", f"/v1/node/{node_id}/heartbeat", None, shapes.NodeUpdateResponse, headers=_secret(secret_id)
+            "PUT", f"/v1/node/{_part(node_id)}/heartbeat", None, shapes.NodeUpdateResponse, headers=_secret(secret_id)
         )
 
-    async def desired(self, node_id: str, **options: Any) -> Answer[dict[str, int]]:
-        return await self.read(f"/v1/node/{node_id}/desired", dict[str, int], **options)
+    async def desired(self, node_id: str, secret_id: str, **options: Any) -> Answer[dict[str, int]]:
+        path = f"/v1/node/{_part(node_id)}/desired"
+        return await self.read(path, dict[str, int], headers=_secret(secret_id), **options)
 
     async def fetch(self, node_id: str, secret_id: str, ids: Sequence[str]) -> list[shapes.DesiredAllocation]:
         return await self.write(
             "POST",
-            f"/v1/node/{node_id}/desired",
+            f"/v1/node/{_part(node_id)}/desired",
             shapes.DesiredRequest(ids=tuple(ids)),
             list[shapes.DesiredAllocation],
             headers=_secret(secret_id),
@@ -155,7 +169,7 @@ class Client:
 
     async def report(self, node_id: str, secret_id: str, report: shapes.NodeReportRequest) -> shapes.NodeReportResponse:
         return await self.write(
-            "PUT", f"/v1/node/{node_id}/report", report, shapes.NodeReportResponse, headers=_secret(secret_id)
+            "PUT", f"/v1/node/{_part(node_id)}/report", report, shapes.NodeReportResponse, headers=_secret(secret_id)
         )
 
 
@@ -163,7 +177,21 @@ def _secret(secret_id: str) -> dict[str, str]:
     return {"x-cluster-node-secret": secret_id}
 
 
-def _checked(reply: Reply) -> Reply:
+def _part(id: str) -> str:
+    """An id as one part of a path, whatever it holds."""
+    return quote(id, safe="")
+
+
+def _value(reply: Reply, kind: type[T]) -> T:
     if reply.status >= 300:
-        raise refusal_of(reply.status, reply.body.decode("utf-8", "replace"))
-    return reply
+        text = reply.body.decode("utf-8", "replace") or f"status {reply.status} without a word"
+        raise refusal_of(reply.status, text, code=reply.headers.get(CODE_HEADER, ""))
+    try:
+        return msgspec.json.decode(reply.body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise Unreachable(f"what answers is no server that this client understands: {error}", sent=True) from error
+
+
+def _number(reply: Reply, header: str) -> int:
+    text = reply.headers.get(header, "0")
+    return int(text) if text.isascii() and text.isdigit() else 0

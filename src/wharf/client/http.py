@@ -2,10 +2,15 @@
 
 import ssl
 from collections.abc import Mapping
+from typing import Final
 
 import httpx2
 
 from wharf.client.exchange import Reply, Unreachable
+
+CONNECT_S: Final = 10.0
+NEVER_SENT: Final = (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError, httpx2.InvalidURL)
+"""What is wrong with the request itself, found before anything left this machine."""
 
 
 class HttpExchange:
@@ -29,15 +34,20 @@ class HttpExchange:
         body: bytes,
         timeout_s: float,
     ) -> Reply:
+        timeout = httpx2.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s))
         try:
             reply = await self._http.request(
-                method, path, params=dict(query), headers=dict(headers), content=body, timeout=timeout_s
+                method, path, params=dict(query), headers=dict(headers), content=body, timeout=timeout
             )
-        except httpx2.ConnectError as error:
-            raise Unreachable(f"no server answers at {self._address} ({error})", sent=False) from error
-        except httpx2.TransportError as error:
-            raise Unreachable(f"{self._address} gave no reply ({type(error).__name__}: {error})", sent=True) from error
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, *NEVER_SENT) as error:
+            raise Unreachable(f"no server answers at {self._address} ({_said(error)})", sent=False) from error
+        except httpx2.RequestError as error:
+            raise Unreachable(f"{self._address} gave no reply ({_said(error)})", sent=True) from error
         return Reply(reply.status_code, {name.lower(): value for name, value in reply.headers.items()}, reply.content)
 
     async def close(self) -> None:
         await self._http.aclose()
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

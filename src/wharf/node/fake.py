@@ -18,7 +18,7 @@ from wharf.model.job import Job, JobType
 from wharf.model.moment import to_time
 from wharf.model.node import DriverInfo, Node
 from wharf.model.node_resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
-from wharf.model.refusal import Refusal
+from wharf.model.refusal import Code, Refusal
 from wharf.model.task_state import TaskState, TaskStatus
 from wharf.wire import shapes
 from wharf.wire.go_duration import DurationError, parse_duration_ns
@@ -54,7 +54,9 @@ class _Work(msgspec.Struct):
     status: ClientStatus = ClientStatus.PENDING
     told: ClientStatus | None = None
     ends: asyncio.TimerHandle | None = None
-    exit_code: int = 0
+    tasks: tuple[str, ...] = ("task",)
+    started_ns: int = 0
+    finished_ns: int = 0
 
 
 class FakeNode:
@@ -66,6 +68,11 @@ class FakeNode:
         self._secret_id = world.new_secret()
         self._work: dict[str, _Work] = {}
         self._changed = asyncio.Event()
+        self._must_report = False
+        self._report: shapes.NodeReportRequest | None = None
+        """A report that the servers may have heard or not: it is said again before anything new."""
+        self._index = 0
+        """Of the newest orders that were taken."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -117,11 +124,17 @@ class FakeNode:
         while True:
             try:
                 await self._client.register_node(self.describe(), self._secret_id)
-                await self._client.heartbeat(self.id, self._secret_id)
+                self._on_contact(await self._client.heartbeat(self.id, self._secret_id))
                 return
             except (Refusal, Unreachable) as error:
                 log.info("%s cannot register yet: %s", self._machine.name, error)
                 await asyncio.sleep(RETRY_S)
+
+    def _on_contact(self, reply: shapes.NodeUpdateResponse) -> None:
+        """Servers that lost sight of the node want to hear of all its work before they give it more."""
+        if reply.must_report:
+            self._must_report = True
+            self._changed.set()
 
     async def _beat(self) -> None:
         ttl_s = RETRY_S
@@ -129,28 +142,29 @@ class FakeNode:
             await asyncio.sleep(ttl_s)
             try:
                 reply = await self._client.heartbeat(self.id, self._secret_id)
+                self._on_contact(reply)
                 ttl_s = reply.heartbeat_ttl / SECOND_NS
             except (Refusal, Unreachable) as error:
                 log.info("%s: heartbeat failed: %s", self._machine.name, error)
                 ttl_s = RETRY_S
-                if isinstance(error, Refusal) and error.text == "node not found":
+                if isinstance(error, Refusal) and error.code is Code.UNKNOWN:
+                    # A state that does not know this node: what was followed until now says nothing about it.
+                    self._index = 0
                     await self._register()
 
     async def _follow(self) -> None:
-        index = 0
         while True:
+            asked = self._index
             try:
-                answer = await self._client.desired(self.id, index=index, wait_s=WAIT_S, stale=True)
-                # An index that went back is another state than the one we followed: read it from the start.
-                following = max(1, answer.index) if answer.index >= index else 0
-                # What could not be fetched must not count as seen: nothing would tell of it a second time.
-                if await self._take(answer.value):
-                    index = following
-                else:
-                    await asyncio.sleep(RETRY_S)
+                answer = await self._client.desired(self.id, self._secret_id, index=asked, wait_s=WAIT_S, stale=True)
+                # Orders that are older than those taken come from a server that lags: they are not taken. Neither must
+                # count as seen what could not be fetched: nothing would tell of it a second time.
+                if answer.index >= self._index and await self._take(answer.value):
+                    self._index = max(1, answer.index) if self._index == asked else 0
+                    continue
             except (Refusal, Unreachable) as error:
                 log.info("%s: cannot follow its allocations: %s", self._machine.name, error)
-                await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(RETRY_S)
 
     async def _take(self, desired: dict[str, int]) -> bool:
         """False where a server that lags did not know all of it yet: then it must be asked for again."""
@@ -158,18 +172,18 @@ class FakeNode:
         for gone in [allocation_id for allocation_id in known if allocation_id not in desired]:
             self._end(known.pop(gone))
         news = [i for i, index in desired.items() if i not in known or known[i].seen_index < index]
-        if not news:
-            return True
-        fetched = await self._client.fetch(self.id, self._secret_id, news)
-        for one in fetched:
-            self._take_one(one)
-        return len(fetched) == len(news)
+        if news:
+            for fetched in await self._client.fetch(self.id, self._secret_id, news):
+                self._take_one(fetched)
+        return all(i in known and known[i].seen_index >= desired[i] for i in news)
 
     def _take_one(self, fetched: shapes.DesiredAllocation) -> None:
         allocation = fetched.allocation
         work = self._work.setdefault(allocation.id, _Work(0, status=allocation.client_status))
         is_new = work.seen_index == 0
-        work.seen_index = max(work.seen_index, allocation.alloc_modify_index)
+        if allocation.alloc_modify_index < work.seen_index:
+            return  # Older than the order that was taken last.
+        work.seen_index = allocation.alloc_modify_index
         if work.status in (ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST):
             return
         if allocation.desired_status is not DesiredStatus.RUN:
@@ -179,11 +193,12 @@ class FakeNode:
 
     def _start(self, work: _Work, job: Job | None, group_name: str) -> None:
         script = _script(job, group_name)
+        work.tasks = script.tasks
+        work.started_ns = self._world.now_ns()
         if script.start_error:
             self._finish(work, ClientStatus.FAILED)
             return
         work.status = ClientStatus.RUNNING
-        work.exit_code = script.exit_code
         self._changed.set()
         if script.run_for_s is not None:
             ended = ClientStatus.FAILED if script.exit_code else ClientStatus.COMPLETE
@@ -192,6 +207,7 @@ class FakeNode:
     def _finish(self, work: _Work, status: ClientStatus) -> None:
         self._end(work)
         work.status = status
+        work.finished_ns = self._world.now_ns()
         self._changed.set()
 
     @staticmethod
@@ -204,37 +220,50 @@ class FakeNode:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            news = {i: work.status for i, work in self._work.items() if work.told is not work.status}
-            if not news:
-                continue
-            updates = tuple(self._update(i, status) for i, status in news.items())
             try:
-                report = shapes.NodeReportRequest(report_id=self._world.new_id(), allocations=updates)
-                await self._client.report(self.id, self._secret_id, report)
+                while (report := self._next_report()) is not None:
+                    self._report = report  # Until it is answered: said again it has the same id and changes nothing.
+                    reply = await self._client.report(self.id, self._secret_id, report)
+                    self._on_told(report, must_report=reply.must_report)
             except (Refusal, Unreachable) as error:
                 log.info("%s: report failed: %s", self._machine.name, error)
+                if isinstance(error, Refusal) and error.code is Code.INVALID:
+                    self._report = None  # As it is it will never be taken.
                 await asyncio.sleep(RETRY_S)
                 self._changed.set()
-                continue
-            for allocation_id, status in news.items():
-                if allocation_id in self._work:
-                    self._work[allocation_id].told = status
 
-    def _update(self, allocation_id: str, status: ClientStatus) -> shapes.AllocationUpdate:
-        states = {
-            ClientStatus.RUNNING: TaskStatus.RUNNING,
-            ClientStatus.PENDING: TaskStatus.PENDING,
-        }
+    def _next_report(self) -> shapes.NodeReportRequest | None:
+        if self._report is not None and not (self._must_report and not self._report.is_whole):
+            return self._report
+        is_whole = self._must_report
+        news = [i for i, work in self._work.items() if is_whole or work.told is not work.status]
+        if not news and not is_whole:
+            return None
+        updates = tuple(self._update(i, self._work[i]) for i in news)
+        return shapes.NodeReportRequest(report_id=self._world.new_id(), allocations=updates, is_whole=is_whole)
+
+    def _on_told(self, report: shapes.NodeReportRequest, *, must_report: bool) -> None:
+        self._report = None
+        for update in report.allocations:
+            work = self._work.get(update.id)
+            if work is not None:
+                work.told = update.client_status
+        self._must_report = must_report
+
+    @staticmethod
+    def _update(allocation_id: str, work: _Work) -> shapes.AllocationUpdate:
+        states = {ClientStatus.RUNNING: TaskStatus.RUNNING, ClientStatus.PENDING: TaskStatus.PENDING}
         state = TaskState(
-            state=states.get(status, TaskStatus.DEAD),
-            failed=status is ClientStatus.FAILED,
-            started_at=to_time(self._world.now_ns()),
+            state=states.get(work.status, TaskStatus.DEAD),
+            failed=work.status is ClientStatus.FAILED,
+            started_at=to_time(work.started_ns) if work.started_ns else None,
+            finished_at=to_time(work.finished_ns) if work.finished_ns else None,
         )
         return shapes.AllocationUpdate(
             id=allocation_id,
-            client_status=status,
-            client_description=DESCRIPTIONS.get(status, ""),
-            task_states={"task": state},
+            client_status=work.status,
+            client_description=DESCRIPTIONS.get(work.status, ""),
+            task_states=dict.fromkeys(work.tasks, state),
         )
 
 
@@ -247,6 +276,7 @@ DESCRIPTIONS: Final = {
 
 class _Script(msgspec.Struct, frozen=True):
     run_for_s: float | None
+    tasks: tuple[str, ...] = ("task",)
     exit_code: int = 0
     start_error: str = ""
 
@@ -259,6 +289,7 @@ def _script(job: Job | None, group_name: str) -> _Script:
     config = group.tasks[0].config or {}
     ends = job.type in (JobType.BATCH, JobType.SYSBATCH)
     return _Script(
+        tasks=tuple(task.name for task in group.tasks),
         run_for_s=_seconds(config.get("run_for"), default=1.0 if ends else None),
         exit_code=_number(config.get("exit_code")),
         start_error=str(config.get("start_error") or ""),

@@ -58,7 +58,7 @@ ENDPOINTS: Final = (
     Endpoint(name="node.register", method="PUT", path="/v1/node/{node_id}/register", kind=Kind.ASK, body=shapes.NodeRegistration),
     Endpoint(name="node.heartbeat", method="PUT", path="/v1/node/{node_id}/heartbeat", kind=Kind.ASK),
     _read("node.desired", "/v1/node/{node_id}/desired"),
-    Endpoint(name="node.fetch", method="POST", path="/v1/node/{node_id}/desired", kind=Kind.WRITE, body=shapes.DesiredRequest),
+    Endpoint(name="node.fetch", method="POST", path="/v1/node/{node_id}/desired", kind=Kind.LOCAL, body=shapes.DesiredRequest),
     Endpoint(name="node.report", method="PUT", path="/v1/node/{node_id}/report", kind=Kind.ASK, body=shapes.NodeReportRequest),
     # What members ask of each other's brains, as msgpack.
     Endpoint(name="server.ask", method="PUT", path="/v1/server/ask/{subject}", kind=Kind.LOCAL),

@@ -18,9 +18,17 @@ STATUS_OF: Final = MappingProxyType({
     Code.UNDECIDED: 504,
 })  # fmt: skip
 
-CODE_OF: Final = MappingProxyType({status: code for code, status in STATUS_OF.items()})
+CODE_HEADER: Final = "x-cluster-error"
+"""Carries the code itself, so that it survives the wire whatever status it shares with others."""
+
+CODE_OF: Final = MappingProxyType({status: code for code, status in STATUS_OF.items() if code is not Code.NO_LEADER})
 
 
-def refusal_of(status: int, text: str) -> Refusal:
-    """What a reply that is no success means to a caller."""
-    return Refusal(CODE_OF.get(status, Code.UNAVAILABLE if status >= 500 else Code.INVALID), text)
+def refusal_of(status: int, text: str, *, code: str = "") -> Refusal:
+    """What a reply that is no success means to a caller. `code` is what the header says.
+
+    Without it the status is all there is. A 5xx that nobody explains may come from after the write.
+    """
+    if code in tuple(Code):
+        return Refusal(Code(code), text)
+    return Refusal(CODE_OF.get(status, Code.UNDECIDED if status >= 500 else Code.INVALID), text)

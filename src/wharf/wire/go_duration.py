@@ -7,8 +7,9 @@ UNITS_NS: Final = {
     "ns": 1, "us": 1_000, "µs": 1_000, "μs": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000,
     "h": 3_600_000_000_000,
 }  # fmt: skip
-_PART: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 _LONGEST: Final = 64
+_MOST_NS: Final = 2**63 - 1
 
 
 class DurationError(ValueError):
@@ -28,6 +29,6 @@ def parse_duration_ns(text: str) -> int:
             break
         total += float(part[1]) * UNITS_NS[part[2]]
         position = part.end()
-    if not rest or position != len(rest):
+    if not rest or position != len(rest) or total > _MOST_NS:
         raise DurationError(f'"{text}" is no duration; write it like 10s, 5m or 1h30m')
     return sign * round(total)

@@ -19,6 +19,7 @@ class JobRegisterRequest(Record):
     job_modify_index: int = 0
     policy_override: bool = False
     preserve_counts: bool = False
+    preserve_resources: bool = False
     eval_priority: int = 0
     namespace: str = ""
     region: str = ""
@@ -83,6 +84,8 @@ class NodeUpdateResponse(Record):
     eval_create_index: int = 0
     node_modify_index: int = 0
     index: int = 0
+    must_report: bool = False
+    """The node gets nothing new until it has told of every allocation that it knows, in a report with `is_whole`."""
 
 
 class NodeRegistration(Record):
@@ -127,12 +130,16 @@ class AllocationUpdate(Record):
 
 
 class NodeReportRequest(Record):
+    """The same `report_id` again changes nothing. `is_whole`: it names every allocation that the node knows."""
+
     report_id: str = ""
+    is_whole: bool = False
     allocations: tuple[AllocationUpdate, ...] = ()
 
 
 class NodeReportResponse(Record):
     index: int = 0
+    must_report: bool = False
 
 
 class StateSizes(Record):
