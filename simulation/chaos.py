@@ -162,9 +162,9 @@ class Chaos:
         if weather.strikes(DIED_AFTER_COMMIT, once_in=400):
             self._dies_after[process] = None
             return True
-        if weather.strikes(HELD_AT_COMMIT, once_in=300):
+        if weather.strikes(HELD_AT_COMMIT, once_in=200):
             self._story.event(f"fault: {HELD_AT_COMMIT}: {server.name}", server.name)
-            self._hold(server, (1.0, 25.0))
+            self._hold(server, (3.0, 25.0))
             return True
         return False
 

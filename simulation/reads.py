@@ -5,7 +5,7 @@ client's index never goes back. A reply to a blocking query comes soon after the
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -23,7 +23,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     client: str
     what: str
-    tables: Sequence[Table[msgspec.Struct]]
+    tables: Sequence[Table[Any]]
     key: str = ""  # Of the one record asked for, in the first table; else a list.
     is_stale: bool = False
     index: int = 0

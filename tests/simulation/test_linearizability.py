@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from simulation.history import NEVER, Call, History, Outcome
 from simulation.linearizability import check, check_all
 from simulation.loop import SimulatedLoop
-from simulation.models import NOTHING, Answer, Asked, Put, PutIf, Read, Refused, Seen, VersionedRecord
+from simulation.models import NOTHING, Answer, Asked, Kept, Put, PutIf, Read, Refused, Seen, Stop, VersionedRecord
 from tests.simulation.brute_force import is_linearizable
 
 RECORD = VersionedRecord()
@@ -103,6 +103,31 @@ def test_of_two_conditional_writes_on_one_version_one_wins() -> None:
     assert not check(race(Seen("y", 6)), RECORD).is_linearizable
 
 
+def test_a_stopped_job_keeps_its_value_and_one_that_is_not_there_stays_so() -> None:
+    good = a_history(
+        ("begin", "a", Stop()), ("ok", "a", NOTHING),
+        ("begin", "a", Put(("x", False))), ("ok", "a", Seen(("x", False), 3)),
+        ("begin", "b", Stop()), ("lost", "b", None),
+        ("begin", "a", Read()), ("ok", "a", Seen(("x", True), 7)),
+    )  # fmt: skip
+    blind = a_history(
+        ("begin", "a", Put(("x", False))), ("ok", "a", Seen(("x", False), 3)), ("begin", "b", Stop()), ("ok", "b", NOTHING)
+    )  # fmt: skip
+
+    assert check(good, RECORD).is_linearizable
+    assert not check(blind, RECORD).is_linearizable
+
+
+def test_a_put_of_what_stands_there_may_keep_it_and_no_other_may() -> None:
+    def putting(value: str) -> list[Call[Asked, Answer]]:
+        return a_history(
+            ("begin", "a", Put("x")), ("ok", "a", Seen("x", 3)), ("begin", "a", Put(value)), ("ok", "a", Kept(value))
+        )  # fmt: skip
+
+    assert check(putting("x"), RECORD).is_linearizable
+    assert not check(putting("y"), RECORD).is_linearizable
+
+
 def test_versions_never_go_back() -> None:
     back = a_history(
         ("begin", "a", Put("x")), ("ok", "a", Seen("x", 5)), ("begin", "a", Put("y")), ("ok", "a", Seen("y", 4))
@@ -186,6 +211,8 @@ def _happen(state: Seen, asked: Asked, version: int) -> tuple[Answer, Seen]:
             if state.version != expected:
                 return Refused(), state
             return Seen(value, version), Seen(value, version)
+        case Stop():
+            raise AssertionError("this record is no job")
 
 
 @given(st.integers(0, 2**32))

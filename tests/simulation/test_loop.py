@@ -277,9 +277,9 @@ def test_a_killed_process_runs_nothing_more_not_even_what_it_would_do_at_last() 
         await asyncio.sleep(10)
 
     loop.run_until_complete(story())
-    loop.close()
 
     assert said == ["began"]
+    loop.close()
 
 
 def test_a_held_process_stands_still_and_then_does_all_that_came_due() -> None:

@@ -1,0 +1,36 @@
+"""A log of a few batches for tests of those who watch it: what is put is seen at once."""
+
+from typing import Any
+
+from simulation.loop import SimulatedLoop
+from simulation.story import Story
+from simulation.witness import Witness
+from wharf.engines.port import Batch, Change
+from wharf.model.changes import Cause, CauseKind
+from wharf.state import Table
+from wharf.state.codec import encode
+
+
+class SmallLog:
+    """`failures` are what the checks said."""
+
+    def __init__(self) -> None:
+        self.loop = SimulatedLoop(1)
+        self.failures: list[str] = []
+        self.witness = Witness(Story(self.loop), lambda error: self.failures.append(str(error)))
+        self.index = 0
+
+    def put(self, *records: tuple[Table[Any], Any]) -> int:
+        """One batch; answers with its index."""
+        self.index += 1
+        changes = [Change(table.name, table.key_of(record), encode(table, record)) for table, record in records]
+        cause = Cause(CauseKind.REQUEST, "test")
+        self.witness.on_batch(Batch(self.index, f"write {self.index}", "test", cause, changes), None, None)
+        return self.index
+
+    def drop(self, table: Table[Any], key: str) -> int:
+        self.index += 1
+        cause = Cause(CauseKind.REQUEST, "test")
+        batch = Batch(self.index, f"write {self.index}", "test", cause, [Change(table.name, key, None)])
+        self.witness.on_batch(batch, None, None)
+        return self.index

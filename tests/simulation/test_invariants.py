@@ -1,0 +1,119 @@
+"""The invariants, each shown what it must not let pass."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from simulation.invariants import BatchInvariants, require_rest
+from simulation.story import Broken
+from tests.simulation.small_log import SmallLog
+from wharf.model.allocated_resources import (
+    AllocatedCpu,
+    AllocatedPort,
+    AllocatedResources,
+    AllocatedSharedResources,
+    AllocatedTaskResources,
+)
+from wharf.model.allocation import Allocation, ClientStatus, DesiredStatus
+from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
+from wharf.model.node import Node
+from wharf.model.node_resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
+from wharf.state.tables import ALLOCATIONS, EVALUATIONS, NODES
+
+
+def a_watched_log() -> SmallLog:
+    log = SmallLog()
+    BatchInvariants(log.witness)
+    return log
+
+
+def a_node() -> Node:
+    resources = NodeResources(
+        cpu=NodeCpu(cpu_shares=1_000), memory=NodeMemory(memory_mb=1_000), disk=NodeDisk(disk_mb=1_000)
+    )
+    return Node(id="n1", name="first", secret_digest="x", node_resources=resources)
+
+
+def an_allocation(id: str, *, cpu: int = 100, port: int = 0, **fields: Any) -> Allocation:
+    resources = AllocatedResources(
+        tasks={"task": AllocatedTaskResources(cpu=AllocatedCpu(cpu_shares=cpu))},
+        shared=AllocatedSharedResources(ports=(AllocatedPort(label="http", value=port),) if port else None),
+    )
+    given = {
+        "desired_status": DesiredStatus.RUN, "client_status": ClientStatus.PENDING, "node_id": "n1", "node_name": "first", "job_id": "shop", "name": f"shop.web[{id}]", **fields,
+    }  # fmt: skip
+    return Allocation(id=id, allocated_resources=resources, **given)
+
+
+def an_evaluation(status: EvaluationStatus) -> Evaluation:
+    return Evaluation(
+        id="e1", job_id="shop", type=SchedulerType.SERVICE, triggered_by=EvaluationTrigger.JOB_REGISTER, status=status
+    )
+
+
+def test_a_node_that_is_given_more_than_it_has_is_told() -> None:
+    log = a_watched_log()
+    log.put((NODES, a_node()), (ALLOCATIONS, an_allocation("a", cpu=600)))
+    log.put((ALLOCATIONS, an_allocation("b", cpu=400)))
+    assert log.failures == []
+
+    log.put((ALLOCATIONS, an_allocation("c", cpu=1)))
+
+    assert "over-committed at 3: 1001 of 1000 MHz" in log.failures[0]
+
+
+def test_what_is_over_takes_no_room_and_what_comes_back_does() -> None:
+    log = a_watched_log()
+    full = an_allocation("a", cpu=1_000)
+    log.put((NODES, a_node()), (ALLOCATIONS, full))
+    log.put((ALLOCATIONS, replace(full, client_status=ClientStatus.LOST)))
+    log.put((ALLOCATIONS, an_allocation("b", cpu=1_000)))
+    assert log.failures == []
+
+    log.put((ALLOCATIONS, replace(full, client_status=ClientStatus.RUNNING)))
+
+    assert "over-committed" in log.failures[0]
+
+
+def test_a_port_with_two_owners_is_told() -> None:
+    log = a_watched_log()
+    log.put((NODES, a_node()), (ALLOCATIONS, an_allocation("a", port=80)), (ALLOCATIONS, an_allocation("b", port=80)))
+
+    assert "has two owners" in log.failures[0]
+
+
+def test_a_step_that_its_table_does_not_have_is_told() -> None:
+    log = a_watched_log()
+    evaluation = an_evaluation(EvaluationStatus.PENDING)
+    log.put((EVALUATIONS, evaluation))
+    log.put((EVALUATIONS, replace(evaluation, status=EvaluationStatus.COMPLETE)))
+    assert log.failures == []
+
+    log.put((EVALUATIONS, replace(evaluation, status=EvaluationStatus.PENDING)))
+
+    assert log.failures == ["evaluation e1 went from complete to pending at 3"]
+
+
+def test_work_that_is_placed_twice_is_told() -> None:
+    log = a_watched_log()
+    log.put((ALLOCATIONS, an_allocation("a", name="shop.web[0]")))
+    log.put((ALLOCATIONS, an_allocation("b", name="shop.web[0]")))
+
+    assert "shop.web[0] is placed twice" in log.failures[0]
+
+
+def test_a_cluster_with_work_undecided_is_not_at_rest() -> None:
+    log = SmallLog()
+    log.put((EVALUATIONS, an_evaluation(EvaluationStatus.PENDING)))
+
+    with pytest.raises(Broken, match="evaluation e1 of shop is still pending"):
+        require_rest(log.witness)
+
+
+def test_a_blocked_evaluation_must_say_why() -> None:
+    log = SmallLog()
+    log.put((EVALUATIONS, an_evaluation(EvaluationStatus.BLOCKED)))
+
+    with pytest.raises(Broken, match="does not say why"):
+        require_rest(log.witness)

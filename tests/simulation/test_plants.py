@@ -1,0 +1,26 @@
+"""Every planted bug is caught, for the right reason, within a few seeds."""
+
+import pytest
+
+from simulation.plants import Plant
+from simulation.run import run_seed
+
+SEEDS = 12
+
+REASONS = {
+    Plant.DROPPED_CONDITION: ("JobModifyIndex", "went from version", "no order of these calls", "acknowledged write"),
+    Plant.MISSED_WAKE: ("the reply came", "is still pending", "is pending on", "is to stop", "has not stopped"),
+    Plant.LOST_LEADER_CHECK: ("as leader; the leader is",),
+    Plant.SPLIT_BATCH: ("has no summary", "is not kept", "happened at"),
+    Plant.INDEX_BACK: ("changed last at", "and then at", "no state of the log"),
+}
+
+
+@pytest.mark.parametrize("bug", list(Plant))
+def test_a_planted_bug_is_caught_within_a_few_seeds(bug: Plant) -> None:
+    for seed in range(1, SEEDS + 1):
+        failure = run_seed(seed, bug=bug).failure
+        if failure is not None:
+            assert any(reason in failure.text for reason in REASONS[bug]), failure.text
+            return
+    raise AssertionError(f"{bug} was not caught by {SEEDS} seeds")

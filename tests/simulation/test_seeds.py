@@ -1,0 +1,51 @@
+"""Forty fixed seeds of the whole cluster, and what a run of seeds tells."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "simulation", *arguments]
+    environment = {**os.environ, "PYTHONHASHSEED": "random"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_forty_seeds_hold_every_invariant() -> None:
+    done = simulate("--seeds", "40", "--first", "1")
+
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
+
+
+def test_a_seed_is_the_same_run_in_every_process_and_is_long_enough() -> None:
+    first, second = simulate("--seed", "3"), simulate("--seed", "3")
+
+    assert first.stdout == second.stdout
+    told = re.search(r"seed 3: (\d+) events, (\d+) faults", first.stdout)
+    assert told is not None, first.stdout + first.stderr
+    assert int(told[1]) >= 2_000
+    assert int(told[2]) >= 10
+
+
+def test_a_failure_tells_its_seed_what_happened_and_how_to_see_it_again() -> None:
+    done = simulate("--seeds", "20", "--first", "1", "--plant", "split-batch")
+
+    assert done.returncode == 0
+    seed = re.search(r"seed (\d+) FAILED", done.stdout)
+    assert seed is not None, done.stdout
+    assert f"python -m simulation --seed {seed[1]} --plant split-batch" in done.stdout
+    assert re.search(r"^ +\d+\.\d{4}  \[\d+\] server-", done.stdout, re.MULTILINE)
+
+
+def test_a_failure_happens_again_when_its_seed_is_run_again(tmp_path: Path) -> None:
+    story = tmp_path / "story.txt"
+    done = simulate("--seed", "1", "--plant", "split-batch", "--story", str(story))
+    again = simulate("--seed", "1", "--plant", "split-batch")
+
+    assert done.returncode == again.returncode == 1
+    assert done.stdout == again.stdout
+    assert "founded" in story.read_text("utf-8")
