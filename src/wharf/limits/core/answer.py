@@ -1,0 +1,210 @@
+"""What the caller is told: headers on every reply, and status and body of a refusal.
+
+The words that existing clients look for are kept exactly: messages of a primary limit begin `API rate limit exceeded`,
+those of a secondary one `You have exceeded a secondary rate limit`, and no other refusal holds either.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from wharf.limits.core.call import Reading
+from wharf.limits.core.caller import Caller
+from wharf.limits.core.decision import Decision, Verdict, is_concurrency, is_unlimited
+from wharf.limits.core.plan import Charge
+from wharf.limits.core.rule import Algorithm, Counts, Interface, RuleSet
+
+Headers = tuple[tuple[str, str], ...]
+
+REST_STATUS: Final = 403
+LARGE_FILES_STATUS: Final = 429
+GRAPHQL_PRIMARY_STATUS: Final = 200
+JSON: Final = "application/json; charset=utf-8"
+LARGE_FILES_JSON: Final = "application/vnd.git-lfs+json"
+
+PRIMARY_PLACE: Final = "#about-primary-rate-limits"
+SECONDARY_PLACE: Final = "#about-secondary-rate-limits"
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    status: int
+    headers: Headers
+    body: bytes
+
+
+def headers_of(decision: Decision, rules: RuleSet) -> Headers:
+    """What every reply carries, admitted or not."""
+    told = tuple(_told_limits(decision, rules))
+    headers = [
+        *_ratelimit(decision.shown, decision.limit, decision.used, decision.reset_s),
+        ("ratelimit-policy", ", ".join(policy for policy, _ in told)),
+        ("ratelimit", ", ".join(left for _, left in told if left)),
+    ]
+    if (retry_after_s := decision.retry_after_s) is not None:
+        headers.append(("retry-after", str(retry_after_s)))
+    return tuple(headers)
+
+
+def headers_of_bucket(charge: Charge, reading: Reading, now_ms: int) -> Headers:
+    """What a reply carries that was decided without a caller: the bucket as it is, nothing charged."""
+    used = min(charge.ceiling, reading.used)
+    policy, left = _fields(charge, used, reading.end_ms, now_ms)
+    return (
+        *_ratelimit(charge, charge.ceiling, used, -(-reading.end_ms // 1_000)),
+        ("ratelimit-policy", policy),
+        ("ratelimit", left),
+    )
+
+
+def _ratelimit(charge: Charge, limit: int, used: int, reset_s: int) -> Headers:
+    return (
+        ("x-ratelimit-limit", str(limit)),
+        ("x-ratelimit-remaining", str(limit - used)),
+        ("x-ratelimit-used", str(used)),
+        ("x-ratelimit-reset", str(reset_s)),
+        ("x-ratelimit-resource", charge.rule.resource or ""),
+    )
+
+
+def _told_limits(decision: Decision, rules: RuleSet) -> Iterator[tuple[str, str]]:
+    """The standard fields: the primary bucket always, secondary limits only when they may be told."""
+    now_ms = decision.taken.now_ms
+    yield _fields(decision.shown, decision.used, decision.taken.shown_end_ms, now_ms)
+    free = dict(zip(decision.taken.hits, decision.taken.free_at_ms, strict=True))
+    for index, (charge, before) in enumerate(zip(decision.charges, decision.taken.befores, strict=False)):
+        is_answering = decision.told_by == index
+        if charge is decision.shown or charge.rule.hidden or not (is_answering or rules.disclose_secondary):
+            continue
+        used = min(charge.ceiling, before + charge.cost * decision.is_admitted)
+        end_ms = free.get(index, now_ms + charge.rule.window_ms)
+        policy, left = _fields(charge, charge.ceiling if is_answering else used, end_ms, now_ms)
+        yield policy, "" if hides_remaining(charge, decision, rules) else left
+
+
+def hides_remaining(charge: Charge, decision: Decision, rules: RuleSet) -> bool:
+    """Whether what is left would tell a hidden cost."""
+    if charge.rule.counts is not Counts.POINTS:
+        return False
+    if charge.rule.per_endpoint:
+        return decision.plan.hides_cost
+    return any(endpoint.hidden for endpoint in rules.endpoints)
+
+
+def _fields(charge: Charge, used: int, end_ms: int, now_ms: int) -> tuple[str, str]:
+    """One limit as the standard fields tell it: its policy, and what is left for how long."""
+    name = f'"{charge.name}"'
+    left_s = max(0, -(-(end_ms - now_ms) // 1_000))
+    if is_concurrency(charge):
+        return f'{name};q={charge.ceiling};qu="concurrent-requests"', f"{name};r={charge.ceiling - used}"
+    unit = "" if charge.rule.counts is Counts.REQUESTS else f';qu="{charge.rule.counts.value}"'
+    window_s = max(1, charge.rule.window_ms // 1_000)
+    return f"{name};q={charge.ceiling}{unit};w={window_s}", f"{name};r={charge.ceiling - used};t={left_s}"
+
+
+def refusal_of(decision: Decision, caller: Caller, rules: RuleSet) -> Refusal:
+    """Status, headers and body of a refusal. Not for decisions that admit."""
+    assert not decision.is_admitted, decision.request_id
+    status = _status(decision)
+    is_large_files = decision.plan.interface is Interface.LARGE_FILES
+    content_type = LARGE_FILES_JSON if is_large_files else JSON
+    headers = (*headers_of(decision, rules), ("content-type", content_type), ("cache-control", "no-cache"))
+    return Refusal(status, headers, msgspec.json.encode(_body(decision, caller, rules, status)))
+
+
+def _status(decision: Decision) -> int:
+    match decision.verdict:
+        case Verdict.TOO_MANY_OBJECTS:
+            return 413
+        case Verdict.TOO_COMPLEX:
+            return 400
+        case Verdict.NEVER:
+            return REST_STATUS
+        case _:
+            pass
+    if decision.told is not None and decision.told.rule.status is not None:
+        return decision.told.rule.status
+    match decision.plan.interface:
+        case Interface.LARGE_FILES:
+            return LARGE_FILES_STATUS
+        case Interface.GRAPHQL if decision.verdict is Verdict.PRIMARY:
+            return GRAPHQL_PRIMARY_STATUS
+        case _:
+            return REST_STATUS
+
+
+def _body(decision: Decision, caller: Caller, rules: RuleSet, status: int) -> dict[str, Any]:
+    message = _message(decision, caller)
+    cause = _cause(decision)
+    if status == GRAPHQL_PRIMARY_STATUS:
+        # Existing clients look for this type in a reply with status 200, and for nothing else.
+        return {"errors": [{"type": "RATE_LIMITED", "message": message, "extensions": cause}]}
+    is_secondary = decision.verdict in (Verdict.SECONDARY, Verdict.BANNED)
+    place = SECONDARY_PLACE if is_secondary else PRIMARY_PLACE
+    body: dict[str, Any] = {"message": message, "documentation_url": rules.documentation + place}
+    if decision.plan.interface is Interface.LARGE_FILES:
+        return {**body, "request_id": decision.request_id, **cause}
+    return {**body, "status": str(status), **cause}
+
+
+def _message(decision: Decision, caller: Caller) -> str:
+    wait = f"Wait {decision.retry_after_s} seconds before you try again. Request ID {decision.request_id}."
+    told = decision.told
+    match decision.verdict:
+        case Verdict.PRIMARY:
+            more = " Requests with a credential have a higher limit." if caller.is_anonymous else ""
+            return f"API rate limit exceeded for {caller.spoken}.{more} {wait}"
+        case Verdict.NEVER:
+            return _never(decision, caller)
+        case Verdict.BANNED:
+            return (
+                "You have exceeded a secondary rate limit: requests went on while they were limited, "
+                f"and so they are refused for a while. {wait}"
+            )
+        case Verdict.SECONDARY if told is not None and told.rule.counts is Counts.FAILED_LOGINS:
+            return f"Maximum number of login attempts exceeded. {wait}"
+        case Verdict.SECONDARY if told is not None and told.rule.counts is Counts.CONTENT:
+            return (
+                "You have exceeded a secondary rate limit and have been temporarily blocked from content creation. "
+                f"{wait}"
+            )
+        case Verdict.SECONDARY:
+            return f"You have exceeded a secondary rate limit. {wait}"
+        case _:
+            return f"{decision.problem} Request ID {decision.request_id}."
+
+
+def _never(decision: Decision, caller: Caller) -> str:
+    told = decision.told
+    assert told is not None, decision.request_id
+    if told.ceiling == 0:
+        help_them = "Send a credential." if caller.is_anonymous else "Ask whoever runs this service."
+        return f"This may not be asked for here, however long you wait. {help_them} Request ID {decision.request_id}."
+    sizes = "" if told.rule.hidden else f": it costs {told.needs}, and at most {told.ceiling} can be used at once"
+    return f"This request can never pass{sizes}. Ask for less at once. Request ID {decision.request_id}."
+
+
+def _cause(decision: Decision) -> dict[str, Any]:
+    """The cause for machines: beside the members that clients know, and stable."""
+    cause: dict[str, Any] = {"cause": decision.verdict.value}
+    told = decision.told
+    if told is None or told.rule.hidden:
+        return cause
+    cause["limit"] = {
+        "name": told.name,
+        "scope": list(told.rule.scope),
+        "counts": told.rule.counts.value,
+        "allowed": told.ceiling,
+    }
+    if told.rule.algorithm is not Algorithm.LEASES and not is_unlimited(told):
+        cause["limit"]["window_seconds"] = told.rule.window_ms // 1_000
+    if decision.retry_after_s is not None:
+        cause["limit"]["resets_in_seconds"] = decision.retry_after_s
+    # Others of the same kind; a secondary limit is named in its own refusal only.
+    same_kind = [
+        decision.charges[index]
+        for index in decision.taken.hits
+        if decision.charges[index].is_enforced and decision.charges[index].rule.is_primary is told.rule.is_primary
+    ]
+    cause["violated"] = [charge.name for charge in same_kind if not charge.rule.hidden]
+    return cause

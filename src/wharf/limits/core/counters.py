@@ -1,0 +1,355 @@
+"""All counters of one process, in memory: checks all limits of a call, then charges all or none.
+
+It is the meaning that every store must have. It takes no decision about callers and reads no clock: moments are given.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final, Protocol
+
+import msgspec
+
+from wharf.limits.core.ban import BanRecord, after_refusal
+from wharf.limits.core.call import Call, Reading, Taken
+from wharf.limits.core.leases import Leases
+from wharf.limits.core.plan import Charge
+from wharf.limits.core.rule import Algorithm, BanRules, Rule
+from wharf.limits.core.slices import SliceCounts
+from wharf.limits.core.windows import Windows
+
+ANSWERS_REMEMBERED: Final = 32_768
+ANSWERS_KEPT_MS: Final = 60_000
+BAN_RECORDS_MOST: Final = 100_000
+EVICTED_AT_ONCE: Final = 1_000
+EVICT_AGAIN_AFTER_MS: Final = 100
+FAULTS_PERCENT: Final = 10
+RUNNING_MOST_MS: Final = 3_600_000
+
+
+class Table(Protocol):
+    """The counts of one rule, whatever its algorithm."""
+
+    def __contains__(self, key: str) -> bool: ...
+    def __len__(self) -> int: ...
+    def used(self, key: str, now_ms: int) -> int: ...
+    def add(self, key: str, cost: int, now_ms: int, request_id: str) -> None: ...
+    def end_ms(self, key: str, now_ms: int) -> int: ...
+    def free_at_ms(self, key: str, needs: int, ceiling: int, now_ms: int) -> int: ...
+    def reset(self, key: str) -> None: ...
+    def evict_full(self, now_ms: int, *, looked_at_most: int) -> int: ...
+    def keys(self) -> Iterator[str]: ...
+    def saved(self, key: str) -> tuple[int, ...] | None: ...
+    def load(self, key: str, numbers: tuple[int, ...]) -> None: ...
+
+
+_MAKERS: Final[Mapping[Algorithm, Callable[[Rule], Table]]] = {
+    Algorithm.WINDOW: lambda rule: Windows(rule.window_ms),
+    Algorithm.SLICES: lambda rule: SliceCounts(rule.window_ms, rule.slices, is_meter=False),
+    Algorithm.METER: lambda rule: SliceCounts(rule.window_ms, rule.slices, is_meter=True),
+    Algorithm.LEASES: lambda _rule: Leases(),
+}
+
+
+class _Answered(msgspec.Struct, frozen=True, eq=False, gc=False):
+    call: Call
+    taken: Taken
+
+
+class Counters:
+    def __init__(self, rules: Sequence[Rule] = (), *, keys_most: int = 1_000_000) -> None:
+        self.tables: dict[str, Table] = {}
+        self.bans: dict[str, BanRecord] = {}
+        self._rules: dict[str, Rule] = {}
+        self._keys_most = keys_most
+        self._running: dict[str, _Answered] = {}
+        self._answered: dict[str, _Answered] = {}
+        self._answered_before: dict[str, _Answered] = {}
+        self._answered_since_ms = 0
+        self._given_back: dict[str, int] = {}
+        self._faults: dict[tuple[str, str], tuple[int, int]] = {}
+        self._evict_again_ms: dict[str, int] = {}
+        self._parts: dict[str, dict[str, set[str]]] = {}
+        self.adopt(rules)
+
+    # -- rules -----------------------------------------------------------------------------------------------------
+
+    def adopt(self, rules: Sequence[Rule], *, keys_most: int | None = None) -> None:
+        """Count by these rules from now on. A rule that keeps its name, or says what it was, keeps its counts."""
+        self._keys_most = self._keys_most if keys_most is None else keys_most
+        renamed = {rule.was: rule.name for rule in rules if rule.was is not None}
+        old = {renamed.get(name, name): (self._rules[name], table) for name, table in self.tables.items()}
+        self.tables = {rule.name: self._table_for(rule, *old.get(rule.name, (None, None))) for rule in rules}
+        self._parts = {renamed.get(name, name): parts for name, parts in self._parts.items()}
+        self._rules = {rule.name: rule for rule in rules}
+
+    def _table_for(self, rule: Rule, old_rule: Rule | None, old: Table | None) -> Table:
+        if old is None or old_rule is None or old_rule.algorithm is not rule.algorithm:
+            return _MAKERS[rule.algorithm](rule)
+        if isinstance(old, Windows):
+            old.length_ms = rule.window_ms  # For windows that are opened from now on.
+        elif isinstance(old, SliceCounts):
+            new = SliceCounts(rule.window_ms, rule.slices, is_meter=rule.algorithm is Algorithm.METER)
+            old.length_ms, old.width_ms, old.kept_ms = new.length_ms, new.width_ms, new.kept_ms
+        return old
+
+    # -- deciding --------------------------------------------------------------------------------------------------
+
+    def take(self, call: Call, now_ms: int) -> Taken:
+        """Check every limit of a call, then charge all of them, or none if an enforced one has no room."""
+        request_id = call.id
+        if request_id in self._running or request_id in self._answered or request_id in self._answered_before:
+            return self._repeated(request_id)
+        plan = call.plan
+        record = self.bans.get(plan.ban_subject) if self.bans else None
+        banned_until_ms = record.banned_until_ms if record is not None and record.is_banned(now_ms) else 0
+        charges = call.charges
+        if plan.has_spare_keys:
+            charges = self._within_bounds(charges, now_ms)
+        tables = self.tables
+        befores = []
+        hits: list[int] | None = None
+        for charge in charges:
+            before = tables[charge.name].used(charge.key, now_ms)
+            befores.append(before)
+            if before + charge.needs > charge.ceiling:
+                hits = hits or []
+                hits.append(len(befores) - 1)
+        if banned_until_ms and not plan.ban_is_shadow:
+            return self._refuse(call, charges, befores, hits or [], now_ms, banned_until_ms=banned_until_ms)
+        if hits is not None and any(charges[index].is_enforced for index in hits):
+            return self._refuse(call, charges, befores, hits, now_ms, banned_until_ms=0)
+        for charge in charges:
+            if charge.cost:
+                tables[charge.name].add(charge.key, charge.cost, now_ms, request_id)
+        shown = charges[0] if not plan.is_free else plan.shown
+        table = tables[shown.name]
+        taken = Taken(
+            True,
+            now_ms,
+            tuple(befores),
+            () if hits is None else tuple(hits),
+            () if hits is None else self._free_at(charges, hits, now_ms),
+            _keys(charges) if charges is not call.charges else (),
+            befores[0] if not plan.is_free else table.used(shown.key, now_ms),
+            table.end_ms(shown.key, now_ms),
+            banned_until_ms,
+        )
+        self._running[request_id] = _Answered(call, taken)
+        return taken
+
+    def _refuse(
+        self,
+        call: Call,
+        charges: tuple[Charge, ...],
+        befores: list[int],
+        hits: list[int],
+        now_ms: int,
+        *,
+        banned_until_ms: int,
+    ) -> Taken:
+        plan = call.plan
+        free_at_ms = self._free_at(charges, hits, now_ms)
+        shown = charges[0] if not plan.is_free else plan.shown
+        table = self.tables[shown.name]
+        taken = Taken(
+            False,
+            now_ms,
+            tuple(befores),
+            tuple(hits),
+            free_at_ms,
+            _keys(charges) if charges is not call.charges else (),
+            table.used(shown.key, now_ms),
+            table.end_ms(shown.key, now_ms),
+            banned_until_ms,
+        )
+        if not banned_until_ms and not plan.is_free:
+            self._note_refusal(call, [charges[index] for index in hits], free_at_ms, now_ms)
+        self._remember(call, taken, now_ms)
+        return taken
+
+    def _free_at(self, charges: Sequence[Charge], hits: Iterable[int], now_ms: int) -> tuple[int, ...]:
+        return tuple(
+            self.tables[charge.name].free_at_ms(charge.key, charge.needs, charge.ceiling, now_ms)
+            for charge in (charges[index] for index in hits)
+        )
+
+    def _note_refusal(self, call: Call, hit: Sequence[Charge], free_at_ms: Sequence[int], now_ms: int) -> None:
+        """Whoever is told to wait and goes on is on the way to a ban. Asking for what can never pass is no such thing."""
+        waits = [
+            (free_ms, charge.ceiling)
+            for charge, free_ms in zip(hit, free_at_ms, strict=True)
+            if charge.is_enforced and charge.needs <= charge.ceiling
+        ]
+        if not waits:
+            return
+        wait_until_ms, ceiling = max(waits)
+        subject = call.plan.ban_subject
+        if subject not in self.bans and len(self.bans) >= BAN_RECORDS_MOST:
+            self._forget_bans(call.ban, now_ms)
+        record = self.bans.get(subject, _NEW_RECORD)
+        self.bans[subject] = after_refusal(
+            record, call.ban, now_ms=now_ms, wait_until_ms=wait_until_ms, ceiling=ceiling
+        )
+
+    def _forget_bans(self, rules: BanRules, now_ms: int) -> None:
+        kept = {subject: record for subject, record in self.bans.items() if not record.is_forgotten(now_ms, rules)}
+        if len(kept) >= BAN_RECORDS_MOST:  # Then those go who were only refused, the oldest first, never a ban.
+            free = [subject for subject, record in kept.items() if not record.is_banned(now_ms)]
+            for subject in free[: BAN_RECORDS_MOST // 10]:
+                del kept[subject]
+        self.bans = kept
+
+    def _within_bounds(self, charges: tuple[Charge, ...], now_ms: int) -> tuple[Charge, ...]:
+        """The charges, with the shared key for each counter that would be one too many."""
+        bounded: list[Charge] | None = None
+        for index, charge in enumerate(charges):
+            if charge.spare_key and charge.key not in self.tables[charge.name] and not self._may_open(charge, now_ms):
+                bounded = bounded or list(charges)
+                bounded[index] = msgspec.structs.replace(charge, key=charge.spare_key)
+        return charges if bounded is None else tuple(bounded)
+
+    def _may_open(self, charge: Charge, now_ms: int) -> bool:
+        table = self.tables[charge.name]
+        if charge.rule.is_partitioned:
+            parts = self._parts.setdefault(charge.name, {}).setdefault(charge.owner, set())
+            if len(parts) >= charge.rule.keys_most:
+                parts.intersection_update([key for key in parts if key in table and table.used(key, now_ms)])
+            if len(parts) >= charge.rule.keys_most:
+                return False
+            parts.add(charge.key)
+        if len(table) < self._keys_most:
+            return True
+        return self._evict(charge.name, now_ms)
+
+    def _evict(self, name: str, now_ms: int) -> bool:
+        """Make room by forgetting full quotas, and only these."""
+        if now_ms < self._evict_again_ms.get(name, 0):
+            return False
+        if self.tables[name].evict_full(now_ms, looked_at_most=EVICTED_AT_ONCE):
+            return True
+        self._evict_again_ms[name] = now_ms + EVICT_AGAIN_AFTER_MS
+        return False
+
+    # -- answers that were given -----------------------------------------------------------------------------------
+
+    def _repeated(self, request_id: str) -> Taken:
+        answered = self._find(request_id)
+        assert answered is not None, request_id
+        return msgspec.structs.replace(answered.taken, is_repeated=True)
+
+    def _find(self, request_id: str) -> _Answered | None:
+        return self._running.get(request_id) or self._answered.get(request_id) or self._answered_before.get(request_id)
+
+    def _remember(self, call: Call, taken: Taken, now_ms: int) -> None:
+        if len(self._answered) >= ANSWERS_REMEMBERED or now_ms - self._answered_since_ms > ANSWERS_KEPT_MS:
+            self._answered_before, self._answered = self._answered, {}
+            self._answered_since_ms = now_ms
+            self._given_back = {
+                request_id: end_ms for request_id, end_ms in self._given_back.items() if end_ms > now_ms
+            }
+        self._answered[call.id] = _Answered(call, taken)
+
+    def release(self, request_id: str, now_ms: int) -> bool:
+        """The request is over: its slots are free, once."""
+        answered = self._running.pop(request_id, None)
+        if answered is None:
+            return False
+        for table, key in self._leases_of(answered):
+            table.release(key, request_id)
+        self._remember(answered.call, answered.taken, now_ms)
+        return True
+
+    def renew(self, request_ids: Iterable[str], now_ms: int) -> int:
+        """Hold on to the slots of requests that still run. Returns how many leases had run out and count again."""
+        revived = 0
+        for request_id in request_ids:
+            answered = self._running.get(request_id)
+            if answered is not None:
+                revived += sum(table.renew(key, request_id, now_ms) for table, key in self._leases_of(answered))
+        return revived
+
+    def _leases_of(self, answered: _Answered) -> Iterator[tuple[Leases, str]]:
+        keys = answered.taken.keys or [charge.key for charge in answered.call.charges]
+        for charge, key in zip(answered.call.charges, keys, strict=True):
+            table = self.tables.get(charge.name)
+            if isinstance(table, Leases):
+                yield table, key
+
+    def _holds_lease(self, request_id: str, answered: _Answered, now_ms: int) -> bool:
+        return any(table.holds(key, request_id, now_ms) for table, key in self._leases_of(answered))
+
+    def give_back(self, request_id: str, now_ms: int, *, is_fault: bool) -> bool:
+        """Return the primary charge, once, into the window that it came from."""
+        answered = self._find(request_id)
+        if answered is None or not answered.taken.admitted or answered.call.plan.is_free:
+            return False
+        charge, taken = answered.call.charges[0], answered.taken
+        table = self.tables.get(charge.name)
+        key = taken.keys[0] if taken.keys else charge.key
+        if request_id in self._given_back or not isinstance(table, Windows) or taken.shown_end_ms <= now_ms:
+            return False
+        if is_fault and not self._is_fault_within(charge, key, taken.shown_end_ms):
+            return False
+        if not table.take_back(key, charge.cost, taken.shown_end_ms):
+            return False
+        self._given_back[request_id] = taken.shown_end_ms
+        return True
+
+    def _is_fault_within(self, charge: Charge, key: str, end_ms: int) -> bool:
+        """Whether this fault of the service is among the tenth of the ceiling that a window gives back."""
+        of_end_ms, count = self._faults.get((charge.name, key), (0, 0))
+        count = count if of_end_ms == end_ms else 0
+        if count + charge.cost > charge.ceiling * FAULTS_PERCENT // 100:
+            return False
+        if len(self._faults) >= ANSWERS_REMEMBERED:
+            self._faults = {of: (end, n) for of, (end, n) in self._faults.items() if end >= end_ms}
+        self._faults[charge.name, key] = (end_ms, count + charge.cost)
+        return True
+
+    # -- beside requests -------------------------------------------------------------------------------------------
+
+    def spend(self, charges: Iterable[Charge], amount: int, now_ms: int) -> None:
+        """Charge what is known afterwards. It is charged to now, and may go above the ceiling."""
+        for charge in charges:
+            self.tables[charge.name].add(charge.key, amount, now_ms, "")
+
+    def peek(self, charges: Iterable[Charge], now_ms: int) -> tuple[Reading, ...]:
+        """Look at counters; nothing is opened."""
+        return tuple(
+            Reading(table.used(charge.key, now_ms), table.end_ms(charge.key, now_ms))
+            for charge, table in ((charge, self.tables[charge.name]) for charge in charges)
+        )
+
+    def reset(self, charges: Iterable[Charge]) -> None:
+        for charge in charges:
+            self.tables[charge.name].reset(charge.key)
+
+    def ban(self, subject: str, until_ms: int) -> None:
+        """Ban by hand, or with a moment that is past, end a ban."""
+        record = self.bans.get(subject, _NEW_RECORD)
+        self.bans[subject] = msgspec.structs.replace(record, banned_until_ms=until_ms)
+
+    def load(self, name: str, key: str, numbers: tuple[int, ...]) -> None:
+        """Put back a counter that was saved. The key of a caller is one text, in however many tables it stands."""
+        rule = self._rules[name]
+        if rule.is_partitioned:
+            self._parts.setdefault(name, {}).setdefault(key.partition(" ")[0], set()).add(key)
+        self.tables[name].load(key, numbers)
+
+    def evict_full(self, now_ms: int) -> int:
+        """Forget full quotas, some at a time, and requests that ended without a word. Returns how many quotas."""
+        lost = [
+            request_id
+            for request_id, answered in islice(self._running.items(), EVICTED_AT_ONCE)
+            if now_ms - answered.taken.now_ms > RUNNING_MOST_MS and not self._holds_lease(request_id, answered, now_ms)
+        ]
+        for request_id in lost:
+            del self._running[request_id]
+        return sum(table.evict_full(now_ms, looked_at_most=EVICTED_AT_ONCE) for table in self.tables.values())
+
+
+_NEW_RECORD: Final = BanRecord()
+
+
+def _keys(charges: Sequence[Charge]) -> tuple[str, ...]:
+    return tuple(charge.key for charge in charges)

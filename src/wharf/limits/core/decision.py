@@ -1,0 +1,161 @@
+"""What a store's answer means: admitted or refused, by which limit, until when, with every limit that was looked at.
+
+A decision is a value. It holds what a caller may be told and more; what is told is for `answer` to choose.
+"""
+
+from collections.abc import Iterator
+from enum import Enum
+
+import msgspec
+
+from wharf.limits.core.call import Taken
+from wharf.limits.core.plan import Charge, Plan
+from wharf.limits.core.rule import UNLIMITED, Algorithm
+
+
+class Verdict(Enum):
+    ADMITTED = "admitted"
+    BANNED = "banned"
+    PRIMARY = "primary"
+    """A primary limit has no room."""
+    SECONDARY = "secondary"
+    NEVER = "never"
+    """It costs more than the whole ceiling: waiting does not help."""
+    TOO_MANY_OBJECTS = "too_many_objects"
+    """A large-file batch names more objects than a request may."""
+    TOO_COMPLEX = "too_complex"
+    """A query beyond the bounds that are read."""
+
+
+class LookedAt(msgspec.Struct, frozen=True, gc=False):
+    """One limit in a decision: its counter before and after, for people who ask why."""
+
+    rule: str
+    key: str
+    before: int
+    after: int
+    ceiling: int
+    cost: int
+    is_hit: bool
+    is_enforced: bool
+    free_at_ms: int | None
+    """For a limit that was hit, when it has room."""
+    file: str
+    line: int
+
+
+class Decision(msgspec.Struct, frozen=True, eq=False, gc=False):
+    request_id: str
+    verdict: Verdict
+    plan: Plan
+    charges: tuple[Charge, ...]
+    taken: Taken
+    told_by: int | None = None
+    """Which charge answers a refusal: of the kind that counts most, the one that ends last."""
+    problem: str = ""
+    """What is wrong with a request that no limit refused."""
+
+    @property
+    def is_admitted(self) -> bool:
+        return self.verdict is Verdict.ADMITTED
+
+    @property
+    def shown(self) -> Charge:
+        """The primary bucket of the request, with this caller's ceiling."""
+        return self.plan.shown if self.plan.is_free else self.charges[0]
+
+    @property
+    def limit(self) -> int:
+        return self.shown.ceiling
+
+    @property
+    def used(self) -> int:
+        """Of the primary bucket, after this request; never more than the limit."""
+        if self.verdict is Verdict.PRIMARY:
+            return self.limit  # A query that costs more than is left: nothing is left for it.
+        charged = self.shown.cost if self.is_admitted and not self.plan.is_free else 0
+        return min(self.limit, self.taken.shown_before + charged)
+
+    @property
+    def remaining(self) -> int:
+        return self.limit - self.used
+
+    @property
+    def reset_s(self) -> int:
+        return -(-self.taken.shown_end_ms // 1_000)
+
+    @property
+    def told(self) -> Charge | None:
+        """The limit that a refusal is told by."""
+        return None if self.told_by is None else self.charges[self.told_by]
+
+    @property
+    def retry_after_s(self) -> int | None:
+        """How long to wait, at least 1; None when admitted, or when waiting does not help."""
+        if self.verdict is Verdict.BANNED:
+            until_ms = max(self.taken.banned_until_ms, *self._ends(), 0)
+        elif self.verdict in (Verdict.PRIMARY, Verdict.SECONDARY):
+            until_ms = max(self._ends())
+        else:
+            return None
+        return max(1, -(-(until_ms - self.taken.now_ms) // 1_000))
+
+    def _ends(self) -> list[int]:
+        return [
+            free_ms
+            for index, free_ms in zip(self.taken.hits, self.taken.free_at_ms, strict=True)
+            if self.charges[index].is_enforced
+        ]
+
+    def looked_at(self) -> Iterator[LookedAt]:
+        """Every limit that was looked at, in order."""
+        free = dict(zip(self.taken.hits, self.taken.free_at_ms, strict=True))
+        for index, (charge, before) in enumerate(zip(self.charges, self.taken.befores, strict=False)):
+            yield LookedAt(
+                rule=charge.name,
+                key=self.taken.keys[index] if self.taken.keys else charge.key,
+                before=before,
+                after=before + charge.cost * self.is_admitted,
+                ceiling=charge.ceiling,
+                cost=charge.cost,
+                is_hit=index in free,
+                is_enforced=charge.is_enforced,
+                free_at_ms=free.get(index),
+                file=charge.rule.file,
+                line=charge.rule.line,
+            )
+
+    def hit_rules(self, *, is_enforced: bool) -> list[str]:
+        """The rules that were hit: those that refused, or those in shadow that would have."""
+        return [self.charges[i].name for i in self.taken.hits if self.charges[i].is_enforced is is_enforced]
+
+
+def decide(request_id: str, plan: Plan, charges: tuple[Charge, ...], taken: Taken) -> Decision:
+    """Say what the store's answer means. A ban comes first, then the primary limit, then secondary ones."""
+    if taken.admitted:
+        return Decision(request_id, Verdict.ADMITTED, plan, charges, taken)
+    hit = [
+        (index, free_ms)
+        for index, free_ms in zip(taken.hits, taken.free_at_ms, strict=True)
+        if charges[index].is_enforced
+    ]
+    if taken.banned_until_ms and not plan.ban_is_shadow:
+        return Decision(request_id, Verdict.BANNED, plan, charges, taken)
+    never = [index for index, _ in hit if charges[index].needs > charges[index].ceiling]
+    if never:
+        return Decision(request_id, Verdict.NEVER, plan, charges, taken, told_by=never[0])
+    primary = [(free_ms, index) for index, free_ms in hit if charges[index].rule.is_primary]
+    kind = Verdict.PRIMARY if primary else Verdict.SECONDARY
+    among = primary or [(free_ms, index) for index, free_ms in hit]
+    # Of several that end together the first in the rules answers.
+    last_ms = max(free_ms for free_ms, _ in among)
+    told_by = min(index for free_ms, index in among if free_ms == last_ms)
+    return Decision(request_id, kind, plan, charges, taken, told_by=told_by)
+
+
+def is_unlimited(charge: Charge) -> bool:
+    return charge.ceiling >= UNLIMITED
+
+
+def is_concurrency(charge: Charge) -> bool:
+    return charge.rule.algorithm is Algorithm.LEASES

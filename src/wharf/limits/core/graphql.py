@@ -1,0 +1,215 @@
+"""What a GraphQL request costs, told from its text before it runs.
+
+Every connection is taken to be filled to its `first` or `last`: the requests needed to fill all of them, divided by
+100, are its points. Reading is bounded: whatever is sent, the work is at most proportional to its length.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from graphql.error import GraphQLError
+from graphql.language import (
+    FieldNode,
+    FragmentDefinitionNode,
+    FragmentSpreadNode,
+    InlineFragmentNode,
+    IntValueNode,
+    Lexer,
+    OperationDefinitionNode,
+    OperationType,
+    SelectionSetNode,
+    Source,
+    TokenKind,
+    VariableNode,
+    parse,
+)
+
+from wharf.limits.core.request import QueryFacts
+from wharf.limits.core.rule import GraphqlRules
+
+PAGE_MOST: Final = 100
+REQUESTS_A_POINT: Final = 100
+BODY_BYTES_MOST: Final = 1 << 20
+
+_OPENING: Final = frozenset({TokenKind.BRACE_L, TokenKind.PAREN_L, TokenKind.BRACKET_L})
+_CLOSING: Final = frozenset({TokenKind.BRACE_R, TokenKind.PAREN_R, TokenKind.BRACKET_R})
+
+# What is charged for what cannot be read: the service itself will say what is wrong with it.
+UNREADABLE: Final = QueryFacts(cost=1, points=1)
+
+
+class TooComplex(Exception):
+    """A query beyond the bounds. Its text says which bound, and how to stay below."""
+
+
+class _Sent(msgspec.Struct):
+    query: str = ""
+    variables: dict[str, Any] | None = None  # Any JSON: the query's own types decide what it means.
+    operation_name: str | None = msgspec.field(default=None, name="operationName")
+
+
+class _Size(msgspec.Struct, frozen=True, gc=False):
+    """Of a selection, for one object that it is made on."""
+
+    requests: int = 0
+    nodes: int = 0
+
+    def __add__(self, other: "_Size") -> "_Size":
+        return _Size(self.requests + other.requests, self.nodes + other.nodes)
+
+
+_NOTHING: Final = _Size()
+_BODY: Final = msgspec.json.Decoder(_Sent | list[_Sent])
+
+
+def facts_of_body(body: bytes, rules: GraphqlRules) -> QueryFacts:
+    """The cost of all queries in a body. Raises TooComplex; what is no GraphQL costs 1, as the service refuses it."""
+    if len(body) > BODY_BYTES_MOST:
+        raise TooComplex(f"The body has {len(body)} bytes; at most {BODY_BYTES_MOST} are read.")
+    try:
+        sent = _BODY.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return UNREADABLE
+    entries = sent if isinstance(sent, list) else [sent]
+    if len(entries) > rules.entries_most:
+        raise TooComplex(f"The array has {len(entries)} queries; at most {rules.entries_most} are taken at once.")
+    facts = [facts_of_query(e.query, e.variables or {}, e.operation_name, rules) for e in entries]
+    return QueryFacts(
+        cost=sum(fact.cost for fact in facts) or 1,
+        points=sum(fact.points for fact in facts) or 1,
+        content=sum(fact.content for fact in facts),
+    )
+
+
+def facts_of_query(
+    text: str, variables: Mapping[str, Any], operation_name: str | None, rules: GraphqlRules
+) -> QueryFacts:
+    try:
+        _check_bounds(text, rules)
+        document = parse(text, no_location=True)
+    except GraphQLError:
+        return UNREADABLE
+    operations = [node for node in document.definitions if isinstance(node, OperationDefinitionNode)]
+    chosen = [o for o in operations if o.name is not None and o.name.value == operation_name] or operations
+    if not chosen:
+        return UNREADABLE
+    fragments = {n.name.value: n for n in document.definitions if isinstance(n, FragmentDefinitionNode)}
+    reader = _Reader(fragments, rules)
+    # Without a name that fits, the service refuses several operations; until then the dearest is charged.
+    return max((reader.facts_of(operation, variables) for operation in chosen), key=lambda f: (f.points, f.cost))
+
+
+def _check_bounds(text: str, rules: GraphqlRules) -> None:
+    """Count tokens and nesting before anything recursive runs."""
+    lexer = Lexer(Source(text))
+    tokens = depth = 0
+    while (token := lexer.advance()).kind is not TokenKind.EOF:
+        tokens += 1
+        depth += (token.kind in _OPENING) - (token.kind in _CLOSING)
+        if tokens > rules.tokens_most:
+            raise TooComplex(f"The query has more than {rules.tokens_most} words and signs. Send it in parts.")
+        if depth > rules.depth_most:
+            raise TooComplex(f"The query is nested more than {rules.depth_most} levels deep. Ask for less at once.")
+
+
+class _Reader:
+    def __init__(self, fragments: Mapping[str, FragmentDefinitionNode], rules: GraphqlRules) -> None:
+        self._fragments = fragments
+        self._rules = rules
+        self._sizes: dict[str, _Size] = {}
+        self._open: list[str] = []
+        self._variables: dict[str, Any] = {}
+
+    def facts_of(self, operation: OperationDefinitionNode, variables: Mapping[str, Any]) -> QueryFacts:
+        self._variables = {**_defaults(operation), **variables}
+        self._sizes.clear()
+        size = self._size_of(operation.selection_set)
+        if size.nodes > self._rules.nodes_most:
+            raise TooComplex(
+                f"The query may return {size.nodes} nodes; at most {self._rules.nodes_most} are possible. "
+                "Ask for smaller pages."
+            )
+        is_mutation = operation.operation is OperationType.MUTATION
+        return QueryFacts(
+            # Halves are rounded up, so that the sum never costs more than it says.
+            cost=max(1, (size.requests + REQUESTS_A_POINT // 2) // REQUESTS_A_POINT),
+            points=self._rules.mutation_points if is_mutation else self._rules.query_points,
+            content=self._content_of(operation.selection_set) if is_mutation else 0,
+        )
+
+    def _size_of(self, selections: SelectionSetNode | None) -> _Size:
+        size = _NOTHING
+        for node in selections.selections if selections is not None else ():
+            match node:
+                case FieldNode():
+                    size += self._size_of_field(node)
+                case InlineFragmentNode():
+                    size += self._size_of(node.selection_set)
+                case FragmentSpreadNode():
+                    size += self._size_of_fragment(node.name.value)
+                case _:
+                    pass
+        return size
+
+    def _size_of_field(self, field: FieldNode) -> _Size:
+        inner = self._size_of(field.selection_set)
+        page = self._page_of(field)
+        if page is None:
+            return inner
+        return _Size(1 + page * inner.requests, page + page * inner.nodes)
+
+    def _size_of_fragment(self, name: str) -> _Size:
+        """Worked out once for each fragment: spreads of spreads would else grow beyond all bounds."""
+        if name in self._sizes:
+            return self._sizes[name]
+        fragment = self._fragments.get(name)
+        if fragment is None or name in self._open:
+            return _NOTHING  # Not valid; the service refuses it.
+        if len(self._open) >= self._rules.depth_most:
+            raise TooComplex(f"Fragments are nested more than {self._rules.depth_most} deep. Ask for less at once.")
+        self._open.append(name)
+        size = self._sizes[name] = self._size_of(fragment.selection_set)
+        self._open.pop()
+        return size
+
+    def _page_of(self, field: FieldNode) -> int | None:
+        """How many a connection returns at most; None for a field that is no connection."""
+        pages = [self._number(arg.value) for arg in field.arguments or () if arg.name.value in ("first", "last")]
+        return max(pages) if pages else None
+
+    def _number(self, value: object) -> int:
+        given: object = PAGE_MOST
+        if isinstance(value, IntValueNode):
+            # A number of a thousand digits is no page: the service refuses it.
+            given = int(value.value) if len(value.value) <= len(str(PAGE_MOST)) else PAGE_MOST
+        elif isinstance(value, VariableNode):
+            given = self._variables.get(value.name.value)
+        if not isinstance(given, int) or not 1 <= given <= PAGE_MOST:
+            return PAGE_MOST
+        return given
+
+    def _content_of(self, selections: SelectionSetNode | None, depth: int = 0) -> int:
+        """How many of the mutations make content. Those in fragments count too, once a spread."""
+        count = 0
+        for node in _walked(selections):
+            if isinstance(node, FieldNode):
+                count += node.name.value in self._rules.content_mutations
+            elif isinstance(node, InlineFragmentNode):
+                count += self._content_of(node.selection_set, depth)
+            elif isinstance(node, FragmentSpreadNode) and depth < 2:
+                fragment = self._fragments.get(node.name.value)
+                count += self._content_of(fragment.selection_set, depth + 1) if fragment is not None else 0
+        return count
+
+
+def _walked(selections: SelectionSetNode | None) -> Sequence[object]:
+    return selections.selections if selections is not None else ()
+
+
+def _defaults(operation: OperationDefinitionNode) -> dict[str, int]:
+    found = {}
+    for variable in operation.variable_definitions or ():
+        if isinstance(variable.default_value, IntValueNode) and len(variable.default_value.value) <= 3:
+            found[variable.variable.name.value] = int(variable.default_value.value)
+    return found

@@ -1,0 +1,29 @@
+"""How many objects a large-file batch asks for, read from its body."""
+
+from typing import Final
+
+import msgspec
+
+BODY_BYTES_MOST: Final = 1 << 20
+
+
+class UnreadableBatch(Exception):
+    """A batch whose objects cannot be counted. Its text says why."""
+
+
+class _Batch(msgspec.Struct):
+    objects: list[msgspec.Raw] = []
+
+
+_BATCH: Final = msgspec.json.Decoder(_Batch)
+
+
+def count_objects(body: bytes) -> int:
+    if len(body) > BODY_BYTES_MOST:
+        raise UnreadableBatch(
+            f"The batch has {len(body)} bytes; at most {BODY_BYTES_MOST} are read. Name fewer objects."
+        )
+    try:
+        return len(_BATCH.decode(body).objects)
+    except (msgspec.DecodeError, RecursionError) as problem:
+        raise UnreadableBatch(f"The batch is not read: {problem}. Send JSON with a list `objects`.") from None

@@ -1,0 +1,52 @@
+"""Which limits a request meets, under which keys, with which ceilings and costs: all that a store needs to count it.
+
+A plan is a value: the same rules, caller and endpoint give the same plan. It holds no counters and no moment.
+"""
+
+import msgspec
+
+from wharf.limits.core.rule import Algorithm, Interface, Rule
+
+
+class Charge(msgspec.Struct, frozen=True, gc=False):
+    """One limit that a request meets."""
+
+    rule: Rule
+    name: str
+    """The rule's name, half of the counter's key. The other half is `key`; never the ceiling or the window."""
+    key: str
+    ceiling: int
+    cost: int
+    """What is charged when the request is admitted."""
+    needs: int
+    """How much room there must be. A meter is charged afterwards, and needs room for 1."""
+    is_enforced: bool
+    spare_key: str
+    """The key to count under when there are too many keys; empty when this key needs no bound."""
+    owner: str
+    """Whose keys are bounded together, for a rule with several counters an owner."""
+
+
+class Plan(msgspec.Struct, frozen=True, eq=False):
+    endpoint: str
+    interface: Interface
+    resource: str
+    """The primary bucket that headers show."""
+    shown: Charge
+    """The charge of that bucket. With `is_free` it is shown and not charged."""
+    charges: tuple[Charge, ...]
+    """The primary first, then the secondary limits in the order of the rules."""
+    meters: tuple[Charge, ...]
+    """Those of the charges that are charged with CPU time when it is known."""
+    content: tuple[Charge, ...]
+    """The content limits of this caller, charged afterwards if a reply says that content was made."""
+    ban_subject: str
+    ban_is_shadow: bool
+    is_free: bool
+    has_spare_keys: bool
+    objects_most: int | None
+    hides_cost: bool
+
+    @property
+    def has_lease(self) -> bool:
+        return any(charge.rule.algorithm is Algorithm.LEASES for charge in self.charges)

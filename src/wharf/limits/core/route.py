@@ -1,0 +1,171 @@
+"""Patterns of method and path, and the name of the endpoint that a request goes to.
+
+A pattern is `METHOD /path`: methods separated by commas, or `*`; a segment is text, `{name}`, or a `{name}` with text
+after it (`{repository}.git`); a last segment `*` stands for one or more segments. `GET` matches HEAD too, as it is the
+same work. This module knows nothing of rules.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from wharf.limits.core.rule import READING_METHODS
+
+T = TypeVar("T")
+
+KNOWN_METHODS: Final = READING_METHODS | {"POST", "PUT", "PATCH", "DELETE"}
+OTHER: Final = "other"
+
+_PATTERN: Final = re.compile(r"(\*|[A-Z]+(?:,[A-Z]+)*) (/\S*)")
+_SEGMENT: Final = re.compile(r"(\{[a-z_]+\})?([^{}*]*)")
+# Segments that name one thing among many: numbers, hashes, UUIDs.
+_NAMES_ONE: Final = re.compile(
+    r"\d+|(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{7,}|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}|[a-fA-F]{7,}"
+)
+_UNRESERVED_ESCAPE: Final = re.compile(r"%(2[dDeE]|3[0-9]|4[1-9a-fA-F]|5[0-9aAfF]|6[1-9a-fA-F]|7[0-9aAeE])")
+_NEEDS_TIDYING: Final = re.compile(r"%|//|/\.|[?#]|.+/$")
+
+
+class BadPattern(ValueError):
+    """A pattern that cannot be read, with what a right one looks like."""
+
+
+class Pattern(msgspec.Struct, frozen=True):
+    text: str
+    methods: frozenset[str]
+    """Empty for all."""
+    segments: tuple[str, ...]
+    takes_rest: bool
+
+    @property
+    def is_template(self) -> bool:
+        """Whether it names one endpoint, and so is the name that its requests are counted under."""
+        return not self.takes_rest and bool(self.methods)
+
+    def accepts_method(self, method: str) -> bool:
+        return not self.methods or method in self.methods or (method == "HEAD" and "GET" in self.methods)
+
+    def accepts_path(self, segments: Sequence[str]) -> bool:
+        if self.takes_rest:
+            if len(segments) <= len(self.segments):
+                return False
+        elif len(segments) != len(self.segments):
+            return False
+        return all(_fits(wanted, given) for wanted, given in zip(self.segments, segments, strict=False))
+
+    def covers(self, other: "Pattern") -> bool:
+        """Whether every request that the other matches is matched by this one."""
+        if self.methods and not (other.methods and all(self.accepts_method(method) for method in other.methods)):
+            return False
+        if other.takes_rest and not self.takes_rest:
+            return False
+        longer = len(other.segments) + other.takes_rest
+        if (longer <= len(self.segments)) if self.takes_rest else (longer != len(self.segments)):
+            return False
+        if len(other.segments) < len(self.segments):
+            return False
+        return all(_covers(mine, theirs) for mine, theirs in zip(self.segments, other.segments, strict=False))
+
+
+def _fits(wanted: str, given: str) -> bool:
+    if not wanted.startswith("{"):
+        return wanted == given
+    after = wanted.partition("}")[2]
+    return given.endswith(after) and len(given) > len(after)
+
+
+def _covers(mine: str, theirs: str) -> bool:
+    if not mine.startswith("{"):
+        return mine == theirs
+    return theirs.endswith(mine.partition("}")[2])
+
+
+def parse_pattern(text: str) -> Pattern:
+    found = _PATTERN.fullmatch(text)
+    if found is None:
+        raise BadPattern(
+            f"{text!r} is no pattern: write a method and a path, such as 'GET /search/*' or '* /files/{{id}}'"
+        )
+    methods, path = found.groups()
+    segments = split_path(path)
+    takes_rest = bool(segments) and segments[-1] == "*"
+    plain = segments[:-1] if takes_rest else segments
+    for segment in plain:
+        if not segment or _SEGMENT.fullmatch(segment) is None:
+            raise BadPattern(
+                f"{text!r}: the segment {segment!r} is neither text nor '{{name}}'; '*' stands only at the end of a path"
+            )
+    return Pattern(text, frozenset() if methods == "*" else frozenset(methods.split(",")), plain, takes_rest)
+
+
+def split_path(path: str) -> tuple[str, ...]:
+    return tuple(path[1:].split("/")) if len(path) > 1 else ()
+
+
+def tidy_path(path: str) -> str:
+    """The path as a service will read it: no query, no escapes that hide letters, no empty or dot segments."""
+    if _NEEDS_TIDYING.search(path) is None:
+        return path
+    bare = path.partition("?")[0].partition("#")[0]
+    bare = _UNRESERVED_ESCAPE.sub(lambda found: chr(int(found[1], 16)), bare)
+    kept: list[str] = []
+    for segment in bare.split("/"):
+        if segment == "..":
+            del kept[-1:]
+        elif segment not in ("", "."):
+            kept.append(segment)
+    return "/" + "/".join(kept)
+
+
+def shape_of(method: str, path: str) -> str:
+    """The name of an endpoint that no template names: what stands for one thing among many is replaced."""
+    segments = ("*" if _NAMES_ONE.fullmatch(segment) else segment for segment in split_path(path))
+    return f"{method if method in KNOWN_METHODS else OTHER} /{'/'.join(segments)}"
+
+
+class _Branch(Generic[T]):
+    __slots__ = ("by_text", "by_value", "ends", "rests")
+
+    def __init__(self) -> None:
+        self.by_text: dict[str, _Branch[T]] = {}
+        self.by_value: dict[str, _Branch[T]] = {}  # `{}` and what stands after it.
+        self.ends: list[tuple[Pattern, T]] = []
+        self.rests: list[tuple[Pattern, T]] = []
+
+
+class RouteTree(Generic[T]):
+    """Patterns as a tree by segment, so that finding all that match costs by the path's length, not by their number."""
+
+    def __init__(self) -> None:
+        self._root: _Branch[T] = _Branch()
+
+    def add(self, pattern: Pattern, value: T) -> None:
+        branch = self._root
+        for segment in pattern.segments:
+            is_value = segment.startswith("{")
+            branches = branch.by_value if is_value else branch.by_text
+            branch = branches.setdefault(segment.partition("}")[2] if is_value else segment, _Branch())
+        (branch.rests if pattern.takes_rest else branch.ends).append((pattern, value))
+
+    def find(self, method: str, path: str) -> list[tuple[Pattern, T]]:
+        """All patterns that match, the most specific first: text before `{name}`, whole paths before `*`."""
+        return [
+            (pattern, value)
+            for pattern, value in _walk(self._root, split_path(path), 0)
+            if pattern.accepts_method(method)
+        ]
+
+
+def _walk(branch: _Branch[T], segments: Sequence[str], depth: int) -> Iterator[tuple[Pattern, T]]:
+    if depth == len(segments):
+        yield from branch.ends
+        return
+    segment = segments[depth]
+    if (exact := branch.by_text.get(segment)) is not None:
+        yield from _walk(exact, segments, depth + 1)
+    for after, inner in branch.by_value.items():
+        if segment.endswith(after) and len(segment) > len(after):
+            yield from _walk(inner, segments, depth + 1)
+    yield from branch.rests

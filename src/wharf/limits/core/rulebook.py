@@ -1,0 +1,275 @@
+"""Rules made ready for deciding: from method, path and caller to the plan of one request.
+
+A rulebook never changes; a reload makes another. It remembers endpoints and plans, within bounds, because making them
+costs more than the counting does.
+"""
+
+import hashlib
+import zlib
+from typing import Final
+
+import msgspec
+
+from wharf.limits.core.caller import Caller
+from wharf.limits.core.plan import Charge, Plan
+from wharf.limits.core.request import QueryFacts, Request
+from wharf.limits.core.route import OTHER, RouteTree, parse_pattern, shape_of, tidy_path
+from wharf.limits.core.rule import (
+    Algorithm,
+    Connection,
+    Counts,
+    EndpointRule,
+    Interface,
+    Rule,
+    RuleSet,
+)
+
+REMEMBERED_PATHS: Final = 32_768
+REMEMBERED_PLANS: Final = 16_384
+REMEMBERED_PATH_CHARACTERS: Final = 256
+
+CORE: Final = "core"
+
+
+class Endpoint(msgspec.Struct, frozen=True, eq=False):
+    """Where a request goes, and what it costs there whoever sends it."""
+
+    name: str
+    points: int
+    content: int
+    interface: Interface
+    is_free: bool
+    hides_cost: bool
+    primaries: tuple[Rule, ...]
+    """In order; the first that applies to the caller is the bucket."""
+    secondaries: tuple[Rule, ...]
+
+
+class Rulebook:
+    def __init__(self, rules: RuleSet) -> None:
+        self.rules = rules
+        self.hash = hash_rules(rules)
+        self.by_name = {rule.name: rule for rule in rules.rules}
+        self._everywhere = frozenset(rule.name for rule in rules.rules if not rule.match)
+        self._routes: RouteTree[Rule | EndpointRule] = RouteTree()
+        entries: list[Rule | EndpointRule] = [*rules.rules, *rules.endpoints]
+        for entry in entries:
+            for text in entry.match:
+                self._routes.add(parse_pattern(text), entry)
+        self._endpoints: dict[tuple[str, str], Endpoint] = {}
+        self._plans: dict[tuple[Caller, Endpoint, QueryFacts | None], Plan] = {}
+
+    def endpoint(self, method: str, path: str) -> Endpoint:
+        found = self._endpoints.get((method, path))
+        if found is None:
+            found = self._make_endpoint(method, tidy_path(path))
+            if len(path) <= REMEMBERED_PATH_CHARACTERS:
+                if len(self._endpoints) >= REMEMBERED_PATHS:
+                    self._endpoints.clear()
+                self._endpoints[method, path] = found
+        return found
+
+    def plan(self, request: Request) -> Plan:
+        caller = request.caller
+        endpoint = self._endpoints.get((request.method, request.path)) or self.endpoint(request.method, request.path)
+        if request.connection is not Connection.PLAIN:
+            return self._make_plan(caller, endpoint, request.query, request.connection)
+        key = (caller, endpoint, request.query)
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= REMEMBERED_PLANS:
+                self._plans.clear()
+            plan = self._plans[key] = self._make_plan(caller, endpoint, request.query, request.connection)
+        return plan
+
+    def primary_charges(self, caller: Caller) -> tuple[Charge, ...]:
+        """Every primary bucket that this caller has, in the order of the rules: what the status endpoint shows."""
+        return tuple(
+            charge_of(rule, caller, endpoint="", cost=1)
+            for rule in self.rules.rules
+            if rule.is_primary and rule.applies_to(caller.case)
+        )
+
+    def secondary_charges(self, caller: Caller) -> tuple[Charge, ...]:
+        """The secondary limits with one counter for this caller. Those by endpoint have many and are not among them."""
+        return tuple(
+            charge_of(rule, caller, endpoint="", cost=1)
+            for rule in self.rules.rules
+            if not rule.is_primary and not rule.hidden and not rule.per_endpoint and rule.applies_to(caller.case)
+        )
+
+    def shown_charge(self, caller: Caller) -> Charge:
+        """The `core` bucket of a caller, which replies show that belong to no request of theirs."""
+        return charge_of(self._core(caller), caller, endpoint="", cost=1)
+
+    def failed_login_plan(self, caller: Caller) -> Plan:
+        """What a request with a wrong credential meets. The caller is its address; `core` is shown and not charged."""
+        return self._plan_of(
+            "failed login",
+            caller,
+            shown=self.shown_charge(caller),
+            charges=tuple(
+                charge_of(rule, caller, endpoint="", cost=1)
+                for rule in self.rules.rules
+                if rule.counts is Counts.FAILED_LOGINS and rule.applies_to(caller.case)
+            ),
+            is_free=True,
+        )
+
+    def _core(self, caller: Caller) -> Rule:
+        for rule in self.rules.rules:
+            if rule.is_primary and not rule.match and rule.applies_to(caller.case):
+                return rule
+        raise AssertionError("the reader lets no rules pass in which a caller has no bucket for the rest")
+
+    def _make_endpoint(self, method: str, path: str) -> Endpoint:
+        names = set(self._everywhere)
+        template: str | None = None
+        described: EndpointRule | None = None
+        for pattern, entry in self._routes.find(method, path):
+            if template is None and pattern.is_template:
+                template = f"{method} {pattern.text.partition(' ')[2]}"
+            if isinstance(entry, Rule):
+                names.add(entry.name)
+            elif described is None:
+                described = entry
+        interface = described.interface if described is not None else Interface.REST
+        matching = tuple(
+            rule
+            for rule in self.rules.rules
+            if rule.name in names and (not rule.interface or interface in rule.interface)
+        )
+        points = self.rules.points.of(method)
+        return Endpoint(
+            name=template or shape_of(method, path),
+            points=points if described is None or described.points is None else described.points,
+            content=int(described is not None and described.content),
+            interface=interface,
+            is_free=described is not None and described.free,
+            hides_cost=described is not None and described.hidden,
+            primaries=tuple(rule for rule in matching if rule.is_primary),
+            secondaries=tuple(rule for rule in matching if not rule.is_primary),
+        )
+
+    def _make_plan(self, caller: Caller, endpoint: Endpoint, query: QueryFacts | None, connection: Connection) -> Plan:
+        primary = next((rule for rule in endpoint.primaries if rule.applies_to(caller.case)), None)
+        shown = charge_of(
+            primary or self._core(caller),
+            caller,
+            endpoint=endpoint.name,
+            cost=query.cost if query is not None and primary is not None and counts_query(primary) else 1,
+        )
+        content = tuple(
+            charge_of(rule, caller, endpoint=endpoint.name, cost=1)
+            for rule in self.rules.rules
+            if rule.counts is Counts.CONTENT and rule.applies_to(caller.case)
+        )
+        charges = [] if endpoint.is_free else [shown]
+        for rule in endpoint.secondaries:
+            cost = _secondary_cost(rule, endpoint, query, connection)
+            if cost is not None and rule.applies_to(caller.case):
+                charges.append(charge_of(rule, caller, endpoint=endpoint.name, cost=cost))
+        return self._plan_of(
+            endpoint.name,
+            caller,
+            shown=shown,
+            charges=tuple(charges),
+            content=content,
+            interface=endpoint.interface,
+            is_free=endpoint.is_free,
+            hides_cost=endpoint.hides_cost,
+        )
+
+    def _plan_of(
+        self,
+        endpoint: str,
+        caller: Caller,
+        *,
+        shown: Charge,
+        charges: tuple[Charge, ...],
+        content: tuple[Charge, ...] = (),
+        interface: Interface = Interface.REST,
+        is_free: bool = False,
+        hides_cost: bool = False,
+    ) -> Plan:
+        ban = self.rules.ban
+        return Plan(
+            endpoint=endpoint,
+            interface=interface,
+            resource=shown.rule.resource or CORE,
+            shown=shown,
+            charges=charges,
+            meters=tuple(charge for charge in charges if charge.rule.counts is Counts.CPU_MS),
+            content=content,
+            ban_subject=caller.ban_subject,
+            ban_is_shadow=ban.shadow or (ban.addresses_shadow and caller.ban_subject == caller.address),
+            is_free=is_free,
+            has_spare_keys=any(charge.spare_key for charge in charges),
+            objects_most=shown.rule.objects_most,
+            hides_cost=hides_cost,
+        )
+
+
+def counts_query(rule: Rule) -> bool:
+    return rule.counts is Counts.QUERY_COST
+
+
+def _secondary_cost(rule: Rule, endpoint: Endpoint, query: QueryFacts | None, connection: Connection) -> int | None:
+    """What a request is charged by a secondary rule; None when the rule is not about this request."""
+    match rule.counts:
+        case Counts.POINTS:
+            return endpoint.points if query is None else query.points
+        case Counts.CONTENT:
+            return (endpoint.content if query is None else query.content) or None
+        case Counts.CPU_MS:
+            return 0
+        case Counts.CONNECTIONS:
+            return 1 if rule.connection is connection else None
+        case Counts.REQUESTS:
+            return 1
+        case Counts.QUERY_COST:
+            return 1 if query is None else query.cost
+        case Counts.FAILED_LOGINS:
+            return None  # Asked for before a credential is looked up, not here.
+
+
+def charge_of(rule: Rule, caller: Caller, *, endpoint: str, cost: int) -> Charge:
+    owner = caller.scope_value(rule.scope[0])
+    parts = [caller.scope_value(member) for member in rule.scope[1:]]
+    if rule.per_endpoint:
+        parts.append(endpoint)
+    key = " ".join([owner, *parts])
+    return Charge(
+        rule=rule,
+        name=rule.name,
+        key=key,
+        ceiling=rule.ceiling_for(caller),
+        cost=0 if rule.algorithm is Algorithm.METER else cost,
+        needs=1 if rule.algorithm is Algorithm.METER else cost,
+        is_enforced=not rule.shadow and is_enforced_for(owner, rule.enforce_percent),
+        spare_key=_spare_key(rule, caller, owner, parts),
+        owner=owner,
+    )
+
+
+def _spare_key(rule: Rule, caller: Caller, owner: str, parts: list[str]) -> str:
+    """Where a key is counted that would be one too many."""
+    if parts:
+        return f"{owner} {OTHER}" if rule.keys_most else ""
+    return caller.network if caller.is_anonymous and owner == caller.address else ""
+
+
+def is_enforced_for(owner: str, percent: int) -> bool:
+    """Whether the owner is among this share of all owners. The same ones at every request, in every process."""
+    return percent >= 100 or zlib.crc32(owner.encode()) % 100 < percent
+
+
+def hash_rules(rules: RuleSet) -> str:
+    """The same for the same rules, wherever they were written: processes that differ can be told apart."""
+    placeless = msgspec.structs.replace(
+        rules,
+        rules=tuple(msgspec.structs.replace(rule, line=0, file="") for rule in rules.rules),
+        endpoints=tuple(msgspec.structs.replace(endpoint, line=0, file="") for endpoint in rules.endpoints),
+    )
+    plain = msgspec.to_builtins(placeless, str_keys=True)
+    return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()[:16]

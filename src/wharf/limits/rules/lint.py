@@ -1,0 +1,207 @@
+"""What is unwise about rules that can be read: rules that never act, keys without bound, limits that cannot be met.
+
+A pure function of the rules, and of the rules before them where a change is judged.
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from wharf.limits.core.caller import ORDINARY_CASE, Case
+from wharf.limits.core.route import parse_pattern
+from wharf.limits.core.rule import UNLIMITED, Algorithm, Counts, Rule, RuleSet
+
+
+class Severity(Enum):
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    severity: Severity
+    code: str
+    file: str
+    line: int
+    rule: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.severity.value}: {self.rule}: {self.what}"
+
+
+# Members of a scope that are the caller's own bucket for these callers, and so are counted with it in one call.
+_OWN_MEMBERS: Final = {
+    Case.NONE: {"caller", "address", "user", "app", "installation", "repository", "token"},
+    Case.USER: {"caller", "user", "installation", "repository"},
+    Case.INSTALLATION: {"caller", "installation", "user", "repository"},
+    Case.CLIENT: {"caller", "app", "user", "installation", "repository", "token"},
+    Case.WORKFLOW: {"caller", "repository", "user", "app", "installation"},
+}
+
+
+def lint(rules: RuleSet, before: RuleSet | None = None) -> list[Finding]:
+    """Every finding, errors first, then by place. `before` are the rules in force that these would replace."""
+    found = [
+        *_unreachable(rules),
+        *_unbounded(rules),
+        *_above_parent(rules),
+        *_second_calls(rules),
+        *_never_passing(rules),
+        *_unknown_names(rules),
+        *_same_resource(rules),
+        *(_lost_counters(rules, before) if before is not None else ()),
+    ]
+    order = list(Severity)
+    return sorted(found, key=lambda f: (order.index(f.severity), f.file, f.line, f.rule, f.code))
+
+
+def _finding(severity: Severity, code: str, rule: Rule, what: str) -> Finding:
+    return Finding(severity, code, rule.file, rule.line, rule.name, what)
+
+
+def _cases(rule: Rule) -> set[Case]:
+    return {case for case in Case if rule.applies_to(case)}
+
+
+def covers(wide: Rule, narrow: Rule) -> bool:
+    """Whether every request that the narrow rule matches is matched by the wide one."""
+    if wide.interface and not (narrow.interface and set(narrow.interface) <= set(wide.interface)):
+        return False
+    if not wide.match:
+        return True
+    if not narrow.match:
+        return False
+    wides = [parse_pattern(text) for text in wide.match]
+    return all(any(pattern.covers(parse_pattern(text)) for pattern in wides) for text in narrow.match)
+
+
+def _unreachable(rules: RuleSet) -> Iterator[Finding]:
+    """A primary rule that others before it take everything from; any rule that holds for nobody."""
+    primaries = [rule for rule in rules.rules if rule.is_primary]
+    for index, rule in enumerate(primaries):
+        taken: set[Case] = set()
+        for earlier in primaries[:index]:
+            if covers(earlier, rule):
+                taken |= _cases(earlier)
+        if _cases(rule) and _cases(rule) <= taken:
+            names = ", ".join(e.name for e in primaries[:index] if covers(e, rule))
+            yield _finding(
+                Severity.ERROR, "unreachable", rule, f"is never reached: {names} before it matches all that it matches"
+            )
+    for rule in rules.rules:
+        if not _cases(rule):
+            yield _finding(Severity.ERROR, "unreachable", rule, "is never reached: its ceiling names no kind of caller")
+
+
+def _unbounded(rules: RuleSet) -> Iterator[Finding]:
+    for rule in rules.rules:
+        if rule.is_partitioned and rule.keys_most == 0:
+            what = "one owner can open counters without bound: give `keys_most`, such as 256"
+            yield _finding(Severity.WARNING, "unbounded", rule, what)
+        elif rule.scope[0] == "address" and _cases(rule) - {Case.NONE}:
+            what = "callers with credentials can open a counter from every address they have; count by `caller`, or only `none`"
+            yield _finding(Severity.WARNING, "unbounded", rule, what)
+
+
+def _above_parent(rules: RuleSet) -> Iterator[Finding]:
+    """A narrower limit in no longer a window that is higher than a wider one is never the one that refuses."""
+    secondaries = [rule for rule in rules.rules if not rule.is_primary and rule.algorithm is not Algorithm.LEASES]
+    for rule in secondaries:
+        for parent in secondaries:
+            if rule is parent or not _is_parent(parent, rule):
+                continue
+            higher = [
+                case.value
+                for case in Case
+                if rule.applies_to(case) and parent.applies_to(case) and _base(rule, case) > _base(parent, case)
+            ]
+            if higher:
+                what = f"its ceiling is above that of {parent.name}, which counts the same and more: {parent.name} refuses first"
+                yield _finding(Severity.WARNING, "above-parent", rule, what)
+
+
+def _is_parent(parent: Rule, rule: Rule) -> bool:
+    """Whether all that the rule counts in its window, the parent counts in its own, under a key as wide."""
+    if parent.counts is not rule.counts or parent.shadow or parent.enforce_percent < 100:
+        return False
+    if parent.window_ms < rule.window_ms or not covers(parent, rule):
+        return False
+    return parent.scope[0] == rule.scope[0] and (
+        not parent.is_partitioned or (parent.scope == rule.scope and parent.per_endpoint == rule.per_endpoint)
+    )
+
+
+def _base(rule: Rule, case: Case) -> int:
+    found = rule.ceilings.get(case)
+    return rule.ceilings[ORDINARY_CASE[case]] if found is None else found
+
+
+def _second_calls(rules: RuleSet) -> Iterator[Finding]:
+    """On a cluster of stores, a limit whose owner is not the caller's own costs another call."""
+    for rule in rules.rules:
+        if rule.counts is Counts.FAILED_LOGINS:
+            continue  # Asked for instead of a request's limits, not beside them.
+        others = [
+            case.value for case, own in _OWN_MEMBERS.items() if rule.applies_to(case) and rule.scope[0] not in own
+        ]
+        if others:
+            what = f"costs a second call on a cluster of stores, for {', '.join(others)}: it counts by {rule.scope[0]}, not by caller"
+            yield _finding(Severity.NOTE, "second-call", rule, what)
+
+
+def _never_passing(rules: RuleSet) -> Iterator[Finding]:
+    dearest = max([rules.points.read, rules.points.write, *(e.points for e in rules.endpoints if e.points is not None)])
+    for rule in rules.rules:
+        if rule.counts is not Counts.POINTS:
+            continue
+        lowest = min((c for c in rule.ceilings.values() if c), default=UNLIMITED)
+        if dearest > lowest:
+            what = f"a request that costs {dearest} points can never pass: the ceiling is {lowest}"
+            yield _finding(Severity.ERROR, "never-passes", rule, what)
+
+
+def _unknown_names(rules: RuleSet) -> Iterator[Finding]:
+    """What is a name of nothing: an endpoint's patterns that no other of them leaves anything to."""
+    for index, endpoint in enumerate(rules.endpoints):
+        for text in endpoint.match:
+            if any(text in earlier.match for earlier in rules.endpoints[:index]):
+                yield Finding(
+                    Severity.WARNING,
+                    "unreachable",
+                    endpoint.file,
+                    endpoint.line,
+                    "endpoint",
+                    f"{text!r} is described before: this is never reached",
+                )
+
+
+def _same_resource(rules: RuleSet) -> Iterator[Finding]:
+    """Two buckets of one name: callers cannot tell them apart."""
+    seen: dict[str, Rule] = {}
+    for rule in rules.rules:
+        if rule.resource is None:
+            continue
+        first = seen.setdefault(rule.resource, rule)
+        if first is not rule and _cases(first) & _cases(rule):
+            what = f"its resource {rule.resource!r} is that of {first.name} too: callers see one name for two counts"
+            yield _finding(Severity.WARNING, "same-resource", rule, what)
+
+
+def _lost_counters(rules: RuleSet, before: RuleSet) -> Iterator[Finding]:
+    names = {rule.name for rule in rules.rules} | {rule.was for rule in rules.rules}
+    known: Sequence[str] = [rule.name for rule in before.rules]
+    for rule in before.rules:
+        if rule.name not in names:
+            what = "is gone, and its counters with it; if it was renamed, say so in the new rule with `was`"
+            yield _finding(Severity.WARNING, "counters-lost", rule, what)
+    for rule in rules.rules:
+        old = next((r for r in before.rules if r.name in (rule.name, rule.was)), None)
+        if old is not None and old.algorithm is not rule.algorithm:
+            what = f"counts by {rule.algorithm.value} and no longer by {old.algorithm.value}: its counters begin anew"
+            yield _finding(Severity.WARNING, "counters-lost", rule, what)
+        if rule.was is not None and rule.was not in known and rule.name not in known:
+            what = f"was {rule.was!r}, which is the name of no rule in force"
+            yield _finding(Severity.WARNING, "unknown-name", rule, what)

@@ -1,0 +1,257 @@
+"""Reads a rules file: all or nothing, every problem with its line and column.
+
+A file starts from a built-in profile and adds to it or overrides it. What comes out is a `RuleSet`, complete and in
+order; whether it is wise is for `lint` to say.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.resources import files
+from typing import Any, Final
+
+import msgspec
+
+from wharf.limits.core.caller import ORDINARY_CASE, Case
+from wharf.limits.core.route import BadPattern, parse_pattern
+from wharf.limits.core.rule import (
+    USUAL_ALGORITHM,
+    Algorithm,
+    BanRules,
+    Counts,
+    EndpointRule,
+    GraphqlRules,
+    MethodPoints,
+    Rule,
+    RuleSet,
+    Scale,
+)
+from wharf.limits.rules.document import Document, Entry, nearest, say
+from wharf.limits.rules.problems import FileRefused, Place, Problem
+from wharf.limits.rules.schema import BAN, ENDPOINT, GRAPHQL, NEEDED, POINTS, RULE, SCALE, TOP
+
+DEFAULT_PROFILE: Final = "code-host"
+PROFILES: Final = ("code-host",)
+SCOPE_MEMBERS: Final = frozenset({"caller", "address", "user", "app", "installation", "repository", "token"})
+
+_TABLES: Final = frozenset({"rule", "endpoint", "points", "graphql", "ban"})
+# Keys of the file whose field has another name, and so are not passed on under their own.
+_RULE_FIELDS: Final = {"window": "window_ms", "ceiling": "ceilings", "enforce": "enforce_percent"}
+_BAN_FIELDS: Final = {"grace": "grace_ms", "first": "first_ms", "most": "most_ms", "forget": "forget_ms"}
+
+
+def read_rules(text: str, file: str = "rules.toml") -> RuleSet:
+    """Read a rules file. Raises FileRefused with everything that is wrong with it."""
+    document = Document(text, file)
+    document.check_names({key.name for key in TOP.keys} | _TABLES)
+    plain = {name: value for name, value in document.raw.items() if name not in _TABLES}
+    top = document.entry(TOP, plain, (), set())
+    base = _base(top, document)
+    own = _Read(document)
+    document.finish()
+    written = _merged(base, own) if base is not None else own
+    rules = RuleSet(
+        rules=tuple(_rule(entry, scale) for entry, scale in written.rules),
+        endpoints=tuple(_endpoint(entry) for entry in written.endpoints),
+        points=MethodPoints(**written.points),
+        graphql=GraphqlRules(**written.graphql),
+        ban=BanRules(**written.ban),
+        **{name: value for name, value in top.values.items() if name != "profile"},
+    )
+    problems = list(_contradictions(rules, written, file))
+    if problems:
+        raise FileRefused(problems)
+    return rules
+
+
+def profile_text(name: str) -> str:
+    return files("wharf.limits.rules").joinpath(f"profiles/{name}.toml").read_text("utf-8")
+
+
+def read_profile(name: str = DEFAULT_PROFILE) -> RuleSet:
+    """The rules of a built-in profile, unchanged."""
+    return read_rules(f'profile = "{name}"\n', name)
+
+
+class _Read:
+    """What one file says, not yet merged with what it starts from."""
+
+    def __init__(self, document: Document) -> None:
+        self.file = document.file
+        self.rules: list[tuple[Entry, Entry | None]] = []
+        self.endpoints: list[Entry] = []
+        names: set[str] = set()
+        for entry in document.entries(RULE, document.raw, (), "rule", {"scale"}):
+            scale = entry.raw.get("scale")
+            path = (*entry.path, "scale")
+            if scale is not None and not isinstance(scale, dict):
+                document.note(document.place(path), say(entry.path, "scale"), "is a table: write [rule.scale]")
+                scale = None
+            self.rules.append((entry, None if scale is None else document.entry(SCALE, scale, path, set())))
+            _check_rule(entry, document)
+            if entry.values.get("name") in names:
+                document.note(
+                    entry.place, say(entry.path, "name"), f"{entry.values['name']!r} is the name of two rules"
+                )
+            names.add(entry.values.get("name", ""))
+        for entry in document.entries(ENDPOINT, document.raw, (), "endpoint", set()):
+            self.endpoints.append(entry)
+            _check_patterns(entry, document)
+        self.points = dict(document.single(POINTS, "points").values)
+        self.graphql = dict(document.single(GRAPHQL, "graphql").values)
+        ban = document.single(BAN, "ban").values
+        self.ban = {_BAN_FIELDS.get(name, name): value for name, value in ban.items()}
+
+
+def _base(top: Entry, document: Document) -> _Read | None:
+    """What the file starts from. A rule of the file that is in there may leave out what it does not change."""
+    name = top.values.get("profile", DEFAULT_PROFILE)
+    if name == "none":
+        return None
+    if name not in PROFILES:
+        what = f"{name!r} is no profile{nearest(name, {*PROFILES, 'none'})}"
+        document.note(top.places.get("profile", Place(1, 1)), "profile", what)
+        return None
+    profile = Document(profile_text(name), f"{name} (built in)")
+    read = _Read(profile)
+    profile.finish()
+    known = {entry.values["name"] for entry, _ in read.rules}
+    needed = {f"{key.name}" for key in RULE.keys if key.default == NEEDED}
+    forgiven = {
+        say(("rule", index), key)
+        for index, raw in enumerate(document.raw.get("rule", []) if isinstance(document.raw.get("rule"), list) else [])
+        if isinstance(raw, dict) and raw.get("name") in known
+        for key in needed - raw.keys()
+    }
+    document.forgive(forgiven)
+    return read
+
+
+def _check_rule(entry: Entry, document: Document) -> None:
+    _check_patterns(entry, document)
+    values, places = entry.values, entry.places
+    scope = values.get("scope", ("caller",))
+    for member in scope:
+        if member not in SCOPE_MEMBERS:
+            document.note(
+                places["scope"],
+                say(entry.path, "scope"),
+                f"{member!r} is not known{nearest(member, set(SCOPE_MEMBERS))}",
+            )
+    if not 1 <= len(scope) <= 2 or len(set(scope)) != len(scope):
+        document.note(places["scope"], say(entry.path, "scope"), "is one member or a pair of two different ones")
+
+
+def _check_patterns(entry: Entry, document: Document) -> None:
+    for index, text in enumerate(entry.values.get("match", ())):
+        try:
+            parse_pattern(text)
+        except BadPattern as problem:
+            document.note(document.place((*entry.path, "match", index)), say(entry.path, "match"), str(problem))
+
+
+def _merged(base: _Read, own: _Read) -> _Read:
+    """The rules of the file, those that are new first; what has a name of the base changes it in its place."""
+    named = {entry.values["name"]: (entry, scale) for entry, scale in own.rules}
+    known = {entry.values["name"] for entry, _ in base.rules}
+    changed = []
+    for entry, scale in base.rules:
+        over, over_scale = named.get(entry.values["name"], (None, None))
+        changed.append((entry if over is None else _over(entry, over), over_scale or scale))
+    base.rules = [(e, s) for e, s in own.rules if e.values["name"] not in known] + changed
+    base.endpoints = [*own.endpoints, *base.endpoints]
+    base.points |= own.points
+    base.graphql |= own.graphql
+    base.ban |= own.ban
+    return base
+
+
+def _over(entry: Entry, over: Entry) -> Entry:
+    return msgspec.structs.replace(
+        over, values={**entry.values, **over.values}, places={**dict.fromkeys(entry.places, over.place), **over.places}
+    )
+
+
+def _rule(entry: Entry, scale: Entry | None) -> Rule:
+    values: dict[str, Any] = {_RULE_FIELDS.get(name, name): value for name, value in entry.values.items()}
+    values.setdefault("algorithm", USUAL_ALGORITHM[values.get("counts", Counts.REQUESTS)])
+    if scale is not None:
+        values["scale"] = Scale(**scale.values)
+    return Rule(**values, line=entry.place.line, file=entry.file)
+
+
+def _endpoint(entry: Entry) -> EndpointRule:
+    return EndpointRule(**entry.values, line=entry.place.line, file=entry.file)
+
+
+# -- what fits no single key -------------------------------------------------------------------------------------------
+
+_AFTERWARDS: Final = frozenset({Counts.CPU_MS})
+_BUCKETS: Final = frozenset({Counts.REQUESTS, Counts.QUERY_COST})
+
+Check = Callable[[Rule, Mapping[str, Rule]], tuple[str, str] | None]
+
+
+def _check_bucket(rule: Rule, _: Mapping[str, Rule]) -> tuple[str, str] | None:
+    if rule.is_primary and (rule.counts not in _BUCKETS or rule.algorithm is not Algorithm.WINDOW):
+        return "counts", "a primary limit counts requests or query_cost, in a window: its end is told in headers"
+    return None
+
+
+def _check_hidden(rule: Rule, _: Mapping[str, Rule]) -> tuple[str, str] | None:
+    return ("hidden", "a primary limit is always told") if rule.is_primary and rule.hidden else None
+
+
+def _check_algorithm(rule: Rule, _: Mapping[str, Rule]) -> tuple[str, str] | None:
+    if (rule.counts is Counts.CONNECTIONS) is not (rule.algorithm is Algorithm.LEASES):
+        return "algorithm", "connections are counted by leases, and leases count nothing else"
+    if (rule.counts in _AFTERWARDS) is not (rule.algorithm is Algorithm.METER):
+        return "algorithm", "CPU time is counted by a meter, and a meter counts nothing else"
+    return None
+
+
+def _check_scale(rule: Rule, _: Mapping[str, Rule]) -> tuple[str, str] | None:
+    if rule.scale is not None and Case.INSTALLATION not in rule.ceilings:
+        return "scale", "needs a ceiling for `installation` to begin from"
+    return None
+
+
+def _check_was(rule: Rule, by_name: Mapping[str, Rule]) -> tuple[str, str] | None:
+    if rule.was is not None and rule.was in by_name:
+        return "was", f"{rule.was!r} is still the name of a rule: a counter cannot belong to both"
+    return None
+
+
+def _check_objects(rule: Rule, _: Mapping[str, Rule]) -> tuple[str, str] | None:
+    if rule.objects_most is not None and not rule.is_primary:
+        return "objects_most", "is for a primary limit: give the rule a `resource`"
+    return None
+
+
+_CHECKS: Final[Sequence[Check]] = (
+    _check_bucket,
+    _check_hidden,
+    _check_algorithm,
+    _check_scale,
+    _check_was,
+    _check_objects,
+)
+
+
+def _contradictions(rules: RuleSet, written: _Read, file: str) -> Iterator[Problem]:
+    by_name = {rule.name: rule for rule in rules.rules}
+    for rule, (entry, _) in zip(rules.rules, written.rules, strict=True):
+        for check in _CHECKS:
+            found = check(rule, by_name)
+            if found is not None:
+                key, what = found
+                yield Problem(entry.file, entry.places.get(key, entry.place), f"rule {rule.name}: {key}", what)
+    without = [case.value for case in Case if case not in ORDINARY_CASE and not _has_rest(rules, case)]
+    if without:
+        what = (
+            "no primary limit holds for all other requests of "
+            f"{', '.join(without)}: give a rule with a `resource`, without `match`, with a ceiling for them"
+        )
+        yield Problem(file, Place(1, 1), "", what)
+
+
+def _has_rest(rules: RuleSet, case: Case) -> bool:
+    return any(rule.is_primary and not rule.match and rule.applies_to(case) for rule in rules.rules)

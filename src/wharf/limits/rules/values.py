@@ -1,0 +1,159 @@
+"""The kinds of value that a rules file or a directory file may hold: how each is read, and how a page describes it."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from wharf.limits.core.caller import Case
+from wharf.limits.core.rule import UNLIMITED
+
+_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION: Final = re.compile(r"(?:\d+(?:ms|s|m|h|d))+")
+_DURATION_PART: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+DURATION_MOST_MS: Final = 366 * 86_400_000
+
+E = TypeVar("E", bound=Enum)
+
+
+class Unfit(ValueError):
+    """A value that is not of its kind. The text says what is expected, and goes on after the key."""
+
+
+class Kind(msgspec.Struct, frozen=True):
+    says: str
+    """What the page says of it."""
+    read: Callable[[Any], Any]  # What TOML gives, and what the key's type is: checked where it is read.
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise Unfit(f"{show(value)} is not a text: write it in quotation marks")
+    return value
+
+
+def _name(value: object) -> str:
+    if _NAME.fullmatch(_text(value)) is None:
+        raise Unfit(f"{show(value)} is no name: use small letters, digits and `_`, beginning with a letter, 64 at most")
+    return str(value)
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise Unfit(f"{show(value)} is neither true nor false")
+    return value
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if isinstance(value, list):
+        return tuple(_text(entry) for entry in value)
+    if isinstance(value, str) and value:
+        return (value,)
+    raise Unfit(f"{show(value)} is neither a text nor a list of texts")
+
+
+def _duration(value: object) -> int:
+    if not isinstance(value, str) or _DURATION.fullmatch(value) is None:
+        raise Unfit(f'{show(value)} is no duration: write "30s", "1m", "1h30m" or "7d"')
+    length_ms = sum(int(number) * _UNIT_MS[unit] for number, unit in _DURATION_PART.findall(value[:64]))
+    if not 1 <= length_ms <= DURATION_MOST_MS:
+        raise Unfit(f"{show(value)} is out of bounds: give more than 0 and at most 366d")
+    return length_ms
+
+
+def _ceiling(value: object) -> int:
+    if value == "unlimited":
+        return UNLIMITED
+    return _number(value, 0, UNLIMITED - 1, or_else=' or "unlimited"')
+
+
+def _ceilings(value: object) -> Mapping[Case, int]:
+    if not isinstance(value, dict):
+        ceiling = _ceiling(value)
+        return dict.fromkeys(Case, ceiling)
+    known = {case.value: case for case in Case}
+    found: dict[Case, int] = {}
+    for key, entry in value.items():
+        if key == "any":
+            continue
+        if key not in known:
+            raise Unfit(f"{key!r} is no kind of caller: there are any, {', '.join(known)}")
+        found[known[key]] = _ceiling(entry)
+    if "any" in value:
+        return {**dict.fromkeys(Case, _ceiling(value["any"])), **found}
+    return found
+
+
+def _number(value: object, least: int, most: int, or_else: str = "") -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise Unfit(f"{show(value)} is no whole number from {least} to {most}{or_else}")
+    return value
+
+
+def _sha256(value: object) -> str:
+    if not isinstance(value, str) or _SHA256.fullmatch(value) is None:
+        raise Unfit(
+            f"{show(value)} is no SHA-256: write its 64 hexadecimal digits in small letters, never the secret itself"
+        )
+    return value
+
+
+def _moment(value: object) -> int:
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise Unfit(
+            f"{show(value)} is no moment: write it without quotation marks and with its offset, as 2027-01-31T12:00:00Z"
+        )
+    return int(value.timestamp() * 1_000)
+
+
+TEXT: Final = Kind("A text.", _text)
+NAME: Final = Kind("A name: small letters, digits and `_`.", _name)
+TEXTS: Final = Kind("A text, or a list of texts.", _texts)
+FLAG: Final = Kind("True or false.", _flag)
+DURATION: Final = Kind('A duration, such as `"30s"`, `"1m"` or `"1h30m"`.', _duration)
+CEILINGS: Final = Kind(
+    'A whole number, `"unlimited"`, or a table of these by kind of caller: '
+    + ", ".join(f"`{key}`" for key in ("any", *(case.value for case in Case)))
+    + ".",
+    _ceilings,
+)
+SHA256: Final = Kind("A SHA-256, as 64 hexadecimal digits.", _sha256)
+MOMENT: Final = Kind("A moment, such as `2027-01-31T12:00:00Z`.", _moment)
+
+
+def number(least: int, most: int) -> Kind:
+    return Kind(f"A whole number from {least:,} to {most:,}.", lambda value: _number(value, least, most))
+
+
+def one_of(kind: type[E], names: Sequence[E] | None = None) -> Kind:
+    members = {member.value: member for member in (names or list(kind))}
+    said = ", ".join(f'`"{name}"`' for name in members)
+
+    def read(value: object) -> E:
+        if not isinstance(value, str) or value not in members:
+            raise Unfit(f"{show(value)} is not known: there are {', '.join(members)}")
+        return members[value]
+
+    return Kind(f"One of {said}.", read)
+
+
+def some_of(kind: type[E]) -> Kind:
+    one = one_of(kind)
+
+    def read(value: object) -> tuple[E, ...]:
+        return tuple(one.read(entry) for entry in _texts(value))
+
+    return Kind(f"One, or a list, of {one.says.removeprefix('One of ')}", read)
+
+
+def show(value: object) -> str:
+    """A value as its file writes it, cut to a length that fits a line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

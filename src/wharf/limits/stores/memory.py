@@ -1,0 +1,114 @@
+"""The store of one process: counters in memory, saved to a file now and then so that a restart is no free hour."""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from wharf.limits.core.call import Call, Reading, Taken
+from wharf.limits.core.counters import Counters
+from wharf.limits.core.plan import Charge
+from wharf.limits.core.rule import RuleSet
+from wharf.limits.stores.port import GaveBack
+from wharf.limits.stores.saved import SavedRefused, read_frames, write_frames
+from wharf.world import World
+
+SAVED_EVERY_S: Final = 10.0
+
+
+class MemoryStore:
+    """`clock` gives milliseconds; by default they are the world's. `path` is where counters are kept over restarts."""
+
+    def __init__(
+        self, world: World, rules: RuleSet, *, path: Path | None = None, clock: Callable[[], int] | None = None
+    ) -> None:
+        self.counters: Final = Counters(rules.rules, keys_most=rules.keys_most)
+        self._world = world
+        self._path = path
+        self._clock = clock
+        self._saver: asyncio.Task[None] | None = None
+
+    def now_ms(self) -> int:
+        return self._clock() if self._clock is not None else self._world.now_ns() // 1_000_000
+
+    async def open(self) -> None:
+        """Load what was saved, and begin to save."""
+        if self._path is None:
+            return
+        await self.load()
+        self._saver = self._world.start(self._keep_saving(), name="limits: save counters")
+
+    async def close(self) -> None:
+        """Save for the last time."""
+        if self._saver is not None:
+            self._saver.cancel()
+            await asyncio.gather(self._saver, return_exceptions=True)
+            self._saver = None
+        if self._path is not None:
+            await self.save()
+
+    async def _keep_saving(self) -> None:
+        while True:
+            await asyncio.sleep(SAVED_EVERY_S)
+            self.counters.evict_full(self.now_ms())
+            await self.save()
+
+    async def save(self) -> None:
+        """Write all counters beside the file, then put them in its place. Others run between the parts."""
+        if self._path is None:
+            return
+        new = self._path.with_name(f"{self._path.name}.new")
+        with new.open("wb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            for frame in write_frames(self.counters):
+                file.write(frame)
+                await asyncio.sleep(0)
+            file.flush()
+            await asyncio.to_thread(os.fsync, file.fileno())
+        new.replace(self._path)
+
+    async def load(self) -> None:
+        """Read what was saved. Raises SavedRefused for a file that is not ours or of a newer form."""
+        if self._path is None or not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            for rows in read_frames(file, self._path.name):
+                rows.load_into(self.counters)
+                await asyncio.sleep(0)
+
+    # -- the port --------------------------------------------------------------------------------------------------
+
+    def take_now(self, call: Call) -> Taken:
+        """`take` for those on the same thread: it waits for nothing."""
+        return self.counters.take(call, self.now_ms())
+
+    async def take(self, call: Call) -> Taken:
+        return self.counters.take(call, self.now_ms())
+
+    async def release(self, request_id: str) -> None:
+        self.counters.release(request_id, self.now_ms())
+
+    async def renew(self, request_ids: Iterable[str]) -> int:
+        return self.counters.renew(request_ids, self.now_ms())
+
+    async def give_back(self, request_id: str, why: GaveBack) -> bool:
+        return self.counters.give_back(request_id, self.now_ms(), is_fault=why is GaveBack.FAULT)
+
+    async def spend(self, charges: Iterable[Charge], amount: int) -> None:
+        self.counters.spend(charges, amount, self.now_ms())
+
+    async def peek(self, charges: Iterable[Charge]) -> tuple[Reading, ...]:
+        return self.counters.peek(charges, self.now_ms())
+
+    async def reset(self, charges: Iterable[Charge]) -> None:
+        self.counters.reset(charges)
+
+    async def ban(self, subject: str, until_ms: int) -> None:
+        self.counters.ban(subject, until_ms)
+
+    async def adopt(self, rules: RuleSet) -> None:
+        self.counters.adopt(rules.rules, keys_most=rules.keys_most)
+
+
+__all__ = ["SAVED_EVERY_S", "MemoryStore", "SavedRefused"]

@@ -1,0 +1,67 @@
+"""What a limiter asks of a store. Every store passes the same suite (`tests/limits/stores/contract.py`)."""
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Protocol
+
+from wharf.limits.core.call import Call, Reading, Taken
+from wharf.limits.core.plan import Charge
+from wharf.limits.core.rule import RuleSet
+
+
+class StoreLost(Exception):
+    """The store cannot be asked, or did not answer in time: whether a charge was made is unknown."""
+
+
+class GaveBack(Enum):
+    """Why a primary charge is given back."""
+
+    UNCHANGED = "unchanged"
+    """A 304 to a conditional request with a valid credential."""
+    FAULT = "fault"
+    """A 5xx of the service."""
+    GONE = "gone"
+    """The caller hung up before the request was handed on."""
+
+
+class Store(Protocol):
+    """Counters that may be shared. Moments are the store's own, unless it was made with a given clock.
+
+    Of each call all limits are checked, then all charged or none. The same request id never charges twice.
+    """
+
+    async def take(self, call: Call) -> Taken:
+        """Check and charge. Raises StoreLost when the outcome is unknown; asking again with the same id is safe."""
+        ...
+
+    async def release(self, request_id: str) -> None:
+        """The request is over: its slots are free. A second time does nothing."""
+        ...
+
+    async def renew(self, request_ids: Iterable[str]) -> int:
+        """Hold on to the slots of requests that still run, in one call for all. Returns how many had run out."""
+        ...
+
+    async def give_back(self, request_id: str, why: GaveBack) -> bool:
+        """Return the primary charge of a request, once, into the window that it came from. Whether it was returned."""
+        ...
+
+    async def spend(self, charges: Iterable[Charge], amount: int) -> None:
+        """Charge to now what is known afterwards; it may go above the ceiling."""
+        ...
+
+    async def peek(self, charges: Iterable[Charge]) -> tuple[Reading, ...]:
+        """Look at counters; nothing is opened or charged."""
+        ...
+
+    async def reset(self, charges: Iterable[Charge]) -> None:
+        """Start these counters again. For operators."""
+        ...
+
+    async def ban(self, subject: str, until_ms: int) -> None:
+        """Ban, or with a moment that is past, end a ban. For operators."""
+        ...
+
+    async def adopt(self, rules: RuleSet) -> None:
+        """Count by these rules from now on; counters with the same rule name go on."""
+        ...
