@@ -9,7 +9,7 @@ ARGS ?=
 SEEDS ?= 300
 
 # System programs that tests start, and the distribution's packages that bring them.
-PROGRAMS := etcd=etcd-server
+PROGRAMS := etcd=etcd-server etcdctl=etcd-client
 
 PYTHON_HERE := .venv/bin/python
 

@@ -25,7 +25,7 @@ import pytest
 Probe = Callable[[], str | None]  # The reason why not, or None where the machine is able.
 
 # The distribution's packages, for the sentence that says what to install.
-PACKAGES = {"etcd": "etcd-server", "redis-server": "redis-server", "chromium": "chromium"}
+PACKAGES = {"etcd": "etcd-server", "etcdctl": "etcd-client", "redis-server": "redis-server", "chromium": "chromium"}
 
 
 def probe_cgroups() -> str | None:

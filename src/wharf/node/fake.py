@@ -36,6 +36,13 @@ DRIVERS: Final = ("mock", "mock_driver", "raw_exec", "exec", "docker")
 PRODUCT: Final = {"version": __version__, "service_discovery": "true"}
 
 
+class NodeIdentity(msgspec.Struct, frozen=True):
+    """By what a node is known; kept, so that a restarted node is the same one."""
+
+    id: str
+    secret_id: str
+
+
 class FakeMachine(msgspec.Struct, frozen=True, kw_only=True):
     """What the node claims to be."""
 
@@ -60,12 +67,16 @@ class _Work(msgspec.Struct):
 
 
 class FakeNode:
-    def __init__(self, world: World, client: Client, machine: FakeMachine) -> None:
-        self.id = world.new_id()
+    def __init__(
+        self, world: World, client: Client, machine: FakeMachine, *, identity: NodeIdentity | None = None
+    ) -> None:
+        """Without an identity it is a new node, known to nobody."""
+        identity = identity or NodeIdentity(world.new_id(), world.new_secret())
+        self.id = identity.id
         self._world = world
         self._client = client
         self._machine = machine
-        self._secret_id = world.new_secret()
+        self._secret_id = identity.secret_id
         self._work: dict[str, _Work] = {}
         self._changed = asyncio.Event()
         self._must_report = False

@@ -14,6 +14,7 @@ from wharf.model.refusal import Refusal
 from wharf.server.asking import Answers
 from wharf.server.brain import Brain
 from wharf.server.brain_socket import BrainSocket
+from wharf.server.compactor import Compactor
 from wharf.server.server import Server
 
 FOUND_AGAIN_S: Final = 1.0
@@ -42,7 +43,9 @@ async def run(life: Life) -> None:
     following = life.world.start(server.follower.run(), name="follower")
     stopping = life.world.start(life.stopping.wait(), name="asked to stop")
     working = life.world.start(_work(life, server, brain, door), name="work")
-    await life.first_of([stopping, following, working])
+    compactor = Compactor(life.world, server.engine, server.follower, brain)
+    compacting = life.world.start(compactor.run(), name="compactor")
+    await life.first_of([stopping, following, working, compacting])
     await door.close()
     # Whoever leads next need not wait until our lease runs out.
     with contextlib.suppress(Unavailable, TimeoutError):

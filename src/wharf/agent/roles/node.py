@@ -1,13 +1,21 @@
 """The node process: for now fake nodes, which say so."""
 
 import asyncio
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
 
 from wharf.agent.client_tls import client_tls
 from wharf.agent.identity import name_of
 from wharf.agent.life import Life
 from wharf.client import Client
 from wharf.client.http import HttpExchange
-from wharf.node.fake import FakeMachine, FakeNode
+from wharf.node.fake import FakeMachine, FakeNode, NodeIdentity
+from wharf.world import World
+
+IDENTITIES_FILE: Final = "nodes.json"
 
 
 async def run(life: Life) -> None:
@@ -19,6 +27,7 @@ async def run(life: Life) -> None:
     # The real node is not built yet; a configuration that asks for none by number gets one that is fake.
     count = settings.client.fake_nodes or 1
     name = name_of(settings)
+    identities = kept_identities(life.world, Path(life.order.data_folder) / IDENTITIES_FILE, count)
     nodes = [
         FakeNode(
             life.world,
@@ -28,6 +37,7 @@ async def run(life: Life) -> None:
                 datacenter=settings.datacenter,
                 node_class=settings.client.node_class,
             ),
+            identity=identities[number - 1],
         )
         for number in range(1, count + 1)
     ]
@@ -36,3 +46,15 @@ async def run(life: Life) -> None:
     await life.first_of([life.world.start(life.stopping.wait(), name="asked to stop"), *running])
     await asyncio.gather(*running, return_exceptions=True)
     await exchange.close()
+
+
+def kept_identities(world: World, file: Path, count: int) -> list[NodeIdentity]:
+    """Ids and secrets of so many nodes: those that are kept in the file, and new ones that are added to it."""
+    known = msgspec.json.decode(file.read_bytes(), type=list[NodeIdentity]) if file.exists() else []
+    missing = [NodeIdentity(world.new_id(), world.new_secret()) for _ in range(len(known), count)]
+    if missing:
+        draft = file.with_suffix(".new")
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as writing:
+            writing.write(msgspec.json.encode(known + missing))
+        draft.replace(file)
+    return (known + missing)[:count]
