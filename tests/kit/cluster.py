@@ -19,6 +19,7 @@ from wharf.node.fake import FakeMachine, FakeNode
 from wharf.server.asking import Answers, Leader
 from wharf.server.brain import Brain
 from wharf.server.server import Identity, Server
+from wharf.state.tables import NODES
 from wharf.world import SimulatedWorld
 
 SEED = 7
@@ -145,7 +146,6 @@ class ANode:
         await self.has_status("ready")
 
     async def has_status(self, status: str, *, within_s: float = 60.0) -> None:
-        from wharf.state.tables import NODES
 
         def look() -> bool:
             node = self._server.replica.get(NODES, self.id)

@@ -11,6 +11,7 @@ from wharf.engines.port import Conflict
 from wharf.model.evaluation import EvaluationTrigger, SchedulerType
 from wharf.model.job import Job, JobStatus, VersionTag
 from wharf.model.refusal import Code, Refusal
+from wharf.model.scaling import ScalingPolicy
 from wharf.model.summary import ChildrenSummary, GroupSummary
 from wharf.operations import jobs
 from wharf.state.tables import JOB_VERSIONS, JOBS, SUMMARIES, VERSIONS_OF_JOB
@@ -283,7 +284,6 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
 
 
 def test_a_scaling_block_on_a_system_job_is_refused_before_anything_else() -> None:
-    from wharf.model.scaling import ScalingPolicy
 
     wrong = a_system_job("agent", a_group("web", scaling=ScalingPolicy(min=0, max=3, id="")), priority=200)
 

@@ -10,6 +10,8 @@ from wharf.model.allocation import Allocation, ClientStatus, DesiredStatus
 from wharf.model.evaluation import EvaluationStatus
 from wharf.model.job import Job
 from wharf.model.node import NodeStatus, SchedulingEligibility
+from wharf.operations.derived import with_derived
+from wharf.operations.evaluations import unblock
 from wharf.scheduling.evaluate import FAILURES_REPLACED, evaluate
 from wharf.scheduling.plan import Plan, check
 from wharf.state.tables import ALLOCATIONS, NODES
@@ -25,8 +27,6 @@ def run(state: AState, job_id: str = "shop") -> None:
     while plan is not None:
         checked = check(plan, state.replica, changes_max=100)
         if checked.write is not None:
-            from wharf.operations.derived import with_derived
-
             state.commit(with_derived(state.replica, checked.write))
         plan = checked.rest
 
@@ -83,7 +83,6 @@ def test_a_blocked_evaluation_that_finds_no_room_again_is_blocked_under_its_own_
     state.register(of_count(1))
     run(state)
     blocked = state.open_evaluations()[0]
-    from wharf.operations.evaluations import unblock
 
     state.commit(unblock(state.replica, [blocked], state.moment))
 

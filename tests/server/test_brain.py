@@ -18,7 +18,9 @@ from wharf.model.allocation import ClientStatus
 from wharf.model.changes import Cause, CauseKind, Write
 from wharf.model.evaluation import EvaluationStatus
 from wharf.model.job import Job
+from wharf.model.namespace import Namespace
 from wharf.model.refusal import Code, Refusal
+from wharf.operations.decision import Decision
 from wharf.operations.nodes import AllocationReport
 from wharf.scheduling import evaluate as scheduler
 from wharf.scheduling.usage import Usage, room_of, usage_of
@@ -291,7 +293,7 @@ async def test_of_two_brains_only_the_one_whose_record_stands_commits() -> None:
         assert ("leader", "leader") in outcome.keys
 
 
-def namespace_of(server: OneServer) -> object:
+def namespace_of(server: OneServer) -> Namespace:
     found = server.replica.get(NAMESPACES, "default")
     assert found is not None
     return replace(found, description="overwritten")
@@ -335,9 +337,7 @@ async def test_a_leader_whose_record_is_gone_asks_for_nothing_in_vain_for_ever()
         assert server.election.campaigns == 2
 
 
-def _nothing() -> object:
-    from wharf.operations.decision import Decision
-
+def _nothing() -> Decision[int]:
     return Decision(None, lambda index: index)
 
 

@@ -14,14 +14,21 @@ NEVER_SENT: Final = (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError, http
 
 
 class HttpExchange:
-    """Talks to one server. `tls` says whose certificates are believed, and shows ours; without it, the system's."""
+    """Talks to one server. `tls` says whose certificates are believed, and shows ours; without it, the system's.
+
+    Raises `Unreachable` for an address that is none.
+    """
 
     def __init__(self, address: str, *, token: str = "", tls: ssl.SSLContext | None = None) -> None:
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
         headers = {"x-cluster-token": token} if token else {}
-        self._http = httpx2.AsyncClient(
-            base_url=address, limits=limits, headers=headers, trust_env=False, verify=tls or address.startswith("https")
-        )
+        verify = tls or address.startswith("https")
+        try:
+            self._http = httpx2.AsyncClient(
+                base_url=address, limits=limits, headers=headers, trust_env=False, verify=verify
+            )
+        except httpx2.InvalidURL as error:
+            raise Unreachable(f"{address} is no address ({_said(error)})", sent=False) from error
         self._address = address
 
     async def send(

@@ -1,0 +1,282 @@
+"""The fake node: it does what the job's script says, and stays honest when servers come and go."""
+
+import asyncio
+import json
+from typing import Any
+
+from msgspec.structs import replace
+
+from tests.builders import a_batch_job, a_group, a_job, a_task, some_resources
+from tests.kit.cluster import ACluster, ANode, OneServer
+from tests.kit.virtual_time import in_virtual_time, now_s, until
+from wharf.client import Reply, Unreachable
+from wharf.controllers.heartbeats import HeartbeatSettings
+from wharf.engines.faults import Delay, Operation
+from wharf.model.allocation import Allocation
+from wharf.model.changes import THIS, Cause, CauseKind, Write
+from wharf.model.job import Job
+from wharf.model.node import NodeStatus
+from wharf.state.tables import ALLOCATIONS, JOBS, NODES, SUMMARIES
+
+QUICK = HeartbeatSettings(min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=40.0)
+
+
+def scripted(job: Job, count: int = 1, **config: Any) -> Job:
+    resources = some_resources(cpu=10, memory_mb=10)
+    task = a_task("server", driver="mock", config=config, resources=resources)
+    return replace(job, task_groups=(a_group("web", task, count=count),))
+
+
+def allocations(server: OneServer) -> list[Allocation]:
+    return list(server.replica.all(ALLOCATIONS))
+
+
+def statuses(server: OneServer) -> list[str]:
+    return [allocation.client_status for allocation in allocations(server)]
+
+
+async def ended(server: OneServer, status: str) -> float:
+    """Register-to-end time of the first allocation, in seconds."""
+    await until(lambda: "running" in statuses(server), what="it runs")
+    began_s = now_s()
+    await until(lambda: status in statuses(server), what=f"it is {status}")
+    return now_s() - began_s
+
+
+@in_virtual_time
+async def test_a_service_runs_on_and_batch_work_ends_after_a_second() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        await server.client.register_job(scripted(a_batch_job("batch")))
+
+        assert 0.9 < await ended(server, "complete") < 1.2
+
+        await server.client.register_job(scripted(a_job("service")))
+        await asyncio.sleep(100.0)
+        assert statuses(server) == ["complete", "running"]
+
+
+@in_virtual_time
+async def test_work_runs_for_as_long_as_its_script_says() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+
+        await server.client.register_job(scripted(a_batch_job("shop"), run_for="7s"))
+
+        assert 6.9 < await ended(server, "complete") < 7.2
+
+
+@in_virtual_time
+async def test_a_length_in_nanoseconds_is_a_length_too() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+
+        await server.client.register_job(scripted(a_batch_job("shop"), run_for=3_000_000_000))
+
+        assert 2.9 < await ended(server, "complete") < 3.2
+
+
+@in_virtual_time
+async def test_an_exit_code_makes_work_fail() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+
+        await server.client.register_job(scripted(a_batch_job("shop"), run_for="2s", exit_code=3))
+
+        await ended(server, "failed")
+        failed = next(a for a in allocations(server) if a.client_status == "failed")
+        assert failed.task_states is not None
+        assert {name: state.failed for name, state in failed.task_states.items()} == {"server": True}
+
+
+@in_virtual_time
+async def test_an_error_at_the_start_makes_work_fail_at_once() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+
+        await server.client.register_job(scripted(a_batch_job("shop"), start_error="no such image"))
+
+        await until(lambda: "failed" in statuses(server), what="it failed")
+        await asyncio.sleep(60.0)
+        assert set(statuses(server)) == {"failed"}
+        assert len(allocations(server)) < 10
+
+
+@in_virtual_time
+async def test_what_is_to_stop_ends_well() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        await server.client.register_job(scripted(a_job("shop"), count=2))
+        await until(lambda: statuses(server) == ["running"] * 2, what="two run")
+
+        await server.client.deregister_job("shop")
+
+        await until(lambda: statuses(server) == ["complete"] * 2, what="two have ended")
+
+
+@in_virtual_time
+async def test_a_server_that_is_away_for_a_while_does_no_harm() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=QUICK)
+        (node,) = await cluster.ready_nodes(server, 1)
+        await server.client.register_job(scripted(a_job("shop"), count=2))
+        await until(lambda: statuses(server) == ["running"] * 2, what="two run")
+
+        node.exchange.is_away = True
+        await asyncio.sleep(8.0)
+        node.exchange.is_away = False
+        await asyncio.sleep(60.0)
+
+        assert server.replica.get(NODES, node.id).status == "ready"  # type: ignore[union-attr]  # it is there
+        assert statuses(server) == ["running"] * 2
+
+
+@in_virtual_time
+async def test_a_node_that_was_given_up_comes_back_tells_all_and_gets_work_again() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=QUICK)
+        (node,) = await cluster.ready_nodes(server, 1)
+        await server.client.register_job(scripted(a_job("shop"), count=2))
+        await until(lambda: statuses(server) == ["running"] * 2, what="two run")
+        node.exchange.is_away = True
+        await node.has_status("down")
+        await until(lambda: statuses(server)[:2] == ["lost"] * 2, what="both are lost")
+
+        node.exchange.is_away = False
+        await node.is_ready()
+
+        await until(lambda: sorted(statuses(server)) == ["complete"] * 2 + ["running"] * 2, what="two run again")
+
+
+@in_virtual_time
+async def test_a_node_that_comes_back_before_its_work_is_given_up_keeps_it() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=QUICK)
+        (node,) = await cluster.ready_nodes(server, 1)
+        await server.client.register_job(scripted(a_job("shop")))
+        await until(lambda: statuses(server) == ["running"], what="it runs")
+        # The node is marked down, and nobody has looked at the job yet.
+        other = await cluster.a_server("m2", leads=False)
+        stored = other.replica.get(NODES, node.id)
+        assert stored is not None
+
+        initializing = replace(stored, status=NodeStatus.INITIALIZING, last_missed_heartbeat_index=THIS)
+        await other.server.writer.commit(Write("others", Cause(CauseKind.NODE), [NODES.put(initializing)]))
+
+        await node.is_ready()
+
+        assert statuses(server) == ["running"]
+
+
+@in_virtual_time
+async def test_a_node_whose_state_is_gone_registers_again_and_gets_work() -> None:
+    async with ACluster() as cluster:
+        old = await cluster.a_server("m1", heartbeats=QUICK)
+        (node,) = await cluster.ready_nodes(old, 1)
+        await old.client.register_job(scripted(a_job("shop"), count=3))
+        await until(lambda: statuses(old) == ["running"] * 3, what="three run")
+        async with ACluster(seed=8) as another:
+            new = await another.a_server("m9", heartbeats=QUICK)
+            assert new.replica.index < old.replica.index
+
+            node.exchange.api = new.api
+            await until(lambda: new.replica.get(NODES, node.id) is not None, what="registered", within_s=60.0)
+            await new.client.register_job(scripted(a_job("other")))
+            await until(lambda: statuses(new) == ["running"], what="it runs", within_s=120.0)
+
+            assert list(node.node._work) == [allocations(new)[0].id]
+            await node.die()
+
+
+@in_virtual_time
+async def test_orders_of_a_server_that_lags_are_not_taken() -> None:
+    async with ACluster() as cluster:
+        first = await cluster.a_server("m1", heartbeats=QUICK)
+        second = await cluster.a_server("m2", leads=False, heartbeats=QUICK)
+        (node,) = await cluster.ready_nodes(first, 1)
+        second.faults.decide = lambda asked: Delay(reply_s=20.0) if asked is Operation.FEED else None
+        await first.client.register_job(scripted(a_job("shop"), count=2))
+        await until(lambda: statuses(first) == ["running"] * 2, what="two run")
+        before = dict(node.node._work)
+
+        node.exchange.api = second.api
+        await asyncio.sleep(90.0)
+
+        assert all(node.node._work[allocation_id] is work for allocation_id, work in before.items())
+        assert statuses(first) == ["running"] * 2
+
+
+@in_virtual_time
+async def test_a_report_whose_answer_was_lost_is_said_again_with_its_id() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        (node,) = await cluster.ready_nodes(server, 1)
+        lossy = Lossy(node)
+        await server.client.register_job(scripted(a_job("shop")))
+
+        await until(lambda: statuses(server) == ["running"], what="it runs")
+        await asyncio.sleep(5.0)
+
+        ids = [report for report in lossy.report_ids if report]
+        assert len(ids) == 2
+        assert ids[0] == ids[1]
+
+
+class Lossy:
+    """Loses the reply to the first report."""
+
+    def __init__(self, node: ANode) -> None:
+
+        self.report_ids: list[str] = []
+        inner = node.exchange.send
+
+        async def send(method: str, path: str, **given: Any) -> Reply:
+            reply = await inner(method, path, **given)
+            if path.endswith("/report"):
+                self.report_ids.append(json.loads(given["body"])["ReportID"])
+                if len(self.report_ids) == 1:
+                    raise Unreachable("the reply was lost", sent=True)
+            return reply
+
+        node.exchange.send = send  # type: ignore[method-assign]
+
+
+@in_virtual_time
+async def test_a_node_that_ends_leaves_nothing_running() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        (node,) = await cluster.ready_nodes(server, 1)
+        await server.client.register_job(scripted(a_batch_job("shop"), run_for="1h"))
+        await until(lambda: statuses(server) == ["running"], what="it runs")
+
+        await node.die()
+
+        assert [work.ends for work in node.node._work.values()] == [None]
+
+
+def running(server: OneServer) -> int:
+    summary = server.replica.get(SUMMARIES, "default", "shop")
+    return summary.summary["web"].running if summary is not None else 0
+
+
+@in_virtual_time
+async def test_a_fleet_carries_a_large_job_to_its_end() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 10)
+
+        await server.client.register_job(scripted(a_batch_job("shop"), count=300, run_for="5s"))
+        await until(lambda: running(server) == 300, what="all run")
+
+        def is_dead() -> bool:
+            job = server.replica.get(JOBS, "default", "shop")
+            return job is not None and job.status == "dead"
+
+        await until(is_dead, what="the job is dead")
+        assert statuses(server) == ["complete"] * 300
