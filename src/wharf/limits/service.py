@@ -84,11 +84,11 @@ class LimitService:
     async def spend_cpu(self, decision: Decision, cpu_ms: int) -> None:
         await self.store.spend(decision.plan.meters, cpu_ms)
 
-    async def spend_content(self, decision: Decision) -> None:
+    async def spend_content(self, decision: Decision, caller: Caller) -> None:
         """The service says that this request made content, though its route does not tell."""
         already = any(charge.rule.counts is Counts.CONTENT for charge in decision.charges)
         if not already:
-            await self.store.spend(decision.plan.content, 1)
+            await self.store.spend(self.limiter.book.content_charges(caller), 1)
 
     async def status(self, caller: Caller) -> bytes:
         """The body of the status endpoint for this caller."""

@@ -37,6 +37,9 @@ class Case(Enum):
     WORKFLOW = "workflow"
     WORKFLOW_ENTERPRISE = "workflow_enterprise"
 
+    # Members are singletons. The hash of Enum is a Python function, and a ceiling is looked up for every new plan.
+    __hash__ = object.__hash__
+
 
 # Whose ceiling is taken where a rule names none for the case itself.
 ORDINARY_CASE: Final = {
@@ -84,5 +87,7 @@ class Caller(msgspec.Struct, frozen=True, eq=False, kw_only=True, gc=False):
 
     def scope_value(self, member: str) -> str:
         """The value of one member of a scope; the owner stands in for what this credential does not have."""
-        value: str | None = getattr(self, member, None) if member != "caller" else self.owner
+        if member == "caller":
+            return self.owner
+        value: str | None = getattr(self, member)
         return value or self.owner

@@ -106,7 +106,7 @@ class Counters:
         if plan.has_spare_keys:
             charges = self._within_bounds(charges, now_ms)
         tables = self.tables
-        befores = []
+        befores: list[int] = []
         hits: list[int] | None = None
         for charge in charges:
             before = tables[charge.name].used(charge.key, now_ms)
@@ -164,7 +164,7 @@ class Counters:
         )
         if not banned_until_ms and not plan.is_free:
             self._note_refusal(call, [charges[index] for index in hits], free_at_ms, now_ms)
-        self._remember(call, taken, now_ms)
+        self._remember(_Answered(call, taken), now_ms)
         return taken
 
     def _free_at(self, charges: Sequence[Charge], hits: Iterable[int], now_ms: int) -> tuple[int, ...]:
@@ -240,23 +240,24 @@ class Counters:
     def _find(self, request_id: str) -> _Answered | None:
         return self._running.get(request_id) or self._answered.get(request_id) or self._answered_before.get(request_id)
 
-    def _remember(self, call: Call, taken: Taken, now_ms: int) -> None:
+    def _remember(self, answered: _Answered, now_ms: int) -> None:
         if len(self._answered) >= ANSWERS_REMEMBERED or now_ms - self._answered_since_ms > ANSWERS_KEPT_MS:
             self._answered_before, self._answered = self._answered, {}
             self._answered_since_ms = now_ms
             self._given_back = {
                 request_id: end_ms for request_id, end_ms in self._given_back.items() if end_ms > now_ms
             }
-        self._answered[call.id] = _Answered(call, taken)
+        self._answered[answered.call.id] = answered
 
     def release(self, request_id: str, now_ms: int) -> bool:
         """The request is over: its slots are free, once."""
         answered = self._running.pop(request_id, None)
         if answered is None:
             return False
-        for table, key in self._leases_of(answered):
-            table.release(key, request_id)
-        self._remember(answered.call, answered.taken, now_ms)
+        if answered.call.plan.leases:
+            for table, key in self._leases_of(answered):
+                table.release(key, request_id)
+        self._remember(answered, now_ms)
         return True
 
     def renew(self, request_ids: Iterable[str], now_ms: int) -> int:
@@ -269,11 +270,11 @@ class Counters:
         return revived
 
     def _leases_of(self, answered: _Answered) -> Iterator[tuple[Leases, str]]:
-        keys = answered.taken.keys or [charge.key for charge in answered.call.charges]
-        for charge, key in zip(answered.call.charges, keys, strict=True):
-            table = self.tables.get(charge.name)
+        call, keys = answered.call, answered.taken.keys
+        for index in call.plan.leases:
+            table = self.tables.get(call.charges[index].name)
             if isinstance(table, Leases):
-                yield table, key
+                yield table, keys[index] if keys else call.charges[index].key
 
     def _holds_lease(self, request_id: str, answered: _Answered, now_ms: int) -> bool:
         return any(table.holds(key, request_id, now_ms) for table, key in self._leases_of(answered))

@@ -5,7 +5,7 @@ A plan is a value: the same rules, caller and endpoint give the same plan. It ho
 
 import msgspec
 
-from wharf.limits.core.rule import Algorithm, Interface, Rule
+from wharf.limits.core.rule import Interface, Rule
 
 
 class Charge(msgspec.Struct, frozen=True, gc=False):
@@ -38,15 +38,11 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     """The primary first, then the secondary limits in the order of the rules."""
     meters: tuple[Charge, ...]
     """Those of the charges that are charged with CPU time when it is known."""
-    content: tuple[Charge, ...]
-    """The content limits of this caller, charged afterwards if a reply says that content was made."""
+    leases: tuple[int, ...]
+    """Which of the charges hold a slot while the request runs."""
     ban_subject: str
     ban_is_shadow: bool
     is_free: bool
     has_spare_keys: bool
     objects_most: int | None
     hides_cost: bool
-
-    @property
-    def has_lease(self) -> bool:
-        return any(charge.rule.algorithm is Algorithm.LEASES for charge in self.charges)

@@ -56,7 +56,8 @@ class Rulebook:
         for entry in entries:
             for text in entry.match:
                 self._routes.add(parse_pattern(text), entry)
-        self._endpoints: dict[tuple[str, str], Endpoint] = {}
+        self._endpoints: dict[tuple[str, str], Endpoint] = {}  # By method and path as they were sent.
+        self._alike: dict[tuple[str, frozenset[str], int], Endpoint] = {}
         self._plans: dict[tuple[Caller, Endpoint, QueryFacts | None], Plan] = {}
 
     def endpoint(self, method: str, path: str) -> Endpoint:
@@ -102,6 +103,14 @@ class Rulebook:
         """The `core` bucket of a caller, which replies show that belong to no request of theirs."""
         return charge_of(self._core(caller), caller, endpoint="", cost=1)
 
+    def content_charges(self, caller: Caller) -> tuple[Charge, ...]:
+        """The content limits of a caller, charged afterwards if a reply says that content was made."""
+        return tuple(
+            charge_of(rule, caller, endpoint="", cost=1)
+            for rule in self.rules.rules
+            if rule.counts is Counts.CONTENT and rule.applies_to(caller.case)
+        )
+
     def failed_login_plan(self, caller: Caller) -> Plan:
         """What a request with a wrong credential meets. The caller is its address; `core` is shown and not charged."""
         return self._plan_of(
@@ -134,6 +143,19 @@ class Rulebook:
             elif described is None:
                 described = entry
         interface = described.interface if described is not None else Interface.REST
+        name = template or shape_of(method, path)
+        # Paths that come to the same are one endpoint, so that its plans are made once.
+        alike = (name, frozenset(names), id(described))
+        endpoint = self._alike.get(alike)
+        if endpoint is None:
+            if len(self._alike) >= REMEMBERED_PATHS:
+                self._alike.clear()
+            endpoint = self._alike[alike] = self._describe(method, name, names, described, interface)
+        return endpoint
+
+    def _describe(
+        self, method: str, name: str, names: set[str], described: EndpointRule | None, interface: Interface
+    ) -> Endpoint:
         matching = tuple(
             rule
             for rule in self.rules.rules
@@ -141,7 +163,7 @@ class Rulebook:
         )
         points = self.rules.points.of(method)
         return Endpoint(
-            name=template or shape_of(method, path),
+            name=name,
             points=points if described is None or described.points is None else described.points,
             content=int(described is not None and described.content),
             interface=interface,
@@ -159,11 +181,6 @@ class Rulebook:
             endpoint=endpoint.name,
             cost=query.cost if query is not None and primary is not None and counts_query(primary) else 1,
         )
-        content = tuple(
-            charge_of(rule, caller, endpoint=endpoint.name, cost=1)
-            for rule in self.rules.rules
-            if rule.counts is Counts.CONTENT and rule.applies_to(caller.case)
-        )
         charges = [] if endpoint.is_free else [shown]
         for rule in endpoint.secondaries:
             cost = _secondary_cost(rule, endpoint, query, connection)
@@ -174,7 +191,6 @@ class Rulebook:
             caller,
             shown=shown,
             charges=tuple(charges),
-            content=content,
             interface=endpoint.interface,
             is_free=endpoint.is_free,
             hides_cost=endpoint.hides_cost,
@@ -187,7 +203,6 @@ class Rulebook:
         *,
         shown: Charge,
         charges: tuple[Charge, ...],
-        content: tuple[Charge, ...] = (),
         interface: Interface = Interface.REST,
         is_free: bool = False,
         hides_cost: bool = False,
@@ -200,7 +215,7 @@ class Rulebook:
             shown=shown,
             charges=charges,
             meters=tuple(charge for charge in charges if charge.rule.counts is Counts.CPU_MS),
-            content=content,
+            leases=tuple(index for index, charge in enumerate(charges) if charge.rule.algorithm is Algorithm.LEASES),
             ban_subject=caller.ban_subject,
             ban_is_shadow=ban.shadow or (ban.addresses_shadow and caller.ban_subject == caller.address),
             is_free=is_free,
@@ -234,21 +249,24 @@ def _secondary_cost(rule: Rule, endpoint: Endpoint, query: QueryFacts | None, co
 
 
 def charge_of(rule: Rule, caller: Caller, *, endpoint: str, cost: int) -> Charge:
-    owner = caller.scope_value(rule.scope[0])
-    parts = [caller.scope_value(member) for member in rule.scope[1:]]
-    if rule.per_endpoint:
-        parts.append(endpoint)
-    key = " ".join([owner, *parts])
+    owner = key = caller.scope_value(rule.scope[0])
+    parts: list[str] = []
+    if rule.is_partitioned:
+        parts = [caller.scope_value(member) for member in rule.scope[1:]]
+        if rule.per_endpoint:
+            parts.append(endpoint)
+        key = " ".join((owner, *parts))
+    is_meter = rule.algorithm is Algorithm.METER
     return Charge(
-        rule=rule,
-        name=rule.name,
-        key=key,
-        ceiling=rule.ceiling_for(caller),
-        cost=0 if rule.algorithm is Algorithm.METER else cost,
-        needs=1 if rule.algorithm is Algorithm.METER else cost,
-        is_enforced=not rule.shadow and is_enforced_for(owner, rule.enforce_percent),
-        spare_key=_spare_key(rule, caller, owner, parts),
-        owner=owner,
+        rule,
+        rule.name,
+        key,
+        rule.ceiling_for(caller),
+        0 if is_meter else cost,
+        1 if is_meter else cost,
+        not rule.shadow and is_enforced_for(owner, rule.enforce_percent),
+        _spare_key(rule, caller, owner, parts),
+        owner,
     )
 
 
