@@ -12,7 +12,7 @@ from tests.builders import a_batch_job, a_group, a_job, a_periodic_job, a_task
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import ask
 from tests.kit.state import SECRET, a_node
-from tests.kit.virtual_time import in_virtual_time, now_s, until
+from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from wharf.api.app import BODY_MAX_BYTES, Api, Written
 from wharf.api.handlers import acts_of
 from wharf.client import Reply
@@ -202,7 +202,7 @@ async def test_a_caller_that_hangs_up_is_no_longer_waited_for() -> None:
         index = (await get(server, "/v1/nodes")).headers["x-cluster-index"]
         gone = asyncio.Event()
         asking = cluster.start(get(server, "/v1/nodes", f"index={index}&wait=600s", gone=gone), name="asks")
-        await asyncio.sleep(1.0)
+        await pass_time(1.0)
         assert server.replica.watches.count == 1
         began_s = now_s()
 

@@ -1,6 +1,5 @@
 """The fake node: it does what the job's script says, and stays honest when servers come and go."""
 
-import asyncio
 import json
 from typing import Any
 
@@ -8,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_group, a_job, a_task, some_resources
 from tests.kit.cluster import ACluster, ANode, OneServer
-from tests.kit.virtual_time import in_virtual_time, now_s, until
+from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from wharf.client import Reply, Unreachable
 from wharf.controllers.heartbeats import HeartbeatSettings
 from wharf.engines.faults import Delay, Operation
@@ -53,7 +52,7 @@ async def test_a_service_runs_on_and_batch_work_ends_after_a_second() -> None:
         assert 0.9 < await ended(server, "complete") < 1.2
 
         await server.client.register_job(scripted(a_job("service")))
-        await asyncio.sleep(100.0)
+        await pass_time(100.0)
         assert statuses(server) == ["complete", "running"]
 
 
@@ -102,7 +101,7 @@ async def test_an_error_at_the_start_makes_work_fail_at_once() -> None:
         await server.client.register_job(scripted(a_batch_job("shop"), start_error="no such image"))
 
         await until(lambda: "failed" in statuses(server), what="it failed")
-        await asyncio.sleep(60.0)
+        await pass_time(60.0)
         assert set(statuses(server)) == {"failed"}
         assert len(allocations(server)) < 10
 
@@ -129,9 +128,9 @@ async def test_a_server_that_is_away_for_a_while_does_no_harm() -> None:
         await until(lambda: statuses(server) == ["running"] * 2, what="two run")
 
         node.exchange.is_away = True
-        await asyncio.sleep(8.0)
+        await pass_time(8.0)
         node.exchange.is_away = False
-        await asyncio.sleep(60.0)
+        await pass_time(60.0)
 
         assert server.replica.get(NODES, node.id).status == "ready"  # type: ignore[union-attr]  # it is there
         assert statuses(server) == ["running"] * 2
@@ -206,7 +205,7 @@ async def test_orders_of_a_server_that_lags_are_not_taken() -> None:
         before = dict(node.node._work)
 
         node.exchange.api = second.api
-        await asyncio.sleep(90.0)
+        await pass_time(90.0)
 
         assert all(node.node._work[allocation_id] is work for allocation_id, work in before.items())
         assert statuses(first) == ["running"] * 2
@@ -221,7 +220,7 @@ async def test_a_report_whose_answer_was_lost_is_said_again_with_its_id() -> Non
         await server.client.register_job(scripted(a_job("shop")))
 
         await until(lambda: statuses(server) == ["running"], what="it runs")
-        await asyncio.sleep(5.0)
+        await pass_time(5.0)
 
         ids = [report for report in lossy.report_ids if report]
         assert len(ids) == 2

@@ -1,6 +1,5 @@
 """The leader's mind: what it does, when, and what it does when a write fails."""
 
-import asyncio
 import logging
 from collections.abc import Callable
 
@@ -10,7 +9,7 @@ from msgspec.structs import replace
 from tests.builders import a_batch_job, a_group, a_job, a_system_job, a_task, some_resources
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.state import a_node
-from tests.kit.virtual_time import in_virtual_time, now_s, until
+from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from wharf.controllers.heartbeats import HeartbeatSettings
 from wharf.engines.faults import Delay, Fault, LoseReply, Operation, Refuse
 from wharf.engines.port import Bounds, Conflict
@@ -331,7 +330,7 @@ async def test_a_leader_whose_record_is_gone_asks_for_nothing_in_vain_for_ever()
         server.faults.decide = counted
 
         await server.server.writer.write(lambda _snapshot, _moment: _nothing())
-        await asyncio.sleep(20.0)
+        await pass_time(20.0)
 
         assert commits < 10
         assert server.election.campaigns == 2
@@ -349,7 +348,7 @@ async def test_a_leader_that_lost_is_asked_in_vain_and_leads_again_when_elected(
         server.election.held.lose()
         await until(lambda: server.election.campaigns == 2, what="it campaigns again")
         await server.client.register_job(of_count(1))
-        await asyncio.sleep(1.0)
+        await pass_time(1.0)
         assert open_evaluations(server, pending_only=True)
 
         server.election.again()
@@ -421,7 +420,7 @@ async def test_a_node_that_is_heard_of_while_it_is_given_up_comes_back_at_once()
             node = server.replica.get(NODES, "node-1")
             return node is not None and node.status == "ready" and server.brain._heartbeats.is_expected("node-1")
 
-        await asyncio.sleep(4.0)
+        await pass_time(4.0)
         assert is_ready()
 
 

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.virtual_time import in_virtual_time, now_s, until
+from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from wharf.engines.faults import CancelWatch, Fault, Operation
 from wharf.engines.memory import MemoryEngine
 from wharf.model.changes import THIS, Cause, CauseKind, Write
@@ -51,7 +51,7 @@ async def test_a_replica_that_fell_behind_the_tail_loads_again_and_wakes_those_w
         woken = asyncio.Event()
         subscription = other.replica.watches.subscribe([watch.one(NAMESPACES, "a")], woken.set)
         other.faults.cut()
-        await asyncio.sleep(0.2)
+        await pass_time(0.2)
 
         index = await name(server, "a")
         cluster.log.compact(index + 1)
@@ -77,7 +77,7 @@ async def test_a_line_that_stays_cut_is_tried_less_and_less_often() -> None:
         server.engine.follow = lambda after: counted(server.engine, after)  # type: ignore[method-assign,assignment,return-value]
         server.faults.cut()
         cluster.log.wake()
-        await asyncio.sleep(20.0)
+        await pass_time(20.0)
 
         pauses_s = [later - earlier for earlier, later in itertools.pairwise(tries)]
         assert max(pauses_s) >= 1.0
@@ -107,8 +107,8 @@ async def test_who_no_longer_waits_for_an_index_leaves_nothing_behind() -> None:
         server = await cluster.a_server(leads=False)
         for number in range(10):
             waiting = cluster.world("m").start(server.server.follower.reached(1_000 + number), name="waits")
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
+            await pass_time(0)
+            await pass_time(0)
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.builders import a_job
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.virtual_time import in_virtual_time, now_s
+from tests.kit.virtual_time import in_virtual_time, now_s, pass_time
 from wharf.engines.faults import Delay, Fault, Operation
 from wharf.model.changes import THIS, Cause, CauseKind, Write
 from wharf.model.namespace import Namespace
@@ -90,7 +90,7 @@ async def test_a_leader_that_is_elected_meanwhile_lets_the_read_through() -> Non
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         reading = cluster.start(server.client.jobs(), name="reads")
-        await asyncio.sleep(3.0)
+        await pass_time(3.0)
 
         await server.lead()
 
@@ -116,7 +116,7 @@ async def test_a_log_that_is_out_of_reach_for_a_moment_is_not_told() -> None:
         server = await cluster.a_server()
         server.faults.cut()
         reading = cluster.start(server.client.jobs(), name="reads")
-        await asyncio.sleep(2.0)
+        await pass_time(2.0)
 
         server.faults.mend()
 
@@ -129,7 +129,7 @@ async def test_how_old_the_last_contact_is_shows_in_a_stale_reply() -> None:
         server = await cluster.a_server()
         server.engine.last_contact_s()
         server.faults.cut()
-        await asyncio.sleep(8.0)
+        await pass_time(8.0)
 
         stale = await server.client.jobs(stale=True)
 
@@ -162,7 +162,7 @@ async def test_a_barrier_that_began_before_a_read_does_not_serve_it() -> None:
         second = await cluster.a_server("m2", leads=False)
         second.faults.decide = lambda asked: Delay(reply_s=1.0) if asked is Operation.BARRIER else None
         early = cluster.start(second.server.reader.catch_up(), name="early")
-        await asyncio.sleep(0.5)
+        await pass_time(0.5)
 
         await first.client.register_job(a_job())
         second.faults.decide = lambda asked: Delay(reply_s=0.7) if asked is Operation.FEED else None
@@ -178,12 +178,12 @@ async def test_readers_that_gave_up_leave_nothing_unheard() -> None:
         server = await cluster.a_server()
         server.faults.decide = lambda asked: Delay(reply_s=1.0) if asked is Operation.BARRIER else None
         reading = cluster.start(server.server.reader.catch_up(), name="reads")
-        await asyncio.sleep(0.5)
+        await pass_time(0.5)
         server.faults.cut()
 
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
-        await asyncio.sleep(5.0)
+        await pass_time(5.0)
 
         assert reading.cancelled()
 
@@ -237,10 +237,10 @@ async def test_exactly_what_is_read_wakes_a_reader() -> None:
             return found
 
         waiting = cluster.start(blocking(server, counted, index), name="waits")
-        await asyncio.sleep(1.0)
+        await pass_time(1.0)
         reads_before = reads
         await server.server.follower.reached(await put(server, "b"))
-        await asyncio.sleep(1.0)
+        await pass_time(1.0)
         assert (reads, waiting.done()) == (reads_before, False)
 
         changed = await put(server, "a", "told")
@@ -257,7 +257,7 @@ async def test_a_replica_that_is_behind_waits_and_never_answers_lower() -> None:
         index = await put(first, "a", "one")
 
         waiting = cluster.start(blocking(second, name_of("a"), index), name="waits")
-        await asyncio.sleep(4.0)
+        await pass_time(4.0)
         assert not waiting.done()
         newer = await put(first, "a", "two")
 
@@ -286,7 +286,7 @@ async def test_what_is_missing_is_waited_for_until_it_is_made() -> None:
         index = server.replica.last_change(JOBS)
 
         waiting = cluster.start(server.client.job("shop", index=index, wait_s=60.0), name="waits")
-        await asyncio.sleep(1.0)
+        await pass_time(1.0)
         assert not waiting.done()
         await server.client.register_job(a_job("shop"))
 
@@ -338,7 +338,7 @@ async def test_closing_answers_everybody_at_once() -> None:
         await server.server.follower.reached(index)
         waiting = [cluster.start(blocking(server, name_of("a"), index), name="waits") for _ in range(20)]
         leaderless = cluster.start(server.server.reader.catch_up(), name="leaderless")
-        await asyncio.sleep(1.0)
+        await pass_time(1.0)
         began_s = now_s()
 
         server.server.reader.close()
@@ -362,7 +362,7 @@ async def test_a_caller_that_has_gone_leaves_no_watch_behind() -> None:
         waiting = cluster.start(
             server.server.reader.blocking(read, index=index, wait_s=60.0, caller=caller), name="waits"
         )
-        await asyncio.sleep(1.0)
+        await pass_time(1.0)
         assert server.replica.watches.count == 1
 
         caller.set_result(None)
