@@ -77,6 +77,7 @@ class PowerCutDisk(apsw.VFS):
                 apply(contents.synced, change)
             contents.pending.clear()
             contents.name_is_synced = True
+            self._count()  # The power may go after the sync, before anybody hears of it.
 
     def cut(self) -> None:
         """The power goes now, if it has not yet."""

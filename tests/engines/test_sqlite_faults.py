@@ -97,6 +97,21 @@ def test_the_tail_keeps_what_was_promised_and_the_state_survives_its_trimming(tm
     store.close()
 
 
+def test_a_compaction_takes_whole_batches_and_leaves_the_tail_that_was_promised(tmp_path: Path, clock: Clock) -> None:
+    store = Store(tmp_path / "log", clock=clock, tail_changes=5)
+    store.open()
+    for _ in range(4):
+        commit(store, a_write(put("a"), put("b"), put("c")))
+    store.compact(4)
+    steps = 0
+    while store.needs_tidying():
+        store.tidy()
+        steps += 1
+
+    assert (store.tail_from, steps) == (2, 2)
+    store.close()
+
+
 # --- the disk ---
 
 

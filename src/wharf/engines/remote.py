@@ -6,7 +6,7 @@ is away everything raises `Unavailable`; commits that were on their way are `Unk
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -111,9 +111,10 @@ class RemoteEngine:
     async def follow(self, after: int) -> AsyncIterator[Batch]:
         stream = await self.open_stream(Follow(after))
         try:
-            async for reply in stream.replies():
-                assert isinstance(reply, Fed)
-                yield reply.batch
+            async with aclosing(stream.replies()) as replies:
+                async for reply in replies:
+                    assert isinstance(reply, Fed)
+                    yield reply.batch
         finally:
             self.forget(stream)
 
@@ -148,9 +149,10 @@ class RemoteEngine:
             async for some in rows:
                 await stream.say(RestoreRows(some))
             await stream.say(RestoreEnd())
-            async for reply in stream.replies():
-                if isinstance(reply, Told) and reply.value is not None:
-                    return reply.value
+            async with aclosing(stream.replies()) as replies:
+                async for reply in replies:
+                    if isinstance(reply, Told) and reply.value is not None:
+                        return reply.value
             raise Unavailable("the store went away during the restore; see which state it has when it is back")
         finally:
             self.forget(stream)
@@ -275,12 +277,13 @@ class RemoteLoad:
     async def slices(self) -> AsyncIterator[Sequence[Row]]:
         stream = await self._engine.open_stream(LoadAll())
         try:
-            async for reply in stream.replies():
-                if isinstance(reply, Loaded):
-                    self._standing = reply.standing
-                    return
-                assert isinstance(reply, Slice)
-                yield reply.rows
+            async with aclosing(stream.replies()) as replies:
+                async for reply in replies:
+                    if isinstance(reply, Loaded):
+                        self._standing = reply.standing
+                        return
+                    assert isinstance(reply, Slice)
+                    yield reply.rows
         finally:
             self._engine.forget(stream)
 

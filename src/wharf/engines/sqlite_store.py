@@ -415,7 +415,13 @@ class Store:
         writer.execute("UPDATE facts SET value = value + 1 WHERE name = 'openings'")
 
     def _reload(self) -> None:
-        writer = self._attached()
+        """Raises `Damaged`, also for what SQLite does not see: keys that are no text, facts that are missing."""
+        try:
+            self._ledger, self.leases = self._read_ledger(self._attached())
+        except (KeyError, TypeError, UnicodeDecodeError) as error:
+            raise self._damage(repr(error)) from error
+
+    def _read_ledger(self, writer: apsw.Connection) -> tuple[Ledger, dict[int, GrantedLease]]:
         facts = dict(writer.execute("SELECT name, value FROM facts"))
         last_changes = dict(writer.execute("SELECT table_name, changed_at FROM last_changes"))
         ledger = Ledger(epoch=facts["epoch"], tail_from=facts["tail_from"], last_changes=last_changes)
@@ -426,9 +432,12 @@ class Store:
             elif ledger.take_head(place):
                 heads += 1
         if heads != ledger.index - ledger.tail_from:
-            raise Damaged(self.file.sentence(apsw.CorruptError(f"{heads} batches after {ledger.tail_from}, not {ledger.index}")))  # fmt: skip
-        self._ledger = ledger
-        self.leases = {row[0]: GrantedLease(*row) for row in writer.execute("SELECT id, ttl_ms, owner FROM leases")}
+            raise self._damage(f"{heads} batches lie between {ledger.tail_from} and {ledger.index}")
+        leases = {row[0]: GrantedLease(*row) for row in writer.execute("SELECT id, ttl_ms, owner FROM leases")}
+        return ledger, leases
+
+    def _damage(self, how: str) -> Damaged:
+        return Damaged(self.file.sentence(apsw.CorruptError(how)))
 
     def _on_commit(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         if pages < self._wal_pages:
@@ -456,6 +465,9 @@ class Store:
         surplus = self._ledger.tail_changes - self._tail_changes
         upto = self.index if surplus >= TRIM_LINES else self._compacted_to
         cut = plan_cut(writer, self._ledger, surplus=surplus, upto=upto, max_lines=TRIM_LINES)
+        if not cut.changes and not cut.stale:
+            self._compacted_to = self.tail_from  # The next batch is larger than what the promised tail can spare.
+            return
         try:
             # Need not be durable by itself: the next commit's sync covers it, and if it is lost, it is done again.
             writer.execute("PRAGMA synchronous = NORMAL")
