@@ -161,9 +161,11 @@ def _message(decision: Decision, caller: Caller) -> str:
                 "You have exceeded a secondary rate limit: requests went on while they were limited, "
                 f"and so they are refused for a while. {wait}"
             )
-        case Verdict.SECONDARY if told is not None and told.rule.counts is Counts.FAILED_LOGINS:
+        case Verdict.SECONDARY if told is None or told.rule.hidden:
+            return f"You have exceeded a secondary rate limit. {wait}"
+        case Verdict.SECONDARY if told.rule.counts is Counts.FAILED_LOGINS:
             return f"Maximum number of login attempts exceeded. {wait}"
-        case Verdict.SECONDARY if told is not None and told.rule.counts is Counts.CONTENT:
+        case Verdict.SECONDARY if told.rule.counts is Counts.CONTENT:
             return (
                 "You have exceeded a secondary rate limit and have been temporarily blocked from content creation. "
                 f"{wait}"

@@ -29,6 +29,8 @@ REMEMBERED_PLANS: Final = 16_384
 REMEMBERED_PATH_CHARACTERS: Final = 256
 
 CORE: Final = "core"
+# What may refuse a request that is free: whoever is limited can still ask when that ends.
+MET_BY_FREE: Final = frozenset({Counts.POINTS, Counts.CONNECTIONS})
 
 
 class Endpoint(msgspec.Struct, frozen=True, eq=False):
@@ -183,6 +185,8 @@ class Rulebook:
         )
         charges = [] if endpoint.is_free else [shown]
         for rule in endpoint.secondaries:
+            if endpoint.is_free and rule.counts not in MET_BY_FREE:
+                continue
             cost = _secondary_cost(rule, endpoint, query, connection)
             if cost is not None and rule.applies_to(caller.case):
                 charges.append(charge_of(rule, caller, endpoint=endpoint.name, cost=cost))

@@ -1,0 +1,301 @@
+"""Section 4 of the design: who is calling. Each test names its rule."""
+
+from ipaddress import ip_address
+
+import pytest
+
+from tests.limits.builders import MINUTE_MS, SECOND_MS, Desk, a_user, an_installation, anonymous
+from wharf.limits.core.address import (
+    ProxiesRefused,
+    counted_address,
+    counted_network,
+    find_address,
+    parse_address,
+    read_proxies,
+)
+from wharf.limits.core.answer import headers_of_bucket
+from wharf.limits.core.decision import Decision, Verdict
+
+SOCKET = "10.0.0.1"
+TRUSTED = read_proxies(trusted=["10.0.0.0/8"])
+
+
+def seen_from(*lines: str, trusted: bool = True, hops: int = 0) -> str:
+    proxies = read_proxies(trusted=["10.0.0.0/8"] if trusted and not hops else [], hops=hops)
+    return str(find_address(SOCKET, proxies, forwarded_for=lines))
+
+
+# -- 4.1 -----------------------------------------------------------------------------------------------------------
+
+
+def test_4_1_without_proxies_the_address_is_the_sockets() -> None:
+    assert seen_from("192.0.2.9", trusted=False) == SOCKET
+
+
+def test_4_1_with_trusted_networks_it_is_the_first_untrusted_from_the_right() -> None:
+    assert seen_from("203.0.113.1, 192.0.2.9, 10.0.0.7") == "192.0.2.9"
+
+
+def test_4_1_an_untrusted_socket_says_nothing_about_others() -> None:
+    assert str(find_address("192.0.2.1", TRUSTED, forwarded_for=["203.0.113.1"])) == "192.0.2.1"
+
+
+def test_4_1_with_hops_it_is_so_many_from_the_right() -> None:
+    assert [seen_from("203.0.113.1, 192.0.2.9, 10.0.0.7", hops=hops) for hops in (1, 2, 9)] == [
+        "10.0.0.7",
+        "192.0.2.9",
+        "203.0.113.1",
+    ]
+
+
+def test_4_1_trusted_and_hops_are_never_both_given() -> None:
+    with pytest.raises(ProxiesRefused, match="cannot both be given"):
+        read_proxies(trusted=["10.0.0.0/8"], hops=1)
+
+
+def test_4_1_header_lines_are_joined_in_order() -> None:
+    assert seen_from("203.0.113.1", "192.0.2.9, 10.0.0.7") == "192.0.2.9"
+
+
+@pytest.mark.parametrize("bad", ["unknown", "", "300.1.1.1", "_hidden"])
+def test_4_1_a_malformed_entry_stops_at_the_last_good_one(bad: str) -> None:
+    assert seen_from(f"192.0.2.9, {bad}, 10.0.0.7") == "10.0.0.7"
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("192.0.2.7:4711", "192.0.2.7"),
+        ("[2001:db8::1]:443", "2001:db8::1"),
+        ("[2001:db8::1]", "2001:db8::1"),
+        ("fe80::1%eth0", "fe80::1"),
+        (" 192.0.2.7 ", "192.0.2.7"),
+    ],
+)
+def test_4_1_ports_and_zones_are_cut_and_mapped_addresses_are_ipv4(text: str, address: str) -> None:
+    assert str(parse_address(text)) == address
+
+
+def test_4_1_forwarded_is_read_only_if_named() -> None:
+    lines = ['for=192.0.2.9;proto=https, for="[2001:db8::1]:9"']
+    named = read_proxies(hops=2, reads_forwarded=True)
+    unnamed = read_proxies(hops=2)
+
+    assert [str(find_address(SOCKET, proxies, forwarded=lines)) for proxies in (named, unnamed)] == [
+        "192.0.2.9",
+        SOCKET,
+    ]
+
+
+def test_4_1_ipv6_counts_by_64_bits() -> None:
+    addresses = ["2001:db8:1:2:3::1", "2001:db8:1:2:ffff::9", "2001:db8:1:3::1"]
+
+    assert [counted_address(ip_address(text)) for text in addresses] == [
+        "address:2001:db8:1:2::/64",
+        "address:2001:db8:1:2::/64",
+        "address:2001:db8:1:3::/64",
+    ]
+
+
+def test_4_1_too_many_addresses_share_networks_of_48_or_24_bits() -> None:
+    assert [counted_network(ip_address(text)) for text in ("2001:db8:1:2:3::1", "192.0.2.9")] == [
+        "address:2001:db8:1::/48",
+        "address:192.0.2.0/24",
+    ]
+
+
+@pytest.mark.parametrize("network", ["10.0.0.0/99", "x"])
+def test_4_1_networks_that_are_none_are_refused_with_how_to_write_them(network: str) -> None:
+    with pytest.raises(ProxiesRefused, match=r"write networks such as 10\.0\.0\.0/8"):
+        read_proxies(trusted=[network])
+
+
+# -- 4.2 -----------------------------------------------------------------------------------------------------------
+
+
+def test_4_2_replies_before_a_caller_is_known_show_the_core_bucket_of_the_address_without_charging_it() -> None:
+    desk = Desk()
+    desk.send_many(3, anonymous())
+    charge = desk.limiter.book.shown_charge(anonymous())
+    headers = [
+        dict(headers_of_bucket(charge, desk.counters.peek([charge], desk.now_ms)[0], desk.now_ms)) for _ in range(2)
+    ]
+
+    assert [(h["x-ratelimit-resource"], h["x-ratelimit-used"]) for h in headers] == [("core", "3")] * 2
+
+
+def failed_login(desk: Desk, number: int, address: str = "192.0.2.7") -> Decision:
+    call = desk.limiter.failed_login_call(f"login{number}", anonymous(address))
+    return desk.limiter.decide(call, desk.counters.take(call, desk.now_ms))
+
+
+def test_4_2_failed_logins_have_a_limit_by_address() -> None:
+    desk = Desk()
+    admitted = sum(failed_login(desk, number).is_admitted for number in range(61))
+    refusal = desk.refusal(failed_login(desk, 99), anonymous())
+
+    assert (admitted, refusal.status, refusal.body[:55]) == (
+        60,
+        403,
+        b'{"message":"Maximum number of login attempts exceeded. ',
+    )
+
+
+def test_4_2_failed_logins_of_one_address_hinder_no_other_and_no_good_credential() -> None:
+    desk = Desk()
+    for number in range(61):
+        failed_login(desk, number)
+
+    assert (failed_login(desk, 98, "192.0.2.8").is_admitted, desk.send(a_user()).is_admitted) == (True, True)
+
+
+# -- 4.3 -----------------------------------------------------------------------------------------------------------
+
+APP = a_user(app="app:9")
+PATH = "/search/code"  # 10 a minute: soon limited.
+
+
+def go_on(desk: Desk, seconds: int, *, a_second: int = 5, caller: object = APP) -> list[Verdict]:
+    verdicts = []
+    for _ in range(seconds * a_second):
+        verdicts.append(desk.send(caller, PATH).verdict)  # type: ignore[arg-type]  # Callers only.
+        desk.wait(SECOND_MS // a_second)
+    return verdicts
+
+
+def hour_limited(caller: object = APP, *, rules: str = "") -> Desk:
+    """A desk at which this caller's bucket is empty for an hour."""
+    desk = Desk('[[rule]]\nname = "code_search"\nwindow = "1h"\nceiling = 10\n' + rules)
+    desk.send_many(10, caller, PATH)  # type: ignore[arg-type]  # Callers only.
+    return desk
+
+
+def test_4_3_over_60_refusals_in_each_of_three_minutes_running_are_a_ban_of_ten_minutes() -> None:
+    desk = hour_limited()
+    verdicts = go_on(desk, 4 * 60)
+    first = verdicts.index(Verdict.BANNED)
+    retry_after_s = desk.send(APP, PATH).retry_after_s or 0
+    record = desk.counters.bans["app:9"]
+
+    assert (2 * 60 * 5 < first <= 3 * 60 * 5, retry_after_s > 600, record.banned_until_ms - desk.now_ms <= 600_000) == (
+        True,
+        True,
+        True,
+    )
+
+
+def test_4_3_two_minutes_are_not_enough() -> None:
+    desk = hour_limited()
+    go_on(desk, 119)
+    desk.wait(2 * MINUTE_MS)
+
+    assert Verdict.BANNED not in go_on(desk, 119)
+
+
+def test_4_3_sixty_refusals_a_minute_are_not_enough() -> None:
+    assert Verdict.BANNED not in go_on(hour_limited(), 10 * 60, a_second=1)
+
+
+def test_4_3_a_tenth_of_the_limit_is_let_pass_where_it_is_more() -> None:
+    desk = Desk()
+    desk.send_many(5_000, APP, every_ms=100)
+    verdicts = set()
+    for _ in range(5 * 60 * 8):  # 480 a minute: below a tenth of 5,000.
+        verdicts.add(desk.send(APP).verdict)
+        desk.wait(SECOND_MS // 8)
+
+    assert verdicts == {Verdict.PRIMARY}
+
+
+def test_4_3_a_refusal_counts_once_its_predecessor_has_been_told_for_two_seconds() -> None:
+    desk = Desk()
+    desk.send_many(10, APP, PATH)
+    for _ in range(1_000):
+        desk.send(APP, PATH)
+    desk.wait(1_999)
+    desk.send(APP, PATH)
+    before = desk.counters.bans["app:9"].refusals
+    desk.wait(1)
+    desk.send(APP, PATH)
+
+    assert (before, desk.counters.bans["app:9"].refusals) == (0, 1)
+
+
+def test_4_3_who_waits_as_told_is_never_banned() -> None:
+    desk = Desk('[[rule]]\nname = "code_search"\nwindow = "1s"\nceiling = 1\n')
+    verdicts = []
+    for _ in range(1_000):
+        verdicts.append(desk.send(APP, PATH).verdict)
+        refused = desk.send(APP, PATH)
+        desk.wait((refused.retry_after_s or 0) * SECOND_MS)
+
+    assert (set(verdicts), desk.counters.bans["app:9"].refusals) == ({Verdict.ADMITTED}, 0)
+
+
+def test_4_3_the_subject_is_the_app_and_never_a_whole_user() -> None:
+    desk = hour_limited()
+    go_on(desk, 4 * 60)
+
+    assert [desk.send(caller).verdict for caller in (APP, a_user(token="t2"), a_user(app="app:10"))] == [
+        Verdict.BANNED,
+        Verdict.ADMITTED,
+        Verdict.ADMITTED,
+    ]
+
+
+def test_4_3_without_an_app_the_subject_is_the_token() -> None:
+    caller = a_user(token="t9")
+    desk = hour_limited(caller)
+    go_on(desk, 4 * 60, caller=caller)
+
+    assert [desk.send(who).verdict for who in (caller, a_user(token="t1"))] == [Verdict.BANNED, Verdict.ADMITTED]
+
+
+def test_4_3_for_addresses_a_ban_is_only_reported() -> None:
+    caller = anonymous()
+    desk = hour_limited(caller)
+    verdicts = go_on(desk, 4 * 60, caller=caller)
+    decision = desk.send(caller, "/meta")
+
+    assert (set(verdicts), decision.verdict, decision.taken.banned_until_ms > 0) == (
+        {Verdict.PRIMARY},
+        Verdict.ADMITTED,
+        True,
+    )
+
+
+def test_4_3_requests_during_a_ban_do_not_lengthen_it() -> None:
+    desk = hour_limited()
+    go_on(desk, 4 * 60)
+    until_ms = desk.counters.bans["app:9"].banned_until_ms
+    go_on(desk, 60)
+
+    assert desk.counters.bans["app:9"].banned_until_ms == until_ms
+
+
+def ban_lengths(desk: Desk, count: int, *, pause_ms: int = 0) -> list[int]:
+    """The lengths of so many bans in a row, in minutes, of one who never stops."""
+    lengths: list[int] = []
+    while len(lengths) < count:
+        decision = desk.send(APP, PATH)
+        until_ms = decision.taken.banned_until_ms
+        if until_ms:
+            lengths.append(round((until_ms - desk.now_ms) / MINUTE_MS))
+            desk.now_ms = until_ms + pause_ms
+        elif decision.is_admitted:
+            desk.send_many(10, APP, PATH)
+        desk.wait(SECOND_MS // 5)
+    return lengths
+
+
+def test_4_3_each_ban_doubles_the_last_up_to_24_hours() -> None:
+    assert ban_lengths(hour_limited(), 9) == [10, 20, 40, 80, 160, 320, 640, 1_280, 1_440]
+
+
+def test_4_3_a_ban_is_forgotten_after_a_quiet_day() -> None:
+    assert ban_lengths(hour_limited(), 3, pause_ms=24 * 60 * MINUTE_MS) == [10, 10, 10]
+
+
+def test_4_3_an_installations_subject_is_its_app() -> None:
+    assert an_installation().ban_subject == "app:7"

@@ -1,0 +1,310 @@
+"""Section 5 of the design: what the caller is told. Each test names its rule."""
+
+import msgspec
+import pytest
+
+from tests.limits.builders import HOUR_MS, NOON_MS, SECOND_MS, Desk, a_user, anonymous
+from wharf.limits.core.caller import Caller
+from wharf.limits.core.decision import Decision, Verdict
+from wharf.limits.core.request import QueryFacts
+from wharf.limits.core.status import status_body
+
+ISSUES = "/repos/acme/site/issues"
+BATCH = "/acme/site.git/info/lfs/objects/batch"
+
+
+def body_of(desk: Desk, decision: Decision, caller: Caller) -> dict[str, object]:
+    return msgspec.json.decode(desk.refusal(decision, caller).body, type=dict[str, object])
+
+
+def both_spent(rules: str = "") -> Desk:
+    """Ada's content limits are spent, and her hour too."""
+    desk = Desk('[[rule]]\nname = "core"\nceiling = 80\n' + rules)
+    desk.send_many(80, a_user(), ISSUES, method="POST")
+    return desk
+
+
+# -- 5.1 -----------------------------------------------------------------------------------------------------------
+
+
+def test_5_1_a_ban_comes_before_all_limits() -> None:
+    desk = both_spent()
+    desk.counters.ban("token:t1", NOON_MS + 5 * SECOND_MS)
+
+    assert desk.send(a_user(), ISSUES, method="POST").verdict is Verdict.BANNED
+
+
+def test_5_1_primary_comes_before_secondary() -> None:
+    decision = both_spent().send(a_user(), ISSUES, method="POST")
+
+    assert (decision.verdict, decision.hit_rules(is_enforced=True)) == (Verdict.PRIMARY, ["core", "content"])
+
+
+def test_5_1_among_limits_of_one_kind_the_one_that_ends_last_answers() -> None:
+    desk = Desk('[[rule]]\nname = "content_hourly"\nceiling = 80\n')
+    desk.send_many(80, a_user(), ISSUES, method="POST")
+    told = desk.send(a_user(), ISSUES, method="POST").told
+    assert told is not None
+
+    assert told.name == "content_hourly"
+
+
+def test_5_1_retry_after_is_the_latest_end_of_all_limits_hit() -> None:
+    desk = Desk('[[rule]]\nname = "search"\nceiling = 1\n[[rule]]\nname = "points"\nwindow = "1h"\nceiling = 5\n')
+    desk.send_many(1, a_user(), "/search/x", method="POST")
+    decision = desk.send(a_user(), "/search/x", method="POST")
+    ends = [free_ms - NOON_MS for free_ms in decision.taken.free_at_ms]
+
+    assert (decision.verdict, (decision.retry_after_s or 0) * 1_000) == (Verdict.PRIMARY, max(ends))
+
+
+def test_5_1_retry_after_is_rounded_up_and_at_least_1() -> None:
+    desk = Desk('[[rule]]\nname = "core"\nwindow = "1500ms"\nceiling = 1\n')
+    desk.send(a_user())
+    first = desk.send(a_user()).retry_after_s
+    desk.wait(1_499)
+
+    assert (first, desk.send(a_user()).retry_after_s) == (2, 1)
+
+
+def test_5_1_a_full_concurrency_limit_says_1() -> None:
+    desk = Desk()
+    for number in range(100):
+        desk.send(a_user(), holds=True, request_id=f"held{number}")
+
+    assert desk.send(a_user()).retry_after_s == 1
+
+
+def test_5_1_primary_refusals_carry_retry_after_which_is_reset_less_now() -> None:
+    desk = Desk()
+    desk.send_many(60, anonymous())
+    headers = desk.headers(desk.send(anonymous()))
+
+    assert int(headers["retry-after"]) == int(headers["x-ratelimit-reset"]) - desk.now_ms // SECOND_MS
+
+
+def test_5_1_on_a_purely_secondary_refusal_remaining_is_the_true_value_above_0() -> None:
+    desk = Desk()
+    desk.send_many(80, a_user(), ISSUES, method="POST")
+    headers = desk.headers(desk.send(a_user(), ISSUES, method="POST"))
+
+    assert (headers["x-ratelimit-resource"], headers["x-ratelimit-remaining"]) == ("core", "4920")
+
+
+def test_5_1_a_query_that_costs_more_than_is_left_is_told_as_remaining_0() -> None:
+    desk = Desk()
+    desk.send(a_user(), "/graphql", method="POST", query=QueryFacts(cost=4_996, points=1))
+    decision = desk.send(a_user(), "/graphql", method="POST", query=QueryFacts(cost=5, points=1))
+
+    assert (decision.verdict, decision.used, decision.remaining) == (Verdict.PRIMARY, 5_000, 0)
+
+
+# -- 5.2 -----------------------------------------------------------------------------------------------------------
+
+
+def test_5_2_rest_answers_403() -> None:
+    desk = both_spent()
+
+    assert desk.refusal(desk.send(a_user()), a_user()).status == 403
+
+
+def test_5_2_large_files_answer_429_in_their_own_form() -> None:
+    desk = Desk('[[rule]]\nname = "lfs"\nceiling = 1\n')
+    desk.send(a_user(), BATCH, method="POST")
+    refusal = desk.refusal(desk.send(a_user(), BATCH, method="POST"), a_user())
+    body = msgspec.json.decode(refusal.body, type=dict[str, object])
+
+    assert (
+        refusal.status,
+        dict(refusal.headers)["content-type"],
+        {"message", "request_id", "documentation_url"} <= set(body),
+    ) == (
+        429,
+        "application/vnd.git-lfs+json",
+        True,
+    )
+
+
+def test_5_2_graphql_primary_answers_200_with_errors_of_type_rate_limited() -> None:
+    desk = Desk('[[rule]]\nname = "graphql"\nceiling = 1\n')
+    query = QueryFacts(cost=1, points=1)
+    desk.send(a_user(), "/graphql", method="POST", query=query)
+    refusal = desk.refusal(desk.send(a_user(), "/graphql", method="POST", query=query), a_user())
+    body = msgspec.json.decode(refusal.body, type=dict[str, list[dict[str, object]]])
+
+    assert (refusal.status, body["errors"][0]["type"], dict(refusal.headers)["x-ratelimit-remaining"]) == (
+        200,
+        "RATE_LIMITED",
+        "0",
+    )
+
+
+def test_5_2_graphql_secondary_answers_403_with_the_rest_body() -> None:
+    desk = Desk('[[rule]]\nname = "graphql_points"\nceiling = 1\n')
+    query = QueryFacts(cost=1, points=1)
+    desk.send(a_user(), "/graphql", method="POST", query=query)
+    refusal = desk.refusal(desk.send(a_user(), "/graphql", method="POST", query=query), a_user())
+
+    assert (refusal.status, b"You have exceeded a secondary rate limit" in refusal.body) == (403, True)
+
+
+def test_5_2_a_ban_answers_with_the_secondary_body_and_the_cause_banned() -> None:
+    desk = Desk()
+    desk.counters.ban("token:t1", NOON_MS + HOUR_MS)
+    decision = desk.send(a_user())
+    body = body_of(desk, decision, a_user())
+
+    assert (body["cause"], str(body["message"])[:44], desk.headers(decision)["retry-after"]) == (
+        "banned",
+        "You have exceeded a secondary rate limit: re",
+        "3600",
+    )
+
+
+@pytest.mark.parametrize("status", [403, 429])
+def test_5_2_the_status_can_be_changed_by_rule(status: int) -> None:
+    desk = both_spent(f"status = {status}\n")
+
+    assert desk.refusal(desk.send(a_user()), a_user()).status == status
+
+
+def test_5_2_messages_of_the_two_kinds_hold_the_words_that_clients_look_for_and_not_each_others() -> None:
+    primary = both_spent()
+    secondary = Desk()
+    secondary.send_many(80, a_user(), ISSUES, method="POST")
+    told = [
+        str(body_of(desk, desk.send(a_user(), ISSUES, method="POST"), a_user())["message"])
+        for desk in (primary, secondary)
+    ]
+
+    assert [("API rate limit exceeded" in text, "secondary rate" in text) for text in told] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+def test_5_2_documentation_urls_end_so_that_clients_tell_the_kinds_apart() -> None:
+    primary = both_spent()
+    secondary = Desk()
+    secondary.send_many(80, a_user(), ISSUES, method="POST")
+
+    assert [
+        str(body_of(desk, desk.send(a_user(), ISSUES, method="POST"), a_user())["documentation_url"]).partition("#")[2]
+        for desk in (primary, secondary)
+    ] == ["about-primary-rate-limits", "about-secondary-rate-limits"]
+
+
+# -- 5.3 -----------------------------------------------------------------------------------------------------------
+
+
+def test_5_3_a_secondary_limit_is_disclosed_only_in_its_own_refusal() -> None:
+    desk = Desk('[[rule]]\nname = "content"\nceiling = 2\n')
+    admitted = desk.send(a_user(), ISSUES, method="POST")
+    desk.send(a_user(), ISSUES, method="POST")
+    refused = desk.send(a_user(), ISSUES, method="POST")
+
+    assert ['"content"' in desk.headers(decision)["ratelimit"] for decision in (admitted, refused)] == [False, True]
+
+
+def test_5_3_a_primary_refusal_names_no_secondary_limit_that_was_hit_too() -> None:
+    desk = both_spent()
+    decision = desk.send(a_user(), ISSUES, method="POST")
+
+    assert (body_of(desk, decision, a_user())["violated"], decision.hit_rules(is_enforced=True)) == (
+        ["core"],
+        ["core", "content"],
+    )
+
+
+def test_5_3_disclose_secondary_adds_them_to_ratelimit() -> None:
+    desk = Desk("disclose_secondary = true")
+    headers = desk.headers(desk.send(a_user()))
+
+    assert (headers["ratelimit"], headers["ratelimit-policy"]) == (
+        '"core";r=4999;t=3600, "concurrent";r=99, "points";r=899;t=60, "cpu";r=90000;t=60, "compute";r=30000;t=10',
+        '"core";q=5000;w=3600, "concurrent";q=100;qu="concurrent-requests", "points";q=900;qu="points";w=60, '
+        '"cpu";q=90000;qu="cpu_ms";w=60, "compute";q=30000;qu="cpu_ms";w=10',
+    )
+
+
+def status_of(desk: Desk, caller: Caller) -> dict[str, dict[str, dict[str, int]]]:
+    book = desk.limiter.book
+    pairs = [
+        list(zip(charges, desk.counters.peek(charges, desk.now_ms), strict=True))
+        for charges in (book.primary_charges(caller), book.secondary_charges(caller))
+    ]
+    return msgspec.json.decode(status_body(desk.rules, *pairs))  # type: ignore[no-any-return]  # As the test reads it.
+
+
+def test_5_3_disclose_secondary_adds_them_to_the_status_endpoint() -> None:
+    without, with_them = (status_of(Desk(rules), a_user())["resources"] for rules in ("", "disclose_secondary = true"))
+
+    assert sorted(with_them.keys() - without.keys()) == [
+        "compute",
+        "concurrent",
+        "concurrent_websockets",
+        "content",
+        "content_hourly",
+        "cpu",
+        "graphql_cpu",
+        "graphql_points",
+    ]
+
+
+def test_5_3_the_status_shows_every_bucket_and_repeats_core_as_rate() -> None:
+    desk = Desk()
+    desk.send(a_user())
+    shown = status_of(desk, a_user())
+
+    assert (shown["resources"]["core"], shown["rate"], shown["resources"]["search"]) == (
+        {"limit": 5_000, "used": 1, "remaining": 4_999, "reset": (NOON_MS + HOUR_MS) // 1_000},
+        shown["resources"]["core"],
+        {"limit": 30, "used": 0, "remaining": 30, "reset": NOON_MS // 1_000 + 60},
+    )
+
+
+def test_5_3_a_hidden_rule_is_never_told_to_callers_and_operators_see_it() -> None:
+    desk = Desk('disclose_secondary = true\n[[rule]]\nname = "content"\nceiling = 1\nhidden = true\n')
+    desk.send(a_user(), ISSUES, method="POST")
+    decision = desk.send(a_user(), ISSUES, method="POST")
+    told = str(desk.refusal(decision, a_user())) + str(status_of(desk, a_user()))
+
+    assert ('"content";' in told, "'content':" in told, decision.hit_rules(is_enforced=True)) == (
+        False,
+        False,
+        ["content"],
+    )
+
+
+# -- 5.4 -----------------------------------------------------------------------------------------------------------
+
+
+def test_5_4_the_status_endpoint_costs_one_point_and_a_slot() -> None:
+    decision = Desk().send(a_user(), "/rate_limit")
+
+    assert {charge.name: charge.cost for charge in decision.charges if charge.cost} == {"concurrent": 1, "points": 1}
+
+
+def test_5_4_the_status_endpoint_answers_while_the_primary_limit_is_spent_with_remaining_0() -> None:
+    desk = both_spent()
+    decision = desk.send(a_user(), "/rate_limit")
+
+    assert (decision.verdict, decision.remaining) == (Verdict.ADMITTED, 0)
+
+
+def test_5_4_the_status_endpoint_is_refused_by_its_points_a_slot_or_a_ban_only() -> None:
+    desk = Desk()
+    plan = desk.send(a_user(), "/rate_limit").plan
+
+    assert [charge.name for charge in plan.charges] == ["concurrent", "points"]
+    desk.counters.ban("token:t1", NOON_MS + HOUR_MS)
+    assert desk.send(a_user(), "/rate_limit").verdict is Verdict.BANNED
+
+
+def test_5_4_the_status_endpoint_never_feeds_a_ban() -> None:
+    desk = Desk('[[rule]]\nname = "points"\nceiling = 1\n[points]\nwrite = 1\n')
+    for _ in range(5_000):
+        desk.send(a_user(), "/rate_limit")
+        desk.wait(100)
+
+    assert desk.counters.bans == {}

@@ -1,0 +1,78 @@
+"""Section 1 of the design: what the words mean."""
+
+import pytest
+
+from tests.limits.builders import CODE_HOST, Desk, a_user
+from wharf.limits.core.rulebook import Rulebook
+
+BOOK = Rulebook(CODE_HOST)
+
+
+def test_1_a_request_belongs_to_exactly_one_primary_bucket() -> None:
+    paths = ["/meta", "/search/code", "/graphql", "/orgs/a/audit-log", "/a/b.git/info/lfs/objects/batch"]
+
+    assert [sum(charge.rule.is_primary for charge in Desk().send(a_user(), path).charges) for path in paths] == [1] * 5
+
+
+def test_1_the_rule_table_comes_first_and_core_is_for_the_rest() -> None:
+    rule = '[[rule]]\nname = "zen"\nmatch = ["GET /zen"]\nresource = "zen"\nceiling = 7\n'
+    desk = Desk(rule)
+
+    assert [desk.send(a_user(), path).plan.resource for path in ("/zen", "/octocat")] == ["zen", "core"]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/repos/acme/site/issues", "POST /repos/{owner}/{repository}/issues"),
+        ("/repos/acme/site/issues?page=2", "POST /repos/{owner}/{repository}/issues"),
+        ("/things/42", "POST /things/*"),
+        ("/things/0a1b2c3", "POST /things/*"),
+        ("/things/deadbeef", "POST /things/*"),
+        ("/things/0b51c0de-8a3e-4e0d-9d55-5a8ad7a3a111", "POST /things/*"),
+        ("/things/0a1b2c", "POST /things/0a1b2c"),
+        ("/things/ada", "POST /things/ada"),
+        ("/", "POST /"),
+    ],
+)
+def test_1_an_endpoint_is_a_template_of_the_rules_else_the_path_without_what_names_one_thing(
+    path: str, name: str
+) -> None:
+    assert BOOK.endpoint("POST", path).name == name
+
+
+def test_1_at_most_256_endpoints_a_caller_are_counted_apart_then_one_shared_other() -> None:
+    desk = Desk()
+    for number in range(300):
+        desk.send(a_user(), f"/page-{'x' * number}")
+    points = desk.counters.tables["points"]
+
+    assert (len(points), desk.count("points", "user:ada other")) == (257, 300 - 256)
+
+
+def test_1_another_caller_still_has_endpoints_of_its_own() -> None:
+    desk = Desk()
+    for number in range(300):
+        desk.send(a_user(), f"/page-{'x' * number}")
+    desk.send(a_user("eve"), "/page")
+
+    assert desk.count("points", "user:eve GET /page") == 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/search/../search/code",
+        "//search//code",
+        "/search/code/",
+        "/%73earch/code",
+        "/search/./code",
+        "/search/code?q=1",
+    ],
+)
+def test_1_a_path_cannot_be_written_so_that_it_escapes_its_bucket(path: str) -> None:
+    assert [rule.name for rule in BOOK.endpoint("GET", path).primaries][0] == "code_search"
+
+
+def test_1_head_is_in_the_bucket_of_get() -> None:
+    assert BOOK.endpoint("HEAD", "/search/code").primaries[0].name == "code_search"

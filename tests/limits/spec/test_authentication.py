@@ -1,0 +1,287 @@
+"""The table of credentials, row by row: recognised from the header, and whose use they are counted against."""
+
+import base64
+
+import pytest
+
+from wharf.limits.core.address import parse_address
+from wharf.limits.core.caller import Caller, Case, CredentialKind
+from wharf.limits.core.credential import read_credential, sha256_of
+from wharf.limits.core.directory import Register
+from wharf.limits.core.recognition import Recognition, Unrecognised
+from wharf.limits.rules import read_directory
+
+NOW_MS = 1_800_000_000_000
+
+
+def token(value: str, **more: str) -> str:
+    given = "".join(f", {key} = {text}" for key, text in more.items())
+    return f'{{ sha256 = "{sha256_of(value)}"{given} }}'
+
+
+DIRECTORY: Register = read_directory(
+    f"""
+    [[user]]
+    login = "ada"
+    id = 5
+    tokens = [
+        {token("ghp_personal")}, {token("github_pat_fine")}, {token("gho_plain", app="8")},
+        {token("ghu_plain", app="7")}, {token("ghu_owned", app="9")}, {token("gho_owned", app="10")},
+        {token("gho_approved", app="11")},
+        {token("ghp_revoked", revoked="true")}, {token("ghp_old", expires="2026-01-01T00:00:00Z")},
+    ]
+    [[user]]
+    login = "eve"
+    tokens = [{token("gho_outsider", app="10")}, {token("ghu_outsider", app="9")}]
+    [[organization]]
+    login = "acme"
+    tier = "enterprise"
+    members = ["ada"]
+    [[organization]]
+    login = "small"
+    [[organization]]
+    login = "daughter"
+    enterprise = "holding"
+    [[enterprise]]
+    name = "holding"
+    [[app]]
+    id = 7
+    owner = "small"
+    installations = [
+        {{ id = 71, on = "small", repositories = 40, members = 25, tokens = [{token("ghs_small")}] }},
+        {{ id = 72, on = "acme", repositories = 40, tokens = [{token("ghs_acme")}] }},
+        {{ id = 73, on = "holding", tokens = [{token("ghs_holding")}] }},
+        {{ id = 74, on = "daughter", tokens = [{token("ghs_daughter")}] }},
+        {{ id = 75, on = "eve", repositories = 40, members = 25, tokens = [{token("ghs_person")}] }},
+    ]
+    [[app]]
+    id = 8
+    owner = "small"
+    client_id = "client-8"
+    client_secret_sha256 = "{sha256_of("secret-8")}"
+    [[app]]
+    id = 9
+    owner = "acme"
+    [[app]]
+    id = 10
+    owner = "acme"
+    oauth = true
+    client_id = "client-10"
+    client_secret_sha256 = "{sha256_of("secret-10")}"
+    [[app]]
+    id = 11
+    owner = "small"
+    oauth = true
+    approved_by = ["acme"]
+    [[repository]]
+    name = "small/site"
+    tokens = [{token("ghs_workflow")}]
+    [[repository]]
+    name = "acme/site"
+    tokens = [{token("ghs_workflow_acme")}]
+    """
+)
+
+
+def recognise(
+    authorization: str | None, *, path: str = "/meta", address: str = "192.0.2.7", query: str = ""
+) -> Caller | Unrecognised:
+    parsed = parse_address(address)
+    assert parsed is not None
+    return Recognition(DIRECTORY).caller(read_credential(authorization, query), parsed, path, NOW_MS)
+
+
+def known(authorization: str | None, *, path: str = "/meta", address: str = "192.0.2.7") -> Caller:
+    caller = recognise(authorization, path=path, address=address)
+    assert isinstance(caller, Caller), caller
+    return caller
+
+
+def basic(name: str, secret: str) -> str:
+    return "Basic " + base64.b64encode(f"{name}:{secret}".encode()).decode()
+
+
+def test_none_is_counted_against_the_originating_ip_address_not_a_user_or_application() -> None:
+    caller = known(None)
+
+    assert (caller.kind, caller.owner, caller.user, caller.app) == (
+        CredentialKind.NONE,
+        "address:192.0.2.7",
+        None,
+        None,
+    )
+
+
+@pytest.mark.parametrize("value", ["ghp_personal", "github_pat_fine"])
+def test_a_personal_access_token_is_counted_against_the_users_personal_limit(value: str) -> None:
+    caller = known(f"token {value}")
+
+    assert (caller.kind, caller.owner, caller.case) == (CredentialKind.PERSONAL_TOKEN, "user:ada", Case.USER)
+
+
+def test_an_authorized_app_is_counted_against_the_users_limit_combined_with_other_apps_and_tokens() -> None:
+    caller = known("Bearer gho_plain")
+
+    assert (caller.kind, caller.owner) == (CredentialKind.OAUTH_TOKEN, known("token ghp_personal").owner)
+
+
+def test_an_app_installation_access_token_is_counted_against_the_installations_limit() -> None:
+    caller = known("Bearer ghs_small")
+
+    assert (caller.kind, caller.owner, caller.repositories, caller.members) == (
+        CredentialKind.INSTALLATION_TOKEN,
+        "installation:71",
+        40,
+        25,
+    )
+
+
+def test_an_app_user_access_token_is_counted_against_the_authenticated_users_limit() -> None:
+    caller = known("Bearer ghu_plain")
+
+    assert (caller.kind, caller.owner, caller.app) == (CredentialKind.APP_USER_TOKEN, "user:ada", "app:7")
+
+
+def test_client_id_and_client_secret_are_counted_per_oauth_app() -> None:
+    caller = known(basic("client-8", "secret-8"))
+
+    assert (caller.kind, caller.owner, caller.case) == (CredentialKind.CLIENT_SECRET, "app:8", Case.CLIENT)
+
+
+def test_a_built_in_workflow_token_is_counted_per_repository() -> None:
+    caller = known("Bearer ghs_workflow")
+
+    assert (caller.kind, caller.owner, caller.case) == (
+        CredentialKind.WORKFLOW_TOKEN,
+        "repository:small/site",
+        Case.WORKFLOW,
+    )
+
+
+# -- what raises a ceiling -----------------------------------------------------------------------------------------
+
+
+def test_an_app_owned_by_an_enterprise_tier_organization_raises_all_its_users() -> None:
+    assert [known(f"token {value}").case for value in ("ghu_owned", "ghu_outsider")] == [Case.USER_ENTERPRISE] * 2
+
+
+def test_an_oauth_app_owned_by_an_enterprise_tier_organization_raises_its_members_only() -> None:
+    assert [known(f"token {value}").case for value in ("gho_owned", "gho_outsider")] == [
+        Case.USER_ENTERPRISE,
+        Case.USER,
+    ]
+
+
+def test_an_oauth_app_approved_by_an_enterprise_tier_organization_raises_its_members() -> None:
+    assert known("token gho_approved").case is Case.USER_ENTERPRISE
+
+
+@pytest.mark.parametrize("value", ["ghs_acme", "ghs_holding", "ghs_daughter"])
+def test_an_installation_on_an_enterprise_tier_organization_or_an_enterprise_is_raised(value: str) -> None:
+    assert known(f"token {value}").case is Case.INSTALLATION_ENTERPRISE
+
+
+def test_users_count_for_an_installation_on_an_organization_only() -> None:
+    caller = known("token ghs_person")
+
+    assert (caller.repositories, caller.members) == (40, 0)
+
+
+def test_a_client_secret_of_an_app_owned_by_an_enterprise_tier_organization_is_raised() -> None:
+    assert known(basic("client-10", "secret-10")).case is Case.CLIENT_ENTERPRISE
+
+
+@pytest.mark.parametrize(
+    ("path", "case"),
+    [
+        ("/repos/acme/site/issues", Case.WORKFLOW_ENTERPRISE),
+        ("/orgs/acme/repos?page=2", Case.WORKFLOW_ENTERPRISE),
+        ("/enterprises/holding/x", Case.WORKFLOW_ENTERPRISE),
+        ("/acme/site.git/info/lfs/objects/batch", Case.WORKFLOW_ENTERPRISE),
+        ("/repos/small/site/issues", Case.WORKFLOW),
+        ("/meta", Case.WORKFLOW),
+    ],
+)
+def test_a_workflow_token_is_raised_for_resources_of_an_enterprise_account(path: str, case: Case) -> None:
+    assert (known("token ghs_workflow", path=path).case, known("token ghs_workflow", path=path).owner) == (
+        case,
+        "repository:small/site",
+    )
+
+
+def test_a_workflow_of_an_enterprise_account_is_raised_where_a_path_leads_to_no_account() -> None:
+    assert known("token ghs_workflow_acme").case is Case.WORKFLOW_ENTERPRISE
+
+
+# -- what is refused -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        "token ghp_unknown",
+        "token ghp_revoked",
+        "token ghp_old",
+        "Bearer ",
+        "Bearer two words",
+        "Basic !!!",
+        "Basic " + base64.b64encode(b"no colon").decode(),
+        "Basic " + base64.b64encode(b"\xff:\xfe").decode(),
+        "Basic " + "QUFB" * 2_000,
+        basic("client-8", "wrong"),
+        basic("client-9", "secret"),
+        "token " + "x" * 100_000,
+        "token caf\u00e9",
+    ],
+)
+def test_an_unknown_or_revoked_or_malformed_credential_is_no_caller(authorization: str) -> None:
+    assert recognise(authorization) == Unrecognised("Bad credentials")
+
+
+def test_another_scheme_is_refused_with_what_to_write() -> None:
+    assert recognise("Digest x") == Unrecognised(
+        "The Authorization header is not read: write 'Bearer' and a token, or use basic authentication."
+    )
+
+
+def test_a_token_that_says_it_is_of_another_kind_is_no_caller() -> None:
+    register = read_directory(f'[[user]]\nlogin = "ada"\ntokens = [{token("ghs_mine")}]')
+    address = parse_address("192.0.2.7")
+    assert address is not None
+
+    assert Recognition(register).caller(read_credential("token ghs_mine"), address, "/", NOW_MS) == Unrecognised()
+
+
+@pytest.mark.parametrize("query", ["access_token=x", "a=1&client_secret=y"])
+def test_credentials_in_the_query_are_refused(query: str) -> None:
+    assert recognise(None, query=query) == Unrecognised(
+        "Credentials are not taken from the query: send them in the Authorization header."
+    )
+
+
+@pytest.mark.parametrize(("name", "secret"), [("ada", "ghp_personal"), ("x", "ghp_personal"), ("ghp_personal", "")])
+def test_a_token_may_be_sent_by_basic_authentication_as_git_does(name: str, secret: str) -> None:
+    assert known(basic(name, secret)).owner == "user:ada"
+
+
+def test_the_same_credential_from_the_same_place_is_the_same_caller() -> None:
+    recognition = Recognition(DIRECTORY)
+    address = parse_address("192.0.2.7")
+    assert address is not None
+    shown = read_credential("token ghp_personal")
+
+    assert recognition.caller(shown, address, "/a", NOW_MS) is recognition.caller(shown, address, "/b", NOW_MS)
+
+
+def test_a_token_ends_at_its_moment_though_it_was_recognised_before() -> None:
+    register = read_directory(f'[[user]]\nlogin = "ada"\ntokens = [{token("ghp_x", expires="2027-01-01T00:00:00Z")}]')
+    recognition = Recognition(register)
+    address = parse_address("192.0.2.7")
+    assert address is not None
+    shown = read_credential("token ghp_x")
+    end_ms = 1_798_761_600_000
+
+    assert [isinstance(recognition.caller(shown, address, "/", at), Caller) for at in (end_ms - 1, end_ms)] == [
+        True,
+        False,
+    ]
