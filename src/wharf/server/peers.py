@@ -14,10 +14,12 @@ from wharf.client.exchange import Exchange, Unreachable
 from wharf.model.cluster import Member
 from wharf.model.refusal import Code, Refusal
 from wharf.server.asking import Answered, Link
+from wharf.wire.errors import STATUS_OF
 
 PATH: Final = "/v1/server/ask/"
 SECRET_HEADER: Final = "x-cluster-door-secret"
 TIMEOUT_S: Final = 30.0
+NOTHING_HAPPENED: Final = frozenset({404, 405, STATUS_OF[Code.TOO_LARGE], STATUS_OF[Code.UNAVAILABLE]})
 
 _read_answered = msgspec.msgpack.Decoder(Answered).decode
 
@@ -54,6 +56,11 @@ class _HttpLink:
         except Unreachable as error:
             code = Code.UNDECIDED if error.sent else Code.UNAVAILABLE
             raise Refusal(code, f"the leader, {self._member.name}, did not answer: {error}") from error
-        if reply.status != 200:
+        if reply.status == STATUS_OF[Code.FORBIDDEN]:
             raise Refusal(Code.UNAVAILABLE, f"the leader, {self._member.name}, did not let this server in")
+        if reply.status != 200:
+            # Only some replies say that nothing happened; what its brain did is unknown behind all others.
+            code = Code.UNAVAILABLE if reply.status in NOTHING_HAPPENED else Code.UNDECIDED
+            text = reply.body.decode("utf-8", "replace")
+            raise Refusal(code, f"the leader, {self._member.name}, answered {reply.status}: {text}")
         return _read_answered(reply.body)

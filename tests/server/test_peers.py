@@ -1,0 +1,75 @@
+"""The way to another member's brain: what its replies mean to the server that asked."""
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+
+from wharf.client.exchange import Reply, Unreachable
+from wharf.model.cluster import Member
+from wharf.model.refusal import Code, Refusal
+from wharf.server.asking import Answered
+from wharf.server.peers import HttpPeers
+
+
+class OneReply:
+    """An exchange that always ends the same way."""
+
+    def __init__(self, end: Reply | Unreachable) -> None:
+        self._end = end
+
+    async def send(
+        self,
+        method: str,  # noqa: ARG002  # The port's own words.
+        path: str,  # noqa: ARG002
+        *,
+        query: Mapping[str, str],  # noqa: ARG002
+        headers: Mapping[str, str],  # noqa: ARG002
+        body: bytes,  # noqa: ARG002
+        timeout_s: float,  # noqa: ARG002
+    ) -> Reply:
+        if isinstance(self._end, Unreachable):
+            raise self._end
+        return self._end
+
+    async def close(self) -> None:
+        return
+
+
+def ask(end: Reply | Unreachable) -> Answered:
+    peers = HttpPeers(lambda _address: OneReply(end))
+    return asyncio.run(peers.link(Member(id="m1", name="first", address="first:4646")).ask("report", b""))
+
+
+def a_reply(status: int, body: bytes = b"") -> Reply:
+    return Reply(status, {}, body)
+
+
+def test_what_the_leader_answers_comes_back() -> None:
+    assert ask(a_reply(200, msgspec.msgpack.encode(Answered(b"yes")))) == Answered(b"yes")
+
+
+@pytest.mark.parametrize("status", [403, 404, 413, 503])
+def test_a_leader_that_did_nothing_leaves_the_caller_free_to_ask_again(status: int) -> None:
+    with pytest.raises(Refusal) as refused:
+        ask(a_reply(status))
+
+    assert refused.value.code is Code.UNAVAILABLE
+
+
+@pytest.mark.parametrize("status", [500, 502, 504])
+def test_a_leader_whose_brain_may_have_acted_leaves_it_undecided(status: int) -> None:
+    with pytest.raises(Refusal) as refused:
+        ask(a_reply(status, b"its brain did not answer"))
+
+    assert refused.value.code is Code.UNDECIDED
+    assert f"answered {status}: its brain did not answer" in refused.value.text
+
+
+@pytest.mark.parametrize(("sent", "code"), [(True, Code.UNDECIDED), (False, Code.UNAVAILABLE)])
+def test_without_a_reply_it_matters_whether_the_question_was_sent(sent: bool, code: Code) -> None:
+    with pytest.raises(Refusal) as refused:
+        ask(Unreachable("gone", sent=sent))
+
+    assert refused.value.code is code
