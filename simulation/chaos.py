@@ -132,7 +132,6 @@ class Chaos:
                 if weather.strikes(FEED_CANCELLED, once_in=700):
                     return CancelWatch()
                 if weather.strikes(FEED_LATE, once_in=120):
-                    server.halted_until_s = self._cluster.loop.time() + 3.0
                     return Delay(request_s=draw.uniform(0.05, 3.0))
                 return Delay(request_s=draw.uniform(0.0, 0.002))
             if operation is Operation.COMMIT and not self._is_calm and self._strikes_committer(server):
@@ -233,9 +232,7 @@ class Chaos:
         def mend() -> None:
             engine.faults.mend()
             self._cluster.log.wake()
-            server.halted_until_s = self._cluster.loop.time() + 3.0
 
-        server.halted_until_s = self._cluster.loop.time() + 20.0
         self._later((0.5, 15.0), mend)
 
     def _part_servers(self) -> None:

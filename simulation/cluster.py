@@ -52,7 +52,7 @@ class ServerProcess:
         self.server: Server | None = None
         self.applied: list[tuple[int, float]] = []
         """When its replica had come how far: (index, moment), in order."""
-        self.halted_until_s = 0.0  # The last moment at which it was held, or cut off from the log.
+        self.halted_until_s = 0.0  # The last moment at which it was held.
 
     @property
     def name(self) -> str:
@@ -112,7 +112,7 @@ class ServerProcess:
     async def _be_api(self, process: Process, server: Server) -> None:
         network = self.cluster.network
         own = SimulatedLink(network, process, brain_address(self.member.address))
-        peers = HttpPeers(lambda address: SimulatedExchange(network, process, lambda: address))
+        peers = HttpPeers(lambda address: SimulatedExchange(network, process, lambda: address, may_repeat=False))
         server.brain = own
         server.leader = Leader(server.replica, self.member.identity.member_id, own, peers)
         network.listen(self.member.address, process, self.cluster.serving(self, Api(server)))

@@ -12,10 +12,13 @@ from wharf.client import Reply, Unreachable
 class SimulatedExchange:
     """`address` is asked before each request: a client may turn to another server whenever it likes."""
 
-    def __init__(self, network: Network, source: Process, address: Callable[[], str]) -> None:
+    def __init__(
+        self, network: Network, source: Process, address: Callable[[], str], *, may_repeat: bool = True
+    ) -> None:
         self._network = network
         self._source = source
         self._address = address
+        self._may_repeat = may_repeat
 
     async def send(
         self,
@@ -31,7 +34,9 @@ class SimulatedExchange:
         request = Request(method, target, list(headers.items()), body)
         try:
             async with asyncio.timeout(timeout_s):
-                reply = await self._network.exchange(self._source, self._address(), request)
+                reply = await self._network.exchange(
+                    self._source, self._address(), request, may_repeat=self._may_repeat
+                )
                 whole = await reply.body()
         except NotSent as error:
             raise Unreachable(str(error), sent=False) from error

@@ -40,7 +40,8 @@ class SimulatedLink:
     async def ask(self, name: str, body: bytes) -> Answered:
         try:
             async with asyncio.timeout(PATIENCE_S):
-                reply = await self._network.exchange(self._source, self._address, Request("POST", f"/{name}", (), body))
+                request = Request("POST", f"/{name}", (), body)
+                reply = await self._network.exchange(self._source, self._address, request, may_repeat=False)
                 return _decode(await reply.body())
         except NotSent as error:
             raise Refusal(Code.UNAVAILABLE, f"the brain cannot be reached: {error}") from error

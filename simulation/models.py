@@ -103,6 +103,23 @@ class VersionedRecord:
         return self._put(state, value, answer) if could_match else None
 
 
+class Register:
+    """A value that is read and put, and nothing else: `Seen` and `Kept` tell the value, versions do not count."""
+
+    def __init__(self, initial: Hashable) -> None:
+        self.initial = Seen(initial, 0)
+
+    def after(self, state: Seen, asked: Asked, answer: Answer | None) -> Seen | None:
+        if isinstance(asked, Put):
+            return Seen(asked.value, 0) if not isinstance(answer, Kept) or state.value == asked.value else None
+        if answer is None:
+            return state
+        return state if isinstance(answer, Seen) and answer.value == state.value else None
+
+    def only_looks(self, asked: Asked, answer: Answer | None) -> bool:
+        return isinstance(asked, Read) or isinstance(answer, Kept)
+
+
 def _agreed(state: Seen, answer: Answer | None) -> Seen | None:
     """The state, its version learnt from the answer where it was unknown; None where they contradict each other."""
     if answer is None:

@@ -118,8 +118,11 @@ class Network:
 
     # -- exchanges -------------------------------------------------------------------------------------------------
 
-    async def exchange(self, source: Process, address: str, request: Request) -> Reply:
-        """One request and the beginning of its reply. Raises `NotSent` or `Lost`."""
+    async def exchange(self, source: Process, address: str, request: Request, *, may_repeat: bool = True) -> Reply:
+        """One request and the beginning of its reply. Raises `NotSent` or `Lost`.
+
+        A line itself brings nothing twice: proxies and impatient callers do. So between servers nothing is repeated.
+        """
         fate = self.weather.fate()
         listener = self._listeners.get(address)
         if listener is None or listener.process.is_dead:
@@ -131,7 +134,7 @@ class Network:
             raise NotSent(f"no way from {source.machine} to {address}")
         exchange = Exchange(self, source, listener, request, fate)
         self._exchanges[exchange] = None
-        if fate.is_repeated:
+        if fate.is_repeated and may_repeat:
             self.on_repeated(request)
             again = Exchange(self, source, listener, request, Fate(request_s=fate.request_s * 2 + 0.01), is_read=False)
             self._exchanges[again] = None

@@ -73,7 +73,7 @@ def _miss_wakes(cluster: Cluster) -> None:
         subscribe = watches.subscribe
 
         def deaf(watched: list[Watched], wake: Callable[[], None]) -> Subscription:
-            return subscribe(watched, (lambda: None) if draw.random() < 0.1 else wake)
+            return subscribe(watched, (lambda: None) if draw.random() < 0.2 else wake)
 
         watches.subscribe = deaf  # type: ignore[method-assign,assignment]  # that is the bug
 

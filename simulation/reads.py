@@ -14,8 +14,10 @@ from simulation.story import Broken
 from simulation.witness import NEVER, Witness
 from wharf.state import Table
 
-LATE_S: Final = 14.0
+LATE_STALE_S: Final = 9.5
 """How long after a change a waiting client may go without a reply: the longest delays of the weather, and some."""
+LATE_DEFAULT_S: Final = LATE_STALE_S + 8.0
+"""A default read may first have to wait for a leader and for the log."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +124,7 @@ class Judge:
         if applied_s is None:
             return
         waited_s = told.ended_s - max(applied_s, question.began_s)
-        if waited_s > LATE_S:
+        if waited_s > (LATE_STALE_S if question.is_stale else LATE_DEFAULT_S):
             raise Broken(
                 f"{question.client} waited on {question.what} at {server.name} from index {question.index}; the change at "
                 f"{change} was there at {applied_s:.3f} s and the reply came {waited_s:.1f} s later",

@@ -5,16 +5,17 @@ import logging
 import time
 import traceback
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from simulation.chaos import LEASE_RAN_OUT, Chaos
 from simulation.cluster import Cluster, new_log
+from simulation.history import History
 from simulation.invariants import BatchInvariants, Transition, require_equal, require_rest, require_whole
-from simulation.linearizability import check_all
+from simulation.linearizability import Model, check_all
 from simulation.loop import RunFailed, SimulatedLoop, StandsStill
-from simulation.models import NOTHING, Read, Seen, VersionedRecord
+from simulation.models import NOTHING, Answer, Asked, Read, Register, Seen, VersionedRecord
 from simulation.plants import Plant, plant
 from simulation.reads import Judge
 from simulation.story import Broken, LogLines, Story
@@ -106,7 +107,7 @@ class Run:
         return Result(
             seed=self.seed, fingerprint=self.loop.fingerprint, events=self.story.events, steps=self.loop.steps,
             virtual_s=self.loop.time(), real_s=time.perf_counter() - began_s, faults=dict(self.weather.counts),
-            transitions=dict(self.invariants.transitions), calls=len(self.workload.history.calls),
+            transitions=dict(self.invariants.transitions), calls=len(self.workload.history.calls) + len(self.workload.switches.calls),
             reads_judged=self.judge.judged, full_checks=self.full_checks, failure=failure,
         )  # fmt: skip
 
@@ -184,15 +185,19 @@ class Run:
                 raise Broken(f"the log has {value_of(job)} in place of an acknowledged write: {call.told()}", call.key)
 
     def _require_linearizable(self) -> None:
-        for key, verdict in check_all(self.workload.history.calls, VersionedRecord()).items():
-            if not verdict.is_linearizable:
-                calls = [call for call in self.workload.history.calls if call.key == key]
-                told = "\n".join(f"  {call.told()}" for call in calls)
-                stuck = "\n".join(f"  {call.told()}" for call in verdict.stuck)
-                raise Broken(f"no order of these calls explains their answers; stuck at\n{stuck}\nof\n{told}", key)
+        _require_explained(self.workload.history, VersionedRecord())
+        _require_explained(self.workload.switches, Register(True))
 
     def _failure(self, text: str, about: Sequence[str]) -> Failure:
         return Failure(text, [str(line) for line in self.story.of(about)])
+
+
+def _require_explained(history: History[Asked, Answer], model: Model[Any, Asked, Answer]) -> None:
+    for key, verdict in check_all(history.calls, model).items():
+        if not verdict.is_linearizable:
+            told = "\n".join(f"  {call.told()}" for call in history.calls if call.key == key)
+            stuck = "\n".join(f"  {call.told()}" for call in verdict.stuck)
+            raise Broken(f"no order of these calls explains their answers; stuck at\n{stuck}\nof\n{told}", key)
 
 
 def run_seed(seed: int, *, bug: Plant | None = None, shuffle: bool = True) -> Result:

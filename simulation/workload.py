@@ -30,10 +30,10 @@ from wharf.model.task import Task
 from wharf.state.tables import ALLOCATIONS, EVALUATIONS, JOBS, NODES, SUMMARIES
 
 PEOPLE: Final = 8
-WATCHERS: Final = 8
+WATCHERS: Final = 10
 JOBS_COUNT: Final = 30
 THINKS_S: Final = 0.8
-WAIT_S: Final = (5.0, 40.0)
+WAIT_S: Final = (10.0, 60.0)
 SECOND_NS: Final = 1_000_000_000
 UNSURE: Final = (Code.UNDECIDED,)
 """Refusals after which nobody knows whether the write happened. All others say that it did not."""
@@ -88,7 +88,9 @@ class Workload:
         self.judge = judge
         self.story = story
         self.history: History[Asked, Answer] = History(cluster.loop)
-        self.asking: dict[Process, tuple[str, Asked]] = {}
+        self.switches: History[Asked, Answer] = History(cluster.loop)
+        """Of the nodes: whether they take new work."""
+        self.asking: dict[Process, tuple[History[Asked, Answer], str, Asked]] = {}
         """What each person asks just now, so that a request that comes twice is known for what it is."""
         random = Random(f"{cluster.seed}/jobs")
         self.sketches = [JobSketch(number, random) for number in range(JOBS_COUNT)]
@@ -121,9 +123,9 @@ class Workload:
     def _on_repeated(self, _request: Request) -> None:
         process = current_process()
         asking = self.asking.get(process) if process is not None else None
-        if asking is not None and not isinstance(asking[1], Read):
-            key, asked = asking
-            self.history.unknown(self.history.begin("the network", key, asked))
+        if asking is not None:
+            history, key, asked = asking
+            history.unknown(history.begin("the network", key, asked))
 
 
 class Person:
@@ -201,23 +203,31 @@ class Person:
             if job is not None and not job.stop and _fails(job):
                 await self._stop_job(job.id)
 
-    async def _write(self, key: str, asked: Asked, ask: Callable[[], Awaitable[Answer]]) -> None:
+    async def _write(
+        self,
+        key: str,
+        asked: Asked,
+        ask: Callable[[], Awaitable[Answer]],
+        *,
+        history: History[Asked, Answer] | None = None,
+    ) -> None:
         workload = self._workload
-        call = workload.history.begin(self.name, key, asked)
-        workload.asking[self.process] = (key, asked)
+        history = history if history is not None else workload.history
+        call = history.begin(self.name, key, asked)
+        workload.asking[self.process] = (history, key, asked)
         try:
             answer = await ask()
         except Unreachable as error:
-            (workload.history.unknown if error.sent else workload.history.failed)(call)
+            (history.unknown if error.sent else history.failed)(call)
             self._tell(f"{asked} of {key}: {error}", key)
         except Refusal as refusal:
-            (workload.history.unknown if refusal.code in UNSURE else workload.history.failed)(call)
+            (history.unknown if refusal.code in UNSURE else history.failed)(call)
             self._tell(f"{asked} of {key}: {refusal.code}: {refusal.text}", key)
         except asyncio.CancelledError:
-            workload.history.unknown(call)
+            history.unknown(call)
             raise
         else:
-            workload.history.ok(call, answer)
+            history.ok(call, answer)
             self._tell(f"{asked} of {key}: {answer}", key)
         finally:
             del workload.asking[self.process]
@@ -226,13 +236,13 @@ class Person:
         host = self._random.choice(self._cluster.nodes)
         if host.node is None:
             return
-        eligible = self._random.random() < 0.7
-        try:
-            done = await self._client.set_eligibility(host.node.id, eligible=eligible)
-        except (Refusal, Unreachable) as error:
-            self._tell(f"set {host.name} eligible={eligible}: {error}", host.node.id)
-        else:
-            self._tell(f"set {host.name} eligible={eligible}: index {done.index}", host.node.id)
+        node_id, eligible = host.node.id, self._random.random() < 0.7
+
+        async def switch() -> Answer:
+            done = await self._client.set_eligibility(node_id, eligible=eligible)
+            return Seen(eligible, 0) if done.index else Kept(eligible)
+
+        await self._write(host.name, Put(eligible), switch, history=self._workload.switches)
 
     # -- reads -----------------------------------------------------------------------------------------------------
 
@@ -267,7 +277,14 @@ class Person:
         host = self._random.choice(self._cluster.nodes)
         if host.node is None:
             return
-        await self._quietly(self._ask_node(host.name, host.node.id, stale=self._random.random() < 0.25))
+        stale = self._random.random() < 0.25
+        history = self._workload.switches
+        call = None if stale else history.begin(self.name, host.name, Read())
+        node = await self._quietly(self._ask_node(host.name, host.node.id, stale=stale))
+        if call is not None and node is not None:
+            history.ok(call, Seen(node.scheduling_eligibility == "eligible", 0))
+        elif call is not None:
+            history.failed(call)
 
     async def _ask_node(self, name: str, node_id: str, **options: Any) -> Any:
         question = self._question(f"node {name}", NODES, key=node_id, **options)
@@ -360,11 +377,12 @@ class Person:
             if not index:
                 return
 
-    async def _quietly(self, work: Awaitable[Any]) -> None:
+    async def _quietly(self, work: Awaitable[Any]) -> Any:
         try:
-            await work
+            return await work
         except (Refusal, Unreachable) as error:
             self._tell(f"reads in vain: {error}")
+            return None
 
     def _tell(self, text: str, *about: str) -> None:
         self._workload.story.event(f"{self.name} ({self._member.name}) {text}", self.name, *about)

@@ -10,7 +10,20 @@ from hypothesis import strategies as st
 from simulation.history import NEVER, Call, History, Outcome
 from simulation.linearizability import check, check_all
 from simulation.loop import SimulatedLoop
-from simulation.models import NOTHING, Answer, Asked, Kept, Put, PutIf, Read, Refused, Seen, Stop, VersionedRecord
+from simulation.models import (
+    NOTHING,
+    Answer,
+    Asked,
+    Kept,
+    Put,
+    PutIf,
+    Read,
+    Refused,
+    Register,
+    Seen,
+    Stop,
+    VersionedRecord,
+)
 from tests.simulation.brute_force import is_linearizable
 
 RECORD = VersionedRecord()
@@ -126,6 +139,16 @@ def test_a_put_of_what_stands_there_may_keep_it_and_no_other_may() -> None:
 
     assert check(putting("x"), RECORD).is_linearizable
     assert not check(putting("y"), RECORD).is_linearizable
+
+
+def test_a_switch_that_was_found_in_place_must_have_been_there() -> None:
+    kept = a_history(("begin", "a", Put(False)), ("ok", "a", Kept(False)))
+    put = a_history(
+        ("begin", "a", Put(False)), ("ok", "a", Seen(False, 0)), ("begin", "a", Put(False)), ("ok", "a", Kept(False))
+    )
+
+    assert not check(kept, Register(True)).is_linearizable
+    assert check(put, Register(True)).is_linearizable
 
 
 def test_versions_never_go_back() -> None:

@@ -9,7 +9,7 @@ SEEDS = 12
 
 REASONS = {
     Plant.DROPPED_CONDITION: ("JobModifyIndex", "went from version", "no order of these calls", "acknowledged write"),
-    Plant.MISSED_WAKE: ("the reply came", "is still pending", "is pending on", "is to stop", "has not stopped"),
+    Plant.MISSED_WAKE: ("and the reply came",),
     Plant.LOST_LEADER_CHECK: ("as leader; the leader is",),
     Plant.SPLIT_BATCH: ("has no summary", "is not kept", "happened at"),
     Plant.INDEX_BACK: ("changed last at", "and then at", "no state of the log"),
