@@ -149,7 +149,6 @@ def _body(decision: Decision, caller: Caller, rules: RuleSet, status: int) -> di
 
 def _message(decision: Decision, caller: Caller) -> str:
     wait = f"Wait {decision.retry_after_s} seconds before you try again. Request ID {decision.request_id}."
-    told = decision.told
     match decision.verdict:
         case Verdict.PRIMARY:
             more = " Requests with a credential have a higher limit." if caller.is_anonymous else ""
@@ -161,19 +160,20 @@ def _message(decision: Decision, caller: Caller) -> str:
                 "You have exceeded a secondary rate limit: requests went on while they were limited, "
                 f"and so they are refused for a while. {wait}"
             )
-        case Verdict.SECONDARY if told is None or told.rule.hidden:
-            return f"You have exceeded a secondary rate limit. {wait}"
-        case Verdict.SECONDARY if told.rule.counts is Counts.FAILED_LOGINS:
-            return f"Maximum number of login attempts exceeded. {wait}"
-        case Verdict.SECONDARY if told.rule.counts is Counts.CONTENT:
-            return (
-                "You have exceeded a secondary rate limit and have been temporarily blocked from content creation. "
-                f"{wait}"
-            )
         case Verdict.SECONDARY:
-            return f"You have exceeded a secondary rate limit. {wait}"
+            return f"{_secondary(decision)} {wait}"
         case _:
             return f"{decision.problem} Request ID {decision.request_id}."
+
+
+def _secondary(decision: Decision) -> str:
+    told = decision.told
+    counts = None if told is None or told.rule.hidden else told.rule.counts
+    if counts is Counts.FAILED_LOGINS:
+        return "Maximum number of login attempts exceeded."
+    if counts is Counts.CONTENT:
+        return "You have exceeded a secondary rate limit and have been temporarily blocked from content creation."
+    return "You have exceeded a secondary rate limit."
 
 
 def _never(decision: Decision, caller: Caller) -> str:
