@@ -1,5 +1,6 @@
 """The leader's mind: what it does, when, and what it does when a write fails."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -535,3 +536,24 @@ async def test_a_question_that_no_brain_knows_is_refused_and_an_error_of_ours_is
 
         assert [unknown.code, garbled.code, failed.code] == [Code.INVALID, Code.INVALID, Code.UNDECIDED]
         assert "ZeroDivisionError: planted" in caplog.text
+
+
+@in_virtual_time
+async def test_many_nodes_that_report_on_one_job_at_once_are_all_heard() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        for number in range(30):
+            await server.brain.register_node(a_node(f"node-{number}"))
+            await server.brain.heartbeat(f"node-{number}")
+        task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
+        await server.client.register_job(a_system_job("shop", a_group("web", task)))
+        await until(lambda: server.replica.count(ALLOCATIONS) == 30, what="thirty are placed")
+        server.faults.decide = lambda asked: Delay(request_s=0.01) if asked is Operation.COMMIT else None
+
+        told = [
+            server.brain.report(a.node_id, [AllocationReport(id=a.id, client_status=ClientStatus.RUNNING)])
+            for a in server.replica.all(ALLOCATIONS)
+        ]
+        await asyncio.gather(*told)
+
+        assert running(server) == 30

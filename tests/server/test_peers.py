@@ -73,3 +73,22 @@ def test_without_a_reply_it_matters_whether_the_question_was_sent(sent: bool, co
         ask(Unreachable("gone", sent=sent))
 
     assert refused.value.code is code
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [Reply(200, {}, b"\xc1"), Reply(500, {"x-cluster-error": "undecided"}, b"an error")],
+    ids=["garbled", "undecided"],
+)
+def test_an_answer_that_says_too_little_leaves_it_undecided(reply: Reply) -> None:
+    with pytest.raises(Refusal) as refused:
+        ask(reply)
+
+    assert refused.value.code is Code.UNDECIDED
+
+
+def test_a_member_that_knows_no_leader_did_nothing() -> None:
+    with pytest.raises(Refusal) as refused:
+        ask(Reply(500, {"x-cluster-error": "no-leader"}, b"No cluster leader"))
+
+    assert refused.value.code is Code.UNAVAILABLE

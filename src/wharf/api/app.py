@@ -1,5 +1,6 @@
 """The HTTP API as an ASGI application: route, read, decide, encode; nothing between that is not needed."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final, Protocol
@@ -141,6 +142,7 @@ class Api:
             )
         finally:
             caller.cancel()
+            await asyncio.gather(caller, return_exceptions=True)
 
     async def _act(self, request: Request) -> tuple[int, Headers, bytes]:
         done: Done = await self._acts[request.endpoint.name](request)

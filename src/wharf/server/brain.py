@@ -85,6 +85,9 @@ class Brain:
         self._heartbeat_settings = heartbeats or HeartbeatSettings()
         self._leadership: Leadership | None = None
         self._wake = asyncio.Event()
+        self._writing = asyncio.Lock()
+        """The leader writes one thing after the other, each decided when it is its turn: its own writes touch the same
+        statuses and summaries all the time, and would only conflict with each other."""
         self._broker = Broker()
         self._heartbeats = Heartbeats(self._heartbeat_settings, world.random)
         self._silent: dict[str, None] = {}
@@ -266,8 +269,9 @@ class Brain:
             del self._unsettled[job]
         is_settled = False
         try:
-            write = settling(self._follower.replica, jobs, Cause(CauseKind.TIMER, "settle"))
-            is_settled = write is None or not isinstance(await self._commit(write), Conflict)
+            async with self._writing:
+                write = settling(self._follower.replica, jobs, Cause(CauseKind.TIMER, "settle"))
+                is_settled = write is None or not isinstance(await self._commit(write), Conflict)
         finally:
             if not is_settled:
                 self._unsettled |= dict.fromkeys(jobs)
@@ -277,8 +281,9 @@ class Brain:
         self._members_changed = False
         is_done = False
         try:
-            write = raise_format(self._follower.replica)
-            is_done = write is None or not isinstance(await self._commit(write), Conflict)
+            async with self._writing:
+                write = raise_format(self._follower.replica)
+                is_done = write is None or not isinstance(await self._commit(write), Conflict)
         finally:
             self._members_changed = self._members_changed or not is_done
 
@@ -287,12 +292,13 @@ class Brain:
         del self._nodes_changed[node_id]
         is_done = False
         try:
-            decision = nodes.look_at_the_rest(
-                self._follower.replica, node_id, self._writer.moment(), evaluations_max=self._evaluations_max
-            )
-            is_done = decision is None
-            if decision is not None and decision.write is not None:
-                await self._commit(decision.write)
+            async with self._writing:
+                decision = nodes.look_at_the_rest(
+                    self._follower.replica, node_id, self._writer.moment(), evaluations_max=self._evaluations_max
+                )
+                is_done = decision is None
+                if decision is not None and decision.write is not None:
+                    await self._commit(decision.write)
         finally:
             if not is_done:
                 self._nodes_changed[node_id] = None
@@ -302,10 +308,11 @@ class Brain:
         self._room_came_free = False
         is_done = False
         try:
-            while blocked := self._blocked():
-                write = evaluations.unblock(self._follower.replica, blocked, self._writer.moment())
-                if isinstance(await self._commit(write), Conflict):
-                    return
+            while self._blocked():
+                async with self._writing:
+                    write = evaluations.unblock(self._follower.replica, self._blocked(), self._writer.moment())
+                    if isinstance(await self._commit(write), Conflict):
+                        return
             is_done = True
         finally:
             if not is_done:
@@ -323,10 +330,11 @@ class Brain:
             raise
         except Exception as error:  # The top of a task: what one evaluation does must not stop all others.
             log.exception("evaluation %s of job %s failed", evaluation.id, evaluation.job_id)
-            current = self._follower.replica.get(EVALUATIONS, evaluation.id)
-            if current is not None and current.status is EvaluationStatus.PENDING:
-                why = f"the scheduler failed: {type(error).__name__}; the leader's log tells of it"
-                await self._commit(evaluations.fail(self._follower.replica, current, why, self._writer.moment()))
+            why = f"the scheduler failed: {type(error).__name__}; the leader's log tells of it"
+            async with self._writing:
+                current = self._follower.replica.get(EVALUATIONS, evaluation.id)
+                if current is not None and current.status is EvaluationStatus.PENDING:
+                    await self._commit(evaluations.fail(self._follower.replica, current, why, self._writer.moment()))
 
     async def _plan_and_commit(self, evaluation: Evaluation) -> None:
         """Plan, check, commit part by part. Where it does not come to its end it stays pending, and runs again."""
@@ -337,11 +345,12 @@ class Brain:
         plan: Plan | None = evaluate(replica, current, self._writer.moment())
         changes_max, conflicts = self._changes_max, 0
         while plan is not None and conflicts < ATTEMPTS_MAX:
-            checked = check(plan, replica, changes_max=changes_max)
-            if checked.write is None:
-                return
             try:
-                outcome = await self._commit(checked.write)
+                async with self._writing:
+                    checked = check(plan, replica, changes_max=changes_max)
+                    if checked.write is None:
+                        return
+                    outcome = await self._commit(checked.write)
             except Refusal as refusal:
                 if refusal.code is not Code.TOO_LARGE or changes_max <= CHANGES_LEAST:
                     raise
@@ -380,7 +389,10 @@ class Brain:
         return replace(derived, conditions=[*derived.conditions, self._leadership.condition()])
 
     async def _commit(self, write: Write) -> Committed | Conflict:
-        """Commit as leader; afterwards the replica shows what was committed, or what stood in the way."""
+        """Commit as leader; afterwards the replica shows what was committed, or what stood in the way. It is decided and
+        committed under `_writing`.
+        """
+        assert self._writing.locked(), "the leader writes one thing after the other"
         outcome = await self._writer.commit(self._as_leader(write))
         if isinstance(outcome, Committed):
             await self._follower.reached(outcome.index)
@@ -395,7 +407,8 @@ class Brain:
             decision = decide(snapshot, moment)
             return decision if decision.write is None else replace(decision, write=self._as_leader(decision.write))
 
-        return await self._writer.write(as_leader)
+        async with self._writing:
+            return await self._writer.write(as_leader)
 
     # -- what others ask -------------------------------------------------------------------------------------------
 

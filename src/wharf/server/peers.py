@@ -10,16 +10,16 @@ from typing import Final
 
 import msgspec
 
-from wharf.client.exchange import Exchange, Unreachable
+from wharf.client.exchange import Exchange, Reply, Unreachable
 from wharf.model.cluster import Member
 from wharf.model.refusal import Code, Refusal
 from wharf.server.asking import Answered, Link
-from wharf.wire.errors import STATUS_OF
+from wharf.wire.errors import CODE_HEADER, refusal_of
 
 PATH: Final = "/v1/server/ask/"
 SECRET_HEADER: Final = "x-cluster-door-secret"
 TIMEOUT_S: Final = 30.0
-NOTHING_HAPPENED: Final = frozenset({404, 405, STATUS_OF[Code.TOO_LARGE], STATUS_OF[Code.UNAVAILABLE]})
+NOTHING_HAPPENED: Final = frozenset({Code.TOO_LARGE, Code.UNAVAILABLE, Code.NO_LEADER})
 
 _read_answered = msgspec.msgpack.Decoder(Answered).decode
 
@@ -56,11 +56,22 @@ class _HttpLink:
         except Unreachable as error:
             code = Code.UNDECIDED if error.sent else Code.UNAVAILABLE
             raise Refusal(code, f"the leader, {self._member.name}, did not answer: {error}") from error
-        if reply.status == STATUS_OF[Code.FORBIDDEN]:
-            raise Refusal(Code.UNAVAILABLE, f"the leader, {self._member.name}, did not let this server in")
         if reply.status != 200:
-            # Only some replies say that nothing happened; what its brain did is unknown behind all others.
-            code = Code.UNAVAILABLE if reply.status in NOTHING_HAPPENED else Code.UNDECIDED
-            text = reply.body.decode("utf-8", "replace")
-            raise Refusal(code, f"the leader, {self._member.name}, answered {reply.status}: {text}")
-        return _read_answered(reply.body)
+            raise self._refusal(reply)
+        try:
+            return _read_answered(reply.body)
+        except msgspec.MsgspecError as error:
+            # It answered something, so it may have done what was asked.
+            text = f"the leader, {self._member.name}, gave an answer that makes no sense: {error}"
+            raise Refusal(Code.UNDECIDED, text) from error
+
+    def _refusal(self, reply: Reply) -> Refusal:
+        """What went wrong before or behind its door. Only some replies say that nothing happened; what its brain did is
+        unknown behind all others.
+        """
+        text = reply.body.decode("utf-8", "replace")
+        code = refusal_of(reply.status, text, code=reply.headers.get(CODE_HEADER, "")).code
+        if code is Code.FORBIDDEN:
+            return Refusal(Code.UNAVAILABLE, f"the leader, {self._member.name}, did not let this server in")
+        told = Code.UNAVAILABLE if code in NOTHING_HAPPENED or reply.status < 500 else Code.UNDECIDED
+        return Refusal(told, f"the leader, {self._member.name}, answered {reply.status}: {text}")
