@@ -1,0 +1,218 @@
+"""The store of one process: what it keeps over a restart, and its bound on keys. Section 3.6 of the design."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from tests.limits.builders import CODE_HOST, HOUR_MS, MINUTE_MS, NOON_MS, Desk, a_user, anonymous
+from tests.limits.stores.contract import Clock, Counter
+from wharf.limits.core.counters import Counters
+from wharf.limits.core.rule import RuleSet
+from wharf.limits.stores import MemoryStore
+from wharf.limits.stores.saved import FORM, SavedRefused, write_frames
+from wharf.world import SimulatedWorld
+
+T = TypeVar("T")
+
+
+def life(path: Path, clock: Clock, scenario: Callable[[Counter], Awaitable[T]], rules: RuleSet = CODE_HOST) -> T:
+    """One life of a store: loaded at its beginning, saved at its end."""
+
+    async def run() -> T:
+        store = MemoryStore(SimulatedWorld(1), rules, path=path, clock=clock)
+        await store.open()
+        try:
+            return await scenario(Counter(store, rules, clock))
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+async def use_some(counter: Counter) -> None:
+    for _ in range(7):
+        await counter.send(a_user(), "/repos/a/b/issues", method="POST")
+
+
+def test_3_6_a_restart_is_no_free_hour(tmp_path: Path) -> None:
+    clock = Clock()
+    life(tmp_path / "counters", clock, use_some)
+    clock.now_ms += 10_000
+
+    async def look(counter: Counter) -> tuple[int, int, int]:
+        decision = await counter.send(a_user(), "/repos/a/b/issues", method="POST")
+        names = [charge.name for charge in decision.charges]
+        befores = decision.taken.befores
+        return decision.used, befores[names.index("content")], befores[names.index("points")]
+
+    assert life(tmp_path / "counters", clock, look) == (8, 7, 35)
+
+
+def test_3_6_the_end_of_a_window_is_the_same_after_a_restart(tmp_path: Path) -> None:
+    clock = Clock()
+    life(tmp_path / "counters", clock, use_some)
+    clock.now_ms += 10 * MINUTE_MS
+
+    async def look(counter: Counter) -> int:
+        return (await counter.send(a_user())).taken.shown_end_ms
+
+    assert life(tmp_path / "counters", clock, look) == NOON_MS + HOUR_MS
+
+
+def test_3_6_a_ban_outlives_a_restart(tmp_path: Path) -> None:
+    clock = Clock()
+
+    async def ban(counter: Counter) -> None:
+        await counter.store.ban("token:t1", clock.now_ms + HOUR_MS)
+
+    async def look(counter: Counter) -> str:
+        return (await counter.send(a_user())).verdict.value
+
+    life(tmp_path / "counters", clock, ban)
+    assert life(tmp_path / "counters", clock, look) == "banned"
+
+
+def test_3_6_slots_of_requests_end_with_the_process(tmp_path: Path) -> None:
+    clock = Clock()
+
+    async def hold(counter: Counter) -> None:
+        for number in range(100):
+            await counter.send(a_user(), holds=True, request_id=f"held{number}")
+
+    async def look(counter: Counter) -> bool:
+        return (await counter.send(a_user())).is_admitted
+
+    life(tmp_path / "counters", clock, hold)
+    assert life(tmp_path / "counters", clock, look) is True
+
+
+def test_counters_of_a_rule_that_is_gone_are_left_out(tmp_path: Path) -> None:
+    clock = Clock()
+    life(tmp_path / "counters", clock, use_some)
+    fewer = msgspec.structs.replace(CODE_HOST, rules=tuple(r for r in CODE_HOST.rules if r.name != "content"))
+
+    async def look(counter: Counter) -> int:
+        return (await counter.send(a_user())).used
+
+    assert life(tmp_path / "counters", clock, look, fewer) == 8
+
+
+def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    life(tmp_path / "counters", Clock(), use_some)
+
+    assert (tmp_path / "counters").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_is_not_ours_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "counters").write_bytes(b"something else, and long enough to be read as a frame")
+
+    with pytest.raises(SavedRefused, match="move it away"):
+        life(tmp_path / "counters", Clock(), use_some)
+
+
+def test_a_file_cut_short_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    life(tmp_path / "counters", Clock(), use_some)
+    whole = (tmp_path / "counters").read_bytes()
+    (tmp_path / "counters").write_bytes(whole[:-3])
+
+    with pytest.raises(SavedRefused, match="is damaged"):
+        life(tmp_path / "counters", Clock(), use_some)
+
+
+def test_a_file_of_a_newer_form_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    data = msgspec.msgpack.encode({"type": "counters", "form": FORM + 1})
+    (tmp_path / "counters").write_bytes(len(data).to_bytes(4, "big") + data)
+
+    with pytest.raises(SavedRefused, match="written by a newer version"):
+        life(tmp_path / "counters", Clock(), use_some)
+
+
+def test_an_empty_file_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "counters").write_bytes(b"")
+
+    with pytest.raises(SavedRefused, match="holds no counters"):
+        life(tmp_path / "counters", Clock(), use_some)
+
+
+def test_counters_may_change_while_they_are_saved() -> None:
+    desk = Desk()
+    for number in range(5_000):
+        desk.send(a_user(f"user{number}"))
+    frames = write_frames(desk.counters)
+    next(frames)
+    desk.counters.tables["core"].reset("user:user4999")
+    desk.send(a_user("another"))
+
+    assert sum(1 for _ in frames) >= 3
+
+
+# -- the bound on keys ---------------------------------------------------------------------------------------------
+
+
+def addresses(desk: Desk, count: int, *, network: str = "192.0.2.0/24") -> list[int]:
+    """Send once from each of so many addresses of one network; returns what each was told as used."""
+    return [desk.send(anonymous(f"a{number}", network)).used for number in range(count)]
+
+
+def bounded(keys_most: int) -> Desk:
+    return Desk(f"keys_most = {keys_most}\n")
+
+
+def test_3_6_new_addresses_beyond_the_bound_share_the_bucket_of_their_network() -> None:
+    assert addresses(bounded(5), 8) == [1, 1, 1, 1, 1, 1, 2, 3]
+
+
+def test_3_6_addresses_that_are_counted_already_keep_their_own_bucket() -> None:
+    desk = bounded(5)
+    addresses(desk, 8)
+
+    assert desk.send(anonymous("a2")).used == 2
+
+
+def test_3_6_networks_are_counted_apart() -> None:
+    desk = bounded(5)
+    addresses(desk, 7)
+
+    assert desk.send(anonymous("b1", "198.51.100.0/24")).used == 1
+
+
+def test_3_6_only_full_quotas_are_evicted() -> None:
+    desk = bounded(5)
+    addresses(desk, 5)
+    desk.wait(HOUR_MS)
+    fresh = addresses(desk, 5)
+
+    assert (fresh, len(desk.counters.tables["core"])) == ([1] * 5, 5)
+
+
+def test_3_6_callers_with_credentials_are_never_put_together() -> None:
+    desk = bounded(2)
+    addresses(desk, 4)
+
+    assert [desk.send(a_user(f"u{number}")).used for number in range(10)] == [1] * 10
+
+
+def test_a_network_that_shares_a_bucket_shares_its_limit() -> None:
+    desk = bounded(1)
+    admitted = sum(desk.send(anonymous(f"a{number}")).is_admitted for number in range(200))
+
+    assert admitted == 1 + 60
+
+
+def test_full_quotas_are_forgotten_some_at_a_time() -> None:
+    counters = Counters(CODE_HOST.rules)
+    desk = Desk()
+    desk.counters = counters
+    for number in range(2_500):
+        desk.send(a_user(f"u{number}"))
+    desk.wait(2 * HOUR_MS)
+    left = []
+    for _ in range(3):
+        counters.evict_full(desk.now_ms)
+        left.append(len(counters.tables["core"]))
+
+    assert left == [1_500, 500, 0]
