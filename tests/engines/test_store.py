@@ -130,7 +130,7 @@ async def test_a_commit_on_its_way_when_the_store_dies_is_unknown_and_the_next_i
         store.pause()
         on_its_way = asyncio.ensure_future(engine.commit(a_write(put("b"))))
         asking = asyncio.ensure_future(engine.barrier())
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)  # So that both have begun.
         store.kill()
 
         assert isinstance(await on_its_way, Unknown)

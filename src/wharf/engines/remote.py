@@ -145,17 +145,28 @@ class RemoteEngine:
 
     async def restore(self, rows: AsyncIterator[Sequence[Row]], standing: Standing) -> int:
         stream = await self.open_stream(RestoreBegin(standing))
+        is_whole = False
         try:
             async for some in rows:
                 await stream.say(RestoreRows(some))
-            await stream.say(RestoreEnd())
-            async with aclosing(stream.replies()) as replies:
-                async for reply in replies:
-                    if isinstance(reply, Told) and reply.value is not None:
-                        return reply.value
-            raise Unavailable("the store went away during the restore; see which state it has when it is back")
+            is_whole = True
+            index = await self._end_restore(stream, RestoreEnd(is_whole=True))
         finally:
+            if not is_whole:
+                # Told and answered, so that the next restore does not meet this one.
+                with suppress(Unavailable):
+                    await self._end_restore(stream, RestoreEnd(is_whole=False))
             self.forget(stream)
+        if index is None:
+            raise Unavailable("the store gave the restore up")
+        return index
+
+    async def _end_restore(self, stream: Stream, end: RestoreEnd) -> int | None:
+        await stream.say(end)
+        async with aclosing(stream.replies()) as replies:
+            reply = await anext(replies)
+        assert isinstance(reply, Told)
+        return reply.value
 
     async def health(self) -> Health:
         reply = await self._link().ask(AskHealth)

@@ -6,14 +6,13 @@ and a stream goes on only when the last piece has left.
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Final, Protocol, TypeVar, cast
 
 import msgspec
 
-from wharf.engines.port import Behind, Outcome, Row, Unavailable
+from wharf.engines.port import Behind, Outcome, Unavailable
 from wharf.engines.sqlite_hub import Hub
 from wharf.engines.sqlite_leases import LeaseBook
 from wharf.engines.sqlite_restore import Restore
@@ -83,7 +82,7 @@ class Caller(asyncio.Protocol):
         self._writable.set()
         self._paused: set[str] = set()
         self._work: set[asyncio.Task[None]] = set()
-        self._restore_slices: asyncio.Queue[Sequence[Row] | None] | None = None
+        self._restore_slices: asyncio.Queue[RestoreRows | RestoreEnd] | None = None
 
     # -- the connection
 
@@ -275,21 +274,22 @@ class Caller(asyncio.Protocol):
     def _on_restore(self, request: RestoreRows | RestoreEnd) -> None:
         if self._restore_slices is None:
             raise Unavailable("rows of a restore came before its beginning")
-        self._restore_slices.put_nowait(request.rows if isinstance(request, RestoreRows) else None)
+        self._restore_slices.put_nowait(request)
         if self._restore_slices.qsize() >= RESTORE_SLICES:
             self._pause("restore")
 
-    async def _restore(self, request: RestoreBegin) -> None:
+    async def _restore(self, begin: RestoreBegin) -> None:
         slices = self._restore_slices
         assert slices is not None, "made when the request arrived"
         restore = Restore(self._hub.store)
-        await self._hub.run(partial(restore.begin, request.standing))
+        await self._hub.run(partial(restore.begin, begin.standing))
         try:
-            while (rows := await slices.get()) is not None:
-                await self._hub.read(partial(restore.add, rows))
+            while isinstance(request := await slices.get(), RestoreRows):
+                await self._hub.read(partial(restore.add, request.rows))
                 if slices.qsize() < RESTORE_SLICES:
                     self._resume("restore")
-            self._say(Told(0, await self._hub.run(restore.finish)))
+            ending = restore.finish if request.is_whole else restore.abandon
+            self._say(Told(0, await self._hub.run(ending)))
         finally:
             # Also when the connection is lost and this task cancelled: the old log goes on.
             if not self._hub.ended.is_set():

@@ -88,7 +88,9 @@ class RestoreRows(Message, frozen=True, gc=False, tag="rows"):
 
 
 class RestoreEnd(Message, frozen=True, gc=False, tag="end"):
-    pass
+    """`is_whole`: all rows came, the new state is to be put in force; else the restore is given up. `Told` answers both."""
+
+    is_whole: bool
 
 
 Numbered = Commit | Barrier | Find | Grant | Revoke | Compact | AskHealth
