@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.kit.election import TakesOver
 from tests.kit.exchange import InMemory
-from tests.kit.virtual_time import until
+from tests.kit.virtual_time import pass_time, until
 from wharf.api.app import Api
 from wharf.client import Client
 from wharf.controllers.heartbeats import HeartbeatSettings
@@ -94,6 +94,7 @@ class ACluster:
         for task in self._tasks:
             task.cancel()
         ended = await asyncio.gather(*self._tasks, return_exceptions=True)
+        await pass_time(0.001)  # What was cancelled takes its last step.
         for one in self.servers.values():
             await one.server.reader.finish()
             await one.engine.close()

@@ -557,3 +557,30 @@ async def test_many_nodes_that_report_on_one_job_at_once_are_all_heard() -> None
         await asyncio.gather(*told)
 
         assert running(server) == 30
+
+
+@in_virtual_time
+async def test_what_a_returned_node_does_not_know_cannot_be_brought_back_by_a_late_report() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=QUICK)
+        await server.brain.register_node(a_node(cpu=100))
+        await server.brain.heartbeat("node-1")
+        await server.client.register_job(of_count(1, cpu=100))
+        await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="it is placed")
+        (first,) = server.replica.all(ALLOCATIONS)
+        is_running = [AllocationReport(id=first.id, client_status=ClientStatus.RUNNING)]
+        await until(lambda: client_status(server, first.id) == "lost", what="it is lost", within_s=60.0)
+
+        # The node's machine was started anew: it knows nothing of what it ran.
+        await server.brain.heartbeat("node-1")
+        await server.brain.report("node-1", [], is_whole=True)
+        await until(lambda: server.replica.count(ALLOCATIONS) == 2, what="it is placed again")
+        await server.brain.report("node-1", is_running)
+
+        assert client_status(server, first.id) == "complete"
+        assert_nothing_over_committed(server)
+
+
+def client_status(server: OneServer, allocation_id: str) -> str:
+    allocation = server.replica.get(ALLOCATIONS, allocation_id)
+    return allocation.client_status if allocation is not None else ""

@@ -1,6 +1,5 @@
 """The HTTP API as an ASGI application: route, read, decide, encode; nothing between that is not needed."""
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final, Protocol
@@ -142,7 +141,6 @@ class Api:
             )
         finally:
             caller.cancel()
-            await asyncio.gather(caller, return_exceptions=True)
 
     async def _act(self, request: Request) -> tuple[int, Headers, bytes]:
         done: Done = await self._acts[request.endpoint.name](request)

@@ -4,7 +4,7 @@ A node's write carries evaluations of its jobs, as many as fit. The others follo
 state alone, which job has not been looked at yet, so nothing need be remembered between the two.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -245,6 +245,18 @@ def report(
         Write("node-reported", Cause(CauseKind.NODE, node_id), changes, conditions),
         lambda index: NodeWritten(index, must_report=must_report),
     )
+
+
+def forgotten(snapshot: Replica, node_id: str, named: Collection[str]) -> list[AllocationReport]:
+    """What a node's whole report leaves out of that which was given up as lost: it surely runs no more.
+
+    Said outright, it is over for good: a report that was under way since before cannot bring it back.
+    """
+    return [
+        AllocationReport(id=allocation.id, client_status=ClientStatus.COMPLETE)
+        for allocation in snapshot.those_by_key(ALLOCATIONS_ON_NODE, node_id)
+        if allocation.client_status is ClientStatus.LOST and allocation.id not in named
+    ]
 
 
 def look_at_the_rest(

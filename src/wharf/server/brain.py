@@ -446,6 +446,9 @@ class Brain:
         taken = self._reports_taken.setdefault(node_id, OrderedDict())
         if report_id in taken:
             return taken[report_id]
+        if is_whole:
+            named = {told.id: None for told in reports}
+            reports = [*reports, *nodes.forgotten(self._follower.replica, node_id, named)]
         written = await self._report_in_parts(node_id, reports, is_whole=is_whole)
         if report_id:
             taken[report_id] = written
