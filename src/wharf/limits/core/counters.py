@@ -36,7 +36,7 @@ class Table(Protocol):
     def end_ms(self, key: str, now_ms: int) -> int: ...
     def free_at_ms(self, key: str, needs: int, ceiling: int, now_ms: int) -> int: ...
     def reset(self, key: str) -> None: ...
-    def evict_full(self, now_ms: int, *, looked_at_most: int) -> int: ...
+    def evict_full(self, now_ms: int, *, looked_at_most: int) -> list[str]: ...
     def keys(self) -> Iterator[str]: ...
     def saved(self, key: str) -> tuple[int, ...] | None: ...
     def load(self, key: str, numbers: tuple[int, ...]) -> None: ...
@@ -225,7 +225,7 @@ class Counters:
         """Make room by forgetting full quotas, and only these."""
         if now_ms < self._evict_again_ms.get(name, 0):
             return False
-        if self.tables[name].evict_full(now_ms, looked_at_most=EVICTED_AT_ONCE):
+        if self._forget_full(name, now_ms):
             return True
         self._evict_again_ms[name] = now_ms + EVICT_AGAIN_AFTER_MS
         return False
@@ -289,21 +289,21 @@ class Counters:
         key = taken.keys[0] if taken.keys else charge.key
         if request_id in self._given_back or not isinstance(table, Windows) or taken.shown_end_ms <= now_ms:
             return False
-        if is_fault and not self._is_fault_within(charge, key, taken.shown_end_ms):
+        if is_fault and not self._is_fault_within(charge, key, taken.shown_end_ms, now_ms):
             return False
         if not table.take_back(key, charge.cost, taken.shown_end_ms):
             return False
         self._given_back[request_id] = taken.shown_end_ms
         return True
 
-    def _is_fault_within(self, charge: Charge, key: str, end_ms: int) -> bool:
+    def _is_fault_within(self, charge: Charge, key: str, end_ms: int, now_ms: int) -> bool:
         """Whether this fault of the service is among the tenth of the ceiling that a window gives back."""
         of_end_ms, count = self._faults.get((charge.name, key), (0, 0))
         count = count if of_end_ms == end_ms else 0
         if count + charge.cost > charge.ceiling * FAULTS_PERCENT // 100:
             return False
         if len(self._faults) >= ANSWERS_REMEMBERED:
-            self._faults = {of: (end, n) for of, (end, n) in self._faults.items() if end >= end_ms}
+            self._faults = {of: (end, n) for of, (end, n) in self._faults.items() if end > now_ms}
         self._faults[charge.name, key] = (end_ms, count + charge.cost)
         return True
 
@@ -311,15 +311,18 @@ class Counters:
 
     def spend(self, charges: Iterable[Charge], amount: int, now_ms: int) -> None:
         """Charge what is known afterwards. It is charged to now, and may go above the ceiling."""
-        for charge in charges:
+        for charge in self._within_bounds(tuple(charges), now_ms):
             self.tables[charge.name].add(charge.key, amount, now_ms, "")
 
     def peek(self, charges: Iterable[Charge], now_ms: int) -> tuple[Reading, ...]:
         """Look at counters; nothing is opened."""
-        return tuple(
-            Reading(table.used(charge.key, now_ms), table.end_ms(charge.key, now_ms))
-            for charge, table in ((charge, self.tables[charge.name]) for charge in charges)
-        )
+        readings = []
+        for charge in charges:
+            table = self.tables[charge.name]
+            is_one_too_many = charge.spare_key and charge.key not in table and len(table) >= self._keys_most
+            key = charge.spare_key if is_one_too_many and not charge.rule.is_partitioned else charge.key
+            readings.append(Reading(table.used(key, now_ms), table.end_ms(key, now_ms)))
+        return tuple(readings)
 
     def reset(self, charges: Iterable[Charge]) -> None:
         for charge in charges:
@@ -334,7 +337,7 @@ class Counters:
         """Put back a counter that was saved. The key of a caller is one text, in however many tables it stands."""
         rule = self._rules[name]
         if rule.is_partitioned:
-            self._parts.setdefault(name, {}).setdefault(key.partition(" ")[0], set()).add(key)
+            self._parts.setdefault(name, {}).setdefault(owner_of_key(key), set()).add(key)
         self.tables[name].load(key, numbers)
 
     def evict_full(self, now_ms: int) -> int:
@@ -346,10 +349,25 @@ class Counters:
         ]
         for request_id in lost:
             del self._running[request_id]
-        return sum(table.evict_full(now_ms, looked_at_most=EVICTED_AT_ONCE) for table in self.tables.values())
+        return sum(self._forget_full(name, now_ms) for name in self.tables)
+
+    def _forget_full(self, name: str, now_ms: int) -> int:
+        forgotten = self.tables[name].evict_full(now_ms, looked_at_most=EVICTED_AT_ONCE)
+        by_owner = self._parts.get(name, {})
+        for key in forgotten if by_owner else ():
+            parts = by_owner.get(owner_of_key(key), set())
+            parts.discard(key)
+            if not parts:
+                by_owner.pop(owner_of_key(key), None)
+        return len(forgotten)
 
 
 _NEW_RECORD: Final = BanRecord()
+
+
+def owner_of_key(key: str) -> str:
+    """The first member of a key: no scope value holds a space."""
+    return key.partition(" ")[0]
 
 
 def _keys(charges: Sequence[Charge]) -> tuple[str, ...]:

@@ -77,11 +77,11 @@ class Leases:
     def reset(self, key: str) -> None:
         self.held.pop(key, None)
 
-    def evict_full(self, now_ms: int, *, looked_at_most: int) -> int:
+    def evict_full(self, now_ms: int, *, looked_at_most: int) -> list[str]:
         idle = [key for key in list(islice(self.held, looked_at_most)) if self.used(key, now_ms) == 0]
         for key in idle:
             self.held.pop(key, None)
-        return len(idle)
+        return idle
 
     def keys(self) -> Iterator[str]:
         return iter(self.held)

@@ -110,7 +110,7 @@ class SliceCounts:
     def reset(self, key: str) -> None:
         self.counts.pop(key, None)
 
-    def evict_full(self, now_ms: int, *, looked_at_most: int) -> int:
+    def evict_full(self, now_ms: int, *, looked_at_most: int) -> list[str]:
         """Forget keys of which nothing is counted any more."""
         over = [
             key
@@ -119,7 +119,7 @@ class SliceCounts:
         ]
         for key in over:
             del self.counts[key]
-        return len(over)
+        return over
 
     def keys(self) -> Iterator[str]:
         return iter(self.counts)

@@ -69,16 +69,16 @@ class Windows:
     def reset(self, key: str) -> None:
         self.windows.pop(key, None)
 
-    def evict_full(self, now_ms: int, *, looked_at_most: int) -> int:
+    def evict_full(self, now_ms: int, *, looked_at_most: int) -> list[str]:
         """Forget windows that are over, from the oldest on."""
-        over = []
+        over: list[str] = []
         for key, window in islice(self.windows.items(), looked_at_most):
             if window.end_ms > now_ms:
                 break
             over.append(key)
         for key in over:
             del self.windows[key]
-        return len(over)
+        return over
 
     def keys(self) -> Iterator[str]:
         return iter(self.windows)

@@ -1,5 +1,6 @@
 """Reads a directory file: accounts, apps, installations, repositories, and tokens by their hash. All or nothing."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -16,6 +17,7 @@ from wharf.limits.rules.schema import (
     Table,
 )
 
+_REPOSITORY: Final = re.compile(r"[^\s/]+/[^\s/]+")
 ENTERPRISE_TIER: Final = "enterprise"
 
 
@@ -124,7 +126,7 @@ class _Reader:
     def _repositories(self) -> Iterator[tuple[str, Repository]]:
         for entry in self._entries(REPOSITORY):
             name = entry.values.get("name", "")
-            if name.count("/") != 1 or name.startswith("/") or name.endswith("/"):
+            if _REPOSITORY.fullmatch(name) is None:
                 self._note(entry, "name", f"{name!r} is no repository: write its owner and its name, as acme/site")
             yield name, Repository(name=name)
             for token in self._inner(entry, "repository", "tokens"):

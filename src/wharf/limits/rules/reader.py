@@ -42,7 +42,7 @@ def read_rules(text: str, file: str = "rules.toml") -> RuleSet:
     """Read a rules file. Raises FileRefused with everything that is wrong with it."""
     document = Document(text, file)
     document.check_names({key.name for key in TOP.keys} | _TABLES)
-    plain = {name: value for name, value in document.raw.items() if name not in _TABLES}
+    plain = {name: value for name, value in document.raw.items() if TOP.key(name) is not None}
     top = document.entry(TOP, plain, (), set())
     base = _base(top, document)
     own = _Read(document)

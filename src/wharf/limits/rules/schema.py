@@ -10,6 +10,7 @@ import msgspec
 
 from wharf.limits.core.rule import Algorithm, Connection, Counts, Interface, PerItem, StoreLoss
 from wharf.limits.rules.values import (
+    ACCOUNT,
     CEILINGS,
     DURATION,
     FLAG,
@@ -224,7 +225,7 @@ BAN: Final = Table(
 
 RULES_TABLES: Final = (TOP, RULE, SCALE, ENDPOINT, POINTS, GRAPHQL, BAN)
 
-_LOGIN: Final = Key("login", TEXT, "The name of the account.", NEEDED)
+_LOGIN: Final = Key("login", ACCOUNT, "The login.", NEEDED)
 _ID: Final = number(1, 1 << 53)
 
 TOKEN: Final = Table(
@@ -258,7 +259,7 @@ ORGANIZATION: Final = Table(
     is_list=True,
 )
 ENTERPRISE: Final = Table(
-    "enterprise", "An enterprise.", (Key("name", TEXT, "Its name in paths.", NEEDED),), is_list=True
+    "enterprise", "An enterprise.", (Key("name", ACCOUNT, "Its name in paths.", NEEDED),), is_list=True
 )
 APP: Final = Table(
     "app",

@@ -43,6 +43,12 @@ def _name(value: object) -> str:
     return str(value)
 
 
+def _account(value: object) -> str:
+    if re.fullmatch(r"[^\s/]+", _text(value)) is None:
+        raise Unfit(f"{show(value)} is no name of an account: it holds a space or a slash")
+    return str(value)
+
+
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise Unfit(f"{show(value)} is neither true nor false")
@@ -97,9 +103,8 @@ def _number(value: object, least: int, most: int, or_else: str = "") -> int:
 
 def _sha256(value: object) -> str:
     if not isinstance(value, str) or _SHA256.fullmatch(value) is None:
-        raise Unfit(
-            f"{show(value)} is no SHA-256: write its 64 hexadecimal digits in small letters, never the secret itself"
-        )
+        # The value is not repeated: it may be the secret.
+        raise Unfit("is no SHA-256: write its 64 hexadecimal digits in small letters, never the secret itself")
     return value
 
 
@@ -113,6 +118,7 @@ def _moment(value: object) -> int:
 
 TEXT: Final = Kind("A text.", _text)
 NAME: Final = Kind("A name: small letters, digits and `_`.", _name)
+ACCOUNT: Final = Kind("The name of an account.", _account)
 TEXTS: Final = Kind("A text, or a list of texts.", _texts)
 FLAG: Final = Kind("True or false.", _flag)
 DURATION: Final = Kind('A duration, such as `"30s"`, `"1m"` or `"1h30m"`.', _duration)

@@ -1,0 +1,299 @@
+"""Reading a rules file: what it may say, and what is said of its mistakes."""
+
+import pytest
+
+from tests.limits.builders import CODE_HOST, Desk, a_user
+from wharf.limits.core.caller import Case
+from wharf.limits.core.rule import UNLIMITED, Algorithm, Counts, Rule, RuleSet
+from wharf.limits.rules import FileRefused, read_rules
+
+REST = '[[rule]]\nname = "core"\nresource = "core"\nceiling = 10\n'
+
+
+def rule_of(text: str, name: str = "mine") -> Rule:
+    return next(rule for rule in read_rules(text).rules if rule.name == name)
+
+
+def problems_of(text: str) -> list[str]:
+    with pytest.raises(FileRefused) as refused:
+        read_rules(text, "mine.toml")
+    return [str(problem) for problem in refused.value.problems]
+
+
+# -- what a file may say -------------------------------------------------------------------------------------------
+
+
+def test_the_example_of_the_design_is_read() -> None:
+    rules = read_rules(
+        """
+        profile = "code-host"
+        [[rule]]
+        name = "search"
+        match = ["GET /search/*"]
+        resource = "search"
+        scope = "user"
+        window = "1m"
+        ceiling = { user = 30, none = 10 }
+        on_store_loss = "local"
+        shadow = false
+        """
+    )
+    search = next(rule for rule in rules.rules if rule.name == "search")
+
+    assert (search.ceilings, search.window_ms, search.scope) == ({Case.USER: 30, Case.NONE: 10}, 60_000, ("user",))
+
+
+def test_a_file_without_anything_is_the_built_in_profile() -> None:
+    assert [rule.name for rule in read_rules("").rules] == [rule.name for rule in CODE_HOST.rules]
+
+
+def test_rules_of_the_file_come_before_those_of_the_profile() -> None:
+    rules = read_rules('[[rule]]\nname = "mine"\nmatch = "GET /zen"\nresource = "zen"\nceiling = 1\n').rules
+
+    assert [rule.name for rule in rules][:2] == ["mine", CODE_HOST.rules[0].name]
+
+
+def test_a_rule_with_a_built_in_name_changes_only_the_keys_that_it_gives() -> None:
+    before = next(rule for rule in CODE_HOST.rules if rule.name == "points")
+    after = rule_of('[[rule]]\nname = "points"\nceiling = 5\n', "points")
+
+    assert (after.per_endpoint, after.window_ms, after.ceilings[Case.USER]) == (True, before.window_ms, 5)
+
+
+def test_a_rule_with_a_built_in_name_stays_in_its_place() -> None:
+    rules = read_rules('[[rule]]\nname = "points"\nceiling = 5\n').rules
+
+    assert [rule.name for rule in rules] == [rule.name for rule in CODE_HOST.rules]
+
+
+def test_an_endpoint_of_the_file_is_described_before_the_same_of_the_profile() -> None:
+    desk = Desk('[[endpoint]]\nmatch = "POST /gists"\npoints = 3\n')
+    costs = {charge.name: charge.cost for charge in desk.send(a_user(), "/gists", method="POST").charges}
+
+    assert (costs["points"], "content" in costs) == (3, False)
+
+
+def test_a_ceiling_may_be_one_number_for_all() -> None:
+    assert set(rule_of(REST + '[[rule]]\nname = "mine"\nceiling = 7\n').ceilings.values()) == {7}
+
+
+def test_any_stands_for_those_that_are_not_named() -> None:
+    ceilings = rule_of(REST + '[[rule]]\nname = "mine"\nceiling = { any = 7, none = 1 }\n').ceilings
+
+    assert (ceilings[Case.NONE], ceilings[Case.WORKFLOW]) == (1, 7)
+
+
+def test_callers_that_a_ceiling_does_not_name_do_not_meet_the_rule() -> None:
+    rule = rule_of(REST + '[[rule]]\nname = "mine"\nceiling = { user = 7 }\n')
+
+    assert [case for case in Case if rule.applies_to(case)] == [Case.USER, Case.USER_ENTERPRISE]
+
+
+def test_a_ceiling_may_be_unlimited() -> None:
+    assert rule_of(REST + '[[rule]]\nname = "mine"\nceiling = "unlimited"\n').ceilings[Case.USER] == UNLIMITED
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("1500ms", 1_500), ("30s", 30_000), ("1m", 60_000), ("1h30m", 5_400_000), ("7d", 604_800_000)],
+)
+def test_durations_are_written_with_their_units(text: str, milliseconds: int) -> None:
+    assert rule_of(REST + f'[[rule]]\nname = "mine"\nceiling = 1\nwindow = "{text}"\n').window_ms == milliseconds
+
+
+@pytest.mark.parametrize(
+    ("counts", "algorithm"),
+    [
+        ("requests", Algorithm.WINDOW),
+        ("points", Algorithm.SLICES),
+        ("content", Algorithm.SLICES),
+        ("cpu_ms", Algorithm.METER),
+        ("connections", Algorithm.LEASES),
+    ],
+)
+def test_what_is_counted_decides_how_unless_a_rule_says_otherwise(counts: str, algorithm: Algorithm) -> None:
+    rule = rule_of(REST + f'[[rule]]\nname = "mine"\nceiling = 1\ncounts = "{counts}"\n')
+
+    assert (rule.counts, rule.algorithm) == (Counts(counts), algorithm)
+
+
+def test_a_rule_knows_its_file_and_line() -> None:
+    rules = read_rules(REST.replace("\n", "\n\n", 1) + '\n[[rule]]\nname = "mine"\nceiling = 1\n', "mine.toml").rules
+
+    assert [(rule.file, rule.line) for rule in rules if rule.name == "mine"] == [("mine.toml", 7)]
+
+
+def test_a_profile_can_be_left_out() -> None:
+    assert [rule.name for rule in read_rules('profile = "none"\n' + REST).rules] == ["core"]
+
+
+def test_the_tables_of_points_graphql_and_bans_are_read() -> None:
+    rules: RuleSet = read_rules(
+        """
+        [points]
+        write = 7
+        [graphql]
+        mutation_points = 9
+        [ban]
+        first = "1h"
+        shadow = true
+        """
+    )
+
+    assert (rules.points.write, rules.graphql.mutation_points, rules.ban.first_ms, rules.ban.shadow) == (
+        7,
+        9,
+        3_600_000,
+        True,
+    )
+
+
+# -- what is said of mistakes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = = 1", ["mine.toml:1:5: is not TOML: Invalid value"]),
+        ('[[rule]]\nname = "a', ["mine.toml:2:10: is not TOML: Unterminated string"]),
+        (
+            'profil = "code-host"',
+            ["mine.toml:1:1: profil: is not known; did you mean 'profile'?"],
+        ),
+        (
+            'profile = "code-hoast"',
+            ["mine.toml:1:1: profile: 'code-hoast' is no profile; did you mean 'code-host'?"],
+        ),
+        (
+            '[[rule]]\nname = "core"\n  ceilng = 3',
+            ["mine.toml:3:3: rule[0].ceilng: is not known; did you mean 'ceiling'?"],
+        ),
+        (
+            '[[rule]]\nname = "core"\nceiling = { usr = 3 }',
+            [
+                "mine.toml:3:1: rule[0].ceiling: 'usr' is no kind of caller: there are any, none, user, "
+                "user_enterprise, installation, installation_enterprise, client, client_enterprise, workflow, "
+                "workflow_enterprise"
+            ],
+        ),
+        (
+            '[[rule]]\nname = "core"\nwindow = "1 hour"',
+            ['mine.toml:3:1: rule[0].window: "1 hour" is no duration: write "30s", "1m", "1h30m" or "7d"'],
+        ),
+        (
+            '[[rule]]\nname = "core"\nwindow = 60',
+            ['mine.toml:3:1: rule[0].window: 60 is no duration: write "30s", "1m", "1h30m" or "7d"'],
+        ),
+        (
+            '[[rule]]\nname = "core"\nshadow = 1',
+            ["mine.toml:3:1: rule[0].shadow: 1 is neither true nor false"],
+        ),
+        (
+            '[[rule]]\nname = "core"\nslices = 0',
+            ["mine.toml:3:1: rule[0].slices: 0 is no whole number from 1 to 60"],
+        ),
+        (
+            '[[rule]]\nname = "core"\ncounts = "bytes"',
+            [
+                'mine.toml:3:1: rule[0].counts: "bytes" is not known: there are requests, query_cost, points, content, '
+                "cpu_ms, connections, failed_logins"
+            ],
+        ),
+        (
+            '[[rule]]\nname = "core"\nmatch = [\n  "GET /a",\n  "/b",\n]',
+            [
+                "mine.toml:5:3: rule[0].match: '/b' is no pattern: write a method and a path, such as 'GET /search/*' "
+                "or '* /files/{id}'"
+            ],
+        ),
+        (
+            '[[rule]]\nname = "core"\nmatch = "GET /a/*/b"',
+            [
+                "mine.toml:3:1: rule[0].match: 'GET /a/*/b': the segment '*' is neither text nor '{name}'; '*' stands "
+                "only at the end of a path"
+            ],
+        ),
+        (
+            '[[rule]]\nname = "core"\nscope = "usr"',
+            ["mine.toml:3:1: rule[0].scope: 'usr' is not known; did you mean 'user'?"],
+        ),
+        (
+            '[[rule]]\nname = "core"\nscope = ["user", "user"]',
+            ["mine.toml:3:1: rule[0].scope: is one member or a pair of two different ones"],
+        ),
+        (
+            '[[rule]]\nname = "Core Limit"\nceiling = 1',
+            [
+                'mine.toml:2:1: rule[0].name: "Core Limit" is no name: use small letters, digits and `_`, beginning '
+                "with a letter, 64 at most"
+            ],
+        ),
+        (
+            '[[rule]]\nname = "core"\n[[rule]]\nname = "core"',
+            ["mine.toml:3:1: rule[1].name: 'core' is the name of two rules"],
+        ),
+        ("rule = 3", ["mine.toml:1:1: rule: is a list of tables: write [[rule]]"]),
+        ("ban = 3", ["mine.toml:1:1: ban: 3 is no table: write [ban]"]),
+        ('[[rule]]\nname = "core"\nscale = 1', ["mine.toml:3:1: rule[0].scale: is a table: write [rule.scale]"]),
+        (
+            '[[rule]]\nname = "core"\n[rule.scale]\nper_repo = 1',
+            ["mine.toml:4:1: rule[0].scale.per_repo: is not known; did you mean 'per_repository'?"],
+        ),
+        (
+            '[[rule]]\nname = "core"\nhidden = true',
+            ["mine.toml:3:1: rule core: hidden: a primary limit is always told"],
+        ),
+        (
+            '[[rule]]\nname = "core"\ncounts = "points"',
+            [
+                "mine.toml:3:1: rule core: counts: a primary limit counts requests or query_cost, in a window: its end "
+                "is told in headers"
+            ],
+        ),
+        (
+            '[[rule]]\nname = "cpu"\nalgorithm = "slices"',
+            ["mine.toml:3:1: rule cpu: algorithm: CPU time is counted by a meter, and a meter counts nothing else"],
+        ),
+        (
+            '[[rule]]\nname = "concurrent"\nalgorithm = "slices"',
+            [
+                "mine.toml:3:1: rule concurrent: algorithm: connections are counted by leases, and leases count "
+                "nothing else"
+            ],
+        ),
+        (
+            '[[rule]]\nname = "points"\nwas = "core"',
+            ["mine.toml:3:1: rule points: was: 'core' is still the name of a rule: a counter cannot belong to both"],
+        ),
+        (
+            '[[rule]]\nname = "points"\nobjects_most = 3',
+            ["mine.toml:3:1: rule points: objects_most: is for a primary limit: give the rule a `resource`"],
+        ),
+        (
+            'profile = "none"',
+            [
+                "mine.toml:1:1: no primary limit holds for all other requests of none, user, installation, client, "
+                "workflow: give a rule with a `resource`, without `match`, with a ceiling for them"
+            ],
+        ),
+    ],
+)
+def test_a_mistake_is_told_with_file_line_column_and_how_to_mend_it(text: str, said: list[str]) -> None:
+    assert problems_of(text) == said
+
+
+def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
+    found = problems_of('[[rule]]\nshadow = 1\nwindow = 3\n[[endpoint]]\npoints = "x"\n')
+
+    assert [problem.split(": ")[:2] for problem in found] == [
+        ["mine.toml:1:1", "rule[0].ceiling"],
+        ["mine.toml:1:1", "rule[0].name"],
+        ["mine.toml:2:1", "rule[0].shadow"],
+        ["mine.toml:3:1", "rule[0].window"],
+        ["mine.toml:4:1", "endpoint[0].match"],
+        ["mine.toml:5:1", "endpoint[0].points"],
+    ]
+
+
+def test_a_file_nested_beyond_reason_is_refused_and_nothing_breaks() -> None:
+    assert problems_of("a = " + "[" * 100_000)[0].startswith("mine.toml:1:")
