@@ -261,3 +261,18 @@ def test_what_is_to_stop_takes_room_until_its_node_says_that_it_has_ended() -> N
     state.register(of_count(1, cpu=100))
 
     assert placed(plan_of(state)) == []
+
+
+def test_one_evaluation_of_a_job_makes_the_others_that_wait_redundant() -> None:
+    state = AState()
+    state.with_node()
+    for _ in range(6):
+        state.register(of_count(1))
+    last = state.open_evaluations()[-1]
+
+    run(state)
+
+    assert sorted(e.status for e in state.evaluations()) == ["canceled"] * 2 + ["complete"] + ["pending"] * 3
+    canceled = [e.status_description for e in state.evaluations() if e.status == "canceled"]
+    assert canceled == ["canceled after more recent eval was processed"] * 2
+    assert next(e.status for e in state.evaluations() if e.id == last.id) == "complete"

@@ -36,6 +36,10 @@ NOT_NEEDED: Final = "alloc not needed due to job update"
 LOST: Final = "alloc is lost since its node is down"
 EXISTS: Final = 'existing blocked evaluation exists for job "{}"'
 SUCCESSFUL: Final = 'evaluation "{}" successful'
+MORE_RECENT: Final = "canceled after more recent eval was processed"
+CANCELED_AT_ONCE: Final = 2
+"""So that the end of an evaluation fits the smallest write; those beyond are canceled by the next."""
+
 UNPLACED: Final = "created to place remaining allocations"
 EVERY_NODE_TYPES: Final = (JobType.SYSTEM, JobType.SYSBATCH)
 ENDING_TYPES: Final = (JobType.BATCH, JobType.SYSBATCH)
@@ -248,17 +252,31 @@ class _Run:
             follow_ups = (blocked, *self._superseded(EXISTS.format(evaluation.job_id)))
         elif not self._failed:
             follow_ups = self._superseded(SUCCESSFUL.format(evaluation.id))
+        follow_ups += self._redundant()
         placements = {node_id: tuple(placed) for node_id, placed in self._placements.items()}
         job = self._snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
         return Plan(evaluation, job, tuple(self._stops), placements, finished, follow_ups)
 
     def _superseded(self, why: str) -> tuple[Evaluation, ...]:
         """The job's other blocked evaluations, canceled: one a job is enough, and none where all is placed."""
+        return self._canceled(EvaluationStatus.BLOCKED, why)
+
+    def _redundant(self) -> tuple[Evaluation, ...]:
+        """The job's other pending evaluations: this one has seen all that they could see (scheduling.md 1.3)."""
+        return self._canceled(EvaluationStatus.PENDING, MORE_RECENT)
+
+    def _canceled(self, status: EvaluationStatus, why: str) -> tuple[Evaluation, ...]:
         now_ns = self._moment.now_ns
+        mine = self._snapshot.those_by_key(EVALUATIONS_OF_JOB, self._evaluation.namespace, self._evaluation.job_id)
+        others = [other for other in mine if other.status is status and other.id != self._evaluation.id]
         return tuple(
-            replace(other, status=EvaluationStatus.CANCELED, status_description=why, modify_time=now_ns)
-            for other in self._snapshot.those(EVALUATIONS_OF_JOB, self._evaluation.namespace, self._evaluation.job_id)
-            if other.status is EvaluationStatus.BLOCKED and other.id != self._evaluation.id
+            replace(
+                other,
+                status=EvaluationStatus.CANCELED,
+                status_description=why,
+                modify_time=max(now_ns, other.create_time + 1),
+            )
+            for other in others[:CANCELED_AT_ONCE]
         )
 
     def _blocked_evaluation(self) -> Evaluation:
