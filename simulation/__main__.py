@@ -22,6 +22,7 @@ from wharf.world import RealWorld
 
 PROCESSES = 2
 FRESH_BELOW = 1 << 32
+SAID_EVERY = 50
 SEEDS_A_PROCESS = 25  # Then a new one takes its place, so that no seed runs in a process grown old.
 
 
@@ -66,6 +67,8 @@ def _many(count: int, first: int | None, bug: Plant | None) -> int:
     results: list[Result] = []
     for result in _results(range(start, start + count), bug):
         results.append(result)
+        if len(results) % SAID_EVERY == 0:
+            print(f"{len(results)} of {count} seeds", flush=True)
         if result.failure is not None:
             _show(result, bug)
             if bug is not None:
