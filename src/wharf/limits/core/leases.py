@@ -48,6 +48,7 @@ class Leases:
         if held is None:
             self.held[key] = {request_id: now_ms + LEASE_MS}
         else:
+            held.pop(request_id, None)  # So that it stands last, with those that run out last.
             held[request_id] = now_ms + LEASE_MS
 
     def release(self, key: str, request_id: str) -> bool:

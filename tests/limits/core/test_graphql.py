@@ -1,0 +1,155 @@
+"""The cost of GraphQL queries, told before they run."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wharf.limits.core.graphql import UNREADABLE, TooComplex, facts_of_body, facts_of_query
+from wharf.limits.core.request import QueryFacts
+from wharf.limits.core.rule import GraphqlRules
+
+RULES = GraphqlRules(content_mutations=("addComment",))
+
+
+def cost(text: str, variables: dict[str, object] | None = None) -> int:
+    return facts_of_query(text, variables or {}, None, RULES).cost
+
+
+def test_the_worked_sum_of_100_repositories_50_issues_and_60_labels_is_51_points() -> None:
+    text = "{ viewer { repositories(first: 100) { edges { node { issues(first: 50) { nodes { labels(first: 60) { nodes { name } } } } } } } } }"
+
+    assert cost(text) == 51
+
+
+def test_a_query_costs_at_least_1() -> None:
+    assert cost("{ viewer { login } }") == 1
+
+
+def test_connections_beside_each_other_add_up() -> None:
+    one = "a%d: repositories(first: 100) { nodes { issues(first: 1) { nodes { id } } } }"
+
+    assert cost("{ " + " ".join(one % number for number in range(10)) + " }") == 10
+
+
+def test_pages_are_read_from_variables_and_their_defaults() -> None:
+    text = "query($n: Int = 2, $m: Int) { r(first: $n) { i(first: $m) { l(last: 1) { id } } } }"
+
+    assert [cost(text, {"m": 100}), cost(text, {"n": 100, "m": 100})] == [2, 101]
+
+
+@pytest.mark.parametrize("page", ["$missing", "1000", "-1", "0", '"x"', "null"])
+def test_a_page_that_cannot_be_known_is_taken_to_be_full(page: str) -> None:
+    assert cost(f"query($missing: Int) {{ r(first: {page}) {{ i(first: 100) {{ id }} }} }}") == 1
+    assert cost(f"query($missing: Int) {{ r(first: {page}) {{ i(first: 100) {{ l(first: 1) {{ id }} }} }} }}") == 101
+
+
+def test_fragments_count_where_they_are_spread() -> None:
+    text = "{ a(first: 100) { ...F } b(first: 100) { ... on X { ...F } } } fragment F on X { i(first: 1) { id } }"
+
+    assert cost(text) == 2
+
+
+def test_fragments_of_fragments_cost_no_more_time_than_their_text() -> None:
+    parts = [f"fragment F{n} on X {{ ...F{n + 1} ...F{n + 1} }}" for n in range(60)]
+    text = "{ ...F0 } " + " ".join(parts) + " fragment F60 on X { id }"
+
+    assert cost(text) == 1
+
+
+def test_fragments_that_go_round_end() -> None:
+    assert cost("{ ...A } fragment A on X { ...B } fragment B on X { ...A a(first: 100) { b(first: 1) { id } } }") == 1
+
+
+def test_more_nodes_than_a_query_may_return_are_refused() -> None:
+    with pytest.raises(TooComplex, match="may return 1010100 nodes; at most 500000"):
+        cost("{ a(first: 100) { b(first: 100) { c(first: 100) { id } } } }")
+
+
+def test_a_body_is_read_by_its_operation_name_and_variables() -> None:
+    body = msgspec.json.encode(
+        {
+            "query": "query A { x } query B($n: Int) { r(first: $n) { i(first: 100) { l(first: 1) { id } } } }",
+            "operationName": "B",
+            "variables": {"n": 50},
+        }
+    )
+
+    assert facts_of_body(body, RULES) == QueryFacts(cost=51, points=1)
+
+
+def test_of_several_operations_without_a_name_the_dearest_is_charged() -> None:
+    assert facts_of_query("query A { x } mutation B { y }", {}, None, RULES).points == 5
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"query": 3}',
+        b'{"query": "{"}',
+        b'{"query": "fragment F on X { a }"}',
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_no_query_costs_1_as_the_service_will_refuse_it(body: bytes) -> None:
+    assert facts_of_body(body, RULES) in (UNREADABLE, QueryFacts(cost=1, points=1))
+
+
+def test_arrays_have_a_bound() -> None:
+    with pytest.raises(TooComplex, match="at most 100 are taken at once"):
+        facts_of_body(msgspec.json.encode([{"query": "{a}"}] * 101), RULES)
+
+
+def test_a_number_of_a_thousand_digits_is_no_harm() -> None:
+    assert cost("{ r(first: " + "9" * 1_000 + ") { id } }") == 1
+
+
+def test_mutations_that_make_content_count_also_in_fragments() -> None:
+    text = "mutation { ...F ... on Mutation { addComment { id } } } fragment F on Mutation { addComment { id } other }"
+
+    assert facts_of_query(text, {}, None, RULES).content == 2
+
+
+def test_a_query_makes_no_content() -> None:
+    assert facts_of_query("{ addComment { id } }", {}, None, RULES).content == 0
+
+
+words = st.sampled_from(
+    [
+        "{",
+        "}",
+        "(",
+        ")",
+        "first: 3",
+        "a",
+        "...F",
+        "fragment F on X",
+        "query",
+        "mutation",
+        "$n",
+        ":",
+        '"',
+        "# x\n",
+        "on",
+        "[",
+        "1e9",
+        "@x",
+        "\\u00e9",
+        '"""',
+        "!",
+    ]
+)
+
+
+@given(st.lists(words, max_size=40))
+def test_whatever_words_are_sent_the_query_has_a_cost(parts: list[str]) -> None:
+    assert facts_of_body(msgspec.json.encode({"query": " ".join(parts)}), RULES).cost >= 1
+
+
+@given(st.binary(max_size=200))
+def test_whatever_bytes_are_sent_they_have_a_cost(body: bytes) -> None:
+    assert facts_of_body(body, RULES).cost >= 1

@@ -1,0 +1,66 @@
+"""Absurd input at the edges of the deciding part: it is read or refused, and nothing breaks."""
+
+import base64
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.limits.builders import Desk, a_user
+from wharf.limits.core.address import find_address, parse_address, read_proxies
+from wharf.limits.core.credential import read_credential
+from wharf.limits.core.directory import Register
+from wharf.limits.core.large_files import UnreadableBatch, count_objects
+from wharf.limits.core.recognition import Recognition, Unrecognised
+
+HERE = parse_address("192.0.2.7")
+
+
+@given(
+    st.one_of(
+        st.text(),
+        st.binary().map(lambda raw: "Basic " + base64.b64encode(raw).decode()),
+        st.text().map("token ".__add__),
+    )
+)
+def test_any_credential_header_is_a_caller_or_unrecognised(header: str) -> None:
+    assert HERE is not None
+    caller = Recognition(Register()).caller(read_credential(header), HERE, "/", 0)
+
+    assert isinstance(caller, Unrecognised) or caller.is_anonymous
+
+
+@given(st.lists(st.text(alphabet='0123456789abcdef.:,;[]%"= for', max_size=40), max_size=4))
+def test_any_forwarding_headers_give_an_address(lines: list[str]) -> None:
+    for proxies in (
+        read_proxies(trusted=["10.0.0.0/8"]),
+        read_proxies(hops=3),
+        read_proxies(hops=3, reads_forwarded=True),
+    ):
+        assert find_address("10.0.0.1", proxies, forwarded_for=lines, forwarded=lines) is not None
+
+
+@given(st.binary(max_size=200))
+def test_any_batch_is_counted_or_refused(body: bytes) -> None:
+    with contextlib.suppress(UnreadableBatch):
+        assert count_objects(body) >= 0
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"objects": 3}', b"[]", b"[" * 100_000])
+def test_a_batch_that_cannot_be_counted_is_refused_with_what_to_send(body: bytes) -> None:
+    with pytest.raises(UnreadableBatch, match="Send JSON with a list `objects`"):
+        count_objects(body)
+
+
+@given(st.text(max_size=40), st.text(max_size=200))
+def test_any_method_and_path_is_decided(method: str, path: str) -> None:
+    desk = Desk()
+
+    assert desk.send(a_user(), "/" + path, method=method).is_admitted
+
+
+def test_ten_thousand_forwarded_entries_are_no_harm() -> None:
+    lines = [", ".join(["10.0.0.9"] * 10_000)]
+
+    assert str(find_address("10.0.0.1", read_proxies(trusted=["10.0.0.0/8"]), forwarded_for=lines)) == "10.0.0.9"

@@ -1,0 +1,89 @@
+"""Patterns of method and path."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wharf.limits.core.route import BadPattern, RouteTree, parse_pattern, shape_of, split_path, tidy_path
+
+segments = st.sampled_from(["a", "b", "{x}", "{x}.git"])
+paths = st.lists(st.sampled_from(["a", "b", "c", "c.git", ".git"]), max_size=4).map(lambda some: "/" + "/".join(some))
+patterns = st.builds(
+    lambda methods, some, rest: f"{methods} /" + "/".join([*some, *(["*"] if rest else [])]),
+    st.sampled_from(["*", "GET", "POST", "GET,POST"]),
+    st.lists(segments, max_size=3),
+    st.booleans(),
+)
+methods = st.sampled_from(["GET", "HEAD", "POST", "DELETE"])
+
+
+def matches(text: str, method: str, path: str) -> bool:
+    tree: RouteTree[None] = RouteTree()
+    tree.add(parse_pattern(text), None)
+    return bool(tree.find(method, path))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "method", "path", "fits"),
+    [
+        ("GET /search/*", "GET", "/search/code", True),
+        ("GET /search/*", "GET", "/search/a/b", True),
+        ("GET /search/*", "GET", "/search", False),
+        ("GET /search/*", "POST", "/search/code", False),
+        ("GET /search/*", "HEAD", "/search/code", True),
+        ("GET,POST /x", "POST", "/x", True),
+        ("* /x/{id}", "DELETE", "/x/4", True),
+        ("* /x/{id}", "DELETE", "/x", False),
+        ("* /{a}/{b}.git/*", "GET", "/o/r.git/info", True),
+        ("* /{a}/{b}.git/*", "GET", "/o/r/info", False),
+        ("* /{a}/{b}.git/*", "GET", "/o/.git/info", False),
+        ("* /*", "GET", "/", False),
+        ("GET /", "GET", "/", True),
+    ],
+)
+def test_a_pattern_matches_by_method_and_segment(pattern: str, method: str, path: str, fits: bool) -> None:
+    assert matches(pattern, method, path) is fits
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "GET", "/x", "get /x", "GET x", "GET /a/*/b", "GET /a b", "GET /a//b", "GET /{A}", "GET /{a}{b}", "GET /a*"],
+)
+def test_what_is_no_pattern_is_refused(text: str) -> None:
+    with pytest.raises(BadPattern):
+        parse_pattern(text)
+
+
+def test_the_most_specific_pattern_comes_first() -> None:
+    tree: RouteTree[str] = RouteTree()
+    for text in ("* /*", "GET /{a}", "GET /x", "GET /x/*"):
+        tree.add(parse_pattern(text), text)
+
+    assert [value for _, value in tree.find("GET", "/x")] == ["GET /x", "GET /{a}", "* /*"]
+
+
+@given(patterns, methods, paths)
+def test_a_tree_finds_what_a_pattern_alone_accepts(text: str, method: str, path: str) -> None:
+    pattern = parse_pattern(text)
+
+    assert matches(text, method, path) is (pattern.accepts_method(method) and pattern.accepts_path(split_path(path)))
+
+
+@given(patterns, patterns, methods, paths)
+def test_a_pattern_that_covers_another_matches_all_that_it_matches(
+    wide: str, narrow: str, method: str, path: str
+) -> None:
+    if parse_pattern(wide).covers(parse_pattern(narrow)) and matches(narrow, method, path):
+        assert matches(wide, method, path)
+
+
+@given(st.text(alphabet="/.%2eEaA?#", max_size=20).map(lambda text: "/" + text))
+def test_a_tidied_path_is_tidy(path: str) -> None:
+    tidy = tidy_path(path)
+
+    assert (tidy.startswith("/"), "//" in tidy, {"..", "."} & set(split_path(tidy))) == (True, False, set())
+
+
+@given(st.text(max_size=30), st.text(max_size=60).map(lambda text: "/" + text))
+def test_any_request_has_an_endpoint(method: str, path: str) -> None:
+    assert " /" in shape_of(method, tidy_path(path))
