@@ -1,11 +1,9 @@
 """The leader forgets the oldest of the log; followers that were away for a while need not load again."""
 
-import asyncio
-
 import pytest
 
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.virtual_time import in_virtual_time
+from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.engines.port import Behind
 from wharf.model.changes import THIS, Cause, CauseKind, Write
 from wharf.model.namespace import Namespace
@@ -32,10 +30,10 @@ async def test_the_leader_forgets_what_is_older_than_ten_minutes() -> None:
         server = await cluster.a_server("m1")
         old = await name(server, "old")
         start_compacting(cluster, server)
-        await asyncio.sleep(120)
+        await pass_time(120)
         young = await name(server, "young")
 
-        await asyncio.sleep(601)
+        await pass_time(601)
 
         with pytest.raises(Behind):
             await anext(aiter(server.engine.follow(old - 2)))
@@ -50,7 +48,7 @@ async def test_a_server_that_does_not_lead_forgets_nothing() -> None:
         first = await name(server, "first")
         start_compacting(cluster, server)
 
-        await asyncio.sleep(1_200)
+        await pass_time(1_200)
 
         batch = await anext(aiter(server.engine.follow(first - 1)))
         assert batch.index == first
