@@ -94,10 +94,8 @@ def rule_problems(rule: BindingRule) -> list[str]:
     names = names_in(rule.bind_name)
     if names is None:
         found.append("bind name is invalid: every ${ needs its }")
-    for name in names or ():
-        if not name.startswith(_VALUE) or name == _VALUE:
-            found.append(f"bind name is invalid: ${{{name}}} is no claim; write ${{value.NAME}}")
-    return found
+    wrong = [name for name in names or () if not name.startswith(_VALUE) or name == _VALUE]
+    return found + [f"bind name is invalid: ${{{name}}} is no claim; write ${{value.NAME}}" for name in wrong]
 
 
 def _values(claims: MappedClaims) -> dict[str, str]:
