@@ -1,0 +1,133 @@
+"""The log and the state together: batches through store and replica, and the start of a server with a million records."""
+
+import asyncio
+import multiprocessing
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from benchmarks.engines_sqlite import end, resident_mb, start_store
+from benchmarks.figures import Figure, Figures
+from benchmarks.replica import Allocations
+from wharf.agent.collector import freeze_loaded, tune_collector
+from wharf.engines.port import Change, Committed, LogWrite
+from wharf.engines.remote import RemoteEngine
+from wharf.engines.store import StoreSettings
+from wharf.model.changes import Cause, CauseKind
+from wharf.server.follower import Follower
+from wharf.state import Replica
+from wharf.state.tables import ALL_TABLES, ALLOCATIONS
+from wharf.world import RealWorld
+
+BATCHES: Final = 200
+ALLOCATIONS_LOADED: Final = 1_000_000
+_CAUSE: Final = Cause(CauseKind.EVALUATION, "bench")
+
+
+def measure(allocations: int = ALLOCATIONS_LOADED) -> Figures:
+    with tempfile.TemporaryDirectory() as folder:
+        return uvloop.run(_measure(Path(folder) / "log", allocations))
+
+
+async def _measure(folder: Path, allocations: int) -> Figures:
+    store = start_store(folder)
+    figures = await _through(folder)
+    await _fill(folder, allocations - BATCHES * 1_000)
+    end(store)
+    return figures | await _start(folder, allocations)
+
+
+async def _through(folder: Path) -> Figures:
+    """Commit, and have it in a replica of the same process: what the brain does with its plans."""
+    world = RealWorld()
+    engine = await _open(world, folder)
+    follower = Follower(world, engine, Replica(ALL_TABLES))
+    following = asyncio.ensure_future(follower.run())
+    await follower.loaded.wait()
+    made = Allocations()
+    batches = [made.placed() for _ in range(BATCHES)]
+    began = time.perf_counter()
+    index = 0
+    for first in range(0, BATCHES, 2):  # Two on their way, as a leader that decides the next while one is committed.
+        index = max(await asyncio.gather(*(_commit(world, engine, batch) for batch in batches[first : first + 2])))
+    await follower.reached(index)
+    took_s = time.perf_counter() - began
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    await engine.close()
+    changes = BATCHES * 1_000
+    return {
+        "batches of 1,000 through store and replica": Figure(
+            value=changes / took_s, unit="changes/s", at_least=40_000, note="whole allocations of 1.2 kB, three indexes"
+        )
+    }
+
+
+async def _fill(folder: Path, allocations: int) -> None:
+    world = RealWorld()
+    engine = await _open(world, folder)
+    made = Allocations(salt=1)
+    for _ in range(allocations // 1_000):
+        await _commit(world, engine, made.placed())
+    await engine.close()
+
+
+async def _start(folder: Path, allocations: int) -> Figures:
+    """From nothing to a replica that can serve: the store's process and one serving process, both new."""
+    began = time.perf_counter()
+    store = start_store(folder)
+    loop = asyncio.get_running_loop()
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        served = loop.run_in_executor(None, pool.apply, _serve, (str(folder), allocations))
+        serving_mb = await served
+        took_s = time.perf_counter() - began
+    store_mb = resident_mb(store)
+    end(store)
+    return {
+        f"start with {allocations:,} allocations": Figure(value=took_s, unit="s", at_most=15),
+        "memory of the serving process": Figure(value=serving_mb, unit="MB", at_most=1_200),
+        "memory of the store": Figure(value=store_mb, unit="MB", at_most=1_200),
+    }
+
+
+def _serve(folder: str, allocations: int) -> float:
+    tune_collector()
+    uvloop.run(_load(Path(folder), allocations))
+    freeze_loaded()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+async def _load(folder: Path, allocations: int) -> None:
+    world = RealWorld()
+    engine = await _open(world, folder)
+    replica = Replica(ALL_TABLES)
+    follower = Follower(world, engine, replica)
+    following = asyncio.ensure_future(follower.run())
+    await follower.loaded.wait()
+    assert replica.count(ALLOCATIONS) == allocations, replica.count(ALLOCATIONS)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    await engine.close()
+
+
+async def _open(world: RealWorld, folder: Path) -> RemoteEngine:
+    engine = RemoteEngine(world, StoreSettings(folder=str(folder)).socket_path(), patience_s=60)
+    await engine.open()
+    return engine
+
+
+async def _commit(world: RealWorld, engine: RemoteEngine, changes: list[Change]) -> int:
+    outcome = await engine.commit(LogWrite(world.new_id(), "plan", _CAUSE, (), changes))
+    assert isinstance(outcome, Committed), outcome
+    return outcome.index
+
+
+if __name__ == "__main__":
+    from benchmarks.__main__ import main
+
+    sys.exit(main(["log_to_state", *sys.argv[1:]]))
