@@ -10,7 +10,6 @@ import pytest
 
 from tests.limits.builders import CODE_HOST, HOUR_MS, MINUTE_MS, NOON_MS, Desk, a_user, anonymous
 from tests.limits.stores.contract import Clock, Counter
-from wharf.limits.core.counters import Counters
 from wharf.limits.core.rule import RuleSet
 from wharf.limits.stores import MemoryStore
 from wharf.limits.stores.saved import FORM, SavedRefused, write_frames
@@ -203,16 +202,76 @@ def test_a_network_that_shares_a_bucket_shares_its_limit() -> None:
     assert admitted == 1 + 60
 
 
-def test_full_quotas_are_forgotten_some_at_a_time() -> None:
-    counters = Counters(CODE_HOST.rules)
+def test_a_sweep_forgets_full_quotas_and_keeps_what_is_counted() -> None:
     desk = Desk()
-    desk.counters = counters
+    for number in range(2_500):
+        desk.send(a_user(f"u{number}"), "/search/users")
+    desk.wait(2 * MINUTE_MS)
+    desk.send(a_user("late"))
+    for _ in desk.counters.sweep(desk.now_ms):
+        pass
+
+    assert {name: len(desk.counters.tables[name]) for name in ("core", "search", "points", "concurrent")} == {
+        "core": 1,
+        "search": 0,
+        "points": 1,
+        "concurrent": 0,
+    }
+
+
+def test_a_sweep_pauses_after_some() -> None:
+    desk = Desk()
     for number in range(2_500):
         desk.send(a_user(f"u{number}"))
     desk.wait(2 * HOUR_MS)
-    left = []
-    for _ in range(3):
-        counters.evict_full(desk.now_ms)
-        left.append(len(counters.tables["core"]))
 
-    assert left == [1_500, 500, 0]
+    assert max(desk.counters.sweep(desk.now_ms)) == 1_000
+
+
+def test_an_owner_whose_counters_are_forgotten_may_open_others() -> None:
+    desk = Desk()
+    for number in range(300):
+        desk.send(a_user(), f"/page-{'x' * number}")
+    desk.wait(2 * MINUTE_MS)
+    for _ in desk.counters.sweep(desk.now_ms):
+        pass
+    desk.send(a_user(), "/another")
+
+    assert desk.count("points", "user:ada GET /another") == 1
+
+
+def test_requests_that_are_refused_use_up_none_of_the_counters_of_their_owner() -> None:
+    desk = Desk('[[rule]]\nname = "core"\nceiling = 1\nwindow = "1m"\n')
+    desk.send(a_user(), "/first")
+    for number in range(300):
+        desk.send(a_user(), f"/page-{'x' * number}")
+    desk.wait(MINUTE_MS)
+    desk.send(a_user(), "/another")
+
+    assert desk.count("points", "user:ada GET /another") == 1
+
+
+def test_the_bound_on_counters_of_an_owner_outlives_a_restart(tmp_path: Path) -> None:
+    clock = Clock()
+
+    async def open_many(counter: Counter) -> list[str]:
+        paths = [f"/page-{'x' * number}" for number in range(300)]
+        keys = [(await counter.send(a_user(), path)).taken.keys for path in paths]
+        return [key[2] for key in keys if key]
+
+    before = life(tmp_path / "counters", clock, open_many)
+
+    async def open_another(counter: Counter) -> tuple[str, ...]:
+        return (await counter.send(a_user(), "/another")).taken.keys
+
+    assert (len(before), life(tmp_path / "counters", clock, open_another)[2]) == (44, "user:ada other")
+
+
+def test_a_request_that_ended_without_a_word_is_forgotten() -> None:
+    desk = Desk()
+    desk.send(a_user(), request_id="lost", holds=True)
+    desk.wait(2 * HOUR_MS)
+    for _ in desk.counters.sweep(desk.now_ms):
+        pass
+
+    assert desk.counters.release("lost", desk.now_ms) is False

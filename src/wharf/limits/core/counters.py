@@ -4,7 +4,6 @@ It is the meaning that every store must have. It takes no decision about callers
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Final, Protocol
 
 import msgspec
@@ -12,7 +11,7 @@ import msgspec
 from wharf.limits.core.ban import BanRecord, after_refusal
 from wharf.limits.core.call import Call, Reading, Taken
 from wharf.limits.core.leases import Leases
-from wharf.limits.core.plan import Charge
+from wharf.limits.core.plan import Charge, owner_of_key, shared_key
 from wharf.limits.core.rule import Algorithm, BanRules, Rule
 from wharf.limits.core.slices import SliceCounts
 from wharf.limits.core.windows import Windows
@@ -68,7 +67,7 @@ class Counters:
         self._given_back: dict[str, int] = {}
         self._faults: dict[tuple[str, str], tuple[int, int]] = {}
         self._evict_again_ms: dict[str, int] = {}
-        self._parts: dict[str, dict[str, set[str]]] = {}
+        self._parts: dict[str, dict[str, int]] = {}  # By rule and owner, how many counters there are.
         self.adopt(rules)
 
     # -- rules -----------------------------------------------------------------------------------------------------
@@ -103,8 +102,9 @@ class Counters:
         record = self.bans.get(plan.ban_subject) if self.bans else None
         banned_until_ms = record.banned_until_ms if record is not None and record.is_banned(now_ms) else 0
         charges = call.charges
+        opened: Sequence[Charge] = ()
         if plan.has_spare_keys:
-            charges = self._within_bounds(charges, now_ms)
+            charges, opened = self._within_bounds(charges, now_ms)
         tables = self.tables
         befores: list[int] = []
         hits: list[int] | None = None
@@ -121,6 +121,8 @@ class Counters:
         for charge in charges:
             if charge.cost:
                 tables[charge.name].add(charge.key, charge.cost, now_ms, request_id)
+        if opened:
+            self._count_opened(opened)
         shown = charges[0] if not plan.is_free else plan.shown
         table = tables[shown.name]
         taken = Taken(
@@ -199,27 +201,33 @@ class Counters:
                 del kept[subject]
         self.bans = kept
 
-    def _within_bounds(self, charges: tuple[Charge, ...], now_ms: int) -> tuple[Charge, ...]:
-        """The charges, with the shared key for each counter that would be one too many."""
+    def _within_bounds(self, charges: tuple[Charge, ...], now_ms: int) -> tuple[tuple[Charge, ...], Sequence[Charge]]:
+        """The charges, with the shared key for each counter that would be one too many; and those that will be new."""
         bounded: list[Charge] | None = None
+        opened: list[Charge] = []
         for index, charge in enumerate(charges):
-            if charge.spare_key and charge.key not in self.tables[charge.name] and not self._may_open(charge, now_ms):
+            if not charge.spare_key or charge.key in self.tables[charge.name]:
+                continue
+            if not self._may_open(charge, now_ms):
                 bounded = bounded or list(charges)
                 bounded[index] = msgspec.structs.replace(charge, key=charge.spare_key)
-        return charges if bounded is None else tuple(bounded)
+            elif charge.rule.is_partitioned:
+                opened.append(charge)
+        return charges if bounded is None else tuple(bounded), opened
 
     def _may_open(self, charge: Charge, now_ms: int) -> bool:
-        table = self.tables[charge.name]
         if charge.rule.is_partitioned:
-            parts = self._parts.setdefault(charge.name, {}).setdefault(charge.owner, set())
-            if len(parts) >= charge.rule.keys_most:
-                parts.intersection_update([key for key in parts if key in table and table.used(key, now_ms)])
-            if len(parts) >= charge.rule.keys_most:
+            parts = self._parts.get(charge.name, {})
+            if parts.get(charge.owner, 0) >= charge.rule.keys_most:
                 return False
-            parts.add(charge.key)
-        if len(table) < self._keys_most:
+        if len(self.tables[charge.name]) < self._keys_most:
             return True
         return self._evict(charge.name, now_ms)
+
+    def _count_opened(self, opened: Iterable[Charge]) -> None:
+        for charge in opened:
+            parts = self._parts.setdefault(charge.name, {})
+            parts[charge.owner] = parts.get(charge.owner, 0) + 1
 
     def _evict(self, name: str, now_ms: int) -> bool:
         """Make room by forgetting full quotas, and only these."""
@@ -311,8 +319,10 @@ class Counters:
 
     def spend(self, charges: Iterable[Charge], amount: int, now_ms: int) -> None:
         """Charge what is known afterwards. It is charged to now, and may go above the ceiling."""
-        for charge in self._within_bounds(tuple(charges), now_ms):
+        bounded, opened = self._within_bounds(tuple(charges), now_ms)
+        for charge in bounded:
             self.tables[charge.name].add(charge.key, amount, now_ms, "")
+        self._count_opened(opened)
 
     def peek(self, charges: Iterable[Charge], now_ms: int) -> tuple[Reading, ...]:
         """Look at counters; nothing is opened."""
@@ -326,7 +336,9 @@ class Counters:
 
     def reset(self, charges: Iterable[Charge]) -> None:
         for charge in charges:
-            self.tables[charge.name].reset(charge.key)
+            if charge.key in self.tables[charge.name]:
+                self.tables[charge.name].reset(charge.key)
+                self._uncount(charge.name, [charge.key])
 
     def ban(self, subject: str, until_ms: int) -> None:
         """Ban by hand, or with a moment that is past, end a ban."""
@@ -337,37 +349,44 @@ class Counters:
         """Put back a counter that was saved. The key of a caller is one text, in however many tables it stands."""
         rule = self._rules[name]
         if rule.is_partitioned:
-            self._parts.setdefault(name, {}).setdefault(owner_of_key(key), set()).add(key)
+            owner = owner_of_key(key)
+            parts = self._parts.setdefault(name, {})
+            parts[owner] = parts.get(owner, 0) + (key != shared_key(owner))
         self.tables[name].load(key, numbers)
 
-    def evict_full(self, now_ms: int) -> int:
-        """Forget full quotas, some at a time, and requests that ended without a word. Returns how many quotas."""
+    def sweep(self, now_ms: int) -> Iterator[int]:
+        """Forget full quotas, and requests that ended without a word. Pauses after some, telling how many it forgot."""
+        for name in list(self.tables):
+            for _ in range(len(self.tables.get(name, ())) // EVICTED_AT_ONCE + 1):
+                if name in self.tables:
+                    yield self._forget_full(name, now_ms)
         lost = [
             request_id
-            for request_id, answered in islice(self._running.items(), EVICTED_AT_ONCE)
+            for request_id, answered in list(self._running.items())
             if now_ms - answered.taken.now_ms > RUNNING_MOST_MS and not self._holds_lease(request_id, answered, now_ms)
         ]
         for request_id in lost:
             del self._running[request_id]
-        return sum(self._forget_full(name, now_ms) for name in self.tables)
+        yield 0
 
     def _forget_full(self, name: str, now_ms: int) -> int:
         forgotten = self.tables[name].evict_full(now_ms, looked_at_most=EVICTED_AT_ONCE)
-        by_owner = self._parts.get(name, {})
-        for key in forgotten if by_owner else ():
-            parts = by_owner.get(owner_of_key(key), set())
-            parts.discard(key)
-            if not parts:
-                by_owner.pop(owner_of_key(key), None)
+        self._uncount(name, forgotten)
         return len(forgotten)
+
+    def _uncount(self, name: str, keys: Iterable[str]) -> None:
+        """These counters of a rule are gone: their owners may open others."""
+        parts = self._parts.get(name, {})
+        for key in keys if parts else ():
+            owner = owner_of_key(key)
+            if key == shared_key(owner):
+                continue
+            left = parts.pop(owner, 0) - 1
+            if left > 0:
+                parts[owner] = left
 
 
 _NEW_RECORD: Final = BanRecord()
-
-
-def owner_of_key(key: str) -> str:
-    """The first member of a key: no scope value holds a space."""
-    return key.partition(" ")[0]
 
 
 def _keys(charges: Sequence[Charge]) -> tuple[str, ...]:

@@ -13,10 +13,11 @@ ASK_AGAIN_MS: Final = 1_000
 class Leases:
     """The leases of one rule: by key, by request. Requests stand in the order in which their leases run out."""
 
-    __slots__ = ("held",)
+    __slots__ = ("_swept", "held")
 
     def __init__(self) -> None:
         self.held: dict[str, dict[str, int]] = {}
+        self._swept: Iterator[str] = iter(())
 
     def __contains__(self, key: str) -> bool:
         return key in self.held
@@ -79,7 +80,11 @@ class Leases:
         self.held.pop(key, None)
 
     def evict_full(self, now_ms: int, *, looked_at_most: int) -> list[str]:
-        idle = [key for key in list(islice(self.held, looked_at_most)) if self.used(key, now_ms) == 0]
+        some = list(islice(self._swept, looked_at_most))
+        if not some:
+            self._swept = iter(list(self.held))
+            some = list(islice(self._swept, looked_at_most))
+        idle = [key for key in some if self.used(key, now_ms) == 0]
         for key in idle:
             self.held.pop(key, None)
         return idle

@@ -5,7 +5,18 @@ A plan is a value: the same rules, caller and endpoint give the same plan. It ho
 
 import msgspec
 
+from wharf.limits.core.route import OTHER
 from wharf.limits.core.rule import Interface, Rule
+
+
+def owner_of_key(key: str) -> str:
+    """The first member of a key: no scope value holds a space."""
+    return key.partition(" ")[0]
+
+
+def shared_key(owner: str) -> str:
+    """The key that all counters of an owner share which would be too many."""
+    return f"{owner} {OTHER}"
 
 
 class Charge(msgspec.Struct, frozen=True, gc=False):

@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from wharf.limits.core.caller import Caller
-from wharf.limits.core.plan import Charge, Plan
+from wharf.limits.core.plan import Charge, Plan, shared_key
 from wharf.limits.core.request import QueryFacts, Request
-from wharf.limits.core.route import OTHER, RouteTree, parse_pattern, shape_of, tidy_path
+from wharf.limits.core.route import RouteTree, parse_pattern, shape_of, tidy_path
 from wharf.limits.core.rule import (
     Algorithm,
     Connection,
@@ -277,7 +277,7 @@ def charge_of(rule: Rule, caller: Caller, *, endpoint: str, cost: int) -> Charge
 def _spare_key(rule: Rule, caller: Caller, owner: str, parts: list[str]) -> str:
     """Where a key is counted that would be one too many."""
     if parts:
-        return f"{owner} {OTHER}" if rule.keys_most else ""
+        return shared_key(owner) if rule.keys_most else ""
     return caller.network if caller.is_anonymous and owner == caller.address else ""
 
 

@@ -8,52 +8,65 @@ stays longer than a window.
 from collections.abc import Iterator
 from itertools import islice
 
+import msgspec
 
-class Slices:
-    """The count of one key. Starts are moments, not numbers of slices: so they survive a change of the rule."""
 
-    __slots__ = ("counts", "kept_ms", "starts", "total", "width_ms")
+class Slices(msgspec.Struct, gc=False):
+    """The count of one key. Starts are moments, not numbers of slices: so they survive a change of the rule.
 
-    def __init__(self, width_ms: int, kept_ms: int) -> None:
-        self.width_ms = width_ms
-        self.kept_ms = kept_ms
-        self.total = 0
-        self.starts: list[int] = []
-        self.counts: list[int] = []
+    Most keys have one slice only, and there may be a million of them: a list is made for the second.
+    """
+
+    width_ms: int
+    kept_ms: int
+    last_start_ms: int
+    last_count: int
+    older_total: int = 0
+    older: list[int] | None = None
+    """Start and count by turns, the oldest first."""
+
+    def is_over(self, now_ms: int) -> bool:
+        return self.last_start_ms + self.kept_ms <= now_ms
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """Start and count of each slice, the oldest first."""
+        numbers = iter(self.older or ())
+        yield from zip(numbers, numbers, strict=True)
+        yield self.last_start_ms, self.last_count
 
     def advance(self, now_ms: int) -> None:
         """Drop what is over. Called when the first slice may be."""
-        current = now_ms - now_ms % self.width_ms
+        older = self.older
+        if older is None or self.is_over(now_ms):
+            self.last_count, self.older_total, self.older = 0, 0, None
+            return
         gone = 0
-        for start in self.starts:
-            if start + self.kept_ms > current:
-                break
-            gone += 1
-        self.total -= sum(self.counts[:gone])
-        del self.starts[:gone]
-        del self.counts[:gone]
+        while gone < len(older) and older[gone] + self.kept_ms <= now_ms:
+            self.older_total -= older[gone + 1]
+            gone += 2
+        self.older = older[gone:] or None
 
     def pull_back(self, now_ms: int) -> None:
         """Time has stepped back: what was counted later than now is counted as of now. Nothing is dropped."""
-        current = now_ms - now_ms % self.width_ms
-        later = 0
-        while self.starts and self.starts[-1] >= current:
-            self.starts.pop()
-            later += self.counts.pop()
-        self.starts.append(current)
-        self.counts.append(later)
+        current_ms = now_ms - now_ms % self.width_ms
+        earlier = [number for pair in self.pairs() if pair[0] < current_ms for number in pair]
+        later = sum(count for start_ms, count in self.pairs() if start_ms >= current_ms)
+        self.older, self.older_total = earlier or None, sum(earlier[1::2])
+        self.last_start_ms, self.last_count = current_ms, later
 
 
 class SliceCounts:
     """The counts of one rule by key. A slice goes when the slice of now is `kept_ms` after it."""
 
-    __slots__ = ("counts", "kept_ms", "length_ms", "width_ms")
+    __slots__ = ("_start_ms", "_swept", "counts", "kept_ms", "length_ms", "width_ms")
 
     def __init__(self, length_ms: int, slices: int, *, is_meter: bool) -> None:
         self.length_ms = length_ms
         self.width_ms = -(-length_ms // slices)
         self.kept_ms = self.width_ms * (slices if is_meter else slices + 1)
         self.counts: dict[str, Slices] = {}
+        self._start_ms = 0
+        self._swept: Iterator[str] = iter(())
 
     def __contains__(self, key: str) -> bool:
         return key in self.counts
@@ -63,60 +76,67 @@ class SliceCounts:
 
     def used(self, key: str, now_ms: int) -> int:
         slices = self.counts.get(key)
-        if slices is None or not slices.starts:
+        if slices is None:
             return 0
-        if slices.starts[0] + slices.kept_ms <= now_ms:
+        older = slices.older
+        if (older[0] if older else slices.last_start_ms) + slices.kept_ms <= now_ms:
             slices.advance(now_ms)
-        elif slices.starts[-1] > now_ms:
+        elif slices.last_start_ms > now_ms:
             slices.pull_back(now_ms)
-        return slices.total
+        return slices.older_total + slices.last_count
 
     def add(self, key: str, cost: int, now_ms: int, _request_id: str) -> None:
         slices = self.counts.get(key)
         if slices is None:
-            slices = self.counts[key] = Slices(self.width_ms, self.kept_ms)
-        starts = slices.starts
-        if not starts:
+            self.counts[key] = Slices(self.width_ms, self.kept_ms, self._start_of(now_ms), cost)
+        elif slices.is_over(now_ms):
             # Nothing is counted: a changed width or length applies from here on.
             slices.width_ms, slices.kept_ms = self.width_ms, self.kept_ms
-            starts.append(now_ms - now_ms % slices.width_ms)
-            slices.counts.append(cost)
-        elif now_ms < starts[-1] + slices.width_ms:
-            slices.counts[-1] += cost  # Also after a step back: the newest slice is never left behind.
+            slices.last_start_ms, slices.last_count = self._start_of(now_ms), cost
+            slices.older_total, slices.older = 0, None
+        elif now_ms < slices.last_start_ms + slices.width_ms:
+            slices.last_count += cost  # Also after a step back: the newest slice is never left behind.
         else:
-            starts.append(now_ms - now_ms % slices.width_ms)
-            slices.counts.append(cost)
-        slices.total += cost
+            slices.older = [*(slices.older or ()), slices.last_start_ms, slices.last_count]
+            slices.older_total += slices.last_count
+            slices.last_start_ms, slices.last_count = now_ms - now_ms % slices.width_ms, cost
+
+    def _start_of(self, now_ms: int) -> int:
+        """The start of the slice of now: one number for all keys, which counts when there are millions."""
+        start_ms = now_ms - now_ms % self.width_ms
+        if start_ms != self._start_ms:
+            self._start_ms = start_ms
+        return self._start_ms
 
     def end_ms(self, key: str, now_ms: int) -> int:
         """When nothing of today's count is left."""
         slices = self.counts.get(key)
-        if slices is None or not slices.starts:
+        if slices is None or slices.is_over(now_ms):
             return now_ms + self.length_ms
-        return slices.starts[-1] + slices.kept_ms
+        return slices.last_start_ms + slices.kept_ms
 
     def free_at_ms(self, key: str, needs: int, ceiling: int, now_ms: int) -> int:
         """When there will be room for what is needed, if nobody else comes."""
         slices = self.counts.get(key)
         if slices is None:
             return now_ms
-        left = slices.total
-        for start, count in zip(slices.starts, slices.counts, strict=True):
+        left = slices.older_total + slices.last_count
+        for start_ms, count in slices.pairs():
             left -= count
             if left + needs <= ceiling:
-                return start + slices.kept_ms
+                return start_ms + slices.kept_ms
         return self.end_ms(key, now_ms)
 
     def reset(self, key: str) -> None:
         self.counts.pop(key, None)
 
     def evict_full(self, now_ms: int, *, looked_at_most: int) -> list[str]:
-        """Forget keys of which nothing is counted any more."""
-        over = [
-            key
-            for key, slices in islice(self.counts.items(), looked_at_most)
-            if not slices.starts or slices.starts[-1] + slices.kept_ms <= now_ms
-        ]
+        """Forget keys of which nothing is counted any more. Each call goes on where the last one ended."""
+        some = list(islice(self._swept, looked_at_most))
+        if not some:
+            self._swept = iter(list(self.counts))
+            some = list(islice(self._swept, looked_at_most))
+        over = [key for key in some if (slices := self.counts.get(key)) is not None and slices.is_over(now_ms)]
         for key in over:
             del self.counts[key]
         return over
@@ -128,11 +148,9 @@ class SliceCounts:
         slices = self.counts.get(key)
         if slices is None:
             return None
-        return (slices.width_ms, slices.kept_ms, *slices.starts, *slices.counts)
+        return (slices.width_ms, slices.kept_ms, *(number for pair in slices.pairs() for number in pair))
 
     def load(self, key: str, numbers: tuple[int, ...]) -> None:
-        width_ms, kept_ms, *rest = numbers
-        slices = self.counts[key] = Slices(width_ms, kept_ms)
-        middle = len(rest) // 2
-        slices.starts, slices.counts = rest[:middle], rest[middle:]
-        slices.total = sum(slices.counts)
+        width_ms, kept_ms, *pairs = numbers
+        *older, last_start_ms, last_count = pairs
+        self.counts[key] = Slices(width_ms, kept_ms, last_start_ms, last_count, sum(older[1::2]), older or None)

@@ -51,7 +51,8 @@ class MemoryStore:
     async def _keep_saving(self) -> None:
         while True:
             await asyncio.sleep(SAVED_EVERY_S)
-            self.counters.evict_full(self.now_ms())
+            for _ in self.counters.sweep(self.now_ms()):
+                await asyncio.sleep(0)
             await self.save()
 
     async def save(self) -> None:
