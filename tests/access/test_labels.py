@@ -1,0 +1,87 @@
+"""Which label is about a name: held against a slow, obvious way to say it (reference 5.4, rule 3)."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.access.policies import LABELS, NAMES
+from wharf.access.labels import REMEMBERED_MAX, Glob, Labels
+from wharf.model.capability import PoolCapability
+
+SETS = st.sets(st.sampled_from([PoolCapability.READ, PoolCapability.WRITE, PoolCapability.DELETE])).map(frozenset)
+DENIED = frozenset({PoolCapability.DENY})
+
+
+def matches_slowly(glob: str, name: str) -> bool:
+    """Every `*` may be nothing, or take one more character."""
+    if not glob:
+        return not name
+    if glob[0] == "*":
+        return matches_slowly(glob[1:], name) or (bool(name) and matches_slowly(glob, name[1:]))
+    return bool(name) and name[0] == glob[0] and matches_slowly(glob[1:], name[1:])
+
+
+def find_slowly(granted: Mapping[str, frozenset[PoolCapability]], name: str) -> frozenset[PoolCapability]:
+    if name in granted and "*" not in name:
+        return granted[name]
+    distances = {
+        glob: len(name) - len(glob) + glob.count("*") for glob in granted if "*" in glob and matches_slowly(glob, name)
+    }
+    closest = [granted[glob] for glob, distance in distances.items() if distance == min(distances.values())]
+    if any(PoolCapability.DENY in found for found in closest):
+        return DENIED
+    return frozenset().union(*closest)
+
+
+@given(st.text("ab*", max_size=7), st.text("ab", max_size=8))
+def test_a_glob_matches_what_the_obvious_way_matches(glob: str, name: str) -> None:
+    assert matches_slowly(f"{glob}*", name) == Glob(f"{glob}*").matches(name)
+
+
+@given(st.dictionaries(LABELS, SETS | st.just(DENIED), max_size=6), NAMES)
+def test_the_closest_label_is_the_one_that_the_obvious_way_finds(
+    granted: dict[str, frozenset[PoolCapability]], name: str
+) -> None:
+    labels = Labels(granted)
+
+    assert find_slowly(granted, name) == labels.of(name)
+    # What is remembered is no other answer.
+    assert labels.of(name) == labels.of(name)
+    assert labels.is_about(name) == any(matches_slowly(label, name) for label in granted)
+
+
+READ, WRITE = frozenset({PoolCapability.READ}), frozenset({PoolCapability.WRITE})
+
+
+@pytest.mark.parametrize(
+    ("labels", "name", "found"),
+    [
+        ({"web": READ, "web*": WRITE, "*": WRITE}, "web", "exact"),
+        ({"web": frozenset[PoolCapability](), "*": WRITE}, "web", "nothing"),
+        ({"web-*": READ, "*": WRITE}, "web-1", "read"),
+        ({"web-*": READ, "*-api": WRITE}, "web-api", "both"),
+        ({"w*-*": READ, "web*": WRITE}, "web-1", "write"),
+        ({"web": WRITE}, "web-1", "nothing"),
+    ],
+)
+def test_labels_by_example(labels: dict[str, frozenset[PoolCapability]], name: str, found: str) -> None:
+    expected = {"exact": READ, "read": READ, "write": WRITE, "both": READ | WRITE, "nothing": frozenset()}
+
+    assert expected[found] == Labels(labels).of(name)
+
+
+def test_matching_takes_no_more_for_globs_of_many_stars() -> None:
+    # A matcher that goes back would need longer than anybody waits.
+    glob = Glob("a*" * 60 + "b")
+
+    assert (False, True) == (glob.matches("a" * 128), glob.matches("a" * 127 + "b"))
+
+
+def test_only_so_many_answers_are_remembered() -> None:
+    labels = Labels({"*": READ})
+    for number in range(3 * REMEMBERED_MAX):
+        assert labels.of(f"name-{number}") == READ
+
+    assert len(labels._remembered) <= REMEMBERED_MAX
