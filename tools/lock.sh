@@ -22,4 +22,5 @@ compile() {
 compile dev
 compile run --constraints requirements/dev.txt
 compile build --constraints requirements/dev.txt
+compile bench --constraints requirements/dev.txt
 compile lock

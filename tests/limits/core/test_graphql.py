@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wharf.limits.core.graphql import UNREADABLE, TooComplex, facts_of_body, facts_of_query
+from wharf.limits.core.graphql import UNREADABLE, QueryCosts, TooComplex
 from wharf.limits.core.request import QueryFacts
 from wharf.limits.core.rule import GraphqlRules
 
@@ -13,7 +13,7 @@ RULES = GraphqlRules(content_mutations=("addComment",))
 
 
 def cost(text: str, variables: dict[str, object] | None = None) -> int:
-    return facts_of_query(text, variables or {}, None, RULES).cost
+    return QueryCosts(RULES).of_query(text, variables or {}).cost
 
 
 def test_the_worked_sum_of_100_repositories_50_issues_and_60_labels_is_51_points() -> None:
@@ -75,11 +75,11 @@ def test_a_body_is_read_by_its_operation_name_and_variables() -> None:
         }
     )
 
-    assert facts_of_body(body, RULES) == QueryFacts(cost=51, points=1)
+    assert QueryCosts(RULES).of_body(body) == QueryFacts(cost=51, points=1)
 
 
 def test_of_several_operations_without_a_name_the_dearest_is_charged() -> None:
-    assert facts_of_query("query A { x } mutation B { y }", {}, None, RULES).points == 5
+    assert QueryCosts(RULES).of_query("query A { x } mutation B { y }").points == 5
 
 
 @pytest.mark.parametrize(
@@ -96,12 +96,12 @@ def test_of_several_operations_without_a_name_the_dearest_is_charged() -> None:
     ],
 )
 def test_what_is_no_query_costs_1_as_the_service_will_refuse_it(body: bytes) -> None:
-    assert facts_of_body(body, RULES) in (UNREADABLE, QueryFacts(cost=1, points=1))
+    assert QueryCosts(RULES).of_body(body) in (UNREADABLE, QueryFacts(cost=1, points=1))
 
 
 def test_arrays_have_a_bound() -> None:
     with pytest.raises(TooComplex, match="at most 100 are taken at once"):
-        facts_of_body(msgspec.json.encode([{"query": "{a}"}] * 101), RULES)
+        QueryCosts(RULES).of_body(msgspec.json.encode([{"query": "{a}"}] * 101))
 
 
 def test_a_number_of_a_thousand_digits_is_no_harm() -> None:
@@ -111,11 +111,36 @@ def test_a_number_of_a_thousand_digits_is_no_harm() -> None:
 def test_mutations_that_make_content_count_also_in_fragments() -> None:
     text = "mutation { ...F ... on Mutation { addComment { id } } } fragment F on Mutation { addComment { id } other }"
 
-    assert facts_of_query(text, {}, None, RULES).content == 2
+    assert QueryCosts(RULES).of_query(text).content == 2
 
 
 def test_a_query_makes_no_content() -> None:
-    assert facts_of_query("{ addComment { id } }", {}, None, RULES).content == 0
+    assert QueryCosts(RULES).of_query("{ addComment { id } }").content == 0
+
+
+def test_a_query_that_comes_again_costs_by_its_own_variables() -> None:
+    costs = QueryCosts(RULES)
+    text = "query($n: Int = 1) { r(first: $n) { i(first: 100) { l(first: 1) { id } } } }"
+    asked: list[dict[str, object]] = [{"n": 100}, {"n": 2}, {"n": 100, "other": []}, {}, {"n": None}, {"n": [3]}]
+
+    assert [costs.of_query(text, variables).cost for variables in asked * 2] == [101, 2, 101, 1, 101, 101] * 2
+
+
+def test_a_query_that_comes_again_costs_by_its_own_operation() -> None:
+    costs = QueryCosts(RULES)
+
+    assert [costs.of_query("query A { x } mutation B { y }", {}, name).points for name in ("A", "B", "A")] == [1, 5, 1]
+
+
+def test_fragments_that_add_up_to_a_great_depth_are_refused() -> None:
+    parts = [f"fragment F{n} on X {{ {'a { ' * 15} ...F{n + 1} {'} ' * 15} }}" for n in range(90)]
+
+    with pytest.raises(TooComplex, match="nested too deep"):
+        cost("{ ...F0 } " + " ".join(parts) + " fragment F90 on X { id }")
+
+
+def test_a_query_just_within_the_bounds_is_read() -> None:
+    assert cost("{ a " * 100 + "}" * 100) == 1
 
 
 words = st.sampled_from(
@@ -147,9 +172,9 @@ words = st.sampled_from(
 
 @given(st.lists(words, max_size=40))
 def test_whatever_words_are_sent_the_query_has_a_cost(parts: list[str]) -> None:
-    assert facts_of_body(msgspec.json.encode({"query": " ".join(parts)}), RULES).cost >= 1
+    assert QueryCosts(RULES).of_body(msgspec.json.encode({"query": " ".join(parts)})).cost >= 1
 
 
 @given(st.binary(max_size=200))
 def test_whatever_bytes_are_sent_they_have_a_cost(body: bytes) -> None:
-    assert facts_of_body(body, RULES).cost >= 1
+    assert QueryCosts(RULES).of_body(body).cost >= 1

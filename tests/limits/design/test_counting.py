@@ -17,7 +17,7 @@ from tests.limits.builders import (
 )
 from wharf.limits.core.caller import Case
 from wharf.limits.core.decision import Verdict
-from wharf.limits.core.graphql import TooComplex, facts_of_body
+from wharf.limits.core.graphql import QueryCosts, TooComplex
 from wharf.limits.core.large_files import UnreadableBatch, count_objects
 from wharf.limits.core.leases import LEASE_MS
 from wharf.limits.core.limiter import Grant
@@ -270,7 +270,7 @@ def test_2_4_never_more_than_the_limit_of_points_in_any_minute(offset_ms: int) -
 def test_2_4_graphql_mutations_named_in_the_profile_make_content() -> None:
     body = b'{"query": "mutation { a: addComment(id: 1) { id } b: addComment(id: 2) { id } addStar(id: 1) { id } }"}'
 
-    assert facts_of_body(body, CODE_HOST.graphql).content == 2
+    assert QueryCosts(CODE_HOST.graphql).of_body(body).content == 2
 
 
 def test_2_4_a_reply_may_say_that_content_was_made() -> None:
@@ -497,7 +497,7 @@ def test_2_9_a_large_file_batch_costs_one_request_not_its_objects() -> None:
 
 def test_2_9_bodies_over_one_mebibyte_are_not_read() -> None:
     with pytest.raises(TooComplex, match="at most 1048576 are read"):
-        facts_of_body(b" " * ((1 << 20) + 1), CODE_HOST.graphql)
+        QueryCosts(CODE_HOST.graphql).of_body(b" " * ((1 << 20) + 1))
     with pytest.raises(UnreadableBatch, match="at most 1048576 are read"):
         count_objects(b" " * ((1 << 20) + 1))
 
@@ -508,20 +508,20 @@ def test_2_9_queries_have_bounds_on_tokens_and_depth() -> None:
 
     for body, what in ((long, "more than 10000 words"), (deep, "more than 100 levels")):
         with pytest.raises(TooComplex, match=what):
-            facts_of_body(body, CODE_HOST.graphql)
+            QueryCosts(CODE_HOST.graphql).of_body(body)
 
 
 def test_2_9_a_graphql_array_is_charged_by_entry() -> None:
     body = b'[{"query": "{ a }"}, {"query": "{ a }"}, {"query": "mutation { a }"}]'
 
-    assert facts_of_body(body, CODE_HOST.graphql) == QueryFacts(cost=3, points=7)
+    assert QueryCosts(CODE_HOST.graphql).of_body(body) == QueryFacts(cost=3, points=7)
 
 
 @pytest.mark.parametrize(("name", "points"), [("Read", 1), ("Write", 5)])
 def test_2_9_the_chosen_operation_decides_query_or_mutation(name: str, points: int) -> None:
     body = b'{"query": "query Read { a } mutation Write { a }", "operationName": "' + name.encode() + b'"}'
 
-    assert facts_of_body(body, CODE_HOST.graphql).points == points
+    assert QueryCosts(CODE_HOST.graphql).of_body(body).points == points
 
 
 # -- 2.10 ----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import pytest
 
 from tests.limits.builders import CODE_HOST, SECOND_MS, Desk, a_user, anonymous
 from wharf.limits.core.decision import Verdict
-from wharf.limits.core.graphql import facts_of_query
+from wharf.limits.core.graphql import QueryCosts
 from wharf.limits.core.request import QueryFacts
 from wharf.limits.rules import read_rules
 
@@ -153,11 +153,11 @@ def points_of(desk: Desk, method: str, path: str = "/repos/a/b/labels", query: Q
 
 
 def test_graphql_without_mutations_1_point() -> None:
-    assert facts_of_query("{ viewer { login } }", {}, None, CODE_HOST.graphql).points == 1
+    assert QueryCosts(CODE_HOST.graphql).of_query("{ viewer { login } }").points == 1
 
 
 def test_graphql_with_mutations_5_points() -> None:
-    assert facts_of_query("mutation { addStar(id: 1) { id } }", {}, None, CODE_HOST.graphql).points == 5
+    assert QueryCosts(CODE_HOST.graphql).of_query("mutation { addStar(id: 1) { id } }").points == 5
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])

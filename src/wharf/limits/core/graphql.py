@@ -35,6 +35,10 @@ BODY_BYTES_MOST: Final = 1 << 20
 _OPENING: Final = frozenset({TokenKind.BRACE_L, TokenKind.PAREN_L, TokenKind.BRACKET_L})
 _CLOSING: Final = frozenset({TokenKind.BRACE_R, TokenKind.PAREN_R, TokenKind.BRACKET_R})
 
+REMEMBERED_QUERIES: Final = 4_096
+REMEMBERED_CHARACTERS: Final = 4_096
+_NO_VARIABLES: Final[Mapping[str, Any]] = {}
+
 # What is charged for what cannot be read: the service itself will say what is wrong with it.
 UNREADABLE: Final = QueryFacts(cost=1, points=1)
 
@@ -63,41 +67,85 @@ _NOTHING: Final = _Size()
 _BODY: Final = msgspec.json.Decoder(_Sent | list[_Sent])
 
 
-def facts_of_body(body: bytes, rules: GraphqlRules) -> QueryFacts:
-    """The cost of all queries in a body. Raises TooComplex; what is no GraphQL costs 1, as the service refuses it."""
-    if len(body) > BODY_BYTES_MOST:
-        raise TooComplex(f"The body has {len(body)} bytes; at most {BODY_BYTES_MOST} are read.")
-    try:
-        sent = _BODY.decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        return UNREADABLE
-    entries = sent if isinstance(sent, list) else [sent]
-    if len(entries) > rules.entries_most:
-        raise TooComplex(f"The array has {len(entries)} queries; at most {rules.entries_most} are taken at once.")
-    facts = [facts_of_query(e.query, e.variables or {}, e.operation_name, rules) for e in entries]
-    return QueryFacts(
-        cost=sum(fact.cost for fact in facts) or 1,
-        points=sum(fact.points for fact in facts) or 1,
-        content=sum(fact.content for fact in facts),
-    )
+class QueryCosts:
+    """Tells the cost of queries, and remembers those that come again: clients send few texts many times.
+
+    Of a text only the variables that are sizes of pages matter, so these are its key with the text.
+    """
+
+    def __init__(self, rules: GraphqlRules) -> None:
+        self._rules = rules
+        self._pages: dict[str, tuple[str, ...]] = {}
+        self._facts: dict[tuple[str, str | None, tuple[int | None, ...]], QueryFacts] = {}
+
+    def of_body(self, body: bytes) -> QueryFacts:
+        """The cost of all queries in a body. Raises TooComplex; what is no GraphQL costs 1: the service refuses it."""
+        if len(body) > BODY_BYTES_MOST:
+            raise TooComplex(f"The body has {len(body)} bytes; at most {BODY_BYTES_MOST} are read.")
+        try:
+            sent = _BODY.decode(body)
+        except (msgspec.DecodeError, RecursionError):
+            return UNREADABLE
+        entries = sent if isinstance(sent, list) else [sent]
+        if len(entries) > self._rules.entries_most:
+            most = self._rules.entries_most
+            raise TooComplex(f"The array has {len(entries)} queries; at most {most} are taken at once.")
+        facts = [self.of_query(e.query, e.variables or {}, e.operation_name) for e in entries]
+        return QueryFacts(
+            cost=sum(fact.cost for fact in facts) or 1,
+            points=sum(fact.points for fact in facts) or 1,
+            content=sum(fact.content for fact in facts),
+        )
+
+    def of_query(
+        self, text: str, variables: Mapping[str, Any] = _NO_VARIABLES, operation_name: str | None = None
+    ) -> QueryFacts:
+        pages = self._pages.get(text)
+        if pages is not None:
+            known = self._facts.get((text, operation_name, _page_sizes(variables, pages)))
+            if known is not None:
+                return known
+        facts, pages = _read(text, variables, operation_name, self._rules)
+        if len(text) <= REMEMBERED_CHARACTERS and len(operation_name or "") <= REMEMBERED_CHARACTERS:
+            if len(self._facts) >= REMEMBERED_QUERIES:
+                self._pages.clear()
+                self._facts.clear()
+            self._pages[text] = pages
+            self._facts[text, operation_name, _page_sizes(variables, pages)] = facts
+        return facts
 
 
-def facts_of_query(
+def _page_sizes(variables: Mapping[str, Any], names: Sequence[str]) -> tuple[int | None, ...]:
+    return tuple(_as_page(variables.get(name)) if name in variables else None for name in names)
+
+
+def _as_page(value: object) -> int:
+    """A page size out of a request; what is none is taken to be full, as the service refuses it or fills it."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= PAGE_MOST:
+        return PAGE_MOST
+    return value
+
+
+def _read(
     text: str, variables: Mapping[str, Any], operation_name: str | None, rules: GraphqlRules
-) -> QueryFacts:
+) -> tuple[QueryFacts, tuple[str, ...]]:
+    """The cost of a query, and the names of the variables that it depends on."""
     try:
         _check_bounds(text, rules)
         document = parse(text, no_location=True)
+        operations = [node for node in document.definitions if isinstance(node, OperationDefinitionNode)]
+        chosen = [o for o in operations if o.name is not None and o.name.value == operation_name] or operations
+        if not chosen:
+            return UNREADABLE, ()
+        fragments = {n.name.value: n for n in document.definitions if isinstance(n, FragmentDefinitionNode)}
+        reader = _Reader(fragments, rules)
+        # Without a name that fits, the service refuses several operations; until then the dearest is charged.
+        facts = max((reader.facts_of(operation, variables) for operation in chosen), key=lambda f: (f.points, f.cost))
     except GraphQLError:
-        return UNREADABLE
-    operations = [node for node in document.definitions if isinstance(node, OperationDefinitionNode)]
-    chosen = [o for o in operations if o.name is not None and o.name.value == operation_name] or operations
-    if not chosen:
-        return UNREADABLE
-    fragments = {n.name.value: n for n in document.definitions if isinstance(n, FragmentDefinitionNode)}
-    reader = _Reader(fragments, rules)
-    # Without a name that fits, the service refuses several operations; until then the dearest is charged.
-    return max((reader.facts_of(operation, variables) for operation in chosen), key=lambda f: (f.points, f.cost))
+        return UNREADABLE, ()
+    except RecursionError:
+        raise TooComplex("The query and its fragments are nested too deep. Ask for less at once.") from None
+    return facts, tuple(sorted(reader.pages_from))
 
 
 def _check_bounds(text: str, rules: GraphqlRules) -> None:
@@ -120,6 +168,8 @@ class _Reader:
         self._sizes: dict[str, _Size] = {}
         self._open: list[str] = []
         self._variables: dict[str, Any] = {}
+        self.pages_from: set[str] = set()
+        """Variables that are sizes of pages."""
 
     def facts_of(self, operation: OperationDefinitionNode, variables: Mapping[str, Any]) -> QueryFacts:
         self._variables = {**_defaults(operation), **variables}
@@ -179,15 +229,13 @@ class _Reader:
         return max(pages) if pages else None
 
     def _number(self, value: object) -> int:
-        given: object = PAGE_MOST
         if isinstance(value, IntValueNode):
-            # A number of a thousand digits is no page: the service refuses it.
-            given = int(value.value) if len(value.value) <= len(str(PAGE_MOST)) else PAGE_MOST
-        elif isinstance(value, VariableNode):
-            given = self._variables.get(value.name.value)
-        if not isinstance(given, int) or not 1 <= given <= PAGE_MOST:
-            return PAGE_MOST
-        return given
+            # A number of a thousand digits is no page, and is not worth reading.
+            return _as_page(int(value.value) if len(value.value) <= len(str(PAGE_MOST)) else PAGE_MOST)
+        if isinstance(value, VariableNode):
+            self.pages_from.add(value.name.value)
+            return _as_page(self._variables.get(value.name.value))
+        return PAGE_MOST
 
     def _content_of(self, selections: SelectionSetNode | None, depth: int = 0) -> int:
         """How many of the mutations make content. Those in fragments count too, once a spread."""
