@@ -186,7 +186,8 @@ def test_every_capability_of_variables_is_read_and_all_others_are_refused() -> N
         ('agent { policy = "raed" }', "Invalid agent policy: 'raed': did you mean \"read\"? (at 1:18)"),
         ('namespace "x" {\n capabilities = ["submit-jobs"]\n}', "Invalid namespace capability 'submit-jobs': did you mean \"submit-job\"? (at 2:18)"),
         ('operator { capabilities = ["all"] }', "Invalid operator capability 'all': it is one of deny, keyring-delete, keyring-read, keyring-rotate, license-read, snapshot-save (at 1:28)"),
-        ('namespace "x" { variables { path "" {} } }', "Invalid variable path '' in namespace x: it has 1 to 256 characters (at 1:34)"),
+        ('namespace "x" { variables { path "" {} } }', "Invalid variable path '' in namespace x: it has 1 to 256 printable characters (at 1:34)"),
+        ('namespace "x" { variables { path "a\\x00b" {} } }', "Invalid variable path 'a\\x00b' in namespace x: it has 1 to 256 printable characters (at 1:34)"),
     ],
 )  # fmt: skip
 def test_what_is_no_policy_is_refused_in_these_words(text: str, error: str) -> None:

@@ -172,9 +172,9 @@ class _Reader:
                 self._count_label(path)
                 self._check_inside(path, ("capabilities",))
                 label = path.labels[0]
-                if not 1 <= len(label.value) <= PATH_LENGTH_MAX:
+                if not 1 <= len(label.value) <= PATH_LENGTH_MAX or not label.value.isprintable():
                     head = f"Invalid variable path {_cut(label.value)!r} in namespace {namespace}"
-                    raise _invalid(head, f"it has 1 to {PATH_LENGTH_MAX} characters", label.at)
+                    raise _invalid(head, f"it has 1 to {PATH_LENGTH_MAX} printable characters", label.at)
                 capabilities = _capabilities(path, VariableCapability, "variable", where=f" in namespace {namespace}")
                 yield PathRule(path=label.value, capabilities=capabilities)
 
