@@ -12,6 +12,7 @@ import msgspec
 from wharf.limits.core.answer import Headers, headers_of_bucket
 from wharf.limits.core.caller import Caller
 from wharf.limits.core.decision import Decision, Verdict
+from wharf.limits.core.graphql import QueryCosts
 from wharf.limits.core.limiter import Grant, Limiter, objects_problem
 from wharf.limits.core.plan import Charge
 from wharf.limits.core.request import Request
@@ -27,6 +28,7 @@ class LimitService:
     def __init__(self, rules: RuleSet, store: Store, clock: Callable[[], int], grants: Iterable[Grant] = ()) -> None:
         self.store: Final = store
         self.limiter = Limiter(rules, grants)
+        self.queries = QueryCosts(rules.graphql)
         self._clock = clock
 
     @property
@@ -39,6 +41,7 @@ class LimitService:
         limiter = self.limiter.with_rules(rules)
         await self.store.adopt(rules)
         self.limiter = limiter
+        self.queries = QueryCosts(rules.graphql)
 
     async def decide(self, request: Request) -> Decision:
         limiter = self.limiter

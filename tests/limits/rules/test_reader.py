@@ -83,6 +83,12 @@ def test_any_stands_for_those_that_are_not_named() -> None:
     assert (ceilings[Case.NONE], ceilings[Case.WORKFLOW]) == (1, 7)
 
 
+def test_credential_stands_for_all_but_those_without_one_and_what_is_named_is_stronger() -> None:
+    ceilings = rule_of(REST + '[[rule]]\nname = "mine"\nceiling = { client = 1, credential = 7, any = 3 }\n').ceilings
+
+    assert (ceilings[Case.NONE], ceilings[Case.USER], ceilings[Case.CLIENT]) == (3, 7, 1)
+
+
 def test_callers_that_a_ceiling_does_not_name_do_not_meet_the_rule() -> None:
     rule = rule_of(REST + '[[rule]]\nname = "mine"\nceiling = { user = 7 }\n')
 
@@ -171,7 +177,7 @@ def test_the_tables_of_points_graphql_and_bans_are_read() -> None:
         (
             '[[rule]]\nname = "core"\nceiling = { usr = 3 }',
             [
-                "mine.toml:3:1: rule[0].ceiling: 'usr' is no kind of caller: there are any, none, user, "
+                "mine.toml:3:1: rule[0].ceiling: 'usr' is no kind of caller: there are any, credential, none, user, "
                 "user_enterprise, installation, installation_enterprise, client, client_enterprise, workflow, "
                 "workflow_enterprise"
             ],

@@ -19,6 +19,7 @@ class QueryFacts(msgspec.Struct, frozen=True, gc=False):
 
 class Request(msgspec.Struct, frozen=True, eq=False, gc=False):
     id: str
+    """Made by whoever serves the request, never taken from its sender: an id is charged once."""
     method: str
     path: str
     caller: Caller

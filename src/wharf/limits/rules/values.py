@@ -78,20 +78,25 @@ def _ceiling(value: object) -> int:
     return _number(value, 0, UNLIMITED - 1, or_else=' or "unlimited"')
 
 
+# Keys of a ceiling that stand for several kinds of caller. What is named more closely is stronger.
+_GROUPS: Final[Mapping[str, tuple[Case, ...]]] = {
+    "any": tuple(Case),
+    "credential": tuple(case for case in Case if case is not Case.NONE),
+}
+_CALLERS: Final = (*_GROUPS, *(case.value for case in Case))
+
+
 def _ceilings(value: object) -> Mapping[Case, int]:
     if not isinstance(value, dict):
-        ceiling = _ceiling(value)
-        return dict.fromkeys(Case, ceiling)
-    known = {case.value: case for case in Case}
+        return dict.fromkeys(Case, _ceiling(value))
+    for key in value:
+        if key not in _CALLERS:
+            raise Unfit(f"{key!r} is no kind of caller: there are {', '.join(_CALLERS)}")
     found: dict[Case, int] = {}
-    for key, entry in value.items():
-        if key == "any":
-            continue
-        if key not in known:
-            raise Unfit(f"{key!r} is no kind of caller: there are any, {', '.join(known)}")
-        found[known[key]] = _ceiling(entry)
-    if "any" in value:
-        return {**dict.fromkeys(Case, _ceiling(value["any"])), **found}
+    for name in _CALLERS:
+        if name in value:
+            cases = _GROUPS[name] if name in _GROUPS else (Case(name),)
+            found |= dict.fromkeys(cases, _ceiling(value[name]))
     return found
 
 
@@ -124,7 +129,7 @@ FLAG: Final = Kind("True or false.", _flag)
 DURATION: Final = Kind('A duration, such as `"30s"`, `"1m"` or `"1h30m"`.', _duration)
 CEILINGS: Final = Kind(
     'A whole number, `"unlimited"`, or a table of these by kind of caller: '
-    + ", ".join(f"`{key}`" for key in ("any", *(case.value for case in Case)))
+    + ", ".join(f"`{key}`" for key in _CALLERS)
     + ".",
     _ceilings,
 )

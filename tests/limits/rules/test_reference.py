@@ -1,0 +1,53 @@
+"""The page about rules files: its tables are the declarations, and its examples are read."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from wharf.limits.rules import lint, read_directory, read_rules
+from wharf.limits.rules.reader import read_profile
+from wharf.limits.rules.reference import PAGE, render
+from wharf.limits.rules.schema import DIRECTORY_TABLES, RULES_TABLES, Table
+
+WRITTEN = (Path(__file__).parents[3] / PAGE).read_text("utf-8")
+EXAMPLES = re.findall(r"```toml\n(.*?)```", WRITTEN, re.DOTALL)
+
+
+def test_the_page_is_what_the_declarations_say() -> None:
+    assert render(WRITTEN) == WRITTEN
+
+
+@pytest.mark.parametrize("table", [*RULES_TABLES, *DIRECTORY_TABLES], ids=lambda table: table.name or "file")
+def test_every_key_of_every_table_is_on_the_page(table: Table) -> None:
+    assert [key.name for key in table.keys if f"| `{key.name}` | {key.about}" not in WRITTEN] == []
+
+
+def test_every_rule_of_the_profile_is_on_the_page() -> None:
+    assert [rule.name for rule in read_profile().rules if f"| `{rule.name}` |" not in WRITTEN] == []
+
+
+def test_every_key_says_what_it_is_for_in_sentences() -> None:
+    keys = [key for table in (*RULES_TABLES, *DIRECTORY_TABLES) for key in table.keys]
+
+    assert [key.name for key in keys if not key.about.endswith(".")] == []
+
+
+@pytest.mark.parametrize("text", EXAMPLES[:2])
+def test_the_examples_of_rules_are_read_and_nothing_is_to_be_said_of_them(text: str) -> None:
+    assert [str(finding) for finding in lint(read_rules(text)) if finding.severity.value != "note"] == []
+
+
+def test_the_example_of_a_directory_is_read() -> None:
+    register = read_directory(EXAMPLES[2])
+
+    assert (len(register.tokens), list(register.installations), len(EXAMPLES)) == (2, [71], 3)
+
+
+def test_the_example_of_mistakes_is_what_is_said_of_them() -> None:
+    text = '\n\n[[rule]]\nceilng = 3\n[[rule]]\nmatch = [\n  "/search",\n]'
+    said = re.findall(r"```text\n(.*?)```", WRITTEN, re.DOTALL)[0].splitlines()
+    with pytest.raises(Exception, match="is not known") as refused:
+        read_rules(text)
+
+    assert [line for line in said if line not in str(refused.value).splitlines()] == []
