@@ -67,7 +67,7 @@ def test_counting_callers_with_credentials_by_address_is_unbounded_and_costs_a_s
     assert found(rule) == [("warning", "unbounded", "mine"), ("note", "second-call", "mine")]
 
 
-def test_a_rule_by_app_costs_users_a_second_call() -> None:
+def test_3_1_a_rule_by_app_costs_users_a_second_call_on_a_cluster() -> None:
     findings = lint(read_rules('[[rule]]\nname = "mine"\nscope = "app"\nceiling = { user = 10 }\n'))
 
     assert [f.what for f in findings if f.rule == "mine"] == [
@@ -128,7 +128,7 @@ def test_what_a_rule_was_must_have_been_a_name() -> None:
     ]
 
 
-def test_3_1_a_finding_says_where_the_rule_stands() -> None:
+def test_a_finding_says_where_the_rule_stands() -> None:
     text = REST + '[[rule]]\nname = "mine"\nceiling = {}\n' + CORE
 
     assert str(lint(read_rules(text, "mine.toml"))[0]) == (

@@ -5,17 +5,25 @@ costs more than the counting does.
 """
 
 import hashlib
-import zlib
 from typing import Final
 
 import msgspec
 
-from wharf.limits.core.caller import Caller
-from wharf.limits.core.plan import Charge, Plan, shared_key
+from wharf.limits.core.caller import Caller, Case
+from wharf.limits.core.charging import (
+    Endpoint,
+    Mold,
+    cast_plan,
+    charge_of,
+    counts_query,
+    mold_of,
+    plan_of,
+    secondary_cost,
+)
+from wharf.limits.core.plan import Charge, Plan
 from wharf.limits.core.request import QueryFacts, Request
 from wharf.limits.core.route import RouteTree, parse_pattern, shape_of, tidy_path
 from wharf.limits.core.rule import (
-    Algorithm,
     Connection,
     Counts,
     EndpointRule,
@@ -26,25 +34,11 @@ from wharf.limits.core.rule import (
 
 REMEMBERED_PATHS: Final = 32_768
 REMEMBERED_PLANS: Final = 16_384
+REMEMBERED_MOLDS: Final = 8_192
 REMEMBERED_PATH_CHARACTERS: Final = 256
 
-CORE: Final = "core"
 # What may refuse a request that is free: whoever is limited can still ask when that ends.
 MET_BY_FREE: Final = frozenset({Counts.POINTS, Counts.CONNECTIONS})
-
-
-class Endpoint(msgspec.Struct, frozen=True, eq=False):
-    """Where a request goes, and what it costs there whoever sends it."""
-
-    name: str
-    points: int
-    content: int
-    interface: Interface
-    is_free: bool
-    hides_cost: bool
-    primaries: tuple[Rule, ...]
-    """In order; the first that applies to the caller is the bucket."""
-    secondaries: tuple[Rule, ...]
 
 
 class Rulebook:
@@ -60,6 +54,7 @@ class Rulebook:
                 self._routes.add(parse_pattern(text), entry)
         self._endpoints: dict[tuple[str, str], Endpoint] = {}  # By method and path as they were sent.
         self._alike: dict[tuple[str, frozenset[str], int], Endpoint] = {}
+        self._molds: dict[tuple[Endpoint, Case, QueryFacts | None], Mold] = {}
         self._plans: dict[tuple[Caller, Endpoint, QueryFacts | None], Plan] = {}
 
     def endpoint(self, method: str, path: str) -> Endpoint:
@@ -82,7 +77,19 @@ class Rulebook:
         if plan is None:
             if len(self._plans) >= REMEMBERED_PLANS:
                 self._plans.clear()
-            plan = self._plans[key] = self._make_plan(caller, endpoint, request.query, request.connection)
+            plan = self._plans[key] = self._cast_plan(caller, endpoint, request.query)
+        return plan
+
+    def _cast_plan(self, caller: Caller, endpoint: Endpoint, query: QueryFacts | None) -> Plan:
+        """Make the first plan for callers of a kind by the rules, and those of all others like it."""
+        kind = (endpoint, caller.case, query)
+        mold = self._molds.get(kind)
+        if mold is not None:
+            return cast_plan(mold, caller, self.rules.ban)
+        plan = self._make_plan(caller, endpoint, query, Connection.PLAIN)
+        if len(self._molds) >= REMEMBERED_MOLDS:
+            self._molds.clear()
+        self._molds[kind] = mold_of(plan, caller)
         return plan
 
     def primary_charges(self, caller: Caller) -> tuple[Charge, ...]:
@@ -115,9 +122,10 @@ class Rulebook:
 
     def failed_login_plan(self, caller: Caller) -> Plan:
         """What a request with a wrong credential meets. The caller is its address; `core` is shown and not charged."""
-        return self._plan_of(
+        return plan_of(
             "failed login",
             caller,
+            self.rules.ban,
             shown=self.shown_charge(caller),
             charges=tuple(
                 charge_of(rule, caller, endpoint="", cost=1)
@@ -187,103 +195,19 @@ class Rulebook:
         for rule in endpoint.secondaries:
             if endpoint.is_free and rule.counts not in MET_BY_FREE:
                 continue
-            cost = _secondary_cost(rule, endpoint, query, connection)
+            cost = secondary_cost(rule, endpoint, query, connection)
             if cost is not None and rule.applies_to(caller.case):
                 charges.append(charge_of(rule, caller, endpoint=endpoint.name, cost=cost))
-        return self._plan_of(
+        return plan_of(
             endpoint.name,
             caller,
+            self.rules.ban,
             shown=shown,
             charges=tuple(charges),
             interface=endpoint.interface,
             is_free=endpoint.is_free,
             hides_cost=endpoint.hides_cost,
         )
-
-    def _plan_of(
-        self,
-        endpoint: str,
-        caller: Caller,
-        *,
-        shown: Charge,
-        charges: tuple[Charge, ...],
-        interface: Interface = Interface.REST,
-        is_free: bool = False,
-        hides_cost: bool = False,
-    ) -> Plan:
-        ban = self.rules.ban
-        return Plan(
-            endpoint=endpoint,
-            interface=interface,
-            resource=shown.rule.resource or CORE,
-            shown=shown,
-            charges=charges,
-            meters=tuple(charge for charge in charges if charge.rule.counts is Counts.CPU_MS),
-            leases=tuple(index for index, charge in enumerate(charges) if charge.rule.algorithm is Algorithm.LEASES),
-            ban_subject=caller.ban_subject,
-            ban_is_shadow=ban.shadow or (ban.addresses_shadow and caller.ban_subject == caller.address),
-            is_free=is_free,
-            has_spare_keys=any(charge.spare_key for charge in charges),
-            objects_most=shown.rule.objects_most,
-            hides_cost=hides_cost,
-        )
-
-
-def counts_query(rule: Rule) -> bool:
-    return rule.counts is Counts.QUERY_COST
-
-
-def _secondary_cost(rule: Rule, endpoint: Endpoint, query: QueryFacts | None, connection: Connection) -> int | None:
-    """What a request is charged by a secondary rule; None when the rule is not about this request."""
-    match rule.counts:
-        case Counts.POINTS:
-            return endpoint.points if query is None else query.points
-        case Counts.CONTENT:
-            return (endpoint.content if query is None else query.content) or None
-        case Counts.CPU_MS:
-            return 0
-        case Counts.CONNECTIONS:
-            return 1 if rule.connection is connection else None
-        case Counts.REQUESTS:
-            return 1
-        case Counts.QUERY_COST:
-            return 1 if query is None else query.cost
-        case Counts.FAILED_LOGINS:
-            return None  # Asked for before a credential is looked up, not here.
-
-
-def charge_of(rule: Rule, caller: Caller, *, endpoint: str, cost: int) -> Charge:
-    owner = key = caller.scope_value(rule.scope[0])
-    parts: list[str] = []
-    if rule.is_partitioned:
-        parts = [caller.scope_value(member) for member in rule.scope[1:]]
-        if rule.per_endpoint:
-            parts.append(endpoint)
-        key = " ".join((owner, *parts))
-    is_meter = rule.algorithm is Algorithm.METER
-    return Charge(
-        rule,
-        rule.name,
-        key,
-        rule.ceiling_for(caller),
-        0 if is_meter else cost,
-        1 if is_meter else cost,
-        not rule.shadow and is_enforced_for(owner, rule.enforce_percent),
-        _spare_key(rule, caller, owner, parts),
-        owner,
-    )
-
-
-def _spare_key(rule: Rule, caller: Caller, owner: str, parts: list[str]) -> str:
-    """Where a key is counted that would be one too many."""
-    if parts:
-        return shared_key(owner) if rule.keys_most else ""
-    return caller.network if caller.is_anonymous and owner == caller.address else ""
-
-
-def is_enforced_for(owner: str, percent: int) -> bool:
-    """Whether the owner is among this share of all owners. The same ones at every request, in every process."""
-    return percent >= 100 or zlib.crc32(owner.encode()) % 100 < percent
 
 
 def hash_rules(rules: RuleSet) -> str:

@@ -1,0 +1,46 @@
+"""Plans that are cast from another caller's are those that the rules would make."""
+
+import pytest
+
+from tests.limits.builders import a_client, a_user, a_workflow, an_installation, anonymous
+from wharf.limits.core.caller import Caller
+from wharf.limits.core.plan import Plan
+from wharf.limits.core.request import QueryFacts, Request
+from wharf.limits.core.rulebook import Rulebook
+from wharf.limits.rules import read_rules
+
+RULES = read_rules('[[rule]]\nname = "cpu"\nenforce = 50\n[[rule]]\nname = "content"\nshadow = true\n')
+
+PAIRS: list[tuple[Caller, Caller]] = [
+    (a_user("ada"), a_user("eve", address="192.0.2.9", token="t2")),
+    (a_user("ada"), a_user("bob", app="app:3")),
+    (anonymous(), anonymous("198.51.100.9", "198.51.100.0/24")),
+    (an_installation(1, repositories=3), an_installation(2, repositories=99, members=50)),
+    (a_workflow(), a_workflow()),
+    (a_client(), a_client()),
+]
+REQUESTS = [
+    ("GET", "/repos/a/b/issues", None),
+    ("POST", "/repos/a/b/issues", None),
+    ("POST", "/graphql", QueryFacts(cost=7, points=5, content=2)),
+    ("GET", "/rate_limit", None),
+    ("GET", "/orgs/a/audit-log", None),
+    ("POST", "/a/b.git/info/lfs/objects/batch", None),
+]
+
+
+def fields(plan: Plan) -> dict[str, object]:
+    return {name: getattr(plan, name) for name in plan.__struct_fields__}
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+@pytest.mark.parametrize(("method", "path", "query"), REQUESTS)
+def test_a_cast_plan_is_the_one_that_the_rules_make(
+    first: Caller, second: Caller, method: str, path: str, query: QueryFacts | None
+) -> None:
+    book = Rulebook(RULES)
+    book.plan(Request("r1", method, path, first, query=query))
+    cast = book.plan(Request("r2", method, path, second, query=query))
+    made = Rulebook(RULES).plan(Request("r2", method, path, second, query=query))
+
+    assert fields(cast) == fields(made)
