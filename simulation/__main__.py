@@ -7,6 +7,7 @@ python -m simulation --seeds 300 --plant missed-wake
 """
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -80,8 +81,8 @@ def _many(count: int, first: int | None, bug: Plant | None) -> int:
 
 
 def _results(seeds: Sequence[int], bug: Plant | None) -> Iterator[Result]:
-    """In the order of the seeds. (concurrent.futures stands still in Python 3.11 when it replaces its processes.)"""
-    with get_context("spawn").Pool(PROCESSES, maxtasksperchild=SEEDS_A_PROCESS) as pool:
+    """In the order of the seeds. What is there before the first one is no garbage later. (concurrent.futures stands still in Python 3.11 when it replaces its processes.)"""
+    with get_context("spawn").Pool(PROCESSES, gc.freeze, maxtasksperchild=SEEDS_A_PROCESS) as pool:
         yield from pool.imap(partial(run_seed, bug=bug), seeds)
 
 
