@@ -110,7 +110,7 @@ def plan_of(
         ban_subject=caller.ban_subject,
         ban_is_shadow=is_ban_shadow(caller, ban),
         is_free=is_free,
-        has_spare_keys=any(charge.spare_key for charge in charges),
+        bounded=tuple(index for index, charge in enumerate(charges) if charge.spare_key),
         objects_most=shown.rule.objects_most,
         hides_cost=hides_cost,
     )
@@ -166,7 +166,7 @@ def cast_plan(mold: Mold, caller: Caller, ban: BanRules) -> Plan:
         ban_subject=caller.ban_subject,
         ban_is_shadow=is_ban_shadow(caller, ban),
         is_free=like.is_free,
-        has_spare_keys=like.has_spare_keys,
+        bounded=like.bounded,
         objects_most=like.objects_most,
         hides_cost=like.hides_cost,
     )

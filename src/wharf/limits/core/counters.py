@@ -103,8 +103,8 @@ class Counters:
         banned_until_ms = record.banned_until_ms if record is not None and record.is_banned(now_ms) else 0
         charges = call.charges
         opened: Sequence[Charge] = ()
-        if plan.has_spare_keys:
-            charges, opened = self._within_bounds(charges, now_ms)
+        if plan.bounded:
+            charges, opened = self._within_bounds(charges, plan.bounded, now_ms)
         tables = self.tables
         befores: list[int] = []
         hits: list[int] | None = None
@@ -201,12 +201,15 @@ class Counters:
                 del kept[subject]
         self.bans = kept
 
-    def _within_bounds(self, charges: tuple[Charge, ...], now_ms: int) -> tuple[tuple[Charge, ...], Sequence[Charge]]:
+    def _within_bounds(
+        self, charges: tuple[Charge, ...], indexes: Iterable[int], now_ms: int
+    ) -> tuple[tuple[Charge, ...], Sequence[Charge]]:
         """The charges, with the shared key for each counter that would be one too many; and those that will be new."""
         bounded: list[Charge] | None = None
         opened: list[Charge] = []
-        for index, charge in enumerate(charges):
-            if not charge.spare_key or charge.key in self.tables[charge.name]:
+        for index in indexes:
+            charge = charges[index]
+            if charge.key in self.tables[charge.name]:
                 continue
             if not self._may_open(charge, now_ms):
                 bounded = bounded or list(charges)
@@ -319,7 +322,9 @@ class Counters:
 
     def spend(self, charges: Iterable[Charge], amount: int, now_ms: int) -> None:
         """Charge what is known afterwards. It is charged to now, and may go above the ceiling."""
-        bounded, opened = self._within_bounds(tuple(charges), now_ms)
+        charges = tuple(charges)
+        indexes = [index for index, charge in enumerate(charges) if charge.spare_key]
+        bounded, opened = self._within_bounds(charges, indexes, now_ms)
         for charge in bounded:
             self.tables[charge.name].add(charge.key, amount, now_ms, "")
         self._count_opened(opened)

@@ -54,6 +54,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     ban_subject: str
     ban_is_shadow: bool
     is_free: bool
-    has_spare_keys: bool
+    bounded: tuple[int, ...]
+    """Which of the charges have a spare key."""
     objects_most: int | None
     hides_cost: bool
