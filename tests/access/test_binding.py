@@ -187,7 +187,7 @@ CLAIMS = {
     ("source", "value"),
     [
         ("sub", "ada"), ("admin", "true"), ("level", "3"), ("half", "1.5"), ("whole", "2"), ("/org/name", "acme"),
-        ("/org/a~1b/~0", "deep"), ("/org/teams/1", "y"), ("/org/teams/2", None), ("/org/teams/x", None), ("gone", None),
+        ("/org/a~1b/~0", "deep"), ("/org/teams/1", "y"), ("/org/teams/2", None), (f"/org/teams/{'1' * 5_000}", None), ("/org/teams/x", None), ("gone", None),
         ("/org/gone/x", None), ("groups", None), ("org", None), ("nothing", None), ("/sub/x", None),
     ],
 )  # fmt: skip

@@ -304,10 +304,19 @@ def test_a_service_of_a_group_has_no_task_to_read_variables_of(state: AState) ->
     ],
 )
 def test_an_identity_holds_while_its_allocation_is_not_terminal(state: AState, fields: dict[str, Any]) -> None:
+    state.put(JOBS.put(a_job("other", parent_id="another")), JOBS.put(a_job("shop")))
     place(state, **fields)
     late = caller(state, CLAIMS)
 
     assert (CallerKind.UNVERIFIED, "Permission denied") == (late.kind, answer(late, need.ANY_TOKEN))
+
+
+def test_an_identity_without_a_job_is_of_no_job(state: AState) -> None:
+    state.put(JOBS.put(a_job("shop")))
+    place(state)
+    nameless = WorkloadClaims(namespace="default", job_id="", alloc_id="a1")
+
+    assert CallerKind.UNVERIFIED is caller(state, nameless).kind
 
 
 def test_the_identity_of_a_child_names_its_parent(state: AState) -> None:

@@ -79,6 +79,7 @@ def may_read(given: Rights, path: str, namespace: str = "x") -> bool:
         ('namespace "x" { variables { path "a/*" { capabilities = ["deny"] } path "a/b" { capabilities = ["read"] } } }', "a/b", True),
         ('namespace "x" { variables { path "*" { capabilities = ["read"] } path "a/*" { capabilities = ["deny"] } } }', "a/b", False),
         ('namespace "x" { variables { path "*" { capabilities = ["read"] } path "a/*" { capabilities = ["deny"] } } }', "b", True),
+        ('namespace "x" { variables { path "*" { capabilities = ["read"] } path "a/b" {} } }', "a/b", False),
         # Rights in the namespace are none to its variables, nor is a denied namespace a denial of them.
         ('namespace "x" { policy = "write" }', "a", False),
         ('namespace "x" { policy = "deny" variables { path "a" { capabilities = ["read"] } } }', "a", True),

@@ -74,6 +74,7 @@ B = Attribute("b", Text("x"))
         ('a = "${b} %{c}"', body(Attribute("a", Text("${b} %{c}")))),
         ("a = <<EOF\none\n  two\nEOF\n", body(Attribute("a", Text("one\n  two\n")))),
         ("a = <<-EOF\n    one\n\n      two\n    EOF\nb = \"x\"", body(Attribute("a", Text("one\n\n  two\n")), B)),
+        ("a = <<EOF\r\none\r\nEOF\r\n", body(Attribute("a", Text("one\n")))),
         ("a = <<EOF\nEOF", body(Attribute("a", Text("")))),
         ("a = [<<X\n1\nX\n, 1]", body(Attribute("a", List((Text("1\n"), Number(1)))))),
     ],
