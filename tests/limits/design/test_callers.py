@@ -193,6 +193,13 @@ def test_4_3_two_minutes_are_not_enough() -> None:
     assert Verdict.BANNED not in go_on(desk, 119)
 
 
+def test_4_3_the_three_minutes_must_follow_each_other() -> None:
+    desk = hour_limited()
+    verdicts = [*go_on(desk, 120), *go_on(desk, 60, a_second=1), *go_on(desk, 119)]
+
+    assert Verdict.BANNED not in verdicts
+
+
 def test_4_3_sixty_refusals_a_minute_are_not_enough() -> None:
     assert Verdict.BANNED not in go_on(hour_limited(), 10 * 60, a_second=1)
 

@@ -240,6 +240,18 @@ def test_an_owner_whose_counters_are_forgotten_may_open_others() -> None:
     assert desk.count("points", "user:ada GET /another") == 1
 
 
+def test_the_bound_on_counters_of_an_owner_is_the_same_after_a_sweep() -> None:
+    desk = Desk()
+    for _ in range(2):
+        desk.wait(2 * MINUTE_MS)
+        for _ in desk.counters.sweep(desk.now_ms):
+            pass
+        for number in range(300):
+            desk.send(a_user(), f"/page-{'x' * number}")
+
+    assert (len(desk.counters.tables["points"]), desk.count("points", "user:ada other")) == (257, 44)
+
+
 def test_requests_that_are_refused_use_up_none_of_the_counters_of_their_owner() -> None:
     desk = Desk('[[rule]]\nname = "core"\nceiling = 1\nwindow = "1m"\n')
     desk.send(a_user(), "/first")
