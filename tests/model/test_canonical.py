@@ -381,6 +381,13 @@ def test_the_canonical_form_of_a_canonical_job_is_itself(given_job: dict[str, An
     assert with_implied_constraints(canonicalize(once)) == once
 
 
+def test_an_update_block_of_zeros_is_kept_and_not_taken_for_a_missing_one() -> None:
+    job = canonicalize(read_object(Job, {"ID": "web", "Update": {"MaxParallel": 0, "Stagger": 0}}).value)
+
+    assert job.update is not None
+    assert (job.update.max_parallel, job.update.stagger) == (0, 0)
+
+
 @settings(max_examples=150, deadline=None)
 @given(jobs)
 def test_a_job_that_is_read_back_and_submitted_again_is_the_same(given_job: dict[str, Any]) -> None:

@@ -87,8 +87,8 @@ def _update_of_job(job: Block, job_type: str) -> object:
         if given is None and job_type in UPDATE:
             job["Update"] = _kept_by_the_job(UPDATE[job_type])
         return given
-    if not any(given.values()):
-        # The block of a job that has none, as it is shown by other servers.
+    if job_type not in UPDATE and not any(given.values()):
+        # The block of a job whose type has none, as it is shown by other servers.
         job.pop("Update")
         given = {}
     elif not given.get("HealthCheck") and not given.get("HealthyDeadline") and "HealthyDeadline" in given:
