@@ -627,3 +627,24 @@ async def test_a_question_of_another_member_needs_the_door_secret() -> None:
         ]
 
         assert [reply.status for reply in replies] == [403, 403, 403]
+
+
+@in_virtual_time
+async def test_headers_of_the_configuration_go_out_with_every_reply() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1")
+        api = Api(server.server, more_headers={"X-Team": "harbour"})
+
+        replies = [await ask(api, "GET", path) for path in ("/v1/jobs", "/v1/nowhere")]
+
+        assert [reply.headers.get("x-team") for reply in replies] == ["harbour", "harbour"]
+
+
+@in_virtual_time
+async def test_a_body_over_the_configured_bound_is_refused() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1")
+
+        reply = await ask(Api(server.server, body_max_bytes=100), "PUT", "/v1/jobs", body=b" " * 101)
+
+        assert (reply.status, reply.body) == (413, b"the request's body is larger than 100 bytes")

@@ -148,3 +148,11 @@ def test_a_flag_or_a_number_that_is_none_is_told_by_name() -> None:
     with pytest.raises(Refusal, match=r'Failed to parse value of "n" \(x\) as a int'):
         a_request(query="n=x").number("n")
     assert [a_request(query=q).number("n") for q in ("", "n=", "n=-3", "n=12")] == [0, 0, -3, 12]
+
+
+@pytest.mark.parametrize("query", ['filter=Status == "dead"', "per_page=2", "next_token=a"])
+def test_what_lists_cannot_do_yet_is_refused_and_not_passed_over(query: str) -> None:
+    with pytest.raises(Refusal, match="is not served yet") as refused:
+        options(query)
+
+    assert refused.value.code is Code.NOT_OURS

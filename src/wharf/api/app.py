@@ -52,8 +52,18 @@ class Audit(Protocol):
 
 
 class Api:
-    def __init__(self, server: Server, *, audit: Audit | None = None) -> None:
+    def __init__(
+        self,
+        server: Server,
+        *,
+        audit: Audit | None = None,
+        body_max_bytes: int = BODY_MAX_BYTES,
+        more_headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`more_headers` go out with every reply."""
         self._server = server
+        self._body_max_bytes = body_max_bytes
+        self._more_headers = [(name.lower().encode(), value.encode()) for name, value in (more_headers or {}).items()]
         self._audit = audit
         self._router = Router(ENDPOINTS)
         self._acts = acts_of(server)
@@ -66,7 +76,7 @@ class Api:
         if scope["type"] != "http":
             return
         status, headers, body = await self._reply(scope, receive)
-        headers.append((b"content-length", str(len(body)).encode()))
+        headers += [(b"content-length", str(len(body)).encode()), *self._more_headers]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
@@ -94,7 +104,7 @@ class Api:
             if endpoint.kind is Kind.READ:
                 return await self._read(request, receive)
             if scope["method"] in WRITING_METHODS:
-                body = await _read_body(receive, request.headers)
+                body = await _read_body(receive, request.headers, self._body_max_bytes)
                 request = msgspec.structs.replace(request, body=body)
             status, headers, reply = await self._act(request)
         except Refusal as refusal:
@@ -188,10 +198,10 @@ class _Gone(Exception):
     """The caller went away before its body was here."""
 
 
-async def _read_body(receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
+async def _read_body(receive: Receive, headers: Mapping[bytes, bytes], body_max_bytes: int) -> bytes:
     told = headers.get(b"content-length", b"")
-    if told.isdigit() and (len(told) > BODY_DIGITS or int(told) > BODY_MAX_BYTES):
-        raise body_too_large(BODY_MAX_BYTES)
+    if told.isdigit() and (len(told) > BODY_DIGITS or int(told) > body_max_bytes):
+        raise body_too_large(body_max_bytes)
     parts: list[bytes] = []
     size = 0
     while True:
@@ -200,8 +210,8 @@ async def _read_body(receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
             raise _Gone
         part = message.get("body", b"")
         size += len(part)
-        if size > BODY_MAX_BYTES:
-            raise body_too_large(BODY_MAX_BYTES)
+        if size > body_max_bytes:
+            raise body_too_large(body_max_bytes)
         parts.append(part)
         if not message.get("more_body"):
             return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -113,6 +113,9 @@ def read_options(query: Mapping[str, str]) -> ReadOptions:
     """In the order of the reference: the first wrong parameter is the one that is told."""
     if not query:
         return NO_OPTIONS
+    for name in NOT_YET:
+        if query.get(name):
+            raise Refusal(Code.NOT_OURS, f"`{name}` is not served yet: leave it out, and choose from the whole list")
     return ReadOptions(
         stale=_stale(query),
         prefix=query.get("prefix", ""),
@@ -124,6 +127,9 @@ def read_options(query: Mapping[str, str]) -> ReadOptions:
 
 
 NO_OPTIONS: Final = ReadOptions()
+
+NOT_YET: Final = ("filter", "per_page", "next_token")
+"""To pass these over in silence would answer another question than the one that was asked."""
 
 
 def _stale(query: Mapping[str, str]) -> bool:

@@ -29,8 +29,11 @@ def check(places: tuple[Path, ...]) -> None:
     """
     with plainly():
         from wharf.config.configuration import load
+        from wharf.config.not_yet import warnings
 
         configuration = load(places, environment=os.environ)
+        for warning in warnings(configuration):
+            click.echo(f"note: {warning}", err=True)
         count = len(configuration.files)
         click.echo(f"{count} file{'s are' if count != 1 else ' is'} right")
 

@@ -1,6 +1,7 @@
 """`wharf dev`: a whole cluster on this machine, for trying and developing."""
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -137,10 +138,16 @@ def commands_to_try(address: str) -> list[str]:
     )
     return [
         f"curl -X PUT {address}/v1/jobs -d '{job}'",
-        f"curl {address}/v1/job/hello/allocations?pretty",
-        f"curl {address}/v1/nodes?pretty",
-        "wharf operator debug",
+        f"curl '{address}/v1/job/hello/allocations?pretty'",
+        f"curl '{address}/v1/nodes?pretty'",
+        f"{own_command()} operator debug",
     ]
+
+
+def own_command() -> str:
+    """How this command is called from here: by its name where the shell finds it, else by its path."""
+    called = Path(sys.argv[0])
+    return "wharf" if shutil.which("wharf") else shown(called.absolute())
 
 
 def shown(path: Path) -> str:

@@ -44,6 +44,9 @@ def main() -> None:
     except click.Abort:
         click.echo("\nwharf: stopped", err=True)  # Whatever was asked or shown stands on the line before.
         sys.exit(EXIT_INTERRUPTED)
+    except click.exceptions.NoArgsIsHelpError as help_wanted:
+        click.echo(help_wanted.format_message())
+        sys.exit(EXIT_FAILED)
     except click.ClickException as error:
         for line in error.format_message().splitlines():
             click.echo(f"wharf: {line}", err=True)

@@ -92,6 +92,12 @@ def _is_address(text: str) -> bool:
 
 
 def _access(settings: Settings) -> Found:
+    if settings.acl.enabled:
+        yield (
+            ("acl", "enabled"),
+            "access control is not there yet, and a server that only says so would let everyone in: leave it off, and "
+            "listen on 127.0.0.1 or behind something that asks who is calling",
+        )
     address = listen_address(settings)
     if (
         settings.server.enabled
@@ -101,14 +107,16 @@ def _access(settings: Settings) -> Found:
     ):
         yield (
             ("addresses", "http") if settings.addresses.http else ("bind_addr",),
-            f"listening on {address} with access control off lets everyone who can connect do everything: set "
-            "acl.enabled = true, listen on 127.0.0.1, or say allow_insecure = true",
+            f"listening on {address} without access control lets everyone who can connect do everything: listen on "
+            "127.0.0.1, or say allow_insecure = true",
         )
 
 
 def _tls(settings: Settings) -> Found:
     tls = settings.tls
     if not tls.http:
+        if tls.verify_https_client:
+            yield ("tls", "verify_https_client"), "clients show certificates over TLS only: set tls.http = true too"
         return
     for key, value in (("cert_file", tls.cert_file), ("key_file", tls.key_file)):
         if not value:

@@ -60,7 +60,17 @@ async def run(life: Life) -> None:
         raise CannotStart(
             f"the audit log cannot be written ({error}): mend that, or set audit.enabled = false"
         ) from error
-    port = HttpPort(life.world, Api(server, audit=AuditOfWrites(life.world, audit)), settings, life.order.listening)
+    port = HttpPort(
+        life.world,
+        Api(
+            server,
+            audit=AuditOfWrites(life.world, audit),
+            body_max_bytes=settings.api.max_body_size.bytes,
+            more_headers=settings.http_api_response_headers,
+        ),
+        settings,
+        life.order.listening,
+    )
     life.on_reload(port.reload)
     if not await open_log(life, server.engine):
         return

@@ -35,6 +35,7 @@ async def run(life: Life) -> None:
             min_ttl_s=settings.min_heartbeat_ttl.s,
             grace_s=settings.heartbeat_grace.s,
             failover_ttl_s=settings.failover_heartbeat_ttl.s,
+            max_per_second=settings.max_heartbeats_per_second,
         ),
     )
     if not await open_log(life, server.engine):

@@ -1,6 +1,7 @@
 """The node process: for now fake nodes, which say so."""
 
 import asyncio
+import logging
 import os
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,8 @@ from wharf.client import Client
 from wharf.client.http import HttpExchange
 from wharf.node.fake import FakeMachine, FakeNode, NodeIdentity
 from wharf.world import World
+
+log = logging.getLogger(__name__)
 
 IDENTITIES_FILE: Final = "nodes.json"
 
@@ -42,6 +45,10 @@ async def run(life: Life) -> None:
         for number in range(1, count + 1)
     ]
     running = [life.world.start(node.run(), name=f"node {node.id}") for node in nodes]
+    log.warning(
+        "the real node is not built yet: what runs here is fake, takes work and reports it as running, and starts nothing",
+        extra={"nodes": str(count)},
+    )
     life.ready(fake=str(count))
     await life.first_of([life.world.start(life.stopping.wait(), name="asked to stop"), *running])
     await asyncio.gather(*running, return_exceptions=True)

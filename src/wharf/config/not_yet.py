@@ -1,0 +1,81 @@
+"""Settings that are declared and read, and that nothing follows yet: which capability will.
+
+They are accepted, so that a configuration need not change when the capability comes; but they are never passed over in
+silence. What would be unsafe to pass over is refused by `rules`.
+"""
+
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import Final
+
+from wharf.config.configuration import Configuration
+from wharf.config.tree import Path, Source
+
+API: Final = "the API"
+SCHEDULING: Final = "scheduling"
+NODE: Final = "the node"
+ACCESS: Final = "access control"
+
+# Each stands for itself and for everything below it.
+WAITING: Final = MappingProxyType({
+    ("acl",): ACCESS,
+    ("keyring",): ACCESS,
+    ("compat",): API,
+    ("enable_debug",): API,
+    ("limits",): API,
+    ("regions",): API,
+    ("telemetry",): API,
+    ("ui",): "the pages",
+    ("server", "authoritative_region"): API,
+    ("server", "enable_event_broker"): API,
+    ("server", "event_buffer_size"): API,
+    ("server", "job_max_source_size"): API,
+    ("server", "oidc_issuer"): ACCESS,
+    ("server", "search"): API,
+    ("server", "acl_token_gc_threshold"): ACCESS,
+    ("server", "root_key_gc_interval"): ACCESS,
+    ("server", "root_key_gc_threshold"): ACCESS,
+    ("server", "root_key_rotation_threshold"): ACCESS,
+    ("server", "enabled_schedulers"): SCHEDULING,
+    ("server", "job_tracked_versions"): SCHEDULING,
+    ("server", "job_gc_interval"): SCHEDULING,
+    ("server", "job_gc_threshold"): SCHEDULING,
+    ("server", "eval_gc_threshold"): SCHEDULING,
+    ("server", "batch_eval_gc_threshold"): SCHEDULING,
+    ("server", "deployment_gc_threshold"): SCHEDULING,
+    ("server", "node_gc_threshold"): SCHEDULING,
+    ("server", "plan_rejection_tracker"): SCHEDULING,
+    ("server", "default_scheduler_config"): SCHEDULING,
+    ("client", "intro_token"): NODE,
+    ("client", "meta"): NODE,
+    ("client", "options"): NODE,
+    ("client", "network_interface"): NODE,
+    ("client", "max_kill_timeout"): NODE,
+    ("client", "reserved"): NODE,
+    ("client", "gc_interval"): NODE,
+    ("client", "gc_disk_usage_threshold"): NODE,
+    ("client", "gc_inode_usage_threshold"): NODE,
+    ("client", "gc_parallel_destroys"): NODE,
+    ("client", "gc_max_allocs"): NODE,
+    ("client", "cni_path"): NODE,
+    ("client", "cni_config_dir"): NODE,
+    ("client", "bridge_network_name"): NODE,
+    ("client", "bridge_network_subnet"): NODE,
+    ("client", "host_volume"): NODE,
+    ("client", "host_network"): NODE,
+    ("client", "disable_remote_exec"): NODE,
+    ("client", "drain_on_shutdown"): NODE,
+})  # fmt: skip
+
+
+def awaited(path: Path) -> str | None:
+    """The capability that will follow this setting; None: it is followed today."""
+    return next((what for length in range(1, len(path) + 1) if (what := WAITING.get(path[:length]))), None)
+
+
+def warnings(configuration: Configuration) -> Iterator[str]:
+    """A sentence for each setting that was given and that nothing follows yet."""
+    for path, origin in configuration.origins.items():
+        what = awaited(path)
+        if what is not None and origin.source is not Source.DEFAULT:
+            yield f"{origin}: {'.'.join(map(str, path))} has no effect yet; it comes with {what}"

@@ -1,0 +1,36 @@
+"""What is declared and not followed yet is told, wherever somebody gives it."""
+
+import pytest
+
+from wharf.config.configuration import Flag, load
+from wharf.config.not_yet import WAITING, awaited, warnings
+from wharf.config.schema import all_fields
+from wharf.config.tree import Path
+
+
+def given(path: Path, value: str | int | bool) -> list[str]:
+    flags = [
+        Flag("a flag", ("server", "enabled"), True),
+        Flag("a flag", ("data_dir",), "/var/lib/wharf"),
+        Flag("a file", path, value),
+    ]
+    return list(warnings(load(environment={}, flags=flags)))
+
+
+def test_a_setting_that_nothing_follows_yet_is_told_with_its_place_and_what_it_waits_for() -> None:
+    assert given(("telemetry", "prometheus_metrics"), True) == [
+        "a file: telemetry.prometheus_metrics has no effect yet; it comes with the API"
+    ]
+
+
+def test_a_setting_that_is_followed_is_not_told() -> None:
+    assert given(("api", "max_body_size"), "1MB") == []
+
+
+@pytest.mark.parametrize("path", WAITING)
+def test_what_waits_is_declared(path: Path) -> None:
+    assert any(declared[: len(path)] == path for declared, _ in all_fields())
+
+
+def test_the_capability_holds_for_everything_below() -> None:
+    assert awaited(("client", "reserved", "cpu")) == "the node"
