@@ -32,7 +32,6 @@ from wharf.world import RealWorld, World
 OF_THE_MOMENT: Final = frozenset((LEADER_TABLE, MEMBERS_TABLE))
 __all__ = ["SnapshotFacts", "inspect", "restore", "restore_by_command", "save", "save_by_command"]
 
-KEYRING_NEED: Final = "the file of the keyring ([keyring] file): secrets in the state are wrapped by its key"
 
 
 async def save(engine: Engine, path: Path, *, world: World) -> SnapshotFacts:
@@ -40,7 +39,7 @@ async def save(engine: Engine, path: Path, *, world: World) -> SnapshotFacts:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return await save_snapshot(
-            _Lasting(engine), path, world=world, program=f"wharf {__version__}", needs=[KEYRING_NEED]
+            _Lasting(engine), path, world=world, program=f"wharf {__version__}"
         )
     except OSError as error:
         raise Refused(f"the folder {path.parent} cannot be made: {error.strerror}") from error
