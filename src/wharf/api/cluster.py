@@ -9,6 +9,7 @@ import msgspec
 from wharf.api.answers import Done, Packed
 from wharf.api.request import Request
 from wharf.engines.port import Health, Unavailable
+from wharf.model.cluster import Member
 from wharf.model.refusal import Code, Refusal
 from wharf.server.peers import SECRET_HEADER
 from wharf.server.server import Server
@@ -55,7 +56,7 @@ class Locals:
 
     async def agent_members(self, _request: Request) -> Done:
         identity = self._server.identity
-        members = [msgspec.structs.replace(m, door_secret="") for m in self._server.replica.all(MEMBERS)]
+        members = [shown_member(member) for member in self._server.replica.all(MEMBERS)]
         return Done({"ServerName": identity.name, "ServerRegion": identity.region, "Members": members})
 
     async def operator_state(self, _request: Request) -> Done:
@@ -73,3 +74,10 @@ class Locals:
             "agent.members": self.agent_members,
             "operator.state": self.operator_state,
         }
+
+
+def shown_member(member: Member) -> dict[str, object]:
+    """As others may see it: without what lets a member in, even the name of that."""
+    shown: dict[str, object] = msgspec.to_builtins(member)
+    del shown["DoorSecret"]
+    return shown

@@ -1,6 +1,7 @@
 """`wharf dev`: a whole cluster on this machine, for trying and developing."""
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping
@@ -124,23 +125,24 @@ def show(running: "Running") -> None:
         "",
         "Try, in another terminal:",
         "",
-        *(f"  {line}" for line in commands_to_try(running.address)),
+        *(f"  {line}" for line in commands_to_try(running.address, running.data_folder)),
         "",
     ]
     click.echo("\n".join(lines))
     sys.stdout.flush()
 
 
-def commands_to_try(address: str) -> list[str]:
+def commands_to_try(address: str, data_folder: Path) -> list[str]:
     job = (
         '{"Job": {"ID": "hello", "TaskGroups": [{"Name": "web", "Count": 3, '
         '"Tasks": [{"Name": "main", "Driver": "mock"}]}]}}'
     )
+    where = "" if data_folder == Path.cwd() / FOLDER else f" --data-dir {shlex.quote(shown(data_folder))}"
     return [
         f"curl -X PUT {address}/v1/jobs -d '{job}'",
         f"curl '{address}/v1/job/hello/allocations?pretty'",
         f"curl '{address}/v1/nodes?pretty'",
-        f"{own_command()} operator debug",
+        f"{own_command()} operator debug" + where,
     ]
 
 
