@@ -18,8 +18,10 @@ from wharf.model.allocation import ClientStatus
 from wharf.model.changes import Cause, CauseKind, Write
 from wharf.model.evaluation import EvaluationStatus
 from wharf.model.job import Job
+from wharf.model.machine import advance
 from wharf.model.namespace import Namespace
 from wharf.model.refusal import Code, Refusal
+from wharf.model.transitions import ALLOCATION
 from wharf.operations.decision import Decision
 from wharf.operations.nodes import AllocationReport
 from wharf.scheduling import evaluate as scheduler
@@ -271,6 +273,75 @@ async def test_an_error_in_the_leaders_mind_is_told_and_it_thinks_on(
 
         assert "ZeroDivisionError: planted" in caplog.text
         assert server.election.campaigns == 1
+
+
+@in_virtual_time
+async def test_an_illegal_step_in_the_leaders_mind_is_refused_with_its_story_and_it_thinks_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    struck = 0
+
+    def refuses_once(*_given: object, **_options: object) -> None:
+        nonlocal struck
+        struck += 1
+        if struck == 1:
+            advance(ALLOCATION, ClientStatus.COMPLETE, ClientStatus.RUNNING, record_id="a1", story=["placed"])
+
+    monkeypatch.setattr(brain_module, "settling", refuses_once)
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        with caplog.at_level(logging.WARNING):
+            await server.client.register_job(of_count(1))
+            await until(lambda: running(server) == 1, what="the job runs")
+
+        assert [line for line in caplog.messages if "a1" in line] == [
+            "a step was refused: allocation a1 cannot go from complete to running: from complete it goes nowhere; "
+            "what happened before: placed"
+        ]
+        assert "an error of our own" not in caplog.text
+
+
+@in_virtual_time
+async def test_an_evaluation_that_asks_for_an_illegal_step_fails_with_the_story(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def loses_what_ended(*_given: object) -> None:
+        advance(ALLOCATION, ClientStatus.COMPLETE, ClientStatus.LOST, record_id="a1", story=["placed"])
+
+    monkeypatch.setattr(brain_module, "evaluate", loses_what_ended)
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await server.client.register_job(of_count(1))
+        await until(lambda: not open_evaluations(server), what="the evaluation ended")
+
+        (evaluation,) = server.replica.all(EVALUATIONS)
+        why = (
+            "allocation a1 cannot go from complete to lost: from complete it goes nowhere; what happened before: placed"
+        )
+        assert (evaluation.status, evaluation.status_description) == ("failed", why)
+        assert [line for line in caplog.messages if "a1" in line] == [f"a step was refused: {why}"]
+
+
+@in_virtual_time
+async def test_an_illegal_report_changes_nothing_and_is_logged_with_the_allocations_story(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await server.brain.register_node(a_node())
+        await server.brain.heartbeat("node-1")
+        await server.client.register_job(of_count(1))
+        await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="placed")
+        (allocation,) = server.replica.all(ALLOCATIONS)
+        for status in (ClientStatus.COMPLETE, ClientStatus.RUNNING):
+            await server.brain.report("node-1", [AllocationReport(id=allocation.id, client_status=status)])
+
+        (line,) = [line for line in caplog.messages if "a step was refused" in line]
+        assert client_status(server, allocation.id) == "complete"
+        assert f"allocation {allocation.id} cannot go from complete to running" in line
+        assert f"placed by evaluation {allocation.eval_id}" in line
+        assert "its node node-1 is ready" in line
 
 
 # -- leadership

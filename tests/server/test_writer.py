@@ -11,10 +11,13 @@ from tests.kit.cluster import ACluster, OneServer
 from tests.kit.virtual_time import in_virtual_time, now_s
 from wharf.engines.faults import Delay, Fault, LoseReply, LoseRequest, Operation, Refuse
 from wharf.engines.port import Bounds
+from wharf.model.allocation import ClientStatus
 from wharf.model.changes import THIS, Cause, CauseKind, Write
+from wharf.model.machine import advance
 from wharf.model.moment import Moment
 from wharf.model.namespace import Namespace
 from wharf.model.refusal import Code, Refusal
+from wharf.model.transitions import ALLOCATION
 from wharf.operations.decision import Decision
 from wharf.state import Replica
 from wharf.state.tables import NAMESPACES
@@ -207,3 +210,28 @@ async def test_many_writers_at_once_lose_nothing() -> None:
         await servers[0].server.writer.catch_up()
 
         assert weight(servers[0]) == 16
+
+
+# -- steps that no table of states has
+
+
+@in_virtual_time
+async def test_an_illegal_step_is_a_conflict_for_the_caller_and_one_line_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def bring_back(_snapshot: Replica, _moment: Moment) -> Decision[int]:
+        advance(ALLOCATION, ClientStatus.COMPLETE, ClientStatus.RUNNING, record_id="a1", story=["placed", "ended"])
+        return Decision(None, int)
+
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+
+        with pytest.raises(Refusal) as refused:
+            await server.server.writer.write(bring_back)
+
+        sentence = (
+            "allocation a1 cannot go from complete to running: from complete it goes nowhere; what happened before: "
+            "placed; ended"
+        )
+        assert (refused.value.code, refused.value.text) == (Code.CONFLICT, sentence)
+        assert [line for line in caplog.messages if "a1" in line] == [f"a step was refused: {sentence}"]

@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from wharf.model.changes import Write
+from wharf.model.machine import TransitionRefused
 from wharf.model.moment import Moment
 
 __all__ = ["Decision", "Moment"]
@@ -21,3 +22,5 @@ class Decision(msgspec.Struct, Generic[T], frozen=True):
 
     write: Write | None
     reply: Callable[[int], T]
+    refused: tuple[TransitionRefused, ...] = ()
+    """Steps that were asked for and that no table of states has. The rest counts; whoever decides logs these."""

@@ -15,13 +15,14 @@ from wharf.model.changes import THIS, Cause, CauseKind, Condition, Drop, Put, Wr
 from wharf.model.cluster import NodePlacement
 from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
 from wharf.model.job import Job, JobType
-from wharf.model.machine import advance
+from wharf.model.machine import TransitionRefused, advance
 from wharf.model.moment import to_time
 from wharf.model.node import Node, NodeEvent, NodeStatus, SchedulingEligibility, with_event
 from wharf.model.refusal import Code, Refusal, invalid, unknown
 from wharf.model.task_state import TaskState
 from wharf.model.transitions import ALLOCATION, NODE
 from wharf.operations.decision import Decision, Moment
+from wharf.operations.story import with_story
 from wharf.scheduling.reach import is_in_reach
 from wharf.state import Replica
 from wharf.state.tables import (
@@ -206,11 +207,18 @@ def report(
     changes: list[Put | Drop] = []
     conditions: list[Condition] = []
     failed: dict[tuple[str, str], None] = {}
+    refused: list[TransitionRefused] = []
     occupies_again = False
     for told in {told.id: told for told in reports}.values():
         stored = snapshot.get(ALLOCATIONS, told.id)
-        new = _reported(stored, told, moment) if stored is not None and stored.node_id == node_id else None
-        if stored is None or new is None:
+        if stored is None or stored.node_id != node_id:
+            continue
+        try:
+            new = _reported(stored, told, moment)
+        except TransitionRefused as illegal:  # Late, or wrong. The others are true all the same.
+            refused.append(with_story(snapshot, illegal))
+            continue
+        if new is None:
             continue
         changes.append(ALLOCATIONS.put(new))
         conditions.append(snapshot.unchanged(ALLOCATIONS, stored))
@@ -233,9 +241,10 @@ def report(
         )
         of_node = _evaluations_of(snapshot, ready, moment, evaluations_max)
         evaluations += [each for each in of_node if (each.namespace, each.job_id) not in failed]
-        return _node_write("node-reported", snapshot, ready, evaluations, changes, conditions)
+        written = _node_write("node-reported", snapshot, ready, evaluations, changes, conditions)
+        return replace(written, refused=tuple(refused))
     if not changes:
-        return _nothing(node)
+        return replace(_nothing(node), refused=tuple(refused))
     if occupies_again:
         changes.append(NODE_PLACEMENTS.put(NodePlacement(node_id=node_id)))
         conditions.append(snapshot.as_seen(NODE_PLACEMENTS, node_id))
@@ -244,6 +253,7 @@ def report(
     return Decision(
         Write("node-reported", Cause(CauseKind.NODE, node_id), changes, conditions),
         lambda index: NodeWritten(index, must_report=must_report),
+        tuple(refused),
     )
 
 
@@ -296,12 +306,10 @@ def _is_overlooked(snapshot: Replica, job: Job, node: Node) -> bool:
 
 
 def _reported(stored: Allocation, told: AllocationReport, moment: Moment) -> Allocation | None:
-    """The allocation as reported, or None where the report is late, repeated, or says nothing new."""
-    if not ALLOCATION.allows(stored.client_status, told.client_status):
-        return None
+    """The allocation as reported, or None where that is nothing new. Raises TransitionRefused."""
     new = replace(
         stored,
-        client_status=told.client_status,
+        client_status=advance(ALLOCATION, stored.client_status, told.client_status, record_id=stored.id),
         client_description=told.client_description or stored.client_description,
         task_states=told.task_states if told.task_states is not None else stored.task_states,
         network_status=told.network_status or stored.network_status,

@@ -23,6 +23,7 @@ from wharf.model.cluster import Member
 from wharf.model.deployment import Deployment
 from wharf.model.evaluation import Evaluation, EvaluationStatus
 from wharf.model.job import Job
+from wharf.model.machine import TransitionRefused
 from wharf.model.moment import Moment
 from wharf.model.node import Node, NodeStatus
 from wharf.model.refusal import Code, Refusal, no_leader
@@ -214,8 +215,11 @@ class Brain:
             self._wake.clear()
             try:
                 busy = await self._think_once()
-            except Refusal as refusal:
-                log.warning("the log took no write: %s", refusal.text)
+            except (Refusal, TransitionRefused) as refusal:
+                if isinstance(refusal, TransitionRefused):
+                    self._writer.refusal_of_step(refusal)
+                else:
+                    log.warning("the log took no write: %s", refusal.text)
                 busy = False
                 asyncio.get_running_loop().call_later(RETRY_S, self._wake.set)
             if not busy:
@@ -328,13 +332,18 @@ class Brain:
             await self._plan_and_commit(evaluation)
         except Refusal:
             raise
+        except TransitionRefused as illegal:
+            await self._fail(evaluation, self._writer.refusal_of_step(illegal).text)
         except Exception as error:  # The top of a task: what one evaluation does must not stop all others.
             log.exception("evaluation %s of job %s failed", evaluation.id, evaluation.job_id)
             why = f"the scheduler failed: {type(error).__name__}; the leader's log tells of it"
-            async with self._writing:
-                current = self._follower.replica.get(EVALUATIONS, evaluation.id)
-                if current is not None and current.status is EvaluationStatus.PENDING:
-                    await self._commit(evaluations.fail(self._follower.replica, current, why, self._writer.moment()))
+            await self._fail(evaluation, why)
+
+    async def _fail(self, evaluation: Evaluation, why: str) -> None:
+        async with self._writing:
+            current = self._follower.replica.get(EVALUATIONS, evaluation.id)
+            if current is not None and current.status is EvaluationStatus.PENDING:
+                await self._commit(evaluations.fail(self._follower.replica, current, why, self._writer.moment()))
 
     async def _plan_and_commit(self, evaluation: Evaluation) -> None:
         """Plan, check, commit part by part. Where it does not come to its end it stays pending, and runs again."""

@@ -6,8 +6,10 @@ from typing import Final, TypeVar
 
 from wharf.engines.port import Behind, Committed, Conflict, Engine, Outcome, Refused, Unavailable, Unknown, refusal_of
 from wharf.model.changes import Write
+from wharf.model.machine import TransitionRefused
 from wharf.model.refusal import Code, Refusal
 from wharf.operations.decision import Decision, Moment
+from wharf.operations.story import with_story
 from wharf.server.follower import Follower
 from wharf.state import Replica
 from wharf.state.formats import format_in_force
@@ -48,18 +50,30 @@ class Writer:
                 if is_current:
                     raise
                 decision = None
+            except TransitionRefused as illegal:
+                if is_current:
+                    raise self.refusal_of_step(illegal) from illegal
+                decision = None
             if decision is not None and decision.write is not None:
                 outcome = await self.commit(decision.write)
                 if isinstance(outcome, Committed):
+                    _log_refused(decision)
                     await self._show(outcome.index)
                     return decision.reply(outcome.index)
                 attempts += 1
                 if attempts == ATTEMPTS_MAX:
                     raise _contended()
             elif decision is not None and is_current:
+                _log_refused(decision)
                 return decision.reply(self._follower.replica.index)
             await self.catch_up()
             is_current = True
+
+    def refusal_of_step(self, illegal: TransitionRefused) -> Refusal:
+        """Log the step that no table of states has, with its record's story, and make it an answer for the caller."""
+        told = with_story(self._follower.replica, illegal)
+        log.warning("a step was refused: %s", told)
+        return Refusal(Code.CONFLICT, str(told))
 
     async def catch_up(self) -> None:
         """Until the replica has everything that was acknowledged before this call."""
@@ -113,6 +127,11 @@ class Writer:
             raise Refusal(
                 Code.UNDECIDED, f"it was written at index {index}, and cannot be shown: {refusal}"
             ) from refusal
+
+
+def _log_refused(decision: Decision[T]) -> None:
+    for refused in decision.refused:
+        log.warning("a step was refused: %s", refused)
 
 
 def _contended() -> Refusal:
