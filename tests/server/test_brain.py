@@ -13,6 +13,7 @@ from tests.kit.state import a_node
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from wharf.controllers.heartbeats import HeartbeatSettings
 from wharf.engines.faults import Delay, Fault, LoseReply, Operation, Refuse
+from wharf.engines.memory_log import MemoryCopy
 from wharf.engines.port import Bounds, Conflict
 from wharf.model.allocation import ClientStatus
 from wharf.model.changes import Cause, CauseKind, Write
@@ -31,6 +32,9 @@ from wharf.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, EVALUATIONS, JO
 
 CAUSE = Cause(CauseKind.REQUEST, "test")
 TINY = Bounds(changes=16, conditions=16)
+NOTHING = MemoryCopy(0, 0, {}, {})
+"""What a store that was wiped has to give back."""
+
 QUICK = HeartbeatSettings(min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=40.0)
 
 
@@ -426,6 +430,44 @@ async def test_a_leader_that_lost_is_asked_in_vain_and_leads_again_when_elected(
         server.election.again()
 
         await until(lambda: not open_evaluations(server, pending_only=True), what="processed by the new term")
+
+
+@in_virtual_time
+async def test_a_log_that_comes_back_empty_is_founded_again_by_whoever_leads_then() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        told = server.replica.last_change(NAMESPACES)
+        cluster.log.put_back(NOTHING)
+        await until(lambda: server.replica.get(NAMESPACES, "default") is None, what="the replica has heard of it")
+
+        server.election.again()
+
+        await until(lambda: server.brain.is_leading, what="it leads again")
+        assert server.replica.last_change(NAMESPACES) > told
+        await cluster.ready_nodes(server, 1)
+        await server.client.register_job(of_count(1))
+        await until(lambda: running(server) == 1, what="the job runs")
+
+
+@in_virtual_time
+async def test_nobody_leads_a_log_that_is_not_founded_and_founding_is_tried_until_it_is_done() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        cluster.log.put_back(NOTHING)
+        await until(lambda: server.replica.get(NAMESPACES, "default") is None, what="the replica has heard of it")
+        asked_for = 0
+
+        def all_but_the_election(asked: Operation) -> Fault | None:
+            nonlocal asked_for
+            asked_for += asked is Operation.COMMIT
+            return Refuse("full") if asked is Operation.COMMIT and 1 < asked_for <= 4 else None
+
+        server.faults.decide = all_but_the_election
+        server.election.again()
+
+        await until(lambda: server.brain.is_leading, what="it leads", within_s=5.0)
+        assert server.replica.get(NAMESPACES, "default") is not None
+        assert asked_for >= 5
 
 
 # -- nodes

@@ -357,6 +357,24 @@ def test_a_load_that_stands_behind_the_replica_is_refused() -> None:
     assert everything(replica) == before
 
 
+def test_in_a_new_epoch_no_table_falls_below_an_index_that_was_told_before() -> None:
+    replica = a_filled_replica()
+    told = [replica.last_change(table) for table in TABLES]
+
+    replica.load([a_row(CRATES, 9, a_crate("z"))], Standing(9, {"crates": 9}, 1))
+
+    assert (max(told), [replica.last_change(table) for table in TABLES]) == (4, [9] * len(TABLES))
+
+
+def test_a_table_that_never_changed_stays_at_the_index_that_its_epoch_gave_it() -> None:
+    replica = a_filled_replica()
+    replica.load([a_row(CRATES, 9, a_crate("z"))], Standing(9, {"crates": 9}, 1))
+
+    replica.load([a_row(CRATES, 20, a_crate("z"))], Standing(20, {"crates": 20}, 1))
+
+    assert (replica.last_change(CRATES), replica.last_change(PARCELS)) == (20, 9)
+
+
 def test_what_follows_a_load_is_applied_to_it() -> None:
     replica = a_replica()
     replica.load([a_row(CRATES, 5, a_crate("a", owner="ann"))], Standing(9, {"crates": 5}))

@@ -34,6 +34,7 @@ from wharf.operations.formats import raise_format
 from wharf.scheduling.evaluate import evaluate
 from wharf.scheduling.plan import Plan, check
 from wharf.server.follower import Follower
+from wharf.server.founder import Founder
 from wharf.server.leadership import Election, Leadership
 from wharf.server.writer import ATTEMPTS_MAX, Writer
 from wharf.state import Replica
@@ -83,6 +84,7 @@ class Brain:
         self._follower = follower
         self._writer = writer
         self._election = election
+        self._founder = Founder(follower, writer)
         self._heartbeat_settings = heartbeats or HeartbeatSettings()
         self._leadership: Leadership | None = None
         self._wake = asyncio.Event()
@@ -119,6 +121,7 @@ class Brain:
             log.info("elected leader")
             # What was committed before the election must be known before anything is decided.
             await self._follower.reached(leadership.condition().version)
+            await self._found(leadership)
             self._leadership = leadership
             self._heartbeats = Heartbeats(self._heartbeat_settings, self._world.random)
             self._silent.clear()
@@ -128,6 +131,18 @@ class Brain:
             finally:
                 self._leadership = None
             log.warning("no longer leader")
+
+    async def _found(self, leadership: Leadership) -> None:
+        """The log may have come back empty. A log that is replaced takes the leader's record along and so ends the term:
+        looking once a term is looking once after every such loss.
+        """
+        while leadership.is_held():
+            try:
+                await self._founder.found()
+                break
+            except Refusal as refusal:
+                log.warning("the cluster could not be founded, trying again: %s", refusal.text)
+                await asyncio.sleep(RETRY_S)
 
     async def _lead(self, leadership: Leadership) -> None:
         """Think until the leadership is lost. An error of our own ends the thinking; then it begins again from the state."""

@@ -1,26 +1,17 @@
 """One serving process: its replica of the state, and its ways to read, to write and to ask the leader."""
 
-import logging
-from typing import Any, Final
-
 import msgspec
 
-from wharf.engines.port import Committed, Engine
-from wharf.model.changes import THIS, Cause, CauseKind, Condition, Write
-from wharf.model.founding import founding_records
+from wharf.engines.port import Engine
 from wharf.model.job_settings import JobSettings
 from wharf.server.asking import Leader, Link
 from wharf.server.follower import Follower
+from wharf.server.founder import Founder
 from wharf.server.reading import Reader
 from wharf.server.writer import Writer
-from wharf.state import Replica, Table
-from wharf.state.formats import NEWEST_FORMAT
-from wharf.state.tables import ALL_TABLES, FORMAT, NAMESPACES, NODE_POOLS, SCHEDULER_CONFIGURATION
+from wharf.state import Replica
+from wharf.state.tables import ALL_TABLES
 from wharf.world import World
-
-log = logging.getLogger(__name__)
-
-FOUNDED_TABLES: Final = (NAMESPACES, NODE_POOLS, SCHEDULER_CONFIGURATION, FORMAT)
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -54,24 +45,8 @@ class Server:
         self.follower = Follower(world, engine, self.replica)
         self.reader = Reader(world, engine, self.follower)
         self.writer = Writer(world, engine, self.follower)
+        self.founder = Founder(self.follower, self.writer)
 
     async def found(self) -> None:
-        """Write the records that a new cluster begins with, where nobody has yet. Every server may try; one does."""
-        await self.follower.loaded.wait()
-        # Members put records of themselves into the log too: an index alone does not say that it was founded.
-        if self.replica.get(FORMAT) is not None:
-            return
-        tables: dict[type, Table[Any]] = {table.record: table for table in FOUNDED_TABLES}
-        records = [
-            msgspec.structs.replace(record, create_index=THIS)
-            for record in founding_records(cluster_format=NEWEST_FORMAT)
-        ]
-        changes = [tables[type(record)].put(record) for record in records]
-        condition = Condition(FORMAT.name, FORMAT.name, 0)
-        write = Write("founded", Cause(CauseKind.FOUNDING), changes, [condition])
-        outcome = await self.writer.commit(write)
-        if isinstance(outcome, Committed):
-            log.info("a new cluster was founded")
-            await self.follower.reached(outcome.index)
-        else:
-            await self.writer.catch_up()
+        """Write the records that a new cluster begins with, where nobody has yet."""
+        await self.founder.found()

@@ -229,8 +229,12 @@ class Loading:
         is_new_epoch = standing.epoch != replica.epoch
         if standing.index < replica.index and not is_new_epoch:
             raise OutOfOrder(f"a load that stands at {standing.index} came after batch {replica.index}")
+        # Of a table that the log knows no change of, an earlier epoch may have told anything up to where it stood. Every
+        # index of a later epoch exceeds all of those, so where we stand now is never a step back; and since it is no
+        # greater than any change to come, nobody who waits from there misses one.
+        unchanged_at = max(standing.index, FIRST_INDEX) if is_new_epoch else FIRST_INDEX
         for name, rows in after.items():
-            last_change = standing.last_changes.get(name, FIRST_INDEX)
+            last_change = standing.last_changes.get(name, unchanged_at)
             rows.last_change = last_change if is_new_epoch else max(last_change, before[name].last_change)
         replica._rows = after
         replica.index = standing.index
