@@ -46,6 +46,9 @@ class StoreProcess:
     def pause(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
 
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
     def memory_mb(self) -> float:
         status = Path(f"/proc/{self.pid}/status").read_text()
         (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))

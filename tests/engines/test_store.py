@@ -55,8 +55,8 @@ def store(tmp_path: Path, start: Start) -> StoreProcess:
 
 
 @asynccontextmanager
-async def attached(store: StoreProcess) -> AsyncIterator[RemoteEngine]:
-    engine = RemoteEngine(WORLD, store.socket_path, patience_s=20.0)
+async def attached(store: StoreProcess, *, answer_within_s: float = 10.0) -> AsyncIterator[RemoteEngine]:
+    engine = RemoteEngine(WORLD, store.socket_path, patience_s=20.0, answer_within_s=answer_within_s)
     await engine.open()
     try:
         yield engine
@@ -138,6 +138,39 @@ async def test_a_commit_on_its_way_when_the_store_dies_is_unknown_and_the_next_i
             await asking
         with pytest.raises(Unavailable):
             await engine.commit(a_write(put("c")))
+
+
+async def test_a_store_that_hangs_leaves_a_commit_unknown_and_refuses_the_rest_within_the_bound(
+    store: StoreProcess,
+) -> None:
+    async with attached(store, answer_within_s=0.5) as engine:
+        await commit(engine, put("a"))
+        store.pause()
+        async with asyncio.timeout(10.0):
+            ends = await asyncio.gather(
+                engine.commit(a_write(put("b"))),
+                engine.barrier(),
+                engine.health(),
+                engine.compact(1),
+                return_exceptions=True,
+            )
+
+        why = "the store has not answered for 0.5 s: its process or its disk hangs"
+        assert ends[0] == Unknown(f"{why}; whether the write happened was not told")
+        assert [(Unavailable, why)] * 3 == [(type(end), str(end)) for end in ends[1:]]
+
+
+async def test_an_engine_is_attached_again_when_the_store_that_hung_goes_on(store: StoreProcess) -> None:
+    async with attached(store, answer_within_s=0.5) as engine:
+        await commit(engine, put("a"))
+        store.pause()
+        async with asyncio.timeout(10.0):
+            with pytest.raises(Unavailable):
+                await engine.barrier()
+        store.go_on()
+        await engine.open()
+
+        assert await commit(engine, put("b")) == 2
 
 
 async def test_an_engine_comes_back_by_itself_and_its_feed_goes_on_where_it_was(

@@ -50,19 +50,27 @@ from wharf.world import World
 CONTACT_S: Final = 1.0
 """How often the store is asked for a sign of life."""
 
+ANSWER_WITHIN_S: Final = 10.0
+"""Far more than a commit takes on a slow disk."""
+
 _RETRY_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class RemoteEngine:
-    """`patience_s`: how long `open` waits for a store that is still starting."""
+    """`patience_s`: how long `open` waits for a store that is still starting. `answer_within_s`: how long a request
+    waits for a store that hangs.
+    """
 
     single_server = True
 
-    def __init__(self, world: World, socket_path: Path, *, patience_s: float = 5.0) -> None:
+    def __init__(
+        self, world: World, socket_path: Path, *, patience_s: float = 5.0, answer_within_s: float = ANSWER_WITHIN_S
+    ) -> None:
         self.bounds = Bounds()  # The store's own, once attached.
         self._world = world
         self._path = socket_path
         self._patience_s = patience_s
+        self._answer_within_s = answer_within_s
         self._owner = ""
         self._attached: Attached | None = None
         self._why_away = f"the log at {socket_path} is not open"
@@ -141,7 +149,8 @@ class RemoteEngine:
         await self._ask_value(lambda number: Revoke(number, lease))
 
     async def compact(self, before: int) -> None:
-        await self._ask_value(lambda number: Compact(number, before))
+        # Step by step, between the commits: a long tail takes its time.
+        await self._link().ask(lambda number: Compact(number, before), is_bounded=False)
 
     async def restore(self, rows: AsyncIterator[Sequence[Row]], standing: Standing) -> int:
         stream = await self.open_stream(RestoreBegin(standing))
@@ -236,7 +245,13 @@ class RemoteEngine:
         with socket_address(self._path) as address:
             loop = asyncio.get_running_loop()
             _, link = await loop.create_unix_connection(
-                lambda: Link(owner=self._owner, clock=self._world.monotonic_s, on_contact=self._on_contact), address
+                lambda: Link(
+                    owner=self._owner,
+                    clock=self._world.monotonic_s,
+                    on_contact=self._on_contact,
+                    answer_within_s=self._answer_within_s,
+                ),
+                address,
             )
         sent_s = self._world.monotonic_s()
         try:

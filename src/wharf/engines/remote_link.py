@@ -31,9 +31,20 @@ WELCOME_S: Final = 5.0
 
 
 class Link(asyncio.Protocol):
-    """`on_contact` is told when the request was sent that has just been answered."""
+    """`on_contact` is told when the request was sent that has just been answered.
 
-    def __init__(self, *, owner: str, clock: Callable[[], float], on_contact: Callable[[float], None]) -> None:
+    A request that has no answer after `answer_within_s` ends the connection: a store that hangs must not hang its
+    callers.
+    """
+
+    def __init__(
+        self,
+        *,
+        owner: str,
+        clock: Callable[[], float],
+        on_contact: Callable[[float], None],
+        answer_within_s: float,
+    ) -> None:
         loop = asyncio.get_running_loop()
         self._owner = owner
         self._clock = clock
@@ -42,6 +53,9 @@ class Link(asyncio.Protocol):
         self._out: list[bytes] = []
         self._number = 0
         self._waiting: dict[int, tuple[asyncio.Future[Reply], float]] = {}
+        self._unbounded: set[int] = set()
+        self._answer_within_s = answer_within_s
+        self._watch: asyncio.TimerHandle | None = None
         self._loop = loop
         self.welcome: asyncio.Future[Welcome] = loop.create_future()
         self.lost: asyncio.Future[str] = loop.create_future()
@@ -59,20 +73,20 @@ class Link(asyncio.Protocol):
         try:
             reply = await self._ask(build)
         except _Lost as error:
-            return Unknown(f"{error} before it answered")
+            return Unknown(f"{error}; whether the write happened was not told")
         assert isinstance(reply, Decided)
         return reply.outcome
 
-    async def ask(self, build: Callable[[int], Message]) -> Told | Healthy:
-        """Raises `Unavailable` and `Behind`."""
+    async def ask(self, build: Callable[[int], Message], *, is_bounded: bool = True) -> Told | Healthy:
+        """Raises `Unavailable` and `Behind`. What may take long by its nature is not bounded; it ends with the link."""
         try:
-            reply = await self._ask(build)
+            reply = await self._ask(build, is_bounded=is_bounded)
         except _Lost as error:
             raise Unavailable(str(error)) from error
         assert isinstance(reply, (Told, Healthy))
         return reply
 
-    async def _ask(self, build: Callable[[int], Message]) -> Reply:
+    async def _ask(self, build: Callable[[int], Message], *, is_bounded: bool = True) -> Reply:
         if self.lost.done():
             raise Unavailable(self.lost.result())
         self._number += 1
@@ -80,13 +94,33 @@ class Link(asyncio.Protocol):
         future: asyncio.Future[Reply] = self._loop.create_future()
         self._say(build(number))
         self._waiting[number] = (future, self._clock())
+        if not is_bounded:
+            self._unbounded.add(number)
+        elif self._watch is None:
+            self._watch = self._loop.call_later(self._answer_within_s, self._end_if_it_hangs)
         try:
             reply = await future
         finally:
             self._waiting.pop(number, None)
+            self._unbounded.discard(number)
         if isinstance(reply, Failed):
             raise Behind(reply.why) if reply.is_behind else Unavailable(reply.why)
         return reply
+
+    def _end_if_it_hangs(self) -> None:
+        """One timer for all requests: it looks at the oldest, and comes back when that one is due."""
+        self._watch = None
+        oldest_s = next(
+            (sent_s for number, (_, sent_s) in self._waiting.items() if number not in self._unbounded), None
+        )
+        if oldest_s is None:
+            return
+        left_s = oldest_s + self._answer_within_s - self._clock()
+        if left_s > 0:
+            self._watch = self._loop.call_later(left_s, self._end_if_it_hangs)
+            return
+        self._lose(f"the store has not answered for {self._answer_within_s:g} s: its process or its disk hangs")
+        self._transport.abort()
 
     def close(self) -> None:
         self._lose("the engine was closed")
@@ -147,6 +181,9 @@ class Link(asyncio.Protocol):
         if self.lost.done():
             return
         self.lost.set_result(why)
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
         if not self.welcome.done():
             self.welcome.cancel()
         waiting, self._waiting = self._waiting, {}
