@@ -3,11 +3,13 @@
 import ssl
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from wharf.agent.certificates import (
     AUTHORITY,
+    create,
     files_of,
     make_authority,
     make_certificate,
@@ -112,7 +114,7 @@ def test_a_broken_authority_is_refused_in_a_sentence(tmp_path: Path, broken: str
     a_folder(tmp_path)
     (tmp_path / broken).write_text("nothing of the kind")
 
-    with pytest.raises(Refused, match="are no certificate and key in PEM form"):
+    with pytest.raises(Refused, match=f"{broken} is no (certificate|key) in PEM form"):
         read_authority(tmp_path)
 
 
@@ -122,3 +124,64 @@ def test_a_key_that_is_not_the_authoritys_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(Refused, match="is not the key of"):
         read_authority(tmp_path)
+
+
+# -- what is asked for
+
+
+def ask(folder: Path, **given: Any) -> None:
+    asked: dict[str, Any] = {
+        "region": "global",
+        "is_server": True,
+        "files_name": None,
+        "also": (),
+        "days": 5,
+        "authority_days": 10,
+    }
+    create(folder, **asked | given)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"files_name": "../x"}, "--name ../x: expected the name of a file without its folder"),
+        ({"files_name": "a/b"}, "--name a/b: expected the name of a file without its folder"),
+        ({"files_name": "-\n"}, "expected the name of a file without its folder"),
+        ({"files_name": ""}, "--name : expected the name of a file without its folder"),
+        ({"files_name": ".."}, r"--name \.\.: expected the name of a file without its folder"),
+        ({"files_name": "wharf-ca"}, "--name wharf-ca: so the authority's files are called"),
+        ({"files_name": "wharf-ca-key"}, "--name wharf-ca-key: so the authority's files are called"),
+        ({"region": "../eu"}, r"--region \.\./eu: expected letters, digits and '-', at most 50"),
+        ({"region": "e" * 51}, "expected letters, digits and '-', at most 50"),
+        ({"region": ""}, "--region : expected letters, digits and '-', at most 50"),
+        ({"also": ("exa mple.org",)}, "--also exa mple.org: expected a host name or an address"),
+        ({"also": ("münchen.example",)}, "--also münchen.example: expected a host name or an address"),
+        ({"also": ("https://example.org",)}, "--also https://example.org: expected a host name or an address"),
+        ({"also": ("10.0.0.5:4646",)}, "--also 10.0.0.5:4646: expected a host name or an address"),
+        ({"also": ("10.0.0.555",)}, "--also 10.0.0.555: expected a host name or an address"),
+        ({"also": ("",)}, "--also : expected a host name or an address"),
+        ({"days": 11}, r"--days 11: the certificate must not outlive its authority, .*choose --days 10 or fewer"),
+    ],
+)
+def test_what_cannot_be_in_a_certificate_is_refused_and_no_file_is_made(
+    tmp_path: Path, given: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(Refused, match=sentence):
+        ask(tmp_path / "tls", **given)
+
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_a_certificate_of_an_authority_that_has_ended_is_refused(tmp_path: Path) -> None:
+    long_ago_ns = NOW_NS - 20 * 86_400 * 1_000_000_000
+    write_pair(tmp_path, AUTHORITY, make_authority(now_ns=long_ago_ns, days=10))
+
+    with pytest.raises(Refused, match=r"the authority in .* ended on .*: make a new one with another --folder"):
+        ask(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["*.example.org", "example.org", "a-b.c", "db_1.internal", "::1", "10.0.0.5"])
+def test_host_names_and_addresses_are_taken(tmp_path: Path, name: str) -> None:
+    ask(tmp_path, also=(name,), days=10)
+
+    assert (tmp_path / "server-global.pem").exists()

@@ -5,9 +5,17 @@ import ssl
 import urllib.request
 from pathlib import Path
 
+import pytest
+from cryptography.hazmat.primitives import serialization
+
 from tests.agent.processes import run, running
 from tests.agent.test_processes import an_agent
 from tests.waiting import wait_until
+from wharf.agent.certificates import create
+from wharf.agent.client_tls import client_tls
+from wharf.agent.http_port import tls_context
+from wharf.agent.life import CannotStart
+from wharf.api.settings import TlsSettings
 
 
 def test_an_agent_speaks_https_and_takes_a_new_certificate_at_a_reload(tmp_path: Path) -> None:
@@ -42,7 +50,7 @@ def test_an_agent_speaks_https_and_takes_a_new_certificate_at_a_reload(tmp_path:
         assert b'"ID"' in nodes()
 
 
-def test_a_certificate_that_cannot_be_used_is_told_with_its_file(tmp_path: Path) -> None:
+def test_an_agent_whose_tls_file_cannot_be_used_ends_with_a_sentence_that_names_it(tmp_path: Path) -> None:
     file = an_agent(
         tmp_path / "a",
         f'[tls]\nhttp = true\nca_file = "{tmp_path}/ca.pem"\ncert_file = "{tmp_path}/c.pem"\nkey_file = "{tmp_path}/k.pem"',
@@ -50,5 +58,44 @@ def test_a_certificate_that_cannot_be_used_is_told_with_its_file(tmp_path: Path)
 
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         assert agent.wait_end(30.0) == 1
-        assert "wharf: tls.ca_file, tls.cert_file or tls.key_file cannot be used" in agent.err
+        assert f"wharf: tls.ca_file {tmp_path}/ca.pem cannot be read: No such file or directory" in agent.err
         assert "Traceback" not in agent.err
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files that can be used, and a second pair."""
+    folder = tmp_path_factory.mktemp("tls")
+    for name in ("server", "other"):
+        create(folder, region="global", is_server=True, files_name=name, also=(), days=5, authority_days=10)
+    (folder / "wrong.pem").write_text("nothing of the kind")
+    key = serialization.load_pem_private_key((folder / "server-key.pem").read_bytes(), password=None)
+    locked = serialization.BestAvailableEncryption(b"a password")
+    (folder / "locked-key.pem").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked)
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"ca_file": "gone"}, "tls.ca_file {0}/gone cannot be read: No such file or directory"),
+        ({"ca_file": "wrong.pem"}, "tls.ca_file {0}/wrong.pem holds no certificate in PEM form"),
+        ({"cert_file": "gone"}, "tls.cert_file {0}/gone cannot be read: No such file or directory"),
+        ({"cert_file": "wrong.pem"}, "tls.cert_file {0}/wrong.pem holds no certificate in PEM form"),
+        ({"key_file": "gone"}, "tls.key_file {0}/gone cannot be read: No such file or directory"),
+        ({"key_file": "wrong.pem"}, "tls.key_file {0}/wrong.pem holds no key in PEM form"),
+        ({"key_file": "locked-key.pem"}, "tls.key_file {0}/locked-key.pem needs a password: give a key without one"),
+        ({"key_file": "other-key.pem"}, "tls.key_file {0}/other-key.pem is not the key of {0}/server.pem"),
+    ],
+)
+def test_a_tls_file_that_cannot_be_used_is_named(right: Path, given: dict[str, str], sentence: str) -> None:
+    names = {"ca_file": "wharf-ca.pem", "cert_file": "server.pem", "key_file": "server-key.pem", **given}
+    ca_file, cert_file, key_file = (str(right / name) for name in names.values())
+    tls = TlsSettings(http=True, verify_https_client=True, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+
+    for make in (client_tls, tls_context):
+        with pytest.raises(CannotStart) as refused:
+            make(tls)
+        assert str(refused.value) == sentence.format(right)

@@ -3,9 +3,11 @@
 It makes them in memory and writes them as files that only their owner reads. It never replaces a file.
 """
 
+import contextlib
 import datetime
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -23,6 +25,13 @@ from wharf.world import RealWorld
 AUTHORITY: Final = "wharf-ca"
 EARLIER: Final = datetime.timedelta(minutes=5)
 """Certificates are valid from a little earlier on: clocks of several machines differ."""
+REGION_LENGTH_MAX: Final = 50
+"""The whole name, server.<region>.wharf, has room for 64."""
+HOST_LENGTH_MAX: Final = 253
+
+_FILES_NAME: Final = re.compile("[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+_LABEL: Final = re.compile("[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?")
+_HOST_LABEL: Final = re.compile("[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -44,22 +53,30 @@ def create(
     *,
     region: str,
     is_server: bool,
-    files_name: str,
+    files_name: str | None,
     also: Sequence[str],
     days: int,
     authority_days: int,
 ) -> list[Created]:
-    """A certificate, and before it the authority where the folder has none yet. Raises Refused."""
+    """A certificate, and before it the authority where the folder has none yet. Raises Refused, and then makes none.
+
+    Without `files_name` the files are called by the role and the region.
+    """
+    role = "server" if is_server else "client"
+    _check_region(region)
+    if files_name is None:
+        files_name = f"{role}-{region}"
+    _check_files_name(files_name)
+    for name in also:
+        _check_host(name)
     for file in files_of(folder, files_name):
         if file.exists():
             raise Refused(f"{file} is there already and is not replaced: choose another --name or --folder")
     now_ns = RealWorld().now_ns()
     made: list[Created] = []
-    authority = read_authority(folder)
-    if authority is None:
-        authority = make_authority(now_ns=now_ns, days=authority_days)
-        made.append(_created("authority", folder, AUTHORITY, authority))
-    role = "server" if is_server else "client"
+    known = read_authority(folder)
+    authority = known or make_authority(now_ns=now_ns, days=authority_days)
+    _check_days(folder, authority, now_ns=now_ns, days=days)
     pair = make_certificate(
         authority,
         name=f"{role}.{region}.wharf",
@@ -68,8 +85,48 @@ def create(
         now_ns=now_ns,
         days=days,
     )
+    if known is None:
+        made.append(_created("authority", folder, AUTHORITY, authority))
     made.append(_created(role, folder, files_name, pair))
     return made
+
+
+def _check_region(region: str) -> None:
+    """It becomes a part of the certificate's name, and of its files'."""
+    if not _LABEL.fullmatch(region) or len(region) > REGION_LENGTH_MAX:
+        raise Refused(f"--region {region}: expected letters, digits and '-', at most {REGION_LENGTH_MAX} of them")
+
+
+def _check_files_name(name: str) -> None:
+    if not _FILES_NAME.fullmatch(name):
+        raise Refused(
+            f"--name {name}: expected the name of a file without its folder: letters, digits, '.', '_' and '-'"
+        )
+    if name in (AUTHORITY, f"{AUTHORITY}-key"):
+        raise Refused(f"--name {name}: so the authority's files are called; choose another")
+
+
+def _check_host(name: str) -> None:
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(name)
+        return
+    labels = name.removeprefix("*.").split(".")
+    is_host = len(name) <= HOST_LENGTH_MAX and all(_HOST_LABEL.fullmatch(label) for label in labels)
+    if not is_host or labels[-1].isdigit():
+        raise Refused(f"--also {name}: expected a host name or an address, such as example.org or 10.0.0.5")
+
+
+def _check_days(folder: Path, authority: Pair, *, now_ns: int, days: int) -> None:
+    now = _instant(now_ns)
+    ends = authority.certificate.not_valid_after_utc
+    left_days = (ends - now).days
+    if left_days < 1:
+        raise Refused(f"the authority in {folder} ended on {ends.date()}: make a new one with another --folder")
+    if now + datetime.timedelta(days=days) > ends:
+        raise Refused(
+            f"--days {days}: the certificate must not outlive its authority, which ends on {ends.date()}: choose "
+            f"--days {left_days} or fewer"
+        )
 
 
 def _created(what: str, folder: Path, name: str, pair: Pair) -> Created:
@@ -113,12 +170,19 @@ def read_authority(folder: Path) -> Pair | None:
     if not certificate_file.exists() and not key_file.exists():
         return None
     try:
-        certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
-        key = serialization.load_pem_private_key(key_file.read_bytes(), password=None)
+        certificate_data, key_data = certificate_file.read_bytes(), key_file.read_bytes()
     except OSError as error:
         raise Refused(f"{error.filename} cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError) as error:
-        raise Refused(f"{certificate_file} and {key_file} are no certificate and key in PEM form ({error})") from error
+    try:
+        certificate = x509.load_pem_x509_certificate(certificate_data)
+    except ValueError as error:
+        raise Refused(f"{certificate_file} is no certificate in PEM form") from error
+    try:
+        key = serialization.load_pem_private_key(key_data, password=None)
+    except TypeError as error:
+        raise Refused(f"{key_file} needs a password: give a key without one") from error
+    except ValueError as error:
+        raise Refused(f"{key_file} is no key in PEM form") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or certificate.public_key() != key.public_key():
         raise Refused(f"{key_file} is not the key of {certificate_file}")
     return Pair(certificate, key)
@@ -156,7 +220,7 @@ def _write(file: Path, data: bytes) -> None:
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, *, now_ns: int, days: int
 ) -> x509.CertificateBuilder:
-    now = datetime.datetime.fromtimestamp(now_ns // SECOND, tz=datetime.UTC)
+    now = _instant(now_ns)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -166,6 +230,11 @@ def _builder(
         .not_valid_before(now - EARLIER)
         .not_valid_after(now + datetime.timedelta(days=days))
     )
+
+
+def _instant(now_ns: int) -> datetime.datetime:
+    """To the second, as certificates say it."""
+    return datetime.datetime.fromtimestamp(now_ns // SECOND, tz=datetime.UTC)
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:

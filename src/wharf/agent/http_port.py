@@ -14,6 +14,7 @@ from uvicorn.config import HTTPProtocolType
 
 from wharf.agent.life import CannotStart
 from wharf.agent.listening import BACKLOG
+from wharf.agent.tls_files import believe, show
 from wharf.api.settings import TlsSettings, TlsVersion
 from wharf.config.settings import Settings
 from wharf.model.durations import SECOND
@@ -66,8 +67,8 @@ class HttpPort:
         if self._context is None:
             return
         try:
-            self._context.load_cert_chain(settings.tls.cert_file, settings.tls.key_file)
-        except (OSError, ssl.SSLError) as error:
+            show(self._context, settings.tls)
+        except CannotStart as error:
             log.error("the new certificate cannot be used; the old one stays", extra={"why": str(error)})
             return
         self._tls = settings.tls
@@ -107,23 +108,8 @@ def tls_context(tls: TlsSettings) -> ssl.SSLContext:
         TlsVersion.TLS12: ssl.TLSVersion.TLSv1_2,
         TlsVersion.TLS13: ssl.TLSVersion.TLSv1_3,
     }[tls.tls_min_version]
-    try:
-        context.load_cert_chain(tls.cert_file, tls.key_file)
-    except (OSError, ssl.SSLError) as error:
-        raise CannotStart(
-            f"the certificate {tls.cert_file} with the key {tls.key_file} cannot be used ({_say(error)}): check "
-            "tls.cert_file and tls.key_file"
-        ) from error
+    show(context, tls)
     if tls.verify_https_client:
-        try:
-            context.load_verify_locations(tls.ca_file)
-        except (OSError, ssl.SSLError) as error:
-            raise CannotStart(f"{tls.ca_file} cannot be used ({_say(error)}): check tls.ca_file") from error
+        believe(context, tls)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
-
-
-def _say(error: OSError) -> str:
-    if isinstance(error, ssl.SSLError):
-        return error.reason or "not in PEM form, or not belonging together"
-    return error.strerror or str(error)

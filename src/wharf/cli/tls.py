@@ -43,8 +43,8 @@ def create(
     """Make an authority, and a certificate for a server or a caller.
 
     The authority is made by the first call and used again by later ones on the same folder. A server's certificate is
-    valid for server.<region>.wharf, localhost, 127.0.0.1, and what --also names. No file is ever replaced; all are
-    readable by their owner only.
+    valid for server.<region>.wharf, localhost, 127.0.0.1, and what --also names, and never longer than its authority.
+    No file is ever replaced; all are readable by their owner only.
     """
     with plainly():
         from wharf.agent import certificates
@@ -53,7 +53,7 @@ def create(
             folder,
             region=region,
             is_server=not is_client,
-            files_name=name or f"{'client' if is_client else 'server'}-{region}",
+            files_name=name,
             also=also,
             days=days,
             authority_days=authority_days,
