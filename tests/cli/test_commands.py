@@ -1,6 +1,7 @@
 """The commands as people type them: what they print, how they end, how little they load."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -61,7 +62,23 @@ def test_the_lines_of_help_say_what_the_commands_say_of_themselves(name: str) ->
         (("dev", "--port", "x"), "wharf: Invalid value for '--port': 'x' is not a valid integer."),
         (
             ("config", "check", "gone.toml"),
-            "wharf: gone.toml: there is no such file or folder: check the path after --config",
+            "wharf: gone.toml: there is no such file or folder: check the path",
+        ),
+        (
+            ("config", "check", "--config", "gone.toml"),
+            "wharf: gone.toml: there is no such file or folder: check the path",
+        ),
+        (
+            ("config", "check"),
+            "wharf: name a file or folder of configuration: `wharf config check PLACE`",
+        ),
+        (
+            ("operator", "snapshot", "save", "gone/a"),
+            "wharf: there is no folder gone: make it first",
+        ),
+        (
+            ("tls", "create", "--name", "../x"),
+            "wharf: --name ../x: expected the name of a file without its folder: letters, digits, '.', '_' and '-'",
         ),
         (
             ("operator", "snapshot", "inspect", "gone"),
@@ -94,9 +111,11 @@ def test_config_check_counts_what_is_right_and_lists_what_is_wrong(tmp_path: Pat
     (tmp_path / "wrong.json").write_text('{\n"regoin": "eu"\n}')
 
     right = run(tmp_path, "config", "check", "right.toml")
+    named = run(tmp_path, "config", "check", "--config", "right.toml")
     wrong = run(tmp_path, "config", "check", "right.toml", "wrong.json")
 
     assert (right.returncode, right.stdout) == (0, "1 file is right\n")
+    assert (named.returncode, named.stdout) == (0, "1 file is right\n")
     assert wrong.returncode == 1
     assert lines(wrong.stderr) == ["wharf: wrong.json:2: regoin: there is no such setting; did you mean region?"]
 
@@ -135,10 +154,20 @@ def test_a_snapshot_is_saved_beside_a_running_agent_and_restored_without_one(tmp
     with running(folder, "dev", "--port", "0") as agent:
         agent.wait_ready()
         saved = run(folder, "operator", "snapshot", "save", "a.snap")
+        before = (folder / "a.snap").read_bytes()
+        again = run(folder, "operator", "snapshot", "save", "a.snap")
+        kept = (folder / "a.snap").read_bytes()
+        forced = run(folder, "operator", "snapshot", "save", "a.snap", "--force")
     inspected = run(folder, "operator", "snapshot", "inspect", "a.snap", "--json")
     unconfirmed = run(folder, "operator", "snapshot", "restore", "a.snap")
 
     assert saved.returncode == 0, saved.stderr
+    assert (again.returncode, lines(again.stderr), kept) == (
+        1,
+        ["wharf: a.snap is there already: choose another name, or replace it with --force"],
+        before,
+    )
+    assert forced.returncode == 0, forced.stderr
     assert json.loads(inspected.stdout)["trailer"]["rows"]["namespaces"] == 1
     assert (unconfirmed.returncode, lines(unconfirmed.stderr)[-1]) == (130, "wharf: stopped")
     restored = run(folder, "operator", "snapshot", "restore", "a.snap", "--yes", "--data-dir", "other")
@@ -162,3 +191,16 @@ def test_certificates_are_made_with_words_on_what_to_do_with_them(tmp_path: Path
     assert lines(again.stderr) == [
         "wharf: tls/server-global.pem is there already and is not replaced: choose another --name or --folder"
     ]
+
+
+@pytest.mark.parametrize("command", [("dev", "--port", "0"), ("agent", "--config", "wharf.toml")])
+def test_the_last_line_of_an_agent_that_was_asked_to_end_says_that_it_stopped(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "wharf.toml").write_text(f'data_dir = "{tmp_path}/data"\n[ports]\nhttp = 0\n[server]\nenabled = true\n')
+    with running(tmp_path, *command) as agent:
+        agent.wait_ready()
+        agent.signal(signal.SIGINT)
+
+        assert agent.wait_end() == 0
+        assert lines(agent.out)[-1] == "stopped"

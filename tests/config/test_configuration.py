@@ -176,6 +176,17 @@ def test_an_unknown_variable_is_an_error_like_an_unknown_key(tmp_path: Path) -> 
         ("json", "[1]", "0.json: a configuration in JSON is one object: { ... }"),
         (
             "json",
+            '{\n"region": "x",\n"region": "y"}',
+            "0.json:3: region: this key is given twice in one object",
+        ),
+        (
+            "json",
+            '{"a": [{"b": 1}, {"c": {"d": 1,\n"d": 2}}]}',
+            "0.json:2: a.c.d: this key is given twice in one object",
+        ),
+        ("yaml", "region: x", "0.yaml: only TOML and JSON are read: a file of configuration ends in .toml or .json"),
+        (
+            "json",
             "{",
             "0.json: this is not valid JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
         ),
@@ -186,7 +197,7 @@ def test_a_file_that_is_no_configuration_is_told_as_such(tmp_path: Path, ending:
 
 
 def test_a_missing_file_says_what_to_check(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationRefused, match="there is no such file or folder: check the path after --config"):
+    with pytest.raises(ConfigurationRefused, match=r"gone\.toml: there is no such file or folder: check the path$"):
         load([tmp_path / "gone.toml"], environment={})
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wharf.config.lines import json_lines, toml_lines
+from wharf.config.lines import json_lines, repeated_json_key, toml_lines
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,17 @@ def paths(node: object, before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     if not isinstance(node, dict):
         return []
     return [path for key, value in node.items() for path in ((*before, key), *paths(value, (*before, key)))]
+
+
+@pytest.mark.parametrize(
+    ("text", "repeated"),
+    [
+        ('{"a": 1, "b": {"a": 2}, "c": [{"a": 3}, {"a": 4}]}', None),
+        ('{"a": 1,\n"b": {"a": 2}, "a": 3}', (("a",), 2)),
+        ('{"a": [{"b": 1,\n\n"\\u0062": 2}]}', (("a", "b"), 3)),
+        ("[1, 2]", None),
+        ("", None),
+    ],
+)
+def test_a_key_that_json_gives_twice_is_found(text: str, repeated: tuple[tuple[str, ...], int] | None) -> None:
+    assert repeated == repeated_json_key(text)

@@ -33,14 +33,11 @@ OF_THE_MOMENT: Final = frozenset((LEADER_TABLE, MEMBERS_TABLE))
 __all__ = ["SnapshotFacts", "inspect", "restore", "restore_by_command", "save", "save_by_command"]
 
 
-
 async def save(engine: Engine, path: Path, *, world: World) -> SnapshotFacts:
     """Raises Refused."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return await save_snapshot(
-            _Lasting(engine), path, world=world, program=f"wharf {__version__}"
-        )
+        return await save_snapshot(_Lasting(engine), path, world=world, program=f"wharf {__version__}")
     except OSError as error:
         raise Refused(f"the folder {path.parent} cannot be made: {error.strerror}") from error
     except (SnapshotRefused, Unavailable) as error:
@@ -69,10 +66,16 @@ async def restore(engine: Engine, path: Path) -> int:
         raise Refused(f"the snapshot {path} cannot be restored by this program: {error}") from error
 
 
-async def save_by_command(settings: Settings, file: Path | None) -> tuple[Path, SnapshotFacts]:
-    """Beside a running agent or without one. Raises Refused."""
+async def save_by_command(
+    settings: Settings, file: Path | None, *, may_replace: bool = False
+) -> tuple[Path, SnapshotFacts]:
+    """Beside a running agent or without one. It makes no folder, for a misspelt path would go unseen. Raises Refused."""
     world = RealWorld()
     path = file or Path(snapshots.name_at(world.now_ns()))
+    if not path.parent.is_dir():
+        raise Refused(f"there is no folder {path.parent}: make it first")
+    if path.exists() and not may_replace:
+        raise Refused(f"{path} is there already: choose another name, or replace it with --force")
     async with _opened(settings, world, may_be_new=False) as engine:
         return path, await save(engine, path, world=world)
 

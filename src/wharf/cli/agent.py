@@ -52,6 +52,7 @@ def agent(places: tuple[Path, ...], port: int | None, data_dir: Path | None, log
         why = Agent(read(), read_again=read, on_ready=show).run()
         if why:
             raise Refused(why)
+        click.echo("stopped")
 
 
 def show(running: "Running") -> None:

@@ -20,18 +20,21 @@ def config() -> None:
 
 
 @click.command
-@click.argument("places", nargs=-1, required=True, type=click.Path(path_type=Path))
-def check(places: tuple[Path, ...]) -> None:
+@click.argument("places", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--config", "more", multiple=True, type=click.Path(path_type=Path), help="The same as PLACES.")
+def check(places: tuple[Path, ...], more: tuple[Path, ...]) -> None:
     """Say what is wrong with files of configuration, and start nothing.
 
-    PLACES are files and folders, as after `wharf agent --config`. The environment counts too. Exit code 0 when all is
+    PLACES are files and folders, as after `wharf agent --config`. Those after --config come last. The environment counts too. Exit code 0 when all is
     right, 1 when something is not.
     """
     with plainly():
         from wharf.config.configuration import load
         from wharf.config.not_yet import warnings
 
-        configuration = load(places, environment=os.environ)
+        if not places and not more:
+            raise click.UsageError("name a file or folder of configuration: `wharf config check PLACE`")
+        configuration = load((*places, *more), environment=os.environ)
         for warning in warnings(configuration):
             click.echo(f"note: {warning}", err=True)
         count = len(configuration.files)

@@ -70,6 +70,7 @@ def dev(
         why = agent.run()
         if why:
             raise Refused(why)
+        click.echo("stopped")
 
 
 def read_for_dev(places: tuple[Path, ...], flags: "list[Flag]") -> "Configuration":

@@ -34,7 +34,8 @@ def snapshot() -> None:
     help="The agent's configuration; none: `wharf dev`.",
 )
 @click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="The agent's data folder.")
-def save(file: Path | None, places: tuple[Path, ...], data_dir: Path | None) -> None:
+@click.option("--force", is_flag=True, help="Replace FILE where it is there already.")
+def save(file: Path | None, places: tuple[Path, ...], data_dir: Path | None, force: bool) -> None:
     """Save the whole state to one file.
 
     The file appears whole or not at all. Works beside a running agent and without one. Without FILE it is called
@@ -44,7 +45,7 @@ def save(file: Path | None, places: tuple[Path, ...], data_dir: Path | None) -> 
         from wharf.agent import saving
         from wharf.cli.operator import read
 
-        path, facts = asyncio.run(saving.save_by_command(read(places, data_dir).settings, file))
+        path, facts = asyncio.run(saving.save_by_command(read(places, data_dir).settings, file, may_replace=force))
         click.echo(f"{path}")
         _show(facts)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path as FilePath
 from typing import Final
 
-from wharf.config.lines import Lines, json_lines, toml_lines
+from wharf.config.lines import Lines, json_lines, repeated_json_key, toml_lines
 from wharf.config.problems import Problem
 from wharf.config.tree import Leaf, Origin, Path, Plain, Source, Tree
 
@@ -40,6 +40,8 @@ def read_file(file: FilePath) -> Tree | Problem:
         return _cannot_read(file, error)
     if len(data) > MOST_BYTES:
         return Problem(str(file), "", f"the file is larger than {MOST_BYTES // 1_000_000} MB: it is no configuration")
+    if file.suffix and file.suffix not in ENDINGS:
+        return Problem(str(file), "", "only TOML and JSON are read: a file of configuration ends in .toml or .json")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -49,7 +51,7 @@ def read_file(file: FilePath) -> Tree | Problem:
 
 def _cannot_read(file: FilePath, error: OSError) -> Problem:
     if isinstance(error, FileNotFoundError):
-        return Problem(str(file), "", "there is no such file or folder: check the path after --config")
+        return Problem(str(file), "", "there is no such file or folder: check the path")
     if isinstance(error, PermissionError):
         return Problem(str(file), "", "not allowed to read it: change its owner or mode, or run as its owner")
     return Problem(str(file), "", f"cannot be read: {error.strerror}")
@@ -71,6 +73,10 @@ def _parse_json(file: FilePath, text: str) -> Tree | Problem:
         return Problem(str(file), "", f"this is not valid JSON: {error}")
     if not isinstance(values, dict):
         return Problem(str(file), "", "a configuration in JSON is one object: { ... }")
+    repeated = repeated_json_key(text)
+    if repeated is not None:
+        path, line = repeated
+        return Problem(f"{file}:{line}", ".".join(path), "this key is given twice in one object")
     return _tree(str(file), values, json_lines(text))
 
 

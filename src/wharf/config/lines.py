@@ -7,8 +7,8 @@ key they miss is answered with the line of the table around it.
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
 from wharf.config.tree import Path
 
@@ -137,7 +137,37 @@ _JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"' + r"|[{}\[\],:]|\n")
 def json_lines(text: str) -> Lines:
     """Line numbers, from 1, of every key of a valid JSON document."""
     lines: dict[Path, int] = {}
+    for key in _json_keys(text):
+        if not key.is_in_list:
+            lines.setdefault(key.path, key.line)
+    return lines
+
+
+def repeated_json_key(text: str) -> tuple[Path, int] | None:
+    """The first key that an object of a valid JSON document holds twice, and the line where it comes again."""
+    seen: set[tuple[int, str]] = set()
+    for key in _json_keys(text):
+        place = (key.object_number, key.path[-1])
+        if place in seen:
+            return key.path, key.line
+        seen.add(place)
+    return None
+
+
+class _JsonKey(NamedTuple):
+    path: Path
+    """Without the places in lists."""
+    line: int
+    is_in_list: bool
+    object_number: int
+    """Of the object that holds it."""
+
+
+def _json_keys(text: str) -> Iterator[_JsonKey]:
+    """Every key of a valid JSON document, in the order of the text."""
     path: list[str | None] = []  # None for a list.
+    objects: list[int] = []  # The numbers of the objects around.
+    count = 0
     line, text_before, expects_key = 1, "", False
     for token in _JSON_TOKEN.findall(text):
         match token:
@@ -145,22 +175,24 @@ def json_lines(text: str) -> Lines:
                 line += 1
             case "{":
                 path.append("")
+                objects.append(count)
+                count += 1
                 expects_key = True
             case "[":
                 path.append(None)
                 expects_key = False
             case "}" | "]":
                 path.pop()
+                if token == "}":
+                    objects.pop()
                 expects_key = False
             case ",":
                 expects_key = bool(path) and path[-1] is not None
             case ":":
                 path[-1] = str(json.loads(text_before))
-                if None not in path:
-                    lines.setdefault(tuple(key for key in path if key is not None), line)
+                yield _JsonKey(tuple(key for key in path if key is not None), line, None in path, objects[-1])
                 expects_key = False
             case _ if expects_key:
                 text_before = token
             case _:
                 pass
-    return lines
