@@ -604,6 +604,21 @@ async def test_health_is_told_by_status_too() -> None:
 
 
 @in_virtual_time
+async def test_health_is_told_within_seconds_while_the_log_hangs() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        server.faults.decide = lambda asked: Delay(request_s=600.0) if asked is Operation.HEALTH else None
+        began_s = now_s()
+        hangs = await get(server, "/v1/agent/health")
+
+        assert now_s() - began_s < 5.0
+        assert (hangs.status, json.loads(hangs.body)) == (
+            500,
+            {"server": {"ok": False, "message": "the log has not answered for 3 s"}},
+        )
+
+
+@in_virtual_time
 async def test_who_leads_is_told_without_a_leader_too() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)

@@ -1,8 +1,9 @@
 """Endpoints about this server and its cluster: who leads, how it is, what it holds. They pass no barrier."""
 
+import asyncio
 from collections.abc import Callable
 from hmac import compare_digest
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -15,6 +16,9 @@ from wharf.server.peers import SECRET_HEADER
 from wharf.server.server import Server
 from wharf.state.tables import LEADER, MEMBERS
 from wharf.wire import shapes
+
+HEALTH_WITHIN_S: Final = 3.0
+"""Whoever asks for our health asks often and waits little: a log that hangs is told as such."""
 
 
 class Locals:
@@ -41,9 +45,12 @@ class Locals:
 
     async def _health(self) -> Health:
         try:
-            return await self._server.engine.health()
+            async with asyncio.timeout(HEALTH_WITHIN_S):
+                return await self._server.engine.health()
         except Unavailable as away:
             return Health(writable=False, why=str(away))
+        except TimeoutError:
+            return Health(writable=False, why=f"the log has not answered for {HEALTH_WITHIN_S:g} s")
 
     async def server_ask(self, request: Request) -> Done:
         """A question of another member for our brain. It is answered here or refused, never passed on."""

@@ -19,6 +19,8 @@ from wharf.world import World
 
 READ_BYTES: Final = 256 * 1024
 CONNECT_S: Final = 5.0
+ANSWER_WITHIN_S: Final = 15.0
+"""More than the brain itself waits for a log that hangs: where it can, it tells by itself what it knows."""
 
 
 class Question(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -94,38 +96,62 @@ class BrainSocket:
             writer.write(_framed(NumberedAnswer(question.number, answered)))
 
 
-class BrainLink:
-    """The api's side; a `Link`."""
+class _Connection:
+    """One connection of a link, and the questions that were asked on it and have no answer yet."""
 
-    def __init__(self, world: World, path: Path) -> None:
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self.writer = writer
+        self.waiting: dict[int, asyncio.Future[Answered]] = {}
+        self.heard_s = float("-inf")
+
+
+class BrainLink:
+    """The api's side; a `Link`. `answer_within_s`: how long a question waits for a brain that hangs."""
+
+    def __init__(self, world: World, path: Path, *, answer_within_s: float = ANSWER_WITHIN_S) -> None:
         self._world = world
         self._path = path
+        self._answer_within_s = answer_within_s
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Answered]] = {}
-        self._writer: asyncio.StreamWriter | None = None
+        self._connection: _Connection | None = None
         self._reading: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
 
     async def ask(self, name: str, body: bytes) -> Answered:
-        writer = await self._connected()
+        connection = await self._connected()
         number = next(self._numbers)
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answer
+        connection.waiting[number] = answer
+        asked_s = self._world.monotonic_s()
         try:
-            writer.write(_framed(Question(number, name, body)))
-            return await answer
+            connection.writer.write(_framed(Question(number, name, body)))
+            async with asyncio.timeout(self._answer_within_s):
+                return await answer
+        except TimeoutError as error:
+            if connection.heard_s < asked_s:
+                # It has answered nobody since. What it does not read must not pile up here.
+                self._forget(connection)
+                connection.writer.transport.abort()
+            raise Refusal(
+                Code.UNDECIDED,
+                f"this server's scheduler has not answered for {self._answer_within_s:g} s; read before you ask again",
+            ) from error
         finally:
-            self._waiting.pop(number, None)
+            connection.waiting.pop(number, None)
 
     async def close(self) -> None:
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
 
-    async def _connected(self) -> asyncio.StreamWriter:
+    def _forget(self, connection: _Connection) -> None:
+        if self._connection is connection:
+            self._connection = None
+
+    async def _connected(self) -> _Connection:
         async with self._connecting:
-            if self._writer is not None:
-                return self._writer
+            if self._connection is not None:
+                return self._connection
             try:
                 with socket_address(self._path) as address:
                     async with asyncio.timeout(CONNECT_S):
@@ -134,25 +160,26 @@ class BrainLink:
                 raise Refusal(
                     Code.UNAVAILABLE, f"this server's scheduler does not answer ({error}); it is being started again"
                 ) from error
-            self._writer = writer
-            self._reading = self._world.start(self._read(reader, writer), name="brain link")
-            return writer
+            connection = self._connection = _Connection(writer)
+            self._reading = self._world.start(self._read(reader, connection), name="brain link")
+            return connection
 
-    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _read(self, reader: asyncio.StreamReader, connection: _Connection) -> None:
         frames = Frames()
         try:
             while data := await reader.read(READ_BYTES):
+                connection.heard_s = self._world.monotonic_s()
                 for body in frames.feed(data):
                     told = _read_answer(body)
-                    waiting = self._waiting.get(told.number)
+                    waiting = connection.waiting.get(told.number)
                     if waiting is not None and not waiting.done():
                         waiting.set_result(told.answered)
         except OSError:
             pass  # As good as the end of the stream.
         finally:
-            self._writer = None
-            writer.close()
-            for waiting in self._waiting.values():
+            self._forget(connection)
+            connection.writer.close()
+            for waiting in connection.waiting.values():
                 if not waiting.done():
                     waiting.set_exception(
                         Refusal(
