@@ -1,5 +1,6 @@
 """The process tree as people meet it: real processes, real signals, and what is left afterwards."""
 
+import asyncio
 import json
 import os
 import signal
@@ -11,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.agent.processes import RunningAgent, is_alive, lines, run, running, sockets_in
+from tests.engines.contract import commit, put
 from tests.waiting import wait_until
+from wharf.engines.port import Change
+from wharf.engines.sqlite import SqliteEngine
+from wharf.model.cluster import Format
+from wharf.state.codec import encode
+from wharf.state.tables import FORMAT
+from wharf.world import RealWorld
 
 DEV = ("dev", "--port", "0")
 
@@ -207,6 +215,37 @@ def test_a_damaged_log_ends_the_agent_with_its_sentence(tmp_path: Path) -> None:
         assert agent.wait_end(30.0) == 1
         assert "log.db" in lines(agent.err)[-1]
         assert "Traceback" not in agent.err
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (put("job", b"\xff\xff"), "is damaged"),
+        (
+            put(FORMAT.name, encode(FORMAT, Format(version=99)), table=FORMAT.name),
+            "the cluster's data has format 99",
+        ),
+    ],
+    ids=["a damaged record", "a newer format"],
+)
+def test_what_no_process_can_read_ends_the_agent_with_its_sentence(
+    tmp_path: Path, change: Change, sentence: str
+) -> None:
+    state = tmp_path / "a" / ".wharf" / "state"
+    state.mkdir(parents=True)
+    asyncio.run(write_into(state, change))
+
+    with running(tmp_path / "a", *DEV) as agent:
+        assert agent.wait_end(30.0) == 1
+        assert sentence in lines(agent.err)[-1]
+        assert "Traceback" not in agent.err
+
+
+async def write_into(folder: Path, change: Change) -> None:
+    engine = SqliteEngine(RealWorld(), folder)
+    await engine.open()
+    await commit(engine, change)
+    await engine.close()
 
 
 def an_agent(folder: Path, text: str = "") -> Path:

@@ -8,7 +8,7 @@ from wharf.agent.audit import audit_from
 from wharf.agent.client_tls import client_tls
 from wharf.agent.http_port import HttpPort
 from wharf.agent.life import CannotStart, Life
-from wharf.agent.roles.serving import brain_socket, make_server, open_log
+from wharf.agent.roles.serving import brain_socket, follow, make_server, open_log
 from wharf.api.app import Api, Written
 from wharf.api.audit import AuditPort, AuditRecord
 from wharf.client.http import HttpExchange
@@ -74,7 +74,7 @@ async def run(life: Life) -> None:
     life.on_reload(port.reload)
     if not await open_log(life, server.engine):
         return
-    following = life.world.start(server.follower.run(), name="follower")
+    following = life.world.start(follow(server), name="follower")
     stopping = life.world.start(life.stopping.wait(), name="asked to stop")
     serving = life.world.start(_serve(life, server, port), name="serving")
     # Asked to stop, serving ends by itself, in its own time.

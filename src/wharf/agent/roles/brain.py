@@ -7,7 +7,7 @@ from typing import Final
 from wharf.agent.life import Life
 from wharf.agent.log_access import describe
 from wharf.agent.roles.candidacy import election_of
-from wharf.agent.roles.serving import brain_socket, make_server, open_log
+from wharf.agent.roles.serving import brain_socket, follow, make_server, open_log
 from wharf.controllers.heartbeats import HeartbeatSettings
 from wharf.engines.port import Unavailable
 from wharf.model.refusal import Refusal
@@ -41,7 +41,7 @@ async def run(life: Life) -> None:
     if not await open_log(life, server.engine):
         return
     door = BrainSocket(life.world, brain_socket(life), Answers(brain))
-    following = life.world.start(server.follower.run(), name="follower")
+    following = life.world.start(follow(server), name="follower")
     stopping = life.world.start(life.stopping.wait(), name="asked to stop")
     working = life.world.start(_work(life, server, brain, door), name="work")
     compactor = Compactor(life.world, server.engine, server.follower, brain)

@@ -7,11 +7,12 @@ from typing import Final
 
 from wharf.agent.collector import freeze_loaded, tune_collector
 from wharf.agent.identity import name_of, server_id
-from wharf.agent.life import Life
+from wharf.agent.life import CannotStart, Life
 from wharf.agent.log_access import describe, engine_for
 from wharf.engines.port import Engine, Unavailable
 from wharf.model.job_settings import JobSettings
 from wharf.server.server import Identity, Server
+from wharf.state.codec import Damaged, NewerFormat
 
 OPEN_AGAIN_S: Final = 2.0
 BRAIN_SOCKET: Final = "brain.sock"
@@ -69,6 +70,14 @@ async def open_log(life: Life, engine: Engine) -> bool:
         else:
             return True
     return False
+
+
+async def follow(server: Server) -> None:
+    """Until cancelled. What this program cannot read gets no better by starting again: a person must be told."""
+    try:
+        await server.follower.run()
+    except (Damaged, NewerFormat) as error:
+        raise CannotStart(str(error)) from error
 
 
 def facts_of(server: Server) -> dict[str, str]:
