@@ -3,10 +3,12 @@
 import signal
 import ssl
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
+from msgspec.structs import replace
 
 from tests.agent.processes import run, running
 from tests.agent.test_processes import an_agent
@@ -15,6 +17,7 @@ from wharf.agent.certificates import create
 from wharf.agent.client_tls import client_tls
 from wharf.agent.http_port import tls_context
 from wharf.agent.life import CannotStart
+from wharf.agent.tls_files import show
 from wharf.api.settings import TlsSettings
 
 
@@ -99,3 +102,21 @@ def test_a_tls_file_that_cannot_be_used_is_named(right: Path, given: dict[str, s
         with pytest.raises(CannotStart) as refused:
             make(tls)
         assert str(refused.value) == sentence.format(right)
+
+
+def test_where_the_new_files_cannot_be_used_the_old_ones_are_still_shown(right: Path) -> None:
+    tls = TlsSettings(http=True, cert_file=str(right / "server.pem"), key_file=str(right / "server-key.pem"))
+    context = tls_context(tls)
+
+    with pytest.raises(CannotStart, match="is not the key of"):
+        show(context, replace(tls, cert_file=str(right / "other.pem")))
+
+    caller = ssl.create_default_context(cafile=str(right / "wharf-ca.pem"))
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    called = context.wrap_bio(there, back, server_side=True)
+    calling = caller.wrap_bio(back, there, server_hostname="localhost")
+    for end in (calling, called, calling, called):
+        with suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    shown = calling.getpeercert(binary_form=True)
+    assert shown == ssl.PEM_cert_to_DER_cert((right / "server.pem").read_text())

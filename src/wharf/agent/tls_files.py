@@ -16,10 +16,16 @@ def believe(context: ssl.SSLContext, tls: TlsSettings) -> None:
 
 
 def show(context: ssl.SSLContext, tls: TlsSettings) -> None:
-    """Show this agent's certificate to the other side. Raises CannotStart."""
+    """Show this agent's certificate to the other side. Raises CannotStart, and then the context is as it was."""
     _read("cert_file", tls.cert_file)
     _read("key_file", tls.key_file)
     _load_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "cert_file", tls.cert_file)
+    # A context that is given half of what belongs together keeps that half, and every handshake fails from then on.
+    _load_own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tls)
+    _load_own(context, tls)
+
+
+def _load_own(context: ssl.SSLContext, tls: TlsSettings) -> None:
     try:
         context.load_cert_chain(tls.cert_file, tls.key_file, password=_no_password)
     except _NeedsPassword as error:
