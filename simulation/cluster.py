@@ -100,6 +100,7 @@ class ServerProcess:
         )
         await self._found(server)
         self.cluster.network.listen(brain_address(self.member.address), process, brain_app(Answers(brain)))
+        process.start(election.stay_a_member(), name="membership")
         await brain.run()
 
     async def _found(self, server: Server) -> None:

@@ -1,6 +1,7 @@
 """Several agents on one etcd: one leads, all answer, and when the leader falls silent another takes over."""
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.agent.processes import RunningAgent, running
 from tests.agent.test_processes import A_JOB
 from tests.engines.etcd_server import running_etcd
 from tests.waiting import wait_until
+from wharf.agent.identity import SERVER_ID_FILE
 
 pytestmark = pytest.mark.needs_program("etcd")
 
@@ -69,6 +71,24 @@ def test_a_leader_that_is_stopped_in_order_leaves_no_gap(tmp_path: Path, endpoin
             wait_until(lambda: "elected leader" in second.err, what="the second leads", within_s=6.0)
 
 
+def test_a_copy_of_a_servers_data_folder_is_refused_and_the_first_goes_on(tmp_path: Path, endpoint: str) -> None:
+    first_file = configure(tmp_path / "one", "one", endpoint)
+    copy_file = configure(tmp_path / "two", "two", endpoint)
+    with running(tmp_path / "one", "agent", "--config", str(first_file)) as first:
+        first.wait_ready()
+        wait_until(lambda: "elected leader" in first.err, what="the first leads", within_s=30.0)
+        (tmp_path / "two" / "data").mkdir(mode=0o700)
+        shutil.copy(tmp_path / "one" / "data" / SERVER_ID_FILE, tmp_path / "two" / "data" / SERVER_ID_FILE)
+        with running(tmp_path / "two", "agent", "--config", str(copy_file)) as copy:
+            assert copy.wait_end(within_s=60.0) == 1
+            assert "is in use by one at 127.0.0.1:" in copy.err
+            assert "remove `server-id` from this data folder" in copy.err
+
+        assert [member["Name"] for member in members_of(first)] == ["one"]
+        first.put("/v1/jobs", A_JOB)
+        wait_until(lambda: first.get("/v1/job/hello/allocations"), what="it is placed", within_s=30.0)
+
+
 def test_an_etcd_that_cannot_be_reached_is_waited_for_and_said(tmp_path: Path) -> None:
     file = configure(tmp_path / "one", "one", "127.0.0.1:1")
     with running(tmp_path / "one", "agent", "--config", str(file)) as agent:
@@ -76,6 +96,13 @@ def test_an_etcd_that_cannot_be_reached_is_waited_for_and_said(tmp_path: Path) -
         agent.signal(signal.SIGTERM)
 
         assert agent.wait_end() == 0
+
+
+def members_of(agent: RunningAgent) -> list[dict[str, object]]:
+    told = agent.get("/v1/agent/members")
+    assert isinstance(told, dict)
+    members: list[dict[str, object]] = told["Members"]
+    return members
 
 
 def nodes_of(agent: RunningAgent) -> int:

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from simulation.loop import SimulatedLoop
 from tests.engines.contract import a_write, commit, put, records
-from wharf.engines.election import LEADER_KEY, LEADER_TABLE, Election, Leadership
+from wharf.engines.election import LEADER_KEY, LEADER_TABLE, MEMBERS_TABLE, Election, IdInUse, Leadership
 from wharf.engines.faults import Delay, Fault, Faults, LoseReply, LoseRequest, Operation
 from wharf.engines.memory import MemoryEngine
 from wharf.engines.memory_log import MemoryLog
-from wharf.engines.port import Behind, Committed, Conflict, Unavailable
+from wharf.engines.port import Behind, Change, Committed, Conflict, Unavailable
 from wharf.world import SimulatedWorld
 
 TTL_S = 9.0
@@ -22,11 +22,14 @@ MARGIN_S = 2.0
 
 
 class FollowedView:
-    """What a replica knows of the leader's record: it follows the log of its door."""
+    """What a replica knows of the leader's record and of its member's: it follows the log of its door."""
 
-    def __init__(self, engine: MemoryEngine) -> None:
+    def __init__(self, engine: MemoryEngine, member_id: str, own: bytes) -> None:
         self._engine = engine
+        self._place = (MEMBERS_TABLE, member_id)
+        self._own = own
         self._version = 0
+        self._member: tuple[int, bytes | None] = (0, None)
         self._changed = asyncio.Event()
 
     def version(self) -> int:
@@ -37,6 +40,18 @@ class FollowedView:
             self._changed.clear()
             await self._changed.wait()
 
+    def member_version(self) -> int:
+        return self._member[0]
+
+    async def member_moved_from(self, version: int) -> None:
+        while self.member_version() == version:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def other_holder(self) -> str:
+        _, record = self._member
+        return "" if record is None or record == self._own else record.decode()
+
     async def follow(self) -> None:
         index = 0
         while True:
@@ -46,7 +61,9 @@ class FollowedView:
                     for change in batch.changes:
                         if (change.table, change.key) == (LEADER_TABLE, LEADER_KEY):
                             self._version = 0 if change.data is None else index
-                            self._changed.set()
+                        elif (change.table, change.key) == self._place:
+                            self._member = (0 if change.data is None else index, change.data)
+                    self._changed.set()
             except (Unavailable, Behind):
                 await asyncio.sleep(0.1)
 
@@ -54,18 +71,21 @@ class FollowedView:
 class Member:
     """One server as far as elections go."""
 
-    def __init__(self, name: str, log: MemoryLog, world: SimulatedWorld, *, single_server: bool = False) -> None:
+    def __init__(
+        self, name: str, log: MemoryLog, world: SimulatedWorld, *, single_server: bool = False, address: str = ""
+    ) -> None:
         self.member_id = name
+        self.address = address
         self.world = world
         self.faults = Faults()
         self.engine = MemoryEngine(world, log, faults=self.faults, single_server=single_server, timeout_s=1.0)
-        self.view = FollowedView(self.engine)
+        self.view = FollowedView(self.engine, name, self.member_record())
         self.election = Election(world, self.engine, self, self.view, ttl_s=TTL_S, margin_s=MARGIN_S)
         self.term: Leadership | None = None
         self.terms: list[Leadership] = []
 
     def member_record(self) -> bytes:
-        return f"member {self.member_id}".encode()
+        return f"member {self.member_id}{self.address}".encode()
 
     def leader_record(self) -> bytes:
         return self.member_id.encode()
@@ -98,9 +118,9 @@ class Stage:
         self.log = MemoryLog(self.world)
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def member(self, name: str, *, single_server: bool = False) -> Member:
-        world = SimulatedWorld(1, self.loop.time, member=name)
-        member = Member(name, self.log, world, single_server=single_server)
+    async def member(self, name: str, *, single_server: bool = False, address: str = "") -> Member:
+        world = SimulatedWorld(1, self.loop.time, member=name + address)
+        member = Member(name, self.log, world, single_server=single_server, address=address)
         await member.engine.open()
         self._tasks.append(world.start(member.view.follow(), name=f"replica of {name}"))
         return member
@@ -112,6 +132,7 @@ class Stage:
 
     def live(self, member: Member) -> None:
         self._tasks.append(member.world.start(member.live(), name=f"life of {member.member_id}"))
+        self._tasks.append(member.world.start(member.election.stay_a_member(), name="membership"))
 
     async def until(self, state: Callable[[], bool], *, within_s: float = 60.0) -> float:
         """Wait for a state and tell when it came."""
@@ -307,6 +328,111 @@ def test_a_new_leader_has_seen_all_that_the_one_before_wrote() -> None:
 
         assert two.term is not None
         assert two.view.version() == two.term.version
+        await stage.close(one, two)
+
+    play(scene)
+
+
+# --- one id, one process ---
+
+
+def test_a_copy_of_a_living_servers_folder_does_not_join_and_leaves_its_record_alone() -> None:
+    async def scene(stage: Stage) -> None:
+        (one,) = await stage.founded("one")
+        stage.live(one)
+        await stage.until(one.leads)
+        copy = await stage.member("one", address=" at b:4646")
+        await asyncio.sleep(1.0)
+
+        with pytest.raises(IdInUse, match=r"server-id one is in use by member one; .* remove `server-id` from"):
+            await copy.election.join()
+
+        assert (await records(one.engine))["members", "one"] == b"member one"
+        assert len(one.terms) == 1
+        await stage.close(one, copy)
+
+    play(scene)
+
+
+def test_a_copy_that_cannot_hear_of_the_log_is_not_told_that_its_id_is_in_use() -> None:
+    async def scene(stage: Stage) -> None:
+        (one,) = await stage.founded("one")
+        stage.live(one)
+        await stage.until(one.leads)
+        moved = await stage.member("one", address=" at b:4646")
+        await asyncio.sleep(1.0)
+        one.engine.crash()
+        moved.faults.cut()
+
+        with pytest.raises(Unavailable):
+            await moved.election.join()
+        moved.faults.mend()
+
+        stage.live(moved)
+        await stage.until(moved.leads)
+        await stage.close(one, moved)
+
+    play(scene)
+
+
+def test_a_server_that_comes_back_at_its_address_waits_for_nothing() -> None:
+    async def scene(stage: Stage) -> None:
+        before, other = await stage.founded("one", "two")
+        await before.election.join()
+        before.engine.crash()
+        after = await stage.member("one")
+        await asyncio.sleep(0.5)
+        began_s = stage.loop.time()
+
+        await after.election.join()
+
+        assert stage.loop.time() - began_s < 0.5
+        await asyncio.sleep(2 * TTL_S)
+        assert (await records(other.engine))["members", "one"] == b"member one"
+        await stage.close(before, after, other)
+
+    play(scene)
+
+
+def test_a_server_that_comes_back_at_another_address_waits_until_its_earlier_lease_ran_out() -> None:
+    async def scene(stage: Stage) -> None:
+        before, other = await stage.founded("one", "two")
+        await before.election.join()
+        before.engine.crash()
+        after = await stage.member("one", address=" at b:4646")
+        await asyncio.sleep(0.5)
+        began_s = stage.loop.time()
+
+        await after.election.join()
+
+        assert stage.loop.time() - began_s < TTL_S + 1.0
+        assert (await records(other.engine))["members", "one"] == b"member one at b:4646"
+        await stage.close(before, after, other)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("is_leader", [True, False])
+def test_a_member_whose_record_vanishes_while_it_lives_writes_it_again(is_leader: bool) -> None:
+    async def scene(stage: Stage) -> None:
+        one, two = await stage.founded("one", "two")
+        stage.live(one)
+        await stage.until(one.leads)
+        stage.live(two)
+        await asyncio.sleep(1.0)
+        member = one if is_leader else two
+        place = (MEMBERS_TABLE, member.member_id)
+        await commit(one.engine, Change(*place, None))
+        assert place not in await records(one.engine)
+
+        await asyncio.sleep(0.5)
+
+        assert (await records(one.engine))[place] == member.member_record()
+        assert (len(one.terms), len(two.terms)) == (1, 0)
+        # It hangs on the lease as before.
+        member.engine.crash()
+        await asyncio.sleep(2 * TTL_S)
+        assert place not in await records((two if is_leader else one).engine)
         await stage.close(one, two)
 
     play(scene)

@@ -7,7 +7,7 @@ import pytest
 from tests.engines.contract import commit, put, unchanged
 from tests.engines.kind_etcd import fresh_settings, shared_server
 from tests.waiting import wait_on_loop_until
-from wharf.engines.election import LEADER_KEY, LEADER_TABLE, Election
+from wharf.engines.election import LEADER_KEY, LEADER_TABLE, MEMBERS_TABLE, Election
 from wharf.engines.etcd import EtcdEngine
 from wharf.world import RealWorld
 
@@ -21,6 +21,7 @@ class Member:
         self.member_id = name
         self.door = door
         self._version = 0
+        self._member_version = 0
         self._changed = asyncio.Event()
         self.election = Election(world, door, self, self, ttl_s=TTL_S, margin_s=TTL_S / 4)
 
@@ -38,12 +39,25 @@ class Member:
             self._changed.clear()
             await self._changed.wait()
 
+    def member_version(self) -> int:
+        return self._member_version
+
+    async def member_moved_from(self, version: int) -> None:
+        while self._member_version == version:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def other_holder(self) -> str:
+        return ""
+
     async def follow(self) -> None:
         async for batch in self.door.follow(0):
             for change in batch.changes:
                 if (change.table, change.key) == (LEADER_TABLE, LEADER_KEY):
                     self._version = 0 if change.data is None else batch.index
-                    self._changed.set()
+                elif (change.table, change.key) == (MEMBERS_TABLE, self.member_id):
+                    self._member_version = 0 if change.data is None else batch.index
+            self._changed.set()
 
 
 async def test_the_leadership_passes_on_when_it_is_resigned_and_when_its_holder_falls_silent() -> None:

@@ -4,11 +4,16 @@ The leader is whoever wrote the record ("leader", "leader"); the record hangs on
 rests on nothing but the version of that record: every write that only a leader may make carries
 `Leadership.condition()`. The clock only makes leaders stop early, so that two never believe to lead for long.
 
-Knows nothing of records' contents, nor of the replica: a `LeaderView` tells what the replica knows. The log must be
+A member's record stands under its id, and one living process at a time may use an id: a data folder that was copied brings
+its id along, and two under one id would take each other's record away. Whoever finds another's record under its id waits
+as long as a process that is gone could still be seen, and then does not join.
+
+Knows nothing of records' contents, nor of the replica: a `View` tells what the replica knows. The log must be
 founded before anybody stands.
 """
 
 import asyncio
+import contextlib
 from typing import Final, Protocol
 
 from wharf.engines.port import (
@@ -29,10 +34,15 @@ LEADER_KEY: Final = "leader"
 MEMBERS_TABLE: Final = "members"
 
 _PAUSE_S: Final = 0.2
+_WRITE_AGAIN_S: Final = 1.0
 
 
-class LeaderView(Protocol):
-    """What the replica knows of the leader's record."""
+class IdInUse(Exception):
+    """Another process that lives is a member under our id. A sentence that says which, and what to do."""
+
+
+class View(Protocol):
+    """What the replica knows of the leader's record, and of the one under this member's id."""
 
     def version(self) -> int:
         """The record's version; 0: there is none."""
@@ -40,6 +50,19 @@ class LeaderView(Protocol):
 
     async def moved_from(self, version: int) -> None:
         """Until the record has another version than this."""
+        ...
+
+    def member_version(self) -> int:
+        """The version of the member's record; 0: there is none."""
+        ...
+
+    async def member_moved_from(self, version: int) -> None:
+        """Until the member's record has another version than this."""
+        ...
+
+    def other_holder(self) -> str:
+        """Which process the member's record is of, as `name at address`; empty when it is this one's own, written in this
+        life or an earlier one, or there is none."""
         ...
 
 
@@ -92,7 +115,7 @@ class Election:
     """`ttl_s` is how long a silent leader is waited for; `margin_s` before that it stops by itself."""
 
     def __init__(
-        self, world: World, engine: Engine, candidate: Candidate, view: LeaderView, *, ttl_s: float, margin_s: float
+        self, world: World, engine: Engine, candidate: Candidate, view: View, *, ttl_s: float, margin_s: float
     ) -> None:
         assert 0 < margin_s < ttl_s / 2, "a margin that leaves no time between renewals would end every term"
         self._world = world
@@ -104,7 +127,7 @@ class Election:
         self._lease: Lease | None = None
 
     async def campaign(self) -> Leadership:
-        """Join the members and wait to be leader.
+        """Join the members and wait to be leader. Raises `IdInUse`.
 
         Returns after the replica has passed the election: whoever acts on it sees all that earlier leaders wrote.
         """
@@ -125,24 +148,82 @@ class Election:
             await self.give_up(lease)
 
     async def join(self) -> Lease:
-        """Have a lease, with this member's record on it."""
+        """Have a lease, with this member's record on it. Raises `IdInUse`, or `Unavailable`."""
         if self._lease is not None and self._is_safe(self._lease):
             return self._lease
         if self._lease is not None:
             await self.give_up(self._lease)
+        if not self._engine.single_server:
+            await self._until_id_is_free()
         lease = await self._engine.grant(self._ttl_s)
-        candidate = self._candidate
-        record = Change(MEMBERS_TABLE, candidate.member_id, candidate.member_record())
-        if await self._write("member-joined", record, (), lease) is None:
-            await self._revoke(lease)
-            raise Unavailable("the member's record could not be written")
+        while not await self._write_member(lease):
+            # Our replica has yet to hear what stands under our id, or the log takes no writes just now.
+            await self._member_moved(self._view.member_version(), within_s=_PAUSE_S)
+            if not self._is_safe(lease) or self._is_taken():
+                await self._revoke(lease)
+                raise Unavailable("the member's record could not be written")
         self._lease = lease
         return lease
+
+    async def stay_a_member(self) -> None:
+        """Until cancelled: write this member's record again where it vanished although its lease lives. Without it nobody
+        finds the way to this member, be it the leader or not.
+        """
+        while True:
+            seen = self._view.member_version()
+            lease = self._lease
+            if seen or lease is None or not self._is_safe(lease):
+                # Looked at now and then too: what came and went at once moved nothing.
+                await self._member_moved(seen, within_s=self._ttl_s)
+                continue
+            with contextlib.suppress(Unavailable, Behind):
+                await self._write_member(lease)
+            # Written, or not: our replica hears of it, or it is tried again.
+            await self._member_moved(seen, within_s=_WRITE_AGAIN_S)
 
     async def leave(self) -> None:
         """Give up membership and leadership at once."""
         if self._lease is not None:
             await self.give_up(self._lease)
+
+    # --- membership ---
+
+    async def _write_member(self, lease: Lease) -> bool:
+        """False when something else stands under our id than our replica knows, or the log refused."""
+        # The only server there can be asks nobody, its earlier self least of all.
+        seen = () if self._engine.single_server else (self._as_seen(),)
+        record = Change(MEMBERS_TABLE, self._candidate.member_id, self._candidate.member_record())
+        return await self._write("member-joined", record, seen, lease) is not None
+
+    def _as_seen(self) -> Condition:
+        return Condition(MEMBERS_TABLE, self._candidate.member_id, self._view.member_version())
+
+    def _is_taken(self) -> bool:
+        return not self._engine.single_server and bool(self._view.other_holder())
+
+    async def _until_id_is_free(self) -> None:
+        """The record of a process that is gone vanishes within the time to live; one that stays is of one that lives."""
+        if not self._is_taken():
+            return
+        await self._free_within(self._ttl_s)
+        # Only who has contact with the log can tell a record that stays from one that it did not hear the end of.
+        await self._engine.barrier()
+        await self._free_within(self._ttl_s / 2)
+        if self._is_taken():
+            raise IdInUse(
+                f"the server-id {self._candidate.member_id} is in use by {self._view.other_holder()}; if this data folder "
+                f"is a copy of that server's, remove `server-id` from this data folder"
+            )
+
+    async def _free_within(self, seconds: float) -> None:
+        until_s = self._world.monotonic_s() + seconds
+        while self._is_taken() and (remaining_s := until_s - self._world.monotonic_s()) > 0:
+            await self._member_moved(self._view.member_version(), within_s=remaining_s)
+
+    async def _member_moved(self, version: int, *, within_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._view.member_moved_from(version)
 
     # --- the campaign ---
 

@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 from typing import Final
 
-from wharf.agent.life import Life
+from wharf.agent.life import CannotStart, Life
 from wharf.agent.log_access import describe
 from wharf.agent.roles.candidacy import election_of
 from wharf.agent.roles.serving import brain_socket, follow, make_server, open_log
 from wharf.controllers.heartbeats import HeartbeatSettings
-from wharf.engines.port import Unavailable
+from wharf.engines.election import Election, IdInUse
+from wharf.engines.port import Behind, Unavailable
 from wharf.model.refusal import Refusal
 from wharf.server.asking import Answers
 from wharf.server.brain import Brain
@@ -17,7 +18,7 @@ from wharf.server.brain_socket import BrainSocket
 from wharf.server.compactor import Compactor
 from wharf.server.server import Server
 
-FOUND_AGAIN_S: Final = 1.0
+TRY_AGAIN_S: Final = 1.0
 LEAVE_WITHIN_S: Final = 1.0
 
 
@@ -43,10 +44,11 @@ async def run(life: Life) -> None:
     door = BrainSocket(life.world, brain_socket(life), Answers(brain))
     following = life.world.start(follow(server), name="follower")
     stopping = life.world.start(life.stopping.wait(), name="asked to stop")
-    working = life.world.start(_work(life, server, brain, door), name="work")
+    working = life.world.start(_work(life, server, brain, election, door), name="work")
+    staying = life.world.start(election.stay_a_member(), name="membership")
     compactor = Compactor(life.world, server.engine, server.follower, brain)
     compacting = life.world.start(compactor.run(), name="compactor")
-    await life.first_of([stopping, following, working, compacting])
+    await life.first_of([stopping, following, working, staying, compacting])
     await door.close()
     # Whoever leads next need not wait until our lease runs out.
     with contextlib.suppress(Unavailable, TimeoutError):
@@ -55,12 +57,16 @@ async def run(life: Life) -> None:
     await server.engine.close()
 
 
-async def _work(life: Life, server: Server, brain: Brain, door: BrainSocket) -> None:
+async def _work(life: Life, server: Server, brain: Brain, election: Election, door: BrainSocket) -> None:
     await server.follower.loaded.wait()
     await _found(server)
-    await door.open()
-    life.ready(state=describe(life.order.settings))
-    await brain.run()
+    try:
+        await _join(election)
+        await door.open()
+        life.ready(state=describe(life.order.settings))
+        await brain.run()
+    except IdInUse as error:
+        raise CannotStart(str(error)) from error
 
 
 async def _found(server: Server) -> None:
@@ -69,4 +75,14 @@ async def _found(server: Server) -> None:
             await server.found()
             return
         except (Refusal, Unavailable):
-            await asyncio.sleep(FOUND_AGAIN_S)
+            await asyncio.sleep(TRY_AGAIN_S)
+
+
+async def _join(election: Election) -> None:
+    """Before anybody is told that this server is ready: its id may be another's."""
+    while True:
+        try:
+            await election.join()
+            return
+        except (Unavailable, Behind):
+            await asyncio.sleep(TRY_AGAIN_S)

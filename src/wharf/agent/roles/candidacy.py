@@ -1,6 +1,7 @@
 """This server as a candidate: what it says of itself in the log, and what its replica knows of the leader."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -14,7 +15,7 @@ from wharf.server.server import Server
 from wharf.state.codec import encode
 from wharf.state.formats import NEWEST_FORMAT, format_in_force
 from wharf.state.tables import LEADER, MEMBERS
-from wharf.state.watches import whole
+from wharf.state.watches import Watched, one, whole
 
 TTL_S: Final = 9.0
 """How long a leader that fell silent is waited for."""
@@ -51,19 +52,40 @@ class ServerCandidate:
 
 
 class ReplicaView:
-    """The leader's record, as this process has heard of it."""
+    """The leader's record and the one under our id, as this process has heard of them."""
 
     def __init__(self, server: Server) -> None:
         self._replica = server.replica
+        self._identity = server.identity
 
     def version(self) -> int:
         return self._replica.version(LEADER)
 
     async def moved_from(self, version: int) -> None:
+        await self._changed(whole(LEADER), lambda: self.version() != version)
+
+    def member_version(self) -> int:
+        return self._replica.version(MEMBERS, self._identity.member_id)
+
+    async def member_moved_from(self, version: int) -> None:
+        await self._changed(one(MEMBERS, self._identity.member_id), lambda: self.member_version() != version)
+
+    def other_holder(self) -> str:
+        """A record with our secret is of a process of this agent. One with our address is of the agent before it: two that
+        live cannot both listen there, and the data folder's lock is held by this one.
+        """
+        record, own = self._replica.get(MEMBERS, self._identity.member_id), self._identity
+        if record is None or record.address == own.address:
+            return ""
+        if own.door_secret and record.door_secret == own.door_secret:
+            return ""
+        return f"{record.name or 'another server'} at {record.address}"
+
+    async def _changed(self, watched: Watched, is_so: Callable[[], bool]) -> None:
         changed = asyncio.Event()
-        subscription = self._replica.watches.subscribe([whole(LEADER)], changed.set)
+        subscription = self._replica.watches.subscribe([watched], changed.set)
         try:
-            while self.version() == version:
+            while not is_so():
                 changed.clear()
                 subscription.rearm()
                 await changed.wait()
