@@ -241,6 +241,19 @@ def test_what_no_process_can_read_ends_the_agent_with_its_sentence(
         assert "Traceback" not in agent.err
 
 
+def test_a_tls_file_for_etcd_that_is_missing_ends_the_agent_with_its_sentence(tmp_path: Path) -> None:
+    etcd = (
+        '[state]\nengine = "etcd"\n[state.etcd]\nendpoints = ["127.0.0.1:1"]\n[state.etcd.tls]\nca_file = "/nowhere/ca"'
+    )
+    file = an_agent(tmp_path / "a", etcd)
+
+    with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+        assert agent.wait_end(30.0) == 1
+        assert (
+            lines(agent.err)[-1] == "wharf: the TLS file /nowhere/ca for etcd cannot be read: No such file or directory"
+        )
+
+
 async def write_into(folder: Path, change: Change) -> None:
     engine = SqliteEngine(RealWorld(), folder)
     await engine.open()

@@ -15,7 +15,7 @@ from tests.engines.etcd_server import EtcdCluster, running_etcd
 from tests.waiting import wait_on_loop_until
 from wharf.engines.etcd import EtcdEngine
 from wharf.engines.etcd_settings import EtcdSettings, EtcdTls
-from wharf.engines.port import Unavailable
+from wharf.engines.port import Misconfigured, Unavailable
 from wharf.world import RealWorld
 
 pytestmark = pytest.mark.needs_program("etcd")
@@ -93,7 +93,7 @@ async def test_an_etcd_that_asks_for_certificates_takes_ours_and_no_stranger(tmp
 async def test_a_missing_certificate_is_named() -> None:
     tls = EtcdTls(ca_file=Path("/nowhere/ca.pem"))
 
-    with pytest.raises(Unavailable, match=r"/nowhere/ca\.pem for etcd cannot be read: No such file"):
+    with pytest.raises(Misconfigured, match=r"/nowhere/ca\.pem for etcd cannot be read: No such file"):
         await EtcdEngine(EtcdSettings(endpoints=("127.0.0.1:1",), tls=tls), RealWorld()).open()
 
 
@@ -131,6 +131,8 @@ async def test_an_etcd_that_asks_for_a_password_takes_ours_and_its_token_is_rene
         assert (await door.health()).writable
         await door.close()
 
-        for user, password, prefix in (("wharf", "bad", "/wharf"), ("wharf", "good", "/other"), ("", "", "/wharf")):
+        with pytest.raises(Misconfigured, match=r"does not let the user wharf in: .*authentication failed"):
+            await EtcdEngine(settings("wharf", "bad"), RealWorld()).open()
+        for user, password, prefix in (("wharf", "good", "/other"), ("", "", "/wharf")):
             with pytest.raises(Unavailable, match="etcd at"):
                 await EtcdEngine(settings(user, password, prefix), RealWorld()).open()

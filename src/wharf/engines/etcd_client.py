@@ -15,7 +15,7 @@ from aetcd.rpc import rpc_pb2_grpc as stubs  # type: ignore[import-untyped]  # G
 from wharf.engines import etcd_messages as messages
 from wharf.engines.etcd_messages import Message
 from wharf.engines.etcd_settings import EtcdSettings
-from wharf.engines.port import Unavailable
+from wharf.engines.port import Misconfigured, Unavailable
 from wharf.world import World
 
 
@@ -82,6 +82,14 @@ _DEFINITE: Final = (
     grpc.StatusCode.UNIMPLEMENTED,
 )
 
+_NOT_LET_IN: Final = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNAUTHENTICATED,
+)
+"""What etcd answers to a user or a password that is wrong, or where it knows none."""
+
 # etcd bears one ping in five seconds; a dead line is found within ten. Loads and batches are larger than gRPC's default
 # of 4 MB. A pool of their own keeps channels of two event loops apart.
 CHANNEL_OPTIONS: Final = (
@@ -110,7 +118,7 @@ def credentials_of(settings: EtcdSettings) -> Message | None:
         try:
             return file.read_bytes()
         except OSError as error:
-            raise Unavailable(f"the TLS file {file} for etcd cannot be read: {error.strerror}") from error
+            raise Misconfigured(f"the TLS file {file} for etcd cannot be read: {error.strerror}") from error
 
     return grpc.ssl_channel_credentials(
         content(settings.tls.ca_file), content(settings.tls.key_file), content(settings.tls.cert_file)
@@ -217,9 +225,10 @@ class EtcdClient:
         try:
             reply = await channel.authenticate(request, timeout=self._settings.request_timeout_s)
         except grpc.aio.AioRpcError as error:
-            raise Unavailable(
-                f"{self._settings.where()} does not let the user {self._settings.user} in: {error.details()}"
-            ) from error
+            text = error.details() or error.code().name
+            is_lasting = error.code() in _NOT_LET_IN and not any(mark in text for mark in STALE_TOKEN)
+            kind = Misconfigured if is_lasting else Unavailable
+            raise kind(f"{self._settings.where()} does not let the user {self._settings.user} in: {text}") from error
         self._metadata = (REQUIRE_LEADER, ("token", reply.token))
         self._has_token = True
 

@@ -94,6 +94,10 @@ class Unavailable(Exception):
     """The log cannot be reached just now. The message says which log and why."""
 
 
+class Misconfigured(Unavailable):
+    """Trying again cannot mend it: a person must. The message says what."""
+
+
 class Health(msgspec.Struct, frozen=True, gc=False):
     """How the log is doing, for people and for `agent/health`."""
 

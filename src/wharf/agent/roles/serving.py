@@ -9,7 +9,7 @@ from wharf.agent.collector import freeze_loaded, tune_collector
 from wharf.agent.identity import name_of, server_id
 from wharf.agent.life import CannotStart, Life
 from wharf.agent.log_access import describe, engine_for
-from wharf.engines.port import Engine, Unavailable
+from wharf.engines.port import Engine, Misconfigured, Unavailable
 from wharf.model.job_settings import JobSettings
 from wharf.server.server import Identity, Server
 from wharf.state.codec import Damaged, NewerFormat
@@ -53,10 +53,15 @@ def make_server(life: Life) -> Server:
 
 
 async def open_log(life: Life, engine: Engine) -> bool:
-    """Wait until the log can be reached, saying so. False when the process should stop instead."""
+    """Wait until the log can be reached, saying so. False when the process should stop instead.
+
+    Raises `CannotStart` where no waiting helps.
+    """
     while not life.stopping.is_set():
         try:
             await engine.open()
+        except Misconfigured as error:
+            raise CannotStart(str(error)) from error
         except Unavailable as error:
             log.warning(
                 "the log cannot be reached; trying again",
