@@ -1,0 +1,28 @@
+"""A log that is gone although its server lives: the engine `memory` forgets everything when its store is killed."""
+
+import os
+import signal
+from pathlib import Path
+
+from tests.agent.processes import role_of, running
+from tests.agent.test_processes import A_JOB
+from tests.waiting import wait_until
+
+
+def test_a_server_whose_store_forgot_everything_takes_jobs_again(tmp_path: Path) -> None:
+    file = tmp_path / "wharf.toml"
+    file.write_text(
+        f'name = "one"\ndata_dir = "{tmp_path}/data"\n[ports]\nhttp = 0\n[server]\nenabled = true\n'
+        '[client]\nenabled = true\n[state]\nengine = "memory"\n'
+    )
+    with running(tmp_path, "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+        wait_until(lambda: "elected leader" in agent.err, what="it leads", within_s=30.0)
+        (store,) = [pid for pid in agent.children() if role_of(pid) == "store"]
+
+        os.kill(store, signal.SIGKILL)
+
+        founded = "a new cluster was founded"
+        wait_until(lambda: agent.err.count(founded) == 2, what="it is founded again", within_s=30.0)
+        agent.put("/v1/jobs", A_JOB)
+        wait_until(lambda: agent.get("/v1/job/hello/allocations"), what="the job is placed", within_s=30.0)
