@@ -69,7 +69,7 @@ def test_a_signal_stops_all_of_it_and_leaves_nothing_behind(tmp_path: Path, numb
         children = agent.children()
         agent.signal(number)
 
-        assert agent.wait_end() == 0
+        assert agent.wait_end() == 0, agent.out + agent.err
         assert len(children) == 4
         assert [pid for pid in children if is_alive(pid)] == []
         assert sockets_in(agent.folder) == []
