@@ -171,7 +171,7 @@ class NotOurs(Exception):
     """The other end does not speak this protocol."""
 
 
-def frame(message: Message) -> bytes:
+def frame(message: msgspec.Struct) -> bytes:
     body = _encode(message)
     return len(body).to_bytes(4, "big") + body
 

@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wharf.model.changes import THIS, Cause, CauseKind, Condition, Drop, Put, Write
-from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
+from wharf.model.evaluation import Evaluation, EvaluationTrigger, SchedulerType
 from wharf.model.job import Job, JobStatus, JobType
 from wharf.model.job_settings import JobSettings
 from wharf.model.refusal import invalid
@@ -15,6 +15,7 @@ from wharf.model.validation import refuse_update
 from wharf.operations.admission import admit, preserving
 from wharf.operations.decision import Decision, Moment
 from wharf.operations.derived import new_summary
+from wharf.operations.evaluations import new_evaluation
 from wharf.state import Replica
 from wharf.state.tables import EVALUATIONS, JOB_VERSIONS, JOBS, SUMMARIES, VERSIONS_OF_JOB
 
@@ -71,7 +72,7 @@ def register(snapshot: Replica, request: Registration, moment: Moment, settings:
         job_modify_index = stored.modify_index
     evaluation: Evaluation | None = None
     if not (job.is_periodic or job.is_parameterized):
-        evaluation = _evaluation(
+        evaluation = new_evaluation(
             job,
             moment,
             EvaluationTrigger.JOB_REGISTER,
@@ -111,7 +112,7 @@ def deregister(
     if not (job.is_periodic or job.is_parameterized):
         priority = eval_priority if eval_priority > 0 else job.priority or DEREGISTERED_PRIORITY
         # Always of the services' scheduler, whatever the job's type (jobs.md 1.3).
-        evaluation = _evaluation(
+        evaluation = new_evaluation(
             job, moment, EvaluationTrigger.JOB_DEREGISTER, scheduler=SchedulerType.SERVICE, priority=priority
         )
         changes.append(EVALUATIONS.put(evaluation))
@@ -198,21 +199,3 @@ def _versions_beyond(snapshot: Replica, new: Job) -> Sequence[Job]:
     if stable not in beyond:
         return beyond
     return [version for version in untagged[room - 1 :] if version is not stable]
-
-
-def _evaluation(
-    job: Job, moment: Moment, trigger: EvaluationTrigger, *, scheduler: SchedulerType, priority: int
-) -> Evaluation:
-    return Evaluation(
-        id=moment.new_id(),
-        namespace=job.namespace,
-        priority=priority,
-        type=scheduler,
-        triggered_by=trigger,
-        job_id=job.id,
-        job_modify_index=job.job_modify_index,
-        status=EvaluationStatus.PENDING,
-        create_index=THIS,
-        create_time=moment.now_ns,
-        modify_time=moment.now_ns,
-    )

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from wharf.model.allocation import Allocation, AllocDeploymentStatus, ClientStatus, NetworkStatus
 from wharf.model.changes import THIS, Cause, CauseKind, Condition, Drop, Put, Write
 from wharf.model.cluster import NodePlacement
-from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
+from wharf.model.evaluation import Evaluation, EvaluationTrigger
 from wharf.model.job import Job, JobType
 from wharf.model.machine import TransitionRefused, advance
 from wharf.model.moment import to_time
@@ -22,6 +22,7 @@ from wharf.model.refusal import Code, Refusal, invalid, unknown
 from wharf.model.task_state import TaskState
 from wharf.model.transitions import ALLOCATION, NODE
 from wharf.operations.decision import Decision, Moment
+from wharf.operations.evaluations import new_evaluation
 from wharf.operations.story import with_story
 from wharf.scheduling.reach import is_in_reach
 from wharf.state import Replica
@@ -226,7 +227,7 @@ def report(
         if new.client_status is ClientStatus.FAILED and stored.client_status is not ClientStatus.FAILED:
             failed[new.namespace, new.job_id] = None
     evaluations = [
-        _evaluation(job, moment, EvaluationTrigger.ALLOC_FAILURE)
+        new_evaluation(job, moment, EvaluationTrigger.ALLOC_FAILURE)
         for key in failed
         if (job := snapshot.get(JOBS, *key)) is not None and not job.stop
     ]
@@ -284,7 +285,7 @@ def look_at_the_rest(
                 break
     if not jobs:
         return None
-    evaluations = [_evaluation(job, moment, EvaluationTrigger.NODE_UPDATE, node=node) for job in jobs]
+    evaluations = [new_evaluation(job, moment, EvaluationTrigger.NODE_UPDATE, node=node) for job in jobs]
     write = Write(
         "node-evaluated",
         Cause(CauseKind.NODE, node_id),
@@ -362,7 +363,7 @@ def _evaluations_of(snapshot: Replica, node: Node, moment: Moment, evaluations_m
         if len(jobs) == evaluations_max:
             break
         jobs.append(job)
-    return [_evaluation(job, moment, EvaluationTrigger.NODE_UPDATE, node=node) for job in jobs]
+    return [new_evaluation(job, moment, EvaluationTrigger.NODE_UPDATE, node=node) for job in jobs]
 
 
 def _jobs_to_look_at(snapshot: Replica, node: Node) -> Iterator[Job]:
@@ -377,24 +378,6 @@ def _jobs_to_look_at(snapshot: Replica, node: Node) -> Iterator[Job]:
     for job in snapshot.those_by_key(JOBS_OF_TYPE, JobType.SYSTEM):
         if not job.stop and (job.namespace, job.id) not in seen and is_in_reach(job, node):
             yield job
-
-
-def _evaluation(job: Job, moment: Moment, trigger: EvaluationTrigger, *, node: Node | None = None) -> Evaluation:
-    return Evaluation(
-        id=moment.new_id(),
-        namespace=job.namespace,
-        priority=job.priority,
-        type=SchedulerType(job.type),
-        triggered_by=trigger,
-        job_id=job.id,
-        job_modify_index=job.job_modify_index,
-        node_id=node.id if node else "",
-        node_modify_index=THIS if node else 0,
-        status=EvaluationStatus.PENDING,
-        create_index=THIS,
-        create_time=moment.now_ns,
-        modify_time=moment.now_ns,
-    )
 
 
 def _known(snapshot: Replica, node_id: str) -> Node:

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from wharf.engines.store_wire import Frames, NotOurs, socket_address
+from wharf.engines.store_wire import Frames, NotOurs, frame, socket_address
 from wharf.model.refusal import Code, Refusal
 from wharf.server.asking import Answered, Link
 from wharf.world import World
@@ -34,14 +34,8 @@ class NumberedAnswer(msgspec.Struct, frozen=True, gc=False, array_like=True):
     answered: Answered
 
 
-_encode = msgspec.msgpack.Encoder().encode
 _read_question = msgspec.msgpack.Decoder(Question).decode
 _read_answer = msgspec.msgpack.Decoder(NumberedAnswer).decode
-
-
-def _framed(message: msgspec.Struct) -> bytes:
-    body = _encode(message)
-    return len(body).to_bytes(4, "big") + body
 
 
 class BrainSocket:
@@ -93,7 +87,7 @@ class BrainSocket:
     async def _answer(self, question: Question, writer: asyncio.StreamWriter) -> None:
         answered = await self._answers.ask(question.subject, question.body)
         if not writer.is_closing():
-            writer.write(_framed(NumberedAnswer(question.number, answered)))
+            writer.write(frame(NumberedAnswer(question.number, answered)))
 
 
 class _Connection:
@@ -124,7 +118,7 @@ class BrainLink:
         connection.waiting[number] = answer
         asked_s = self._world.monotonic_s()
         try:
-            connection.writer.write(_framed(Question(number, name, body)))
+            connection.writer.write(frame(Question(number, name, body)))
             async with asyncio.timeout(self._answer_within_s):
                 return await answer
         except TimeoutError as error:
