@@ -4,8 +4,7 @@ One table of subjects serves the brain that answers, the link that carries, and 
 """
 
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -13,7 +12,9 @@ from wharf.model.cluster import Member
 from wharf.model.node import Node
 from wharf.model.refusal import Code, Refusal, no_leader
 from wharf.operations.nodes import AllocationReport, NodeWritten
+from wharf.server.answering import AnsweredBy, answers_of
 from wharf.server.brain import Brain
+from wharf.server.subject import Subject
 from wharf.state import Replica
 from wharf.state.tables import LEADER, MEMBERS
 
@@ -49,15 +50,6 @@ class Eligibility(msgspec.Struct, frozen=True):
     eligible: bool
 
 
-class Subject(Generic[Q, A]):
-    """One thing that is asked: its name, and the forms of question and answer."""
-
-    def __init__(self, name: str, question: type[Q], answer: type[A]) -> None:
-        self.name = name
-        self.read_question = msgspec.msgpack.Decoder(question).decode
-        self.read_answer = msgspec.msgpack.Decoder(answer).decode
-
-
 REGISTER_NODE: Final = Subject("register-node", Node, NodeBelieved)
 HEARTBEAT: Final = Subject("heartbeat", NodeAlive, NodeBelieved)
 REPORT: Final = Subject("report", NodeReport, NodeWritten)
@@ -79,14 +71,14 @@ class Answers:
 
     def __init__(self, brain: Brain) -> None:
         self._brain = brain
-        self._by_name: dict[str, tuple[Subject[Any, Any], Callable[[Any], Awaitable[Any]]]] = {}
-        for subject, answer in (
+        answers: tuple[AnsweredBy, ...] = (
             (REGISTER_NODE, self._register),
             (HEARTBEAT, self._heartbeat),
             (REPORT, self._report),
             (SET_ELIGIBILITY, self._set_eligibility),
-        ):
-            self._by_name[subject.name] = (subject, answer)
+            *answers_of(brain),
+        )
+        self._by_name = {subject.name: (subject, answer) for subject, answer in answers}
 
     async def ask(self, name: str, body: bytes) -> Answered:
         if name not in self._by_name:

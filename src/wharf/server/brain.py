@@ -276,14 +276,14 @@ class Brain:
                 return Decision(None, nodes.NodeWritten)
             return nodes.miss_heartbeat(snapshot, node_id, moment, evaluations_max=self._evaluations_max)
 
-        await self._decide(miss)
+        await self.decide(miss)
         self._silent.pop(node_id, None)
         if self._heartbeats.is_expected(node_id):  # It was heard of while that was on its way.
-            await self._decide(partial(_come_back, node_id, self._evaluations_max))
+            await self.decide(partial(_come_back, node_id, self._evaluations_max))
 
     async def _settle(self) -> None:
         """Make statuses and summaries true where somebody else's write left them behind."""
-        jobs = list(islice(self._unsettled, max(1, self._changes_max // CHANGES_A_JOB)))
+        jobs = list(islice(self._unsettled, max(1, self.changes_max // CHANGES_A_JOB)))
         for job in jobs:
             del self._unsettled[job]
         is_settled = False
@@ -367,7 +367,7 @@ class Brain:
         if current is None or current.status is not EvaluationStatus.PENDING:
             return
         plan: Plan | None = evaluate(replica, current, self._writer.moment())
-        changes_max, conflicts = self._changes_max, 0
+        changes_max, conflicts = self.changes_max, 0
         while plan is not None and conflicts < ATTEMPTS_MAX:
             try:
                 async with self._writing:
@@ -386,13 +386,14 @@ class Brain:
                 plan = checked.rest
 
     @property
-    def _changes_max(self) -> int:
+    def changes_max(self) -> int:
+        """How many changes, each with a condition, a write may have beside what follows from it."""
         return min(self._bounds.changes, self._bounds.conditions) - ROOM_FOR_DERIVED
 
     @property
     def _evaluations_max(self) -> int:
         """How many evaluations, each with what follows from it, fit in a write beside a node's own records."""
-        return max(1, (self._changes_max - CHANGES_A_NODE) // CHANGES_AN_EVALUATION)
+        return max(1, (self.changes_max - CHANGES_A_NODE) // CHANGES_AN_EVALUATION)
 
     async def _wait(self) -> None:
         """Until something happens or the next node may be late."""
@@ -424,7 +425,11 @@ class Brain:
             await self._writer.catch_up()
         return outcome
 
-    async def _decide(self, decide: Callable[[Replica, Moment], Decision[T]]) -> T:
+    async def decide(self, decide: Callable[[Replica, Moment], Decision[T]]) -> T:
+        """Write what is decided as soon as it is its turn, with all that follows from it. For those who answer what is
+        asked of the leader (`server.answering`).
+        """
+
         def as_leader(snapshot: Replica, moment: Moment) -> Decision[T]:
             if not self.is_leading:
                 raise no_leader()
@@ -439,7 +444,7 @@ class Brain:
     async def register_node(self, node: Node) -> tuple[nodes.NodeWritten, float]:
         """A node says what it is; answers for how many seconds it is believed to be alive."""
         most = self._evaluations_max
-        written = await self._decide(
+        written = await self.decide(
             lambda snapshot, moment: nodes.register(snapshot, node, moment, evaluations_max=most)
         )
         return written, self._heard(node.id)
@@ -451,7 +456,7 @@ class Brain:
         node = self._follower.replica.get(NODES, node_id)
         written = nodes.NodeWritten(0)
         if node is None or node.status is not NodeStatus.READY:
-            written = await self._decide(partial(_come_back, node_id, self._evaluations_max))
+            written = await self.decide(partial(_come_back, node_id, self._evaluations_max))
         return written, self._heard(node_id)
 
     def _heard(self, node_id: str) -> float:
@@ -486,7 +491,7 @@ class Brain:
         """Each allocation's report stands alone, so what does not fit in one write goes in several."""
         most = self._evaluations_max
         try:
-            return await self._decide(
+            return await self.decide(
                 lambda snapshot, moment: nodes.report(
                     snapshot, node_id, reports, moment, is_whole=is_whole, evaluations_max=most
                 )
@@ -500,7 +505,7 @@ class Brain:
 
     async def set_eligibility(self, node_id: str, eligible: bool) -> nodes.NodeWritten:
         most = self._evaluations_max
-        return await self._decide(
+        return await self.decide(
             lambda snapshot, moment: nodes.set_eligibility(snapshot, node_id, eligible, moment, evaluations_max=most)
         )
 

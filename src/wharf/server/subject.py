@@ -1,0 +1,15 @@
+"""One thing that may be asked of the leader's brain: its name, and the forms of question and answer."""
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+class Subject(Generic[Q, A]):
+    def __init__(self, name: str, question: type[Q], answer: type[A]) -> None:
+        self.name = name
+        self.read_question = msgspec.msgpack.Decoder(question).decode
+        self.read_answer = msgspec.msgpack.Decoder(answer).decode
