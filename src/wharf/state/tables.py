@@ -5,6 +5,7 @@ from typing import Any, Final
 from wharf.model.allocated_resources import AllocatedResources
 from wharf.model.allocation import Allocation
 from wharf.model.auth_method import AuthMethod
+from wharf.model.autopilot import AutopilotConfiguration
 from wharf.model.binding_rule import BindingRule
 from wharf.model.cluster import Format, IdempotencyKey, KeyringKey, Leader, Member, NodePlacement
 from wharf.model.deployment import Deployment
@@ -164,6 +165,7 @@ VARIABLES: Final = Table("variables", Variable, key=("namespace", "path"))
 # -- the cluster itself --------------------------------------------------------------------------------------------
 
 SCHEDULER_CONFIGURATION: Final = Table("scheduler_configuration", SchedulerConfiguration, key=())
+AUTOPILOT_CONFIGURATION: Final = Table("autopilot_configuration", AutopilotConfiguration, key=())
 MEMBERS: Final = Table("members", Member, key=("id",))
 LEADER: Final = Table("leader", Leader, key=())
 KEYRING: Final = Table("keyring", KeyringKey, key=("key_id",))
@@ -174,5 +176,5 @@ ALL_TABLES: Final[tuple[Table[Any], ...]] = (
     JOBS, JOB_VERSIONS, SUBMISSIONS, SUMMARIES, EVALUATIONS, ALLOCATIONS, DEPLOYMENTS, PERIODIC_LAUNCHES,
     SCALING_POLICIES, SCALING_EVENTS, SERVICES, NODES, NODE_PLACEMENTS, NODE_POOLS, NAMESPACES, QUOTAS, ACL_POLICIES,
     ACL_TOKENS, ACL_ROLES, ACL_AUTH_METHODS, ACL_BINDING_RULES, ONE_TIME_TOKENS, VARIABLES, SCHEDULER_CONFIGURATION,
-    MEMBERS, LEADER, KEYRING, FORMAT, IDEMPOTENCY_KEYS,
+    AUTOPILOT_CONFIGURATION, MEMBERS, LEADER, KEYRING, FORMAT, IDEMPOTENCY_KEYS,
 )  # fmt: skip
