@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_group, a_job, a_system_job, a_task, some_resources
 from tests.kit.state import AState
-from wharf.model.allocation import Allocation, ClientStatus, DesiredStatus
+from wharf.model.allocation import Allocation, ClientStatus, DesiredStatus, DesiredTransition
 from wharf.model.evaluation import EvaluationStatus
 from wharf.model.job import Job
 from wharf.model.node import NodeStatus, SchedulingEligibility
@@ -192,6 +192,23 @@ def test_two_of_one_name_become_one_and_the_older_stays() -> None:
     state.with_allocation(state.job(), "a2")
 
     assert list(stopped(plan_of(state))) == ["a2"]
+
+
+def test_what_is_marked_to_migrate_is_stopped_and_its_name_is_placed_anew() -> None:
+    state = AState()
+    state.with_node()
+    job = of_count(1)
+    state.register(job)
+    state.end_evaluations()
+    state.with_allocation(state.job(), desired_transition=DesiredTransition(migrate=True))
+    state.register(job)
+
+    plan = plan_of(state)
+
+    assert [(a.id, a.desired_status, a.desired_description) for a in plan.stops] == [
+        ("a1", DesiredStatus.STOP, "alloc is being migrated")
+    ]
+    assert placed(plan) == [("shop.web[0]", "node-1")]
 
 
 def test_a_failed_allocation_is_replaced_and_not_for_ever() -> None:

@@ -154,6 +154,11 @@ class Allocation(SparseRecord):
         return self.is_server_terminal or self.is_client_terminal
 
     @property
+    def is_to_migrate(self) -> bool:
+        """Somebody asked that it be stopped here and started anew."""
+        return self.desired_transition is not None and bool(self.desired_transition.migrate)
+
+    @property
     def is_occupying(self) -> bool:
         """Its resources count as used: until it is terminal on the node's side, whatever servers want."""
         return not self.is_client_terminal

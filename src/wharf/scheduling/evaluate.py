@@ -33,6 +33,7 @@ from wharf.state import Replica
 from wharf.state.tables import ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE, EVALUATIONS_OF_JOB, JOBS, NODES, SUMMARIES
 
 NOT_NEEDED: Final = "alloc not needed due to job update"
+MIGRATED: Final = "alloc is being migrated"
 LOST: Final = "alloc is lost since its node is down"
 EXISTS: Final = 'existing blocked evaluation exists for job "{}"'
 SUCCESSFUL: Final = 'evaluation "{}" successful'
@@ -106,6 +107,9 @@ class _Run:
         kept: dict[str, Allocation] = {}
         for allocation in self._existing:
             if allocation.task_group != group.name:
+                continue
+            if allocation.is_to_migrate:
+                self._stop(allocation, MIGRATED)  # Its slot is free, and filled again at once.
                 continue
             slot = _slot(allocation, job)
             if slot in kept:
