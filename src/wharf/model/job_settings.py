@@ -17,3 +17,7 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True):
     # 0 turns the bound off.
     max_count: int = 50_000
     memory_oversubscription: bool = False
+    max_source_bytes: int = 1_000_000
+    """A source text above this is not kept with its version."""
+    versions_kept: int = 6
+    """How many versions of a job that have no tag are kept, the newest counted in."""

@@ -17,6 +17,7 @@ from wharf.model.node import Node
 from wharf.model.node_pool import NodePool
 from wharf.model.periodic import PeriodicLaunch
 from wharf.model.policy import Policy
+from wharf.model.purge import JobPurge
 from wharf.model.quota import Quota
 from wharf.model.registration import ServiceRegistration
 from wharf.model.role import Role
@@ -34,11 +35,12 @@ from wharf.state.table import Index, Order, Table
 CHILDREN_OF_JOB: Final = Index[Job]("parent", "namespace", "parent_id")
 JOBS_OF_POOL: Final = Index[Job]("pool", "node_pool")
 JOBS_OF_TYPE: Final = Index[Job]("type", "type")
+DISPATCHES_BY_TOKEN: Final = Index[Job]("dispatch", "namespace", "parent_id", "dispatch_idempotency_token")
 JOBS: Final = Table(
     "jobs",
     Job,
     key=("namespace", "id"),
-    indexes=(CHILDREN_OF_JOB, JOBS_OF_POOL, JOBS_OF_TYPE),
+    indexes=(CHILDREN_OF_JOB, JOBS_OF_POOL, JOBS_OF_TYPE, DISPATCHES_BY_TOKEN),
     stamped=("create_index", "job_modify_index"),
     interned=("namespace", "node_pool", "parent_id"),
 )
@@ -60,6 +62,13 @@ SUBMISSIONS: Final = Table(
     key=("namespace", "job_id", "version"),
     indexes=(SUBMISSIONS_OF_JOB,),
     stamped=("create_index", "job_modify_index"),
+)
+
+JOB_PURGES: Final = Table(
+    "job_purges",
+    JobPurge,
+    key=("namespace", "job_id", "job_create_index"),
+    stamped=("create_index", "job_create_index"),
 )
 
 SUMMARIES: Final = Table("job_summaries", JobSummary, key=("namespace", "job_id"), interned=("namespace", "job_id"))
@@ -173,7 +182,7 @@ FORMAT: Final = Table("format", Format, key=())
 IDEMPOTENCY_KEYS: Final = Table("idempotency_keys", IdempotencyKey, key=("scope", "key"))
 
 ALL_TABLES: Final[tuple[Table[Any], ...]] = (
-    JOBS, JOB_VERSIONS, SUBMISSIONS, SUMMARIES, EVALUATIONS, ALLOCATIONS, DEPLOYMENTS, PERIODIC_LAUNCHES,
+    JOBS, JOB_VERSIONS, SUBMISSIONS, JOB_PURGES, SUMMARIES, EVALUATIONS, ALLOCATIONS, DEPLOYMENTS, PERIODIC_LAUNCHES,
     SCALING_POLICIES, SCALING_EVENTS, SERVICES, NODES, NODE_PLACEMENTS, NODE_POOLS, NAMESPACES, QUOTAS, ACL_POLICIES,
     ACL_TOKENS, ACL_ROLES, ACL_AUTH_METHODS, ACL_BINDING_RULES, ONE_TIME_TOKENS, VARIABLES, SCHEDULER_CONFIGURATION,
     AUTOPILOT_CONFIGURATION, MEMBERS, LEADER, KEYRING, FORMAT, IDEMPOTENCY_KEYS,

@@ -44,6 +44,8 @@ def make_server(life: Life) -> Server:
             default_priority=settings.server.job_default_priority,
             max_priority=settings.server.job_max_priority,
             max_count=settings.server.job_max_count,
+            max_source_bytes=settings.server.job_max_source_size.bytes,
+            versions_kept=settings.server.job_tracked_versions,
         ),
     )
     life.tell_facts(lambda: facts_of(server))
