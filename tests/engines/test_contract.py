@@ -736,6 +736,24 @@ async def test_whoever_followed_a_log_that_was_restored_is_behind(kind: EngineKi
 
 
 @EveryKind
+async def test_every_load_of_a_restored_log_tells_the_same_index_at_which_its_epoch_began(
+    kind: EngineKind, opened: Opening
+) -> None:
+    async with opened(kind) as (log, door):
+        told = await commit(door, put("a"))
+        _, before = await load(door)
+        index = await door.restore(in_slices([Row("jobs", "a", 1, b"1")]), Standing(1, {"jobs": 1}))
+        _, first = await load(door)
+        await commit(door, put("b"))
+        _, later = await load(door)
+        _, reopened = await load(await log.reopen())
+
+        assert before.epoch_since == 0
+        assert told < first.epoch_since <= index
+        assert {first.epoch_since} == {later.epoch_since, reopened.epoch_since}
+
+
+@EveryKind
 async def test_a_restore_ends_all_leases(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (_, door):
         lease = await door.grant(30.0)

@@ -272,6 +272,27 @@ def test_an_older_copy_put_back_begins_an_epoch_above_every_index_told() -> None
     play(scene)
 
 
+def test_the_leases_of_a_copy_live_again_for_their_whole_time_and_run_out_where_nobody_renews_them() -> None:
+    async def scene(stage: Stage) -> None:
+        kept, gone = await stage.door.grant(9.0), await stage.calm.grant(9.0)
+        await stage.door.commit(a_write(put("kept", table="members"), lease=kept.id))
+        await stage.calm.commit(a_write(put("gone", table="members"), lease=gone.id))
+        copy = stage.log.copy()
+        stage.calm.crash()
+        await asyncio.sleep(60.0)
+        assert list(await records(stage.door)) == [("members", "kept")]
+
+        stage.log.put_back(copy)
+        assert sorted(await records(stage.door)) == [("members", "gone"), ("members", "kept")]
+
+        await asyncio.sleep(8.9)
+        assert ("members", "gone") in await records(stage.door)
+        await asyncio.sleep(0.2)
+        assert list(await records(stage.door)) == [("members", "kept")]
+
+    play(scene)
+
+
 def test_the_same_seed_gives_the_same_run() -> None:
     async def scene(stage: Stage) -> None:
         random = stage.world.random

@@ -375,6 +375,15 @@ def test_a_table_that_never_changed_stays_at_the_index_that_its_epoch_gave_it() 
     assert (replica.last_change(CRATES), replica.last_change(PARCELS)) == (20, 9)
 
 
+def test_replicas_that_load_a_new_epoch_at_different_moments_tell_the_same_of_what_never_changed() -> None:
+    early, late = a_filled_replica(), Replica(TABLES)
+
+    early.load([a_row(CRATES, 9, a_crate("z"))], Standing(9, {"crates": 9}, 1, 7))
+    late.load([a_row(CRATES, 20, a_crate("z"))], Standing(20, {"crates": 20}, 1, 7))
+
+    assert (7, 7) == (early.last_change(PARCELS), late.last_change(PARCELS))
+
+
 def test_what_follows_a_load_is_applied_to_it() -> None:
     replica = a_replica()
     replica.load([a_row(CRATES, 5, a_crate("a", owner="ann"))], Standing(9, {"crates": 5}))

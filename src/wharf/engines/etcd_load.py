@@ -52,7 +52,8 @@ class EtcdLoad:
         except EtcdRefusal as error:
             raise Behind(f"the log was compacted or replaced while it was read: {error}") from error
         last_changes = {table: epoch.index_of(max(mark, epoch.since)) for table, mark in marks.items()}
-        self._standing = Standing(epoch.index_of(revision), last_changes, epoch.number)
+        since = epoch.index_of(epoch.since) if epoch.number else 0
+        self._standing = Standing(epoch.index_of(revision), last_changes, epoch.number, since)
 
     async def standing(self) -> Standing:
         assert self._standing is not None, "the standing of a load is known after its last slice"

@@ -37,15 +37,6 @@ ETCD_BOUNDS: Final = Bounds(changes=112, conditions=127, bytes=1_400_000)
 """What the etcd engine tells under etcd's own settings."""
 
 
-class MemoryCopy(msgspec.Struct, frozen=True):
-    """The log as it stood at one moment, to be put back later."""
-
-    index: int
-    head: int
-    rows: dict[Place, Row]
-    last_changes: dict[str, int]
-
-
 class HeldLease(msgspec.Struct):
     """A lease as the log sees it. The places are a dict for its order."""
 
@@ -55,6 +46,24 @@ class HeldLease(msgspec.Struct):
     places: dict[Place, None]
 
 
+class CopiedLease(msgspec.Struct, frozen=True):
+    """A lease as a copy keeps it: how long it lives from whenever the copy is put back."""
+
+    id: int
+    ttl_s: float
+    places: tuple[Place, ...]
+
+
+class MemoryCopy(msgspec.Struct, frozen=True):
+    """The log as it stood at one moment, to be put back later."""
+
+    index: int
+    head: int
+    rows: dict[Place, Row]
+    last_changes: dict[str, int]
+    leases: tuple[CopiedLease, ...] = ()
+
+
 class MemoryLog:
     def __init__(self, world: World, *, bounds: Bounds | None = None) -> None:
         self._world = world
@@ -62,6 +71,7 @@ class MemoryLog:
         self.index = 0  # Where the log stands, other people's keys included.
         self.head = 0  # The index of the last write.
         self.epoch = 0
+        self.epoch_since = 0
         self.floor = 0  # Batches up to here are compacted away.
         self.full = ""  # Why the log takes no writes; empty when it does.
         self._rows: dict[Place, Row] = {}
@@ -120,7 +130,7 @@ class MemoryLog:
         return list(self._rows.values())
 
     def standing(self) -> Standing:
-        return Standing(self.index, dict(self._last_changes), self.epoch)
+        return Standing(self.index, dict(self._last_changes), self.epoch, self.epoch_since)
 
     def next_after(self, index: int, epoch: int) -> Batch | None:
         """The first batch with a greater index; None: there is none yet."""
@@ -175,16 +185,25 @@ class MemoryLog:
         del self._batches[: self._position_after(self.floor)]
 
     def copy(self) -> MemoryCopy:
-        return MemoryCopy(self.index, self.head, dict(self._rows), dict(self._last_changes))
+        leases = tuple(CopiedLease(lease.id, lease.ttl_s, tuple(lease.places)) for lease in self._leases.values())
+        return MemoryCopy(self.index, self.head, dict(self._rows), dict(self._last_changes), leases)
 
     def put_back(self, copy: MemoryCopy) -> None:
-        """An older copy takes the log's place. Every index of it is raised above all that were ever told."""
+        """An older copy takes the log's place. Every index of it is raised above all that were ever told. The leases of
+        the copy live again, for their whole time: whoever renews one still has it, all others run out.
+        """
         shift = self.index + 1
         self.epoch += 1
         self._rows = {place: Row(row.table, row.key, row.version + shift, row.data) for place, row in copy.rows.items()}
         self._last_changes = {table: index + shift for table, index in copy.last_changes.items()}
+        self.epoch_since = shift
         self._begin_epoch(copy.index + shift)
         self.head = copy.head + shift
+        for kept in copy.leases:
+            lease = HeldLease(kept.id, kept.ttl_s, self._world.monotonic_s() + kept.ttl_s, dict.fromkeys(kept.places))
+            self._leases[lease.id] = lease
+            self._lease_of |= dict.fromkeys(kept.places, lease.id)
+            self._watch_over(lease)
 
     def replace(self, rows: Sequence[Row], standing: Standing) -> int:
         """Other records take the place of all, at an index above every one that was told before."""
@@ -193,6 +212,7 @@ class MemoryLog:
         self._rows = {(row.table, row.key): Row(row.table, row.key, index, row.data) for row in rows}
         tables = [*self._last_changes, *standing.last_changes, *(row.table for row in rows)]
         self._last_changes = dict.fromkeys(tables, index)
+        self.epoch_since = index
         self._begin_epoch(index)
         return index
 

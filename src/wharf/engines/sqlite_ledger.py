@@ -20,8 +20,9 @@ class Ledger:
     before the lines that it made dead, or they would count again.
     """
 
-    def __init__(self, *, epoch: int, tail_from: int, last_changes: dict[str, int]) -> None:
+    def __init__(self, *, epoch: int, epoch_since: int, tail_from: int, last_changes: dict[str, int]) -> None:
         self.epoch = epoch
+        self.epoch_since = epoch_since
         self.tail_from = tail_from  # The feed reaches back to the batches after this index.
         self.index = tail_from
         self.tail_changes = 0
@@ -41,7 +42,7 @@ class Ledger:
         return sum(map(len, self._tables.values()))
 
     def standing(self) -> Standing:
-        return Standing(self.index, dict(self.last_changes), self.epoch)
+        return Standing(self.index, dict(self.last_changes), self.epoch, self.epoch_since)
 
     def take_head(self, place: int) -> bool:
         """Whether the batch belongs to the tail; the head of one before it is stale."""

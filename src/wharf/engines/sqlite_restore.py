@@ -14,7 +14,7 @@ from wharf.engines.port import Row, Standing, Unavailable
 from wharf.engines.sqlite_file import LINES_PER_BATCH
 from wharf.engines.sqlite_lines import INSERT_LINE, checksum_of
 from wharf.engines.sqlite_store import Store
-from wharf.engines.sqlite_trim import write_last_changes
+from wharf.engines.sqlite_trim import write_facts, write_last_changes
 
 ROWS_AT_AN_INDEX: Final = 1_000
 
@@ -69,8 +69,13 @@ class Restore:
         connection = self._building()
         try:
             write_last_changes(connection, dict.fromkeys(sorted(self._tables), index))
-            facts = {"epoch": self._epoch, "tail_from": index, "next_lease": self._store.next_lease()}
-            connection.executemany("UPDATE facts SET value = ? WHERE name = ?", [(v, n) for n, v in facts.items()])
+            write_facts(
+                connection,
+                epoch=self._epoch,
+                epoch_since=index,
+                tail_from=index,
+                next_lease=self._store.next_lease(),
+            )
             connection.execute("COMMIT")  # With synchronous = FULL: the file is whole on disk before it is renamed.
             connection.close()
         except (apsw.Error, OSError) as error:

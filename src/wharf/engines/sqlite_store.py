@@ -37,7 +37,7 @@ from wharf.engines.sqlite_file import LINES_PER_BATCH, FolderLock, LogFile
 from wharf.engines.sqlite_ledger import Ledger
 from wharf.engines.sqlite_lines import INSERT_LINE, Line, lines_of
 from wharf.engines.sqlite_reader import Damaged, LogReader
-from wharf.engines.sqlite_trim import plan_cut, write_cut, write_last_changes
+from wharf.engines.sqlite_trim import plan_cut, write_cut, write_facts, write_last_changes
 from wharf.model.changes import Cause, CauseKind
 
 TAIL_CHANGES: Final = 100_000
@@ -105,7 +105,7 @@ class Store:
         self._checkpointer = Checkpointer(self.file, begin_pages=self._checkpoint_pages)
         self._lock: FolderLock | None = None
         self._writer: apsw.Connection | None = None
-        self._ledger = Ledger(epoch=0, tail_from=0, last_changes={})
+        self._ledger = Ledger(epoch=0, epoch_since=0, tail_from=0, last_changes={})
 
     # -- the life of the file
 
@@ -215,8 +215,7 @@ class Store:
 
         def write(connection: apsw.Connection) -> None:
             write_last_changes(connection, dict.fromkeys(self._ledger.last_changes, index))
-            connection.execute("UPDATE facts SET value = ? WHERE name = 'epoch'", (epoch,))
-            connection.execute("UPDATE facts SET value = ? WHERE name = 'tail_from'", (index,))
+            write_facts(connection, epoch=epoch, epoch_since=index, tail_from=index)
 
         _log.warning("the log stands at %d and a follower at %d: a new epoch begins", self.index, above)
         self._transact(write)
@@ -424,7 +423,12 @@ class Store:
     def _read_ledger(self, writer: apsw.Connection) -> tuple[Ledger, dict[int, GrantedLease]]:
         facts = dict(writer.execute("SELECT name, value FROM facts"))
         last_changes = dict(writer.execute("SELECT table_name, changed_at FROM last_changes"))
-        ledger = Ledger(epoch=facts["epoch"], tail_from=facts["tail_from"], last_changes=last_changes)
+        ledger = Ledger(
+            epoch=facts["epoch"],
+            epoch_since=facts.get("epoch_since", 0),
+            tail_from=facts["tail_from"],
+            last_changes=last_changes,
+        )
         heads = 0
         for place, table, key, lease, is_drop in writer.execute(_SCAN):
             if table is not None:

@@ -56,8 +56,12 @@ def plan_cut(connection: apsw.Connection, ledger: Ledger, *, surplus: int, upto:
 def write_cut(connection: apsw.Connection, cut: Cut) -> None:
     connection.executemany("DELETE FROM log WHERE place = ?", [(place,) for place in cut.deleted])
     write_last_changes(connection, cut.last_changes)
-    connection.execute("UPDATE facts SET value = ? WHERE name = 'tail_from'", (cut.tail_from,))
+    write_facts(connection, tail_from=cut.tail_from)
 
 
 def write_last_changes(connection: apsw.Connection, last_changes: Mapping[str, int]) -> None:
     connection.executemany("INSERT OR REPLACE INTO last_changes VALUES (?, ?)", list(last_changes.items()))
+
+
+def write_facts(connection: apsw.Connection, **facts: int) -> None:
+    connection.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", list(facts.items()))

@@ -55,9 +55,11 @@ class Row(msgspec.Struct, frozen=True, gc=False, array_like=True):
 class Standing(msgspec.Struct, frozen=True, gc=False):
     """Where a full read stands: its index, the last-change index of every table, and the epoch of the log.
 
-    An epoch ends when the log is replaced beneath us by an older copy of itself.
+    An epoch ends when the log is replaced beneath us by an older copy of itself. `epoch_since` is an index above all that
+    were told before the epoch began and no greater than any told since; 0 in the first epoch, and where nobody noted it.
     """
 
     index: int
     last_changes: dict[str, int]
     epoch: int = 0
+    epoch_since: int = 0

@@ -229,10 +229,11 @@ class Loading:
         is_new_epoch = standing.epoch != replica.epoch
         if standing.index < replica.index and not is_new_epoch:
             raise OutOfOrder(f"a load that stands at {standing.index} came after batch {replica.index}")
-        # Of a table that the log knows no change of, an earlier epoch may have told anything up to where it stood. Every
-        # index of a later epoch exceeds all of those, so where we stand now is never a step back; and since it is no
-        # greater than any change to come, nobody who waits from there misses one.
-        unchanged_at = max(standing.index, FIRST_INDEX) if is_new_epoch else FIRST_INDEX
+        # Of a table that the log knows no change of, an earlier epoch may have told anything up to where it stood. The
+        # index at which this one began exceeds all of those, and is the same for every replica that loads: whoever asks
+        # one and then another sees no step back. It is no greater than any change to come, so nobody misses one.
+        began_at = standing.epoch_since or standing.index
+        unchanged_at = max(began_at, FIRST_INDEX) if is_new_epoch else FIRST_INDEX
         for name, rows in after.items():
             last_change = standing.last_changes.get(name, unchanged_at)
             rows.last_change = last_change if is_new_epoch else max(last_change, before[name].last_change)
