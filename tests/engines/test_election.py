@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simulation.loop import SimulatedLoop
 from tests.engines.contract import a_write, commit, put, records
-from wharf.engines.election import LEADER_KEY, LEADER_TABLE, MEMBERS_TABLE, Election, IdInUse, Leadership
+from wharf.engines.election import HEIR_WITHIN_S, LEADER_KEY, LEADER_TABLE, MEMBERS_TABLE, Election, IdInUse, Leadership
 from wharf.engines.faults import Delay, Fault, Faults, LoseReply, LoseRequest, Operation
 from wharf.engines.memory import MemoryEngine
 from wharf.engines.memory_log import MemoryLog
@@ -29,6 +29,8 @@ class FollowedView:
         self._place = (MEMBERS_TABLE, member_id)
         self._own = own
         self._version = 0
+        self._member_id = member_id
+        self._heir = b""
         self._member: tuple[int, bytes | None] = (0, None)
         self._changed = asyncio.Event()
 
@@ -39,6 +41,9 @@ class FollowedView:
         while self._version == version:
             self._changed.clear()
             await self._changed.wait()
+
+    def is_heir(self) -> bool:
+        return self._heir == self._member_id.encode()
 
     def member_version(self) -> int:
         return self._member[0]
@@ -61,6 +66,7 @@ class FollowedView:
                     for change in batch.changes:
                         if (change.table, change.key) == (LEADER_TABLE, LEADER_KEY):
                             self._version = 0 if change.data is None else index
+                            self._heir = (change.data or b"").partition(b" offers ")[2]
                         elif (change.table, change.key) == self._place:
                             self._member = (0 if change.data is None else index, change.data)
                     self._changed.set()
@@ -87,8 +93,8 @@ class Member:
     def member_record(self) -> bytes:
         return f"member {self.member_id}{self.address}".encode()
 
-    def leader_record(self) -> bytes:
-        return self.member_id.encode()
+    def leader_record(self, *, heir: str = "") -> bytes:
+        return f"{self.member_id} offers {heir}".encode() if heir else self.member_id.encode()
 
     async def live(self) -> None:
         """Stand, lead, lose, stand again."""
@@ -207,6 +213,96 @@ def test_when_the_leader_resigns_another_takes_over_at_once() -> None:
 
         assert await stage.until(lambda: one.leads() or two.leads()) - resigned_s < 1.0
         assert two.leads() or len(one.terms) == 2
+        await stage.close(one, two)
+
+    play(scene)
+
+
+def test_a_leader_that_hands_over_is_followed_by_the_one_it_names() -> None:
+    async def scene(stage: Stage) -> None:
+        one, two, three = await stage.founded("one", "two", "three")
+        stage.live(one)
+        await stage.until(one.leads)
+        stage.live(two)
+        stage.live(three)
+        await asyncio.sleep(1.0)
+        term = one.term
+        assert term is not None
+        began_s = stage.loop.time()
+
+        assert await term.hand_over("three")
+
+        assert await stage.until(lambda: one.leads() or two.leads() or three.leads()) - began_s < 0.5
+        assert three.leads()
+        assert term.why_ended() == "the leadership was handed over to three"
+        assert not await one.write_as_leader(term)
+        # Who handed over goes on as a member, and leads again when its turn comes.
+        await asyncio.sleep(3 * TTL_S)
+        assert ("members", "one") in await records(one.engine)
+        assert three.leads()
+        await stage.close(one, two, three)
+
+    for seed in range(5):
+        play(scene, seed=seed)
+
+
+def test_where_the_heir_is_gone_anybody_leads_soon() -> None:
+    async def scene(stage: Stage) -> None:
+        one, two = await stage.founded("one", "two")
+        stage.live(one)
+        await stage.until(one.leads)
+        stage.live(two)
+        await asyncio.sleep(1.0)
+        began_s = stage.loop.time()
+        assert one.term is not None
+
+        assert await one.term.hand_over("nobody")
+        assert not one.leads()
+
+        taken_s = await stage.until(lambda: one.leads() or two.leads())
+        assert HEIR_WITHIN_S - 0.1 <= taken_s - began_s < HEIR_WITHIN_S + 1.0
+        await stage.close(one, two)
+
+    play(scene)
+
+
+def test_where_leader_and_heir_die_after_the_offer_the_lease_makes_way() -> None:
+    async def scene(stage: Stage) -> None:
+        one, two = await stage.founded("one", "two")
+        stage.live(one)
+        await stage.until(one.leads)
+        stage.live(two)
+        await asyncio.sleep(1.0)
+        assert one.term is not None
+        assert await one.term.hand_over("nobody")
+        one.faults.cut()
+
+        await stage.until(two.leads, within_s=2 * TTL_S)
+        assert not one.leads()
+        one.faults.mend()
+        await asyncio.sleep(2 * TTL_S)
+        assert (one.leads(), two.leads()) == (False, True)
+        await stage.close(one, two)
+
+    play(scene)
+
+
+def test_a_term_that_is_over_hands_nothing_over() -> None:
+    async def scene(stage: Stage) -> None:
+        one, two = await stage.founded("one", "two")
+        stage.live(one)
+        await stage.until(one.leads)
+        stage.live(two)
+        await asyncio.sleep(1.0)
+        term = one.term
+        assert term is not None
+        assert await term.hand_over("two")
+        await stage.until(two.leads)
+
+        assert not await term.hand_over("one")
+
+        await asyncio.sleep(1.0)
+        assert two.leads()
         await stage.close(one, two)
 
     play(scene)

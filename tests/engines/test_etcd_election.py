@@ -21,6 +21,7 @@ class Member:
         self.member_id = name
         self.door = door
         self._version = 0
+        self._heir = b""
         self._member_version = 0
         self._changed = asyncio.Event()
         self.election = Election(world, door, self, self, ttl_s=TTL_S, margin_s=TTL_S / 4)
@@ -28,8 +29,8 @@ class Member:
     def member_record(self) -> bytes:
         return b"member"
 
-    def leader_record(self) -> bytes:
-        return self.member_id.encode()
+    def leader_record(self, *, heir: str = "") -> bytes:
+        return f"{self.member_id} offers {heir}".encode() if heir else self.member_id.encode()
 
     def version(self) -> int:
         return self._version
@@ -38,6 +39,9 @@ class Member:
         while self._version == version:
             self._changed.clear()
             await self._changed.wait()
+
+    def is_heir(self) -> bool:
+        return self._heir == self.member_id.encode()
 
     def member_version(self) -> int:
         return self._member_version
@@ -55,12 +59,15 @@ class Member:
             for change in batch.changes:
                 if (change.table, change.key) == (LEADER_TABLE, LEADER_KEY):
                     self._version = 0 if change.data is None else batch.index
+                    self._heir = (change.data or b"").partition(b" offers ")[2]
                 elif (change.table, change.key) == (MEMBERS_TABLE, self.member_id):
                     self._member_version = 0 if change.data is None else batch.index
             self._changed.set()
 
 
-async def test_the_leadership_passes_on_when_it_is_resigned_and_when_its_holder_falls_silent() -> None:
+async def test_the_leadership_passes_on_when_it_is_handed_over_when_its_holder_falls_silent_and_when_it_is_resigned() -> (
+    None
+):
     world = RealWorld()
     settings = fresh_settings(shared_server())
     doors = [EtcdEngine(settings, world) for _ in range(2)]
@@ -72,7 +79,7 @@ async def test_the_leadership_passes_on_when_it_is_resigned_and_when_its_holder_
 
     first = await one.election.campaign()
     second_campaign = world.start(two.election.campaign(), name="campaign of two")
-    await first.resign()
+    assert await first.hand_over("two")
     second = await second_campaign
     assert (first.is_held(), second.is_held()) == (False, True)
 
@@ -84,6 +91,9 @@ async def test_the_leadership_passes_on_when_it_is_resigned_and_when_its_holder_
     assert third.version > second.version > first.version
     await commit(one.door, put("by the leader"), conditions=[third.condition()])
     assert third.condition() == unchanged(LEADER_KEY, third.version, table=LEADER_TABLE)
+    await third.resign()
+    fourth = await one.election.campaign()
+    assert (third.is_held(), fourth.is_held()) == (False, True)
 
     for task in following:
         task.cancel()

@@ -11,6 +11,7 @@ from wharf.state.tables import LEADER, MEMBERS
 class Held:
     def __init__(self, index: int) -> None:
         self._index = index
+        self.heir = ""
         self._lost = asyncio.Event()
 
     def is_held(self) -> bool:
@@ -24,6 +25,12 @@ class Held:
 
     def lose(self) -> None:
         self._lost.set()
+
+    async def hand_over(self, heir: str) -> bool:
+        """The heir is told to campaign by the test."""
+        self.heir = heir
+        self._lost.set()
+        return True
 
 
 class TakesOver:

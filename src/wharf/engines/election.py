@@ -33,6 +33,9 @@ LEADER_TABLE: Final = "leader"
 LEADER_KEY: Final = "leader"
 MEMBERS_TABLE: Final = "members"
 
+HEIR_WITHIN_S: Final = 3.0
+"""How long an heir may take to take over, before anybody may."""
+
 _PAUSE_S: Final = 0.2
 _WRITE_AGAIN_S: Final = 1.0
 
@@ -50,6 +53,10 @@ class View(Protocol):
 
     async def moved_from(self, version: int) -> None:
         """Until the record has another version than this."""
+        ...
+
+    def is_heir(self) -> bool:
+        """Whether the leader's record offers the leadership to this member."""
         ...
 
     def member_version(self) -> int:
@@ -73,7 +80,9 @@ class Candidate(Protocol):
 
     def member_record(self) -> bytes: ...
 
-    def leader_record(self) -> bytes: ...
+    def leader_record(self, *, heir: str = "") -> bytes:
+        """`heir`: the member that the leadership is offered to."""
+        ...
 
 
 class Leadership:
@@ -84,6 +93,8 @@ class Leadership:
         self._election = election
         self._lease = lease
         self._ended = ""
+        self._handing_over = asyncio.Lock()
+        self._is_handed_over = False
 
     def condition(self) -> Condition:
         """What every write of a leader carries: the record is still the one that this term created."""
@@ -103,7 +114,20 @@ class Leadership:
         """Until the term has ended. The lease is given up then, so that others need not wait for it."""
         while not self.why_ended():
             await self._election.until_moved(self.version, self._lease)
-        await self._election.give_up(self._lease)
+        async with self._handing_over:  # The replica may hear of an offer before whoever makes it.
+            if not self._is_handed_over:
+                await self._election.give_up(self._lease)
+
+    async def hand_over(self, heir: str) -> bool:
+        """End the term and offer the leadership to the member `heir`, who takes over at once. Where it does not within
+        `HEIR_WITHIN_S`, anybody may. False when the offer could not be written; the term then goes on, if it still can.
+        Raises `Unavailable` or `Behind`: nobody can tell, and the term ends.
+        """
+        async with self._handing_over:
+            self._is_handed_over = await self._election.offer(self._lease, self.version, heir)
+            if self._is_handed_over:
+                self._ended = f"the leadership was handed over to {heir}"
+            return self._is_handed_over
 
     async def resign(self) -> None:
         """End the term now."""
@@ -125,6 +149,8 @@ class Election:
         self._ttl_s = ttl_s
         self._margin_s = margin_s
         self._lease: Lease | None = None
+        self._offer: tuple[int, float] | None = None
+        """The version of the record by which this member offered its leadership to another, and how long that may take."""
 
     async def campaign(self) -> Leadership:
         """Join the members and wait to be leader. Raises `IdInUse`.
@@ -231,8 +257,14 @@ class Election:
         """The version of the record that makes us leader; None: the lease has become too old to try."""
         while self._is_safe(lease):
             seen = self._view.version()
-            if seen and not self._engine.single_server:
-                await self.until_moved(seen, lease)
+            if seen and not self._engine.single_server and not self._view.is_heir():
+                remaining_s = self._remaining_of_offer_s(seen)
+                if remaining_s is not None and remaining_s <= 0:
+                    # The record of our offer hangs on our lease, and nobody took it: make way for everybody.
+                    self._offer = None
+                    await self.give_up(lease)
+                    return None
+                await self.until_moved(seen, lease, within_s=remaining_s)
                 continue
             record = Change(LEADER_TABLE, LEADER_KEY, self._candidate.leader_record())
             condition = Condition(LEADER_TABLE, LEADER_KEY, seen)
@@ -242,6 +274,21 @@ class Election:
             # Somebody was quicker and our replica has yet to hear of it, or the log takes no writes just now.
             await self.until_moved(seen, lease, within_s=_PAUSE_S)
         return None
+
+    async def offer(self, lease: Lease, version: int, heir: str) -> bool:
+        """Write that the leader offers its leadership to the heir. From then on no write of this term is taken."""
+        record = Change(LEADER_TABLE, LEADER_KEY, self._candidate.leader_record(heir=heir))
+        offered = await self._write("leader-hands-over", record, (Condition(LEADER_TABLE, LEADER_KEY, version),), lease)
+        if offered is not None:
+            self._offer = (offered, self._world.monotonic_s() + HEIR_WITHIN_S)
+        return offered is not None
+
+    def _remaining_of_offer_s(self, seen: int) -> float | None:
+        """How long this member's heir may still take; None: it has none, or the heir was quicker."""
+        if self._offer is None or seen > self._offer[0]:
+            self._offer = None
+            return None
+        return self._offer[1] - self._world.monotonic_s()
 
     async def _write(self, kind: str, change: Change, conditions: tuple[Condition, ...], lease: Lease) -> int | None:
         """The index at which it was committed; None: it was not."""

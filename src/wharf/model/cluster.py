@@ -36,6 +36,7 @@ class Leader(Record):
 
     member_id: str
     elected_at: int = 0  # ns since the epoch
+    heir: str = ""  # The member that the leadership is offered to: it alone may take this record's place.
     create_index: int = 0
     modify_index: int = 0
 

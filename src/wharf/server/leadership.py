@@ -20,6 +20,10 @@ class Leadership(Protocol):
         """Returns when the leadership is lost."""
         ...
 
+    async def hand_over(self, heir: str) -> bool:
+        """End the leadership in favour of another member. False when that could not be written."""
+        ...
+
 
 class Election(Protocol):
     async def campaign(self) -> Leadership:

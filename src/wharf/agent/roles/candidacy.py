@@ -45,8 +45,8 @@ class ServerCandidate:
         record = msgspec.structs.replace(member, create_index=THIS, modify_index=THIS)
         return encode(MEMBERS, record, cluster_format=format_in_force(self._server.replica))
 
-    def leader_record(self) -> bytes:
-        leader = Leader(member_id=self.member_id, elected_at=self._server.world.now_ns())
+    def leader_record(self, *, heir: str = "") -> bytes:
+        leader = Leader(member_id=self.member_id, elected_at=self._server.world.now_ns(), heir=heir)
         record = msgspec.structs.replace(leader, create_index=THIS, modify_index=THIS)
         return encode(LEADER, record, cluster_format=format_in_force(self._server.replica))
 
@@ -63,6 +63,10 @@ class ReplicaView:
 
     async def moved_from(self, version: int) -> None:
         await self._changed(whole(LEADER), lambda: self.version() != version)
+
+    def is_heir(self) -> bool:
+        leader = self._replica.get(LEADER)
+        return leader is not None and leader.heir == self._identity.member_id
 
     def member_version(self) -> int:
         return self._replica.version(MEMBERS, self._identity.member_id)
