@@ -26,7 +26,7 @@ class RegionLimit(Record):
 
 
 class QuotaLimit(Record):
-    region: str
+    region: str = ""
     region_limit: RegionLimit = RegionLimit()
     hash: bytes = b""
 
@@ -35,6 +35,16 @@ class Quota(Record):
     name: str
     description: str = ""
     limits: tuple[QuotaLimit, ...] | None = None
+    hash: bytes = b""
+    create_index: int = 0
+    modify_index: int = 0
+
+
+class QuotaUsage(Record):
+    """What is used of a quota in this region, under the hash of each limit. Made for replies, never stored."""
+
+    name: str
+    used: dict[str, QuotaLimit] | None = None
     create_index: int = 0
     modify_index: int = 0
 

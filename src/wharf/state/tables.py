@@ -10,6 +10,7 @@ from wharf.model.binding_rule import BindingRule
 from wharf.model.cluster import Format, IdempotencyKey, KeyringKey, Leader, Member, NodePlacement
 from wharf.model.deployment import Deployment
 from wharf.model.evaluation import Evaluation
+from wharf.model.host_volume import HostVolume
 from wharf.model.job import Job
 from wharf.model.metric import AllocMetric
 from wharf.model.namespace import Namespace
@@ -154,6 +155,10 @@ NODES: Final = Table(
 )
 NODE_PLACEMENTS: Final = Table("node_placements", NodePlacement, key=("node_id",), interned=("node_id",))
 NODE_POOLS: Final = Table("node_pools", NodePool, key=("name",))
+HOST_VOLUMES_ON_NODE: Final = Index[HostVolume]("node", "node_id")
+HOST_VOLUMES: Final = Table(
+    "host_volumes", HostVolume, key=("namespace", "id"), indexes=(HOST_VOLUMES_ON_NODE,), interned=("node_id",)
+)
 
 # -- people and their rights ---------------------------------------------------------------------------------------
 
@@ -183,7 +188,7 @@ IDEMPOTENCY_KEYS: Final = Table("idempotency_keys", IdempotencyKey, key=("scope"
 
 ALL_TABLES: Final[tuple[Table[Any], ...]] = (
     JOBS, JOB_VERSIONS, SUBMISSIONS, JOB_PURGES, SUMMARIES, EVALUATIONS, ALLOCATIONS, DEPLOYMENTS, PERIODIC_LAUNCHES,
-    SCALING_POLICIES, SCALING_EVENTS, SERVICES, NODES, NODE_PLACEMENTS, NODE_POOLS, NAMESPACES, QUOTAS, ACL_POLICIES,
-    ACL_TOKENS, ACL_ROLES, ACL_AUTH_METHODS, ACL_BINDING_RULES, ONE_TIME_TOKENS, VARIABLES, SCHEDULER_CONFIGURATION,
+    SCALING_POLICIES, SCALING_EVENTS, SERVICES, NODES, NODE_PLACEMENTS, NODE_POOLS, HOST_VOLUMES, NAMESPACES, QUOTAS,
+    ACL_POLICIES, ACL_TOKENS, ACL_ROLES, ACL_AUTH_METHODS, ACL_BINDING_RULES, ONE_TIME_TOKENS, VARIABLES, SCHEDULER_CONFIGURATION,
     AUTOPILOT_CONFIGURATION, MEMBERS, LEADER, KEYRING, FORMAT, IDEMPOTENCY_KEYS,
 )  # fmt: skip
