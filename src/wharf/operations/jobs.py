@@ -1,6 +1,5 @@
-"""What people do to jobs: register and deregister them."""
+"""What people do to jobs: register, revert and deregister them."""
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -8,20 +7,26 @@ from msgspec.structs import replace
 
 from wharf.model.changes import THIS, Cause, CauseKind, Condition, Drop, Put, Write
 from wharf.model.evaluation import Evaluation, EvaluationTrigger, SchedulerType
-from wharf.model.job import Job, JobStatus, JobType
+from wharf.model.job import Job
 from wharf.model.job_settings import JobSettings
-from wharf.model.refusal import invalid
+from wharf.model.moment import to_time
+from wharf.model.periodic import PeriodicLaunch
+from wharf.model.refusal import Code, Refusal, invalid, unknown
+from wharf.model.submission import Submission
 from wharf.model.validation import refuse_update
 from wharf.operations.admission import admit, preserving
 from wharf.operations.decision import Decision, Moment
 from wharf.operations.derived import new_summary
 from wharf.operations.evaluations import new_evaluation
+from wharf.operations.scaling_policies import follow_policies, with_policy_ids
+from wharf.operations.sources import judge_source, kept_with
+from wharf.operations.versions import new_version, specification, store_version, unknown_version, version_of
 from wharf.state import Replica
-from wharf.state.tables import EVALUATIONS, JOB_VERSIONS, JOBS, SUMMARIES, VERSIONS_OF_JOB
+from wharf.state.tables import EVALUATIONS, JOBS, PERIODIC_LAUNCHES, SCHEDULER_CONFIGURATION, SUBMISSIONS, SUMMARIES
 
-VERSIONS_KEPT: Final = 6
-
+STANDARD_SETTINGS: Final = JobSettings()
 DEREGISTERED_PRIORITY: Final = 50
+REGISTRATION_DISABLED: Final = "Job registration, dispatch, and scale are disabled by the scheduler configuration"
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +38,12 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     eval_priority: int = 0
     preserve_counts: bool = False
     preserve_resources: bool = False
+    submission: Submission | None = None
     submission_warnings: tuple[str, ...] = ()
+    accessor_id: str = ""
+    """Of the token that submits it."""
+    is_management: bool = True
+    """May register also while everybody else may not."""
     cause: str = ""
 
 
@@ -49,36 +59,42 @@ class Registered(msgspec.Struct, frozen=True):
 
 def register(snapshot: Replica, request: Registration, moment: Moment, settings: JobSettings) -> Decision[Registered]:
     """Store the job as a new version, if it differs from what is there, and have it evaluated."""
-    _check_eval_priority(request.eval_priority)
-    stored = snapshot.get(JOBS, request.job.namespace, request.job.id)
-    admitted = admit(snapshot, request.job, settings, warnings_of_reading=request.submission_warnings)
-    _enforce_index(request, stored)
+    check_eval_priority(request.eval_priority)
+    refuse_while_disabled(snapshot, is_management=request.is_management)
+    submitted = replace(request.job, submitter_accessor_id=request.accessor_id)
+    stored = snapshot.get(JOBS, submitted.namespace, submitted.id)
+    source, warnings_of_source = judge_source(request.submission, settings)
+    admitted = admit(
+        snapshot,
+        of_same_family(submitted, stored),
+        settings,
+        warnings_of_reading=(*request.submission_warnings, *warnings_of_source),
+    )
+    if request.enforce_index:
+        enforce_index(request.job_modify_index, stored)
     refused = refuse_update(stored, admitted.job) if stored is not None else None
     if refused is not None:
         raise invalid(refused)
     job = preserving(admitted.job, stored, counts=request.preserve_counts, resources=request.preserve_resources)
+    job = with_policy_ids(snapshot, job, moment)
     changes: list[Put | Drop] = []
-    conditions = [snapshot.as_seen(JOBS, job.namespace, job.id)]
-    if stored is None or _specification(stored) != _specification(job):
-        job = _new_version(job, stored, moment)
-        changes += [JOBS.put(job), JOB_VERSIONS.put(job)]
-        _drop_old_versions(snapshot, job, changes, conditions)
+    conditions: list[Condition] = []
+    job_modify_index = THIS
+    if stored is None or specification(stored) != specification(job):
+        job = new_version(job, stored, moment)
+        store_version(snapshot, job, changes, conditions, kept=settings.versions_kept)
+        follow_policies(snapshot, job, changes, conditions)
+        if source is not None:
+            changes.append(kept_with(source, job))
         if stored is None:
             changes.append(SUMMARIES.put(new_summary(job)))
             conditions.append(snapshot.as_seen(SUMMARIES, job.namespace, job.id))
-        job_modify_index = THIS
+        follow_launches(snapshot, job, moment, changes)
     else:
-        job = stored
-        job_modify_index = stored.modify_index
-    evaluation: Evaluation | None = None
-    if not (job.is_periodic or job.is_parameterized):
-        evaluation = new_evaluation(
-            job,
-            moment,
-            EvaluationTrigger.JOB_REGISTER,
-            scheduler=SchedulerType(job.type),
-            priority=request.eval_priority or job.priority,
-        )
+        job, job_modify_index = stored, stored.modify_index
+        conditions.append(snapshot.as_seen(JOBS, job.namespace, job.id))
+    evaluation = evaluation_of(job, moment, EvaluationTrigger.JOB_REGISTER, priority=request.eval_priority)
+    if evaluation is not None:
         changes.append(EVALUATIONS.put(evaluation))
     if not changes:
         return Decision(None, lambda index: Registered(index, job.modify_index, warnings=admitted.warnings))
@@ -94,27 +110,64 @@ def register(snapshot: Replica, request: Registration, moment: Moment, settings:
     )
 
 
+def revert(
+    snapshot: Replica,
+    namespace: str,
+    job_id: str,
+    version: int,
+    moment: Moment,
+    settings: JobSettings,
+    *,
+    enforced_version: int | None = None,
+    accessor_id: str = "",
+    is_management: bool = True,
+    cause: str = "",
+) -> Decision[Registered]:
+    """Register a copy of an earlier version, with the source that it came from. It is a new version, not yet stable."""
+    stored = snapshot.get(JOBS, namespace, job_id)
+    if stored is None:
+        raise unknown(f'job "{job_id}" not found')
+    if enforced_version is not None and enforced_version != stored.version:
+        raise invalid(f"Current job has version {stored.version}; enforcing version {enforced_version}")
+    if version == stored.version:
+        raise invalid("can't revert to current version")
+    wanted = version_of(snapshot, namespace, job_id, version) if version >= 0 else None
+    if wanted is None:
+        raise unknown_version(namespace, job_id, version)
+    registration = Registration(
+        job=replace(wanted, version=0, version_tag=None),
+        submission=snapshot.get(SUBMISSIONS, namespace, job_id, version),
+        accessor_id=accessor_id,
+        is_management=is_management,
+        cause=cause,
+    )
+    return register(snapshot, registration, moment, settings)
+
+
 def deregister(
-    snapshot: Replica, namespace: str, job_id: str, moment: Moment, *, eval_priority: int = 0, cause: str = ""
+    snapshot: Replica,
+    namespace: str,
+    job_id: str,
+    moment: Moment,
+    *,
+    eval_priority: int = 0,
+    cause: str = "",
+    settings: JobSettings = STANDARD_SETTINGS,
 ) -> Decision[Registered]:
     """Stop the job; it stays readable until it is collected. A job that nobody knows is stopped already."""
     if eval_priority > 0:
-        _check_eval_priority(eval_priority)
+        check_eval_priority(eval_priority)
     stored = snapshot.get(JOBS, namespace, job_id)
     if stored is None:
         return Decision(None, lambda _index: Registered(0, 0))
     # A tag names one version: it stays with the one that has it.
-    job = _new_version(replace(stored, stop=True, version_tag=None), stored, moment)
-    changes: list[Put | Drop] = [JOBS.put(job), JOB_VERSIONS.put(job)]
-    conditions = [snapshot.as_seen(JOBS, namespace, job_id)]
-    _drop_old_versions(snapshot, job, changes, conditions)
-    evaluation = None
-    if not (job.is_periodic or job.is_parameterized):
-        priority = eval_priority if eval_priority > 0 else job.priority or DEREGISTERED_PRIORITY
-        # Always of the services' scheduler, whatever the job's type (jobs.md 1.3).
-        evaluation = new_evaluation(
-            job, moment, EvaluationTrigger.JOB_DEREGISTER, scheduler=SchedulerType.SERVICE, priority=priority
-        )
+    job = new_version(replace(stored, stop=True, version_tag=None), stored, moment)
+    changes: list[Put | Drop] = []
+    conditions: list[Condition] = []
+    store_version(snapshot, job, changes, conditions, kept=settings.versions_kept)
+    follow_policies(snapshot, job, changes, conditions)
+    evaluation = stopping_evaluation(job, moment, eval_priority=eval_priority)
+    if evaluation is not None:
         changes.append(EVALUATIONS.put(evaluation))
     return Decision(
         Write("job-deregistered", Cause(CauseKind.REQUEST, cause), changes, conditions),
@@ -122,15 +175,56 @@ def deregister(
     )
 
 
-def _check_eval_priority(priority: int) -> None:
+def evaluation_of(job: Job, moment: Moment, trigger: EvaluationTrigger, *, priority: int = 0) -> Evaluation | None:
+    """The evaluation that follows a job's change; none of one that waits for its time or for a dispatch."""
+    if job.is_periodic or job.is_parameterized:
+        return None
+    return new_evaluation(job, moment, trigger, scheduler=SchedulerType(job.type), priority=priority or job.priority)
+
+
+def stopping_evaluation(job: Job, moment: Moment, *, eval_priority: int) -> Evaluation | None:
+    """Always of the services' scheduler, whatever the job's type (jobs.md 1.3)."""
+    if job.is_periodic or job.is_parameterized:
+        return None
+    priority = eval_priority if eval_priority > 0 else job.priority or DEREGISTERED_PRIORITY
+    return new_evaluation(
+        job, moment, EvaluationTrigger.JOB_DEREGISTER, scheduler=SchedulerType.SERVICE, priority=priority
+    )
+
+
+def of_same_family(job: Job, stored: Job | None) -> Job:
+    """A child that is registered over stays the child that it is: what only servers set is not the submitter's to lose."""
+    if stored is None or not stored.parent_id:
+        return replace(job, parent_id="", dispatched=False, dispatch_idempotency_token="")
+    return replace(
+        job,
+        parent_id=stored.parent_id,
+        dispatched=stored.dispatched,
+        dispatch_idempotency_token=stored.dispatch_idempotency_token,
+    )
+
+
+def follow_launches(snapshot: Replica, job: Job, moment: Moment, changes: list[Put | Drop]) -> None:
+    """From now on launches are due: a parent's times count from its first registration (scheduling.md 8.1)."""
+    if job.is_periodic and snapshot.get(PERIODIC_LAUNCHES, job.namespace, job.id) is None:
+        launch = PeriodicLaunch(namespace=job.namespace, id=job.id, launch=to_time(moment.now_ns), create_index=THIS)
+        changes.append(PERIODIC_LAUNCHES.put(launch))
+
+
+def refuse_while_disabled(snapshot: Replica, *, is_management: bool) -> None:
+    """Operators can keep new work out of the cluster."""
+    configuration = snapshot.get(SCHEDULER_CONFIGURATION)
+    if configuration is not None and configuration.reject_job_registration and not is_management:
+        raise Refusal(Code.FORBIDDEN, REGISTRATION_DISABLED)
+
+
+def check_eval_priority(priority: int) -> None:
     if priority and not 1 <= priority <= 100:
         raise invalid("Eval priority must be between 1 and 100 inclusively")
 
 
-def _enforce_index(request: Registration, stored: Job | None) -> None:
-    if not request.enforce_index:
-        return
-    given = request.job_modify_index
+def enforce_index(given: int, stored: Job | None) -> None:
+    """The caller's word on how the job stands (jobs.md 5)."""
     begins = f"Enforcing job modify index {given}:"
     if given == 0 and stored is not None:
         raise invalid(f"{begins} job already exists")
@@ -138,64 +232,3 @@ def _enforce_index(request: Registration, stored: Job | None) -> None:
         raise invalid(f"{begins} job does not exist")
     if given and stored is not None and given != stored.job_modify_index:
         raise invalid(f"{begins} job exists with conflicting job modify index: {stored.job_modify_index}")
-
-
-def _specification(job: Job) -> Job:
-    """The job without what only servers set: two jobs are the same when these are (jobs.md 1.1)."""
-    return replace(
-        job,
-        status=JobStatus.PENDING,
-        status_description="",
-        stable=False,
-        version=0,
-        submit_time=0,
-        create_index=0,
-        modify_index=0,
-        job_modify_index=0,
-    )
-
-
-def _new_version(job: Job, stored: Job | None, moment: Moment) -> Job:
-    job = replace(
-        job,
-        version=max(job.version, stored.version + 1) if stored is not None else job.version,
-        create_index=stored.create_index if stored is not None else THIS,
-        job_modify_index=THIS,
-        submit_time=moment.now_ns,
-        stable=False,
-        status=stored.status if stored is not None else JobStatus.PENDING,
-        status_description="",
-    )
-    return replace(job, status=_first_status(job, stored))
-
-
-def _decides_own_status(job: Job) -> bool:
-    return job.type == JobType.SYSTEM or job.is_periodic or job.is_parameterized
-
-
-def _first_status(job: Job, stored: Job | None) -> JobStatus:
-    """What is true as soon as the job is stored, with the evaluation that goes with it; the brain takes it from there."""
-    if _decides_own_status(job):
-        return JobStatus.DEAD if job.stop else JobStatus.RUNNING
-    if stored is not None and stored.status is JobStatus.RUNNING:
-        return JobStatus.RUNNING
-    return JobStatus.PENDING
-
-
-def _drop_old_versions(snapshot: Replica, job: Job, changes: list[Put | Drop], conditions: list[Condition]) -> None:
-    """Drop what is beyond the versions kept. One that is tagged or found stable meanwhile is in conflict, not gone."""
-    for version in _versions_beyond(snapshot, job):
-        changes.append(Drop(JOB_VERSIONS.name, JOB_VERSIONS.key_of(version)))
-        conditions.append(snapshot.unchanged(JOB_VERSIONS, version))
-
-
-def _versions_beyond(snapshot: Replica, new: Job) -> Sequence[Job]:
-    """The oldest untagged versions; the newest stable one is kept, and the next oldest goes in its place (jobs.md 4)."""
-    versions = sorted(snapshot.those(VERSIONS_OF_JOB, new.namespace, new.id), key=lambda version: -version.version)
-    untagged = [version for version in versions if version.version_tag is None]
-    room = VERSIONS_KEPT - (1 if new.version_tag is None else 0)
-    beyond = untagged[room:]
-    stable = next((version for version in versions if version.stable), None)
-    if stable not in beyond:
-        return beyond
-    return [version for version in untagged[room - 1 :] if version is not stable]

@@ -1,0 +1,205 @@
+"""Versions of a job: when a change makes a new one, how many are kept, what they are tagged with, which are stable.
+
+It never registers anything: whoever has a changed job asks here for the records that its new version takes.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from wharf.model.changes import THIS, Cause, CauseKind, Condition, Drop, Put, Write
+from wharf.model.job import Job, JobStatus, JobType, VersionTag
+from wharf.model.refusal import Refusal, invalid, unknown
+from wharf.operations.decision import Decision, Moment
+from wharf.state import Replica
+from wharf.state.tables import JOB_VERSIONS, JOBS, SUBMISSIONS, VERSIONS_OF_JOB
+
+DESCRIPTION_MAX_BYTES: Final = 1_000
+NAME_MAX_BYTES: Final = 256
+
+
+class Tagged(msgspec.Struct, frozen=True):
+    """The tag as it stands now; an empty name: it is gone."""
+
+    index: int
+    tag: VersionTag
+
+
+class Marked(msgspec.Struct, frozen=True):
+    index: int
+
+
+def specification(job: Job) -> Job:
+    """The job without what only servers set: two jobs are the same when these are (jobs.md 1.1)."""
+    return replace(
+        job,
+        status=JobStatus.PENDING,
+        status_description="",
+        stable=False,
+        version=0,
+        submit_time=0,
+        create_index=0,
+        modify_index=0,
+        job_modify_index=0,
+    )
+
+
+def new_version(job: Job, stored: Job | None, moment: Moment) -> Job:
+    """The job as its next version, or as its first."""
+    job = replace(
+        job,
+        version=max(job.version, stored.version + 1) if stored is not None else job.version,
+        create_index=stored.create_index if stored is not None else THIS,
+        job_modify_index=THIS,
+        submit_time=moment.now_ns,
+        stable=False,
+        status=stored.status if stored is not None else JobStatus.PENDING,
+        status_description="",
+    )
+    return replace(job, status=first_status(job, stored))
+
+
+def first_status(job: Job, stored: Job | None = None) -> JobStatus:
+    """What is true as soon as the job is stored, with the evaluation that goes with it; the brain takes it from there."""
+    if job.type == JobType.SYSTEM or job.is_periodic or job.is_parameterized:
+        return JobStatus.DEAD if job.stop else JobStatus.RUNNING
+    if stored is not None and stored.parent_id:
+        return stored.status  # Its parent counts it there: only the brain moves it, and the count with it.
+    if stored is not None and stored.status is JobStatus.RUNNING:
+        return JobStatus.RUNNING
+    return JobStatus.PENDING
+
+
+def store_version(
+    snapshot: Replica, job: Job, changes: list[Put | Drop], conditions: list[Condition], *, kept: int
+) -> None:
+    """Store the job as its newest version, and drop what is beyond the versions kept, each with its source."""
+    changes += [JOBS.put(job), JOB_VERSIONS.put(job)]
+    conditions.append(snapshot.as_seen(JOBS, job.namespace, job.id))
+    for version in _versions_beyond(snapshot, job, kept):
+        # One that is tagged or found stable meanwhile is in conflict, not gone.
+        changes.append(JOB_VERSIONS.drop(version.namespace, version.id, version.version))
+        conditions.append(snapshot.unchanged(JOB_VERSIONS, version))
+        if snapshot.get(SUBMISSIONS, version.namespace, version.id, version.version) is not None:
+            changes.append(SUBMISSIONS.drop(version.namespace, version.id, version.version))
+
+
+def _versions_beyond(snapshot: Replica, new: Job, kept: int) -> Sequence[Job]:
+    """The oldest untagged versions; the newest stable one is kept, and the next oldest goes in its place (jobs.md 4)."""
+    versions = sorted(snapshot.those(VERSIONS_OF_JOB, new.namespace, new.id), key=lambda version: -version.version)
+    untagged = [version for version in versions if version.version_tag is None and version.version != new.version]
+    room = kept - (1 if new.version_tag is None else 0)
+    beyond = untagged[room:]
+    stable = next((version for version in versions if version.stable), None)
+    if stable not in beyond:
+        return beyond
+    return [version for version in untagged[max(0, room - 1) :] if version is not stable]
+
+
+def versions_of(snapshot: Replica, namespace: str, job_id: str) -> list[Job]:
+    """Every version that is kept of the job's present life, the newest first; none where there is no job."""
+    job = snapshot.get(JOBS, namespace, job_id)
+    if job is None:
+        return []
+    versions = [
+        # The present version lives in the table of jobs: there its status is kept.
+        job if version.version == job.version else version
+        for version in snapshot.those(VERSIONS_OF_JOB, namespace, job_id)
+        if version.create_index == job.create_index
+    ]
+    return sorted(versions, key=lambda version: -version.version)
+
+
+def version_of(snapshot: Replica, namespace: str, job_id: str, version: int) -> Job | None:
+    """That version of the job's present life."""
+    found = snapshot.get(JOB_VERSIONS, namespace, job_id, version)
+    job = snapshot.get(JOBS, namespace, job_id)
+    return found if found is not None and job is not None and found.create_index == job.create_index else None
+
+
+def set_tag(
+    snapshot: Replica,
+    namespace: str,
+    job_id: str,
+    tag: VersionTag,
+    moment: Moment,
+    *,
+    version: int = 0,
+    latest: bool = False,
+    cause: str = "",
+) -> Decision[Tagged]:
+    """Give a version a name. The same name on the same version gets the new description."""
+    if not tag.name:
+        raise invalid("version tag name must not be empty")
+    if len(tag.name.encode()) > NAME_MAX_BYTES:
+        raise invalid(f"version tag name must be at most {NAME_MAX_BYTES} bytes long")
+    if len(tag.description.encode()) > DESCRIPTION_MAX_BYTES:
+        raise invalid(f"version tag description must be under {DESCRIPTION_MAX_BYTES} characters")
+    if latest and version > 0:
+        raise invalid(f"version must be zero when tagging latest, got: {version}")
+    job = snapshot.get(JOBS, namespace, job_id)
+    number = job.version if job is not None and latest else version
+    found = version_of(snapshot, namespace, job_id, number) if number >= 0 else None
+    if job is None or found is None:
+        raise unknown(f'job "{job_id}" version {number} not found')
+    holder = _tagged(snapshot, namespace, job_id, tag.name)
+    if holder is not None and holder.version != number:
+        raise invalid(f'tag "{tag.name}" already exists on a different version of job "{job_id}"')
+    tag = replace(tag, tagged_time=moment.now_ns)
+    return Decision(
+        _changed(snapshot, job, found, kind="job-version-tagged", cause=cause, version_tag=tag),
+        lambda index: Tagged(index, tag),
+    )
+
+
+def delete_tag(snapshot: Replica, namespace: str, job_id: str, name: str, *, cause: str = "") -> Decision[Tagged]:
+    job = snapshot.get(JOBS, namespace, job_id)
+    if job is None:
+        raise unknown(f'job "{job_id}" not found')
+    found = _tagged(snapshot, namespace, job_id, name)
+    if found is None:
+        raise unknown(f'tag "{name}" not found on job "{job_id}"')
+    return Decision(
+        _changed(snapshot, job, found, kind="job-version-untagged", cause=cause, version_tag=None),
+        lambda index: Tagged(index, VersionTag()),
+    )
+
+
+def mark_stable(
+    snapshot: Replica, namespace: str, job_id: str, version: int, *, stable: bool, cause: str = ""
+) -> Decision[Marked]:
+    """Whether a version may be gone back to. Only the version that is named changes."""
+    job = snapshot.get(JOBS, namespace, job_id)
+    found = version_of(snapshot, namespace, job_id, version) if version >= 0 else None
+    if job is None or found is None:
+        raise unknown_version(namespace, job_id, version)
+    if found.stable == stable:
+        return Decision(None, Marked)
+    return Decision(_changed(snapshot, job, found, kind="job-version-marked", cause=cause, stable=stable), Marked)
+
+
+def unknown_version(namespace: str, job_id: str, version: int) -> Refusal:
+    return unknown(f'job "{job_id}" in namespace "{namespace}" at version {version} not found')
+
+
+def _tagged(snapshot: Replica, namespace: str, job_id: str, name: str) -> Job | None:
+    found = (
+        each
+        for each in versions_of(snapshot, namespace, job_id)
+        if each.version_tag is not None and each.version_tag.name == name
+    )
+    holder = next(found, None)
+    return None if holder is None else snapshot.get(JOB_VERSIONS, namespace, job_id, holder.version)
+
+
+def _changed(snapshot: Replica, job: Job, version: Job, *, kind: str, cause: str, **fields: object) -> Write:
+    """The version with these fields. The present version stands in two tables, and changes in both.
+
+    The job's own record moves in any case: so two who give one name to two versions are in conflict.
+    """
+    job = replace(job, **fields) if version.version == job.version else job
+    changes = [JOB_VERSIONS.put(replace(version, **fields)), JOBS.put(job)]
+    conditions = [snapshot.unchanged(JOB_VERSIONS, version), snapshot.unchanged(JOBS, job)]
+    return Write(kind, Cause(CauseKind.REQUEST, cause), changes, conditions)
