@@ -24,6 +24,10 @@ class Broker:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def counts(self) -> tuple[int, int, int]:
+        """How many stand in the queue, wait behind another of their job, and are being processed."""
+        return len(self._queued), sum(map(len, self._behind.values())), len(self._busy)
+
     def hear(self, evaluation: Evaluation) -> None:
         """The newest version of an evaluation, whatever its status."""
         if evaluation.status is not EvaluationStatus.PENDING:

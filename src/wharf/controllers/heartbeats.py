@@ -50,6 +50,11 @@ class Heartbeats:
         """How many deadlines are kept, those included that no longer count."""
         return len(self._heap)
 
+    @property
+    def expected(self) -> int:
+        """Of how many nodes the next heartbeat is waited for."""
+        return len(self._deadlines)
+
     def forget(self, node_id: str) -> None:
         self._deadlines.pop(node_id, None)
 

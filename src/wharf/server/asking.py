@@ -141,6 +141,19 @@ class Leader:
             raise Refusal(answered.code, answered.text)
         return subject.read_answer(answered.body)
 
+    async def ask_member(self, member_id: str, subject: Subject[Q, A], question: Q) -> A:
+        """Ask the brain of one member, whoever leads. It answers what needs no leader."""
+        link = self._own
+        if member_id != self._member_id and self._peers is not None:
+            member = self._replica.get(MEMBERS, member_id)
+            if member is None:
+                raise Refusal(Code.UNAVAILABLE, f"{member_id} is no member of this cluster now")
+            link = self._peers.link(member)
+        answered = await link.ask(subject.name, _encode(question))
+        if answered.code is not None:
+            raise Refusal(answered.code, answered.text)
+        return subject.read_answer(answered.body)
+
     def _link(self) -> Link:
         leader = self._replica.get(LEADER)
         if leader is None:

@@ -12,15 +12,18 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from wharf.controllers.broker import Broker
 from wharf.controllers.heartbeats import Heartbeats, HeartbeatSettings
-from wharf.engines.port import Batch, Committed, Conflict, Engine, Unavailable
+from wharf.engines.port import Batch, Behind, Committed, Conflict, Engine, Unavailable
 from wharf.model.allocation import Allocation
+from wharf.model.autopilot import ServerStanding
 from wharf.model.changes import Cause, CauseKind, Write
 from wharf.model.cluster import Member
 from wharf.model.deployment import Deployment
+from wharf.model.durations import SECOND
 from wharf.model.evaluation import Evaluation, EvaluationStatus
 from wharf.model.job import Job
 from wharf.model.machine import TransitionRefused
@@ -66,6 +69,21 @@ CHANGES_LEAST: Final = 4
 UNBLOCKED_AT_ONCE: Final = 50
 REPORTS_REMEMBERED: Final = 8
 RETRY_S: Final = 0.5
+CONTACT_WITHIN_S: Final = 2.0
+
+
+class BrainFigures(msgspec.Struct, frozen=True):
+    """What the leader's mind has before it: evaluations in the queue, behind another of their job, and being processed;
+    jobs whose status is to be made true; nodes to be given up; nodes whose next heartbeat is waited for.
+    """
+
+    is_leading: bool
+    ready: int = 0
+    behind: int = 0
+    busy: int = 0
+    unsettled_jobs: int = 0
+    silent_nodes: int = 0
+    nodes_expected: int = 0
 
 
 class Brain:
@@ -100,6 +118,10 @@ class Brain:
         self._room_came_free = False
         self._members_changed = True
         self._reports_taken: dict[str, OrderedDict[str, nodes.NodeWritten]] = {}
+        self._epoch = 0
+        """The epoch of the log that reports were taken in."""
+        self._told_all: dict[str, None] = {}
+        """Nodes that told of all their work in this term and epoch."""
         follower.listeners.append(self._hear)
         follower.on_load.append(self._on_load)
 
@@ -125,6 +147,7 @@ class Brain:
             self._leadership = leadership
             self._heartbeats = Heartbeats(self._heartbeat_settings, self._world.random)
             self._silent.clear()
+            self._told_all.clear()
             try:
                 while self.is_leading:
                     await self._lead(leadership)
@@ -177,6 +200,10 @@ class Brain:
 
     def _rebuild(self) -> None:
         """Queues and timers from the state: a new leader knows nothing else. What was heard of nodes stays."""
+        if self._epoch != self._follower.replica.epoch:
+            self._epoch = self._follower.replica.epoch
+            self._reports_taken.clear()
+            self._told_all.clear()
         self._broker = Broker()
         replica, now_s = self._follower.replica, self._world.monotonic_s()
         for evaluation in replica.those_by_key(EVALUATIONS_BY_STATUS, EvaluationStatus.PENDING):
@@ -439,6 +466,49 @@ class Brain:
         async with self._writing:
             return await self._writer.write(as_leader)
 
+    # -- leadership by request -------------------------------------------------------------------------------------
+
+    async def hand_over(self, heir: str) -> None:
+        """End this leadership in favour of another member. What is being written is written first."""
+        async with self._writing:
+            leadership = self._leadership
+            if leadership is None or not self.is_leading:
+                raise no_leader()
+            try:
+                is_offered = await leadership.hand_over(heir)
+            except (Behind, Unavailable) as away:
+                raise Refusal(Code.UNDECIDED, f"nobody can tell whether {heir} was made leader: {away}") from away
+        self._wake.set()
+        if not is_offered:
+            raise no_leader()
+        log.info("the leadership was handed over", extra={"to": heir})
+
+    async def standing(self) -> ServerStanding:
+        """Where this server stands in the log, and how long the log takes to prove that it is there."""
+        replica, began_s = self._follower.replica, self._world.monotonic_s()
+        try:
+            async with asyncio.timeout(CONTACT_WITHIN_S):
+                await self._writer.catch_up()
+        except (Refusal, TimeoutError):
+            return ServerStanding(replica.index, replica.epoch, None)
+        took_s = self._world.monotonic_s() - began_s
+        return ServerStanding(replica.index, replica.epoch, round(took_s * SECOND))
+
+    def figures(self) -> BrainFigures:
+        """How much there is to do. Of who does not lead nothing is expected."""
+        if not self.is_leading:
+            return BrainFigures(is_leading=False)
+        ready, behind, busy = self._broker.counts()
+        return BrainFigures(
+            is_leading=True,
+            ready=ready,
+            behind=behind,
+            busy=busy,
+            unsettled_jobs=len(self._unsettled),
+            silent_nodes=len(self._silent),
+            nodes_expected=self._heartbeats.expected,
+        )
+
     # -- what others ask -------------------------------------------------------------------------------------------
 
     async def register_node(self, node: Node) -> tuple[nodes.NodeWritten, float]:
@@ -447,7 +517,7 @@ class Brain:
         written = await self.decide(
             lambda snapshot, moment: nodes.register(snapshot, node, moment, evaluations_max=most)
         )
-        return written, self._heard(node.id)
+        return self._asked_for_all(node.id, written), self._heard(node.id)
 
     async def heartbeat(self, node_id: str) -> tuple[nodes.NodeWritten, float]:
         """A node is alive; answers for how many seconds it is believed so."""
@@ -457,7 +527,14 @@ class Brain:
         written = nodes.NodeWritten(0)
         if node is None or node.status is not NodeStatus.READY:
             written = await self.decide(partial(_come_back, node_id, self._evaluations_max))
-        return written, self._heard(node_id)
+        return self._asked_for_all(node_id, written), self._heard(node_id)
+
+    def _asked_for_all(self, node_id: str, written: nodes.NodeWritten) -> nodes.NodeWritten:
+        """A log that was replaced by an older copy has lost reports that were answered, and nodes say nothing twice by
+        themselves: in a later epoch each is asked once a term for all that it knows.
+        """
+        is_asked = bool(self._epoch) and node_id not in self._told_all
+        return replace(written, must_report=True) if is_asked else written
 
     def _heard(self, node_id: str) -> float:
         self._wake.set()  # The next deadline may be sooner than the one that is waited for.
@@ -479,6 +556,9 @@ class Brain:
             named = {told.id: None for told in reports}
             reports = [*reports, *nodes.forgotten(self._follower.replica, node_id, named)]
         written = await self._report_in_parts(node_id, reports, is_whole=is_whole)
+        if is_whole:
+            self._told_all[node_id] = None
+        written = self._asked_for_all(node_id, written)
         if report_id:
             taken[report_id] = written
             if len(taken) > REPORTS_REMEMBERED:

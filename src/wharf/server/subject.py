@@ -1,6 +1,7 @@
 """One thing that may be asked of the leader's brain: its name, and the forms of question and answer."""
 
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -13,3 +14,7 @@ class Subject(Generic[Q, A]):
         self.name = name
         self.read_question = msgspec.msgpack.Decoder(question).decode
         self.read_answer = msgspec.msgpack.Decoder(answer).decode
+
+
+AnsweredBy: TypeAlias = tuple[Subject[Any, Any], Callable[[Any], Awaitable[Any]]]
+"""A subject with the method that answers it."""

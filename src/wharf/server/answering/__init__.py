@@ -4,15 +4,13 @@ Each module declares its subjects with their forms, and a class that decides by 
 (`Brain.decide`). No rule of the domain stands here.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
-
+from wharf.server.answering import servers
 from wharf.server.brain import Brain
-from wharf.server.subject import Subject
+from wharf.server.subject import AnsweredBy
 
-AnsweredBy: TypeAlias = tuple[Subject[Any, Any], Callable[[Any], Awaitable[Any]]]
+__all__ = ["AnsweredBy", "answers_of"]
 
 
-def answers_of(_brain: Brain) -> tuple[AnsweredBy, ...]:
+def answers_of(brain: Brain) -> tuple[AnsweredBy, ...]:
     """Every subject with the method that answers it."""
-    return ()
+    return (*servers.answers_of(brain),)
