@@ -4,7 +4,8 @@ A node's write carries evaluations of its jobs, as many as fit. The others follo
 state alone, which job has not been looked at yet, so nothing need be remembered between the two.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -13,18 +14,29 @@ from msgspec.structs import replace
 from wharf.model.allocation import Allocation, AllocDeploymentStatus, ClientStatus, NetworkStatus
 from wharf.model.changes import THIS, Cause, CauseKind, Condition, Drop, Put, Write
 from wharf.model.cluster import NodePlacement
-from wharf.model.evaluation import Evaluation, EvaluationTrigger
+from wharf.model.evaluation import EvaluationTrigger
 from wharf.model.job import Job, JobType
 from wharf.model.machine import TransitionRefused, advance
-from wharf.model.moment import to_time
-from wharf.model.node import Node, NodeEvent, NodeStatus, SchedulingEligibility, with_event
-from wharf.model.refusal import Code, Refusal, invalid, unknown
+from wharf.model.node import Node, NodeStatus, SchedulingEligibility
+from wharf.model.refusal import Code, Refusal, invalid
 from wharf.model.task_state import TaskState
 from wharf.model.transitions import ALLOCATION, NODE
 from wharf.operations.decision import Decision, Moment
 from wharf.operations.evaluations import new_evaluation
+from wharf.operations.node_writes import (
+    NodeWritten as NodeWritten,  # Whoever asks for one of these decisions needs the form of its reply.
+)
+from wharf.operations.node_writes import (
+    evaluations_of,
+    jobs_left_behind,
+    jobs_to_look_at,
+    known_node,
+    must_report_of,
+    node_write,
+    nothing_to_write,
+    with_message,
+)
 from wharf.operations.story import with_story
-from wharf.scheduling.reach import is_in_reach
 from wharf.state import Replica
 from wharf.state.tables import (
     ALLOCATIONS,
@@ -33,7 +45,6 @@ from wharf.state.tables import (
     EVALUATIONS,
     EVALUATIONS_OF_JOB,
     JOBS,
-    JOBS_OF_TYPE,
     NODE_PLACEMENTS,
     NODE_POOLS,
     NODES,
@@ -57,9 +68,6 @@ KNOWN_BY_SERVERS: Final = (
 )
 """What a node cannot say of itself."""
 
-ROOM: Final = ("status", "scheduling_eligibility", "drain_strategy", "node_resources", "reserved_resources")
-"""What decides how much can be put on a node: a change of it disturbs the plans that rest on the node."""
-
 LOOKED_AT: Final = ("name", "datacenter", "node_class", "attributes", "meta", "host_volumes", "node_resources")
 """What jobs may ask for: a change of it has the node's jobs looked at again (scheduling.md 9.2)."""
 
@@ -75,14 +83,6 @@ class AllocationReport(msgspec.Struct, frozen=True):
     network_status: NetworkStatus | None = None
 
 
-class NodeWritten(msgspec.Struct, frozen=True):
-    """`must_report`: the node gets nothing new until it has told of every allocation that it knows."""
-
-    index: int
-    eval_ids: tuple[str, ...] = ()
-    must_report: bool = False
-
-
 def register(snapshot: Replica, told: Node, moment: Moment, *, evaluations_max: int) -> Decision[NodeWritten]:
     """A node says what it is. What servers know of it (drain, eligibility, events) it cannot change."""
     if not told.id or not told.secret_digest:
@@ -96,14 +96,14 @@ def register(snapshot: Replica, told: Node, moment: Moment, *, evaluations_max: 
     if stored is None:
         has_pool = snapshot.get(NODE_POOLS, node.node_pool) is not None
         message = "Node registered" if has_pool else "Node registered but waiting for node pool to be created"
-        node = _with_message(replace(node, status_updated_at=moment.now_ns // SECOND_NS), message, moment)
-        return _node_write("node-registered", snapshot, node, [], ())
+        node = with_message(replace(node, status_updated_at=moment.now_ns // SECOND_NS), message, moment)
+        return node_write("node-registered", snapshot, node, [], ())
     node = _in_contact(snapshot, node, moment, message_when_down="Node re-registered")
     if node == stored:
-        return _nothing(node)
+        return nothing_to_write(node)
     is_looked_at = node.status is not stored.status or _fingerprint(node) != _fingerprint(stored)
-    evaluations = _evaluations_of(snapshot, node, moment, evaluations_max) if is_looked_at else []
-    return _node_write("node-registered", snapshot, node, evaluations, ())
+    evaluations = evaluations_of(snapshot, node, moment, evaluations_max) if is_looked_at else []
+    return node_write("node-registered", snapshot, node, evaluations, ())
 
 
 def _fingerprint(node: Node) -> tuple[object, ...]:
@@ -114,12 +114,12 @@ def _fingerprint(node: Node) -> tuple[object, ...]:
 
 def come_back(snapshot: Replica, node_id: str, moment: Moment, *, evaluations_max: int) -> Decision[NodeWritten]:
     """A heartbeat of a node that is not ready: it is there, for the first time or again."""
-    stored = _known(snapshot, node_id)
+    stored = known_node(snapshot, node_id)
     node = _in_contact(snapshot, stored, moment, message_when_down="Node reregistered by heartbeat")
     if node is stored:
-        return _nothing(node)
-    evaluations = _evaluations_of(snapshot, node, moment, evaluations_max)
-    return _node_write("node-updated", snapshot, node, evaluations, ())
+        return nothing_to_write(node)
+    evaluations = evaluations_of(snapshot, node, moment, evaluations_max)
+    return node_write("node-updated", snapshot, node, evaluations, ())
 
 
 def _in_contact(snapshot: Replica, node: Node, moment: Moment, *, message_when_down: str) -> Node:
@@ -134,7 +134,7 @@ def _in_contact(snapshot: Replica, node: Node, moment: Moment, *, message_when_d
         status_updated_at=moment.now_ns // SECOND_NS,
         last_missed_heartbeat_index=0 if status is NodeStatus.READY else node.last_missed_heartbeat_index,
     )
-    return _with_message(node, message_when_down, moment) if was_down else node
+    return with_message(node, message_when_down, moment) if was_down else node
 
 
 def _status_on_contact(snapshot: Replica, node: Node) -> NodeStatus:
@@ -167,16 +167,16 @@ def miss_heartbeat(snapshot: Replica, node_id: str, moment: Moment, *, evaluatio
         status_updated_at=moment.now_ns // SECOND_NS,
         last_missed_heartbeat_index=THIS,
     )
-    node = _with_message(node, "Node heartbeat missed", moment)
-    evaluations = _evaluations_of(snapshot, node, moment, evaluations_max)
-    return _node_write("node-updated", snapshot, node, evaluations, ())
+    node = with_message(node, "Node heartbeat missed", moment)
+    evaluations = evaluations_of(snapshot, node, moment, evaluations_max)
+    return node_write("node-updated", snapshot, node, evaluations, ())
 
 
 def set_eligibility(
     snapshot: Replica, node_id: str, eligible: bool, moment: Moment, *, evaluations_max: int
 ) -> Decision[NodeWritten]:
     """Whether the node gets new work."""
-    node = _known(snapshot, node_id)
+    node = known_node(snapshot, node_id)
     wanted = SchedulingEligibility.ELIGIBLE if eligible else SchedulingEligibility.INELIGIBLE
     if node.scheduling_eligibility is wanted:
         return Decision(None, lambda _index: NodeWritten(0))
@@ -184,9 +184,65 @@ def set_eligibility(
         raise invalid("can not set node's scheduling eligibility to eligible while it is draining")
     word = "eligible" if eligible else "ineligible"
     node = replace(node, scheduling_eligibility=wanted)
-    node = _with_message(node, f"Node marked as {word} for scheduling", moment)
-    evaluations = _evaluations_of(snapshot, node, moment, evaluations_max) if eligible else []
-    return _node_write("node-eligibility", snapshot, node, evaluations, ())
+    node = with_message(node, f"Node marked as {word} for scheduling", moment)
+    evaluations = evaluations_of(snapshot, node, moment, evaluations_max) if eligible else []
+    return node_write("node-eligibility", snapshot, node, evaluations, ())
+
+
+class NodeEvaluated(msgspec.Struct, frozen=True):
+    """`jobs`: those that this write looks at; `is_all`: no other is left."""
+
+    index: int
+    eval_ids: tuple[str, ...] = ()
+    jobs: tuple[tuple[str, str], ...] = ()
+    is_all: bool = True
+
+
+def evaluate(
+    snapshot: Replica,
+    node_id: str,
+    moment: Moment,
+    *,
+    done: Collection[tuple[str, str]] = (),
+    evaluations_max: int,
+    cause: str = "",
+) -> Decision[NodeEvaluated]:
+    """Have every job looked at that has work on the node or could have, but for those that are `done` already."""
+    node = known_node(snapshot, node_id)
+    left = (job for job in jobs_to_look_at(snapshot, node) if (job.namespace, job.id) not in done)
+    jobs = list(islice(left, evaluations_max))
+    if not jobs:
+        return Decision(None, lambda _index: NodeEvaluated(0))
+    is_all = next(left, None) is None
+    evaluations = [new_evaluation(job, moment, EvaluationTrigger.NODE_UPDATE, node=node) for job in jobs]
+    write = Write(
+        "node-evaluated",
+        Cause(CauseKind.REQUEST, cause),
+        [EVALUATIONS.put(evaluation) for evaluation in evaluations],
+        [snapshot.as_seen(NODES, node_id)],
+    )
+    ids = tuple(evaluation.id for evaluation in evaluations)
+    keys = tuple((job.namespace, job.id) for job in jobs)
+    return Decision(write, lambda index: NodeEvaluated(index, ids, keys, is_all))
+
+
+def purge(
+    snapshot: Replica, node_id: str, moment: Moment, *, evaluations_max: int, cause: str = ""
+) -> Decision[NodeWritten]:
+    """Forget the node. What ran there is lost: its jobs are looked at, as many as fit here, the others by
+    `look_at_the_rest`, which sees them by their work on a node that is none.
+    """
+    node = known_node(snapshot, node_id)
+    jobs = islice(jobs_left_behind(snapshot, node_id), evaluations_max)
+    evaluations = [new_evaluation(job, moment, EvaluationTrigger.NODE_UPDATE, node=node) for job in jobs]
+    write = Write(
+        "node-purged",
+        Cause(CauseKind.REQUEST, cause),
+        [NODES.drop(node_id), NODE_PLACEMENTS.drop(node_id), *map(EVALUATIONS.put, evaluations)],
+        [snapshot.as_seen(NODES, node_id), snapshot.as_seen(NODE_PLACEMENTS, node_id)],
+    )
+    ids = tuple(evaluation.id for evaluation in evaluations)
+    return Decision(write, lambda index: NodeWritten(index, ids))
 
 
 def report(
@@ -202,7 +258,7 @@ def report(
 
     `is_whole`: with this report the node has told of every allocation that it knows.
     """
-    node = _known(snapshot, node_id)
+    node = known_node(snapshot, node_id)
     if node.status in (NodeStatus.DOWN, NodeStatus.DISCONNECTED):
         raise invalid(f"node {node_id} is {node.status}; it must be heard of again before it reports")
     changes: list[Put | Drop] = []
@@ -240,17 +296,17 @@ def report(
             last_alloc_update_index=THIS,
             last_missed_heartbeat_index=0,
         )
-        of_node = _evaluations_of(snapshot, ready, moment, evaluations_max)
+        of_node = evaluations_of(snapshot, ready, moment, evaluations_max)
         evaluations += [each for each in of_node if (each.namespace, each.job_id) not in failed]
-        written = _node_write("node-reported", snapshot, ready, evaluations, changes, conditions)
+        written = node_write("node-reported", snapshot, ready, evaluations, changes, conditions)
         return replace(written, refused=tuple(refused))
     if not changes:
-        return replace(_nothing(node), refused=tuple(refused))
+        return replace(nothing_to_write(node), refused=tuple(refused))
     if occupies_again:
         changes.append(NODE_PLACEMENTS.put(NodePlacement(node_id=node_id)))
         conditions.append(snapshot.as_seen(NODE_PLACEMENTS, node_id))
     changes += [EVALUATIONS.put(evaluation) for evaluation in evaluations]
-    must_report = _must_report(node)
+    must_report = must_report_of(node)
     return Decision(
         Write("node-reported", Cause(CauseKind.NODE, node_id), changes, conditions),
         lambda index: NodeWritten(index, must_report=must_report),
@@ -275,14 +331,11 @@ def look_at_the_rest(
 ) -> Decision[NodeWritten] | None:
     """Evaluations of the node's jobs that did not fit in the node's own write, or None when all are looked at."""
     node = snapshot.get(NODES, node_id)
-    if node is None:
-        return None
-    jobs: list[Job] = []
-    for job in _jobs_to_look_at(snapshot, node):
-        if _is_overlooked(snapshot, job, node):
-            jobs.append(job)
-            if len(jobs) == evaluations_max:
-                break
+    if node is None:  # Purged, with so much work on it that it did not fit in one write.
+        overlooked = (job for job in jobs_left_behind(snapshot, node_id) if not _has_open_evaluation(snapshot, job))
+    else:
+        overlooked = (job for job in jobs_to_look_at(snapshot, node) if _is_overlooked(snapshot, job, node))
+    jobs = list(islice(overlooked, evaluations_max))
     if not jobs:
         return None
     evaluations = [new_evaluation(job, moment, EvaluationTrigger.NODE_UPDATE, node=node) for job in jobs]
@@ -297,13 +350,17 @@ def look_at_the_rest(
 
 def _is_overlooked(snapshot: Replica, job: Job, node: Node) -> bool:
     """Whether the node's status asks something of the job that no open evaluation will find."""
-    if any(not each.status.is_terminal for each in snapshot.those(EVALUATIONS_OF_JOB, job.namespace, job.id)):
+    if _has_open_evaluation(snapshot, job):
         return False
     here = [each for each in snapshot.those(ALLOCATIONS_OF_JOB, job.namespace, job.id) if each.node_id == node.id]
     if node.status is NodeStatus.DOWN:
         return any(not allocation.is_client_terminal for allocation in here)
     is_missing = all(allocation.is_terminal for allocation in here)
     return node.is_ready_for_placements and job.type == JobType.SYSTEM and is_missing
+
+
+def _has_open_evaluation(snapshot: Replica, job: Job) -> bool:
+    return any(not each.status.is_terminal for each in snapshot.those(EVALUATIONS_OF_JOB, job.namespace, job.id))
 
 
 def _reported(stored: Allocation, told: AllocationReport, moment: Moment) -> Allocation | None:
@@ -318,70 +375,3 @@ def _reported(stored: Allocation, told: AllocationReport, moment: Moment) -> All
     if new == stored:
         return None
     return replace(new, modify_time=moment.now_ns)
-
-
-def _node_write(
-    kind: str,
-    snapshot: Replica,
-    node: Node,
-    evaluations: Sequence[Evaluation],
-    more: Sequence[Put | Drop],
-    conditions: Sequence[Condition] = (),
-) -> Decision[NodeWritten]:
-    """Every write that touches what a node can take also moves its placement record: plans on the old one conflict."""
-    changes: list[Put | Drop] = [NODES.put(node), *more]
-    conditions = [snapshot.as_seen(NODES, node.id), *conditions]
-    stored = snapshot.get(NODES, node.id)
-    if stored is None or any(getattr(stored, name) != getattr(node, name) for name in ROOM):
-        changes.append(NODE_PLACEMENTS.put(NodePlacement(node_id=node.id)))
-        conditions.append(snapshot.as_seen(NODE_PLACEMENTS, node.id))
-    changes += [EVALUATIONS.put(evaluation) for evaluation in evaluations]
-    ids = tuple(evaluation.id for evaluation in evaluations)
-    must_report = _must_report(node)
-    write = Write(kind, Cause(CauseKind.NODE, node.id), changes, conditions)
-    return Decision(write, lambda index: NodeWritten(index, ids, must_report))
-
-
-def _nothing(node: Node) -> Decision[NodeWritten]:
-    """Nothing is to be written."""
-    must_report = _must_report(node)
-    return Decision(None, lambda index: NodeWritten(index, must_report=must_report))
-
-
-def _must_report(node: Node) -> bool:
-    return node.status is NodeStatus.INITIALIZING and node.last_missed_heartbeat_index != 0
-
-
-def _with_message(node: Node, message: str, moment: Moment) -> Node:
-    return with_event(node, NodeEvent(message=message, timestamp=to_time(moment.now_ns)))
-
-
-def _evaluations_of(snapshot: Replica, node: Node, moment: Moment, evaluations_max: int) -> list[Evaluation]:
-    """One evaluation for each job that has live work on the node, and for each system job that could have."""
-    jobs: list[Job] = []
-    for job in _jobs_to_look_at(snapshot, node):
-        if len(jobs) == evaluations_max:
-            break
-        jobs.append(job)
-    return [new_evaluation(job, moment, EvaluationTrigger.NODE_UPDATE, node=node) for job in jobs]
-
-
-def _jobs_to_look_at(snapshot: Replica, node: Node) -> Iterator[Job]:
-    seen: dict[tuple[str, str], None] = {}
-    for allocation in snapshot.those(ALLOCATIONS_ON_NODE, node.id):
-        key = (allocation.namespace, allocation.job_id)
-        if not allocation.is_client_terminal and key not in seen:
-            seen[key] = None
-            job = snapshot.get(JOBS, *key)
-            if job is not None:
-                yield job
-    for job in snapshot.those_by_key(JOBS_OF_TYPE, JobType.SYSTEM):
-        if not job.stop and (job.namespace, job.id) not in seen and is_in_reach(job, node):
-            yield job
-
-
-def _known(snapshot: Replica, node_id: str) -> Node:
-    node = snapshot.get(NODES, node_id)
-    if node is None:
-        raise unknown("node not found")
-    return node
