@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 
-from wharf.api.request import ReadOptions, Request, parse_query, read_options
+from wharf.api.parameters import ReadOptions, parse_query, read_options, read_parameters
+from wharf.api.request import Request
+from wharf.model.need import NOTHING
 from wharf.model.refusal import Code, Refusal
 from wharf.wire import shapes
-from wharf.wire.endpoints import BY_NAME
+from wharf.wire.endpoints import BY_NAME, Endpoint, Kind
+from wharf.wire.endpoints.endpoint import duration, flag, integer, text, texts, unsigned
 
 
 def options(query: str) -> ReadOptions:
@@ -26,7 +29,7 @@ def a_request(body: bytes = b"", query: str = "") -> Request:
 
 
 def test_without_parameters_everything_has_its_default() -> None:
-    assert options("") == ReadOptions(index=0, wait_s=300.0, stale=False, namespace="default", prefix="", reverse=False)
+    assert options("") == ReadOptions(index=0, wait_s=300.0, stale=False, namespace="default", per_page=0)
 
 
 @pytest.mark.parametrize(
@@ -137,22 +140,93 @@ def test_fields_that_nobody_knows_are_warnings() -> None:
     assert read.warnings == ("Job.Colour is not a known field; it was ignored",)
 
 
-@pytest.mark.parametrize(("query", "flag"), [("", False), ("purge", False), ("purge=true", True), ("purge=0", False)])
-def test_a_flag_is_read(query: str, flag: bool) -> None:
-    assert a_request(query=query).flag("purge") is flag
+DECLARING = Endpoint(
+    name="test", method="PUT", path="/v1/test", kind=Kind.WRITE, need=NOTHING, summary="",
+    parameters=(
+        flag("purge", ""), integer("n", ""), unsigned("u", ""), text("word", ""), texts("address", ""),
+        duration("after", ""), flag("os", "", refusal="Failed to parse node list fields: "),
+    ),
+)  # fmt: skip
 
 
-def test_a_flag_or_a_number_that_is_none_is_told_by_name() -> None:
-    with pytest.raises(Refusal, match=r'Failed to parse value of "purge" \(maybe\) as a bool'):
-        a_request(query="purge=maybe").flag("purge")
-    with pytest.raises(Refusal, match=r'Failed to parse value of "n" \(x\) as a int'):
-        a_request(query="n=x").number("n")
-    assert [a_request(query=q).number("n") for q in ("", "n=", "n=-3", "n=12")] == [0, 0, -3, 12]
+def asking(query: str) -> Request:
+    given = parse_query(query.encode())
+    return Request("r1", DECLARING, {}, given, {}, parameters=read_parameters(DECLARING, given, query.encode()))
 
 
-@pytest.mark.parametrize("query", ['filter=Status == "dead"', "per_page=2", "next_token=a"])
-def test_what_lists_cannot_do_yet_is_refused_and_not_passed_over(query: str) -> None:
-    with pytest.raises(Refusal, match="is not served yet") as refused:
-        options(query)
+@pytest.mark.parametrize(
+    ("query", "value"),
+    [("", False), ("purge", False), ("purge=true", True), ("purge=0", False), ("purge=T", True)],
+)
+def test_a_flag_is_read(query: str, value: bool) -> None:
+    assert asking(query).flag("purge") is value
 
-    assert refused.value.code is Code.NOT_OURS
+
+def test_a_flag_that_is_not_given_is_what_the_endpoint_says() -> None:
+    assert [asking(query).flag("purge", default=True) for query in ("", "purge=", "purge=f")] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        (
+            "purge=maybe",
+            'Failed to parse value of "purge" (maybe) as a bool: strconv.ParseBool: parsing "maybe": invalid syntax',
+        ),
+        ("n=x", 'Failed to parse value of "n" (x) as a int: strconv.Atoi: parsing "x": invalid syntax'),
+        ("u=-1", 'Failed to parse value of "u" (-1) as a uint64: strconv.ParseUint: parsing "-1": invalid syntax'),
+        (
+            "n=9223372036854775808",
+            'Failed to parse value of "n" (9223372036854775808) as a int: strconv.Atoi: '
+            'parsing "9223372036854775808": value out of range',
+        ),
+        (
+            "os=x",
+            'Failed to parse node list fields: Failed to parse value of "os" (x) as a bool: '
+            'strconv.ParseBool: parsing "x": invalid syntax',
+        ),
+        ("after=soon", 'Failed to parse value of "after" (soon)'),
+    ],
+)
+def test_a_value_that_does_not_fit_its_declaration_is_told_by_name(query: str, text: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        asking(query)
+
+    assert (refused.value.code, refused.value.text[: len(text)]) == (Code.INVALID, text)
+
+
+def test_numbers_durations_and_words_are_read() -> None:
+    assert [asking(q).number("n") for q in ("", "n=", "n=-3", "n=%2B12")] == [0, 0, -3, 12]
+    assert asking("after=1m30s").number("after") == 90_000_000_000
+    assert (asking("word=a%20b").text("word"), asking("").text("word")) == ("a b", "")
+
+
+def test_of_a_parameter_that_may_be_repeated_all_values_count() -> None:
+    assert asking("address=b&word=x&address=a").texts("address") == ("b", "a")
+    assert asking("").texts("address") == ()
+
+
+def test_a_handler_that_reads_what_its_endpoint_does_not_declare_is_a_mistake() -> None:
+    with pytest.raises(AssertionError, match="test does not declare `other`"):
+        asking("").flag("other")
+
+
+@pytest.mark.parametrize(
+    ("query", "field", "value"),
+    [
+        ("per_page=2", "per_page", 2),
+        ("per_page=-1", "per_page", -1),
+        ("per_page=", "per_page", 0),
+        ("next_token=default.caf%25C3%25A9", "next_token", "default.café"),
+        ("filter=Status+%3D%3D+dead", "filter", "Status == dead"),
+        ("filter=+", "filter", " "),
+    ],
+)
+def test_what_chooses_a_page_is_read(query: str, field: str, value: Any) -> None:
+    assert getattr(options(query), field) == value
+
+
+@pytest.mark.parametrize("given", ["x", "1.5", "2147483648", "-2147483649", "+"])
+def test_a_page_size_that_is_no_number_is_told(given: str) -> None:
+    query = f"per_page={given.replace('+', '%2B')}&index=x"
+    assert refusal(query) == "Expect a number for `per_page` query string parameter"

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from wharf.api.router import Router
+from wharf.model.need import NOTHING
 from wharf.wire.endpoints import ENDPOINTS, Endpoint, Kind
 
 ROUTER = Router(ENDPOINTS)
@@ -79,7 +80,7 @@ def test_every_endpoint_is_reached_by_its_own_path() -> None:
 
 
 def an_endpoint(name: str, path: str, method: str = "GET") -> Endpoint:
-    return Endpoint(name=name, method=method, path=path, kind=Kind.READ)
+    return Endpoint(name=name, method=method, path=path, kind=Kind.READ, need=NOTHING, summary="")
 
 
 def test_an_endpoint_that_is_declared_twice_is_a_mistake() -> None:

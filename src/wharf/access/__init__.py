@@ -8,7 +8,7 @@ from wharf.access.binding import Bindings, bind, method_named, token_name
 from wharf.access.caller import UNCHECKED, Caller, CallerKind
 from wharf.access.claims import MappedClaims, map_claims
 from wharf.access.compiled import rights_of
-from wharf.access.denial import Manner, denial, refuse_without
+from wharf.access.denial import denial, refuse_without
 from wharf.access.document import check_rules, read_rules
 from wharf.access.errors import InvalidRules
 from wharf.access.identification import Presented, Secret, Unverified, who_is, whose_token
@@ -16,6 +16,7 @@ from wharf.access.rights import EVERY_RIGHT, NO_RIGHTS, Rights
 from wharf.access.rules import Rules, rules_json
 from wharf.access.validation import binding_rule_problems, invalid_record, policy_problems
 from wharf.access.workload import WorkloadClaims
+from wharf.model.need import Manner
 
 __all__ = [
     "EVERY_RIGHT",

@@ -1,24 +1,14 @@
 """Saying no: the sentence for each kind of caller and each manner of endpoint (reference 5.1). The status is always 403."""
 
-import enum
 from typing import Final
 
 from wharf.access.caller import Caller, CallerKind
-from wharf.model.need import Need, Nothing
+from wharf.model.need import Manner, Need, Nothing
 from wharf.model.refusal import Code, Refusal
 
 PERMISSION_DENIED: Final = "Permission denied"
 TOKEN_NOT_FOUND: Final = "ACL token not found"
 TOKEN_EXPIRED: Final = "ACL token expired"
-
-
-class Manner(enum.Enum):
-    """How much an endpoint says of a token that does not hold. Clients know the texts."""
-
-    CURT = "curt"  # Nearly all: one answer for every reason.
-    TOKEN = "token"  # Reading one's own token or one by accessor.
-    AGENT = "agent"  # Agent self, host, reload, and parsing of jobs.
-    AGENT_SHORT = "agent-short"  # Agent schedulers, force-leave, keyring.
 
 
 def denial(caller: Caller, manner: Manner = Manner.CURT) -> Refusal:

@@ -138,6 +138,30 @@ class Rights:
             case needs.Either(parts):
                 return any(self.meet(part, namespace=namespace, path=path, label=label) for part in parts)
 
+    def meet_somewhere(self, need: needs.Need) -> bool:
+        """Whether there is any namespace, path, pool or volume of which these are what is needed.
+
+        For a request whose object decides: without a right anywhere it is refused before the object is looked for.
+        """
+        if self.is_management:
+            return True
+        match need:
+            case needs.InSightOfNamespace():
+                anywhere = (*self._namespaces.anywhere(), *self._places.anywhere())
+                return any(_grants_any(found) for found in anywhere)
+            case needs.OnVariable(capability):
+                return self.allows_any_variable(capability)
+            case needs.OnPool(capability):
+                return any(capability in found for found in self._node_pools.anywhere())
+            case needs.OnHostVolume(any_of):
+                return any(not found.isdisjoint(any_of) for found in self._host_volumes.anywhere())
+            case needs.Both(parts):
+                return all(self.meet_somewhere(part) for part in parts)
+            case needs.Either(parts):
+                return any(self.meet_somewhere(part) for part in parts)
+            case _:
+                return self.meet(need, namespace=EVERY_NAMESPACE)
+
 
 def _grants_any(found: Iterable[StrEnum]) -> bool:
     return any(capability != DENY for capability in found)

@@ -1,22 +1,31 @@
-"""Endpoints of allocations and evaluations."""
+"""Endpoints of allocations."""
 
-from typing import Final
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, Final
 
-from wharf.api.answers import Reading, by_id, in_namespace, listed, one
+from wharf.api.answers import Act, Reading, one_of_a_namespace
+from wharf.api.listing import Listing, by_creation_or_prefix
 from wharf.api.request import ReadOptions, Request
 from wharf.model.allocation import Allocation, AllocationStub, DesiredTransition
+from wharf.model.job import Job
 from wharf.server.reading import Found
+from wharf.server.server import Server
 from wharf.state import Replica
-from wharf.state.tables import ALLOCATIONS, EVALUATIONS, JOB_VERSIONS
+from wharf.state.tables import ALLOCATIONS, JOB_VERSIONS
+
+PREFIX_FAILED: Final = "alloc lookup failed: index error: "
 
 
-def allocation_list(replica: Replica, _request: Request, options: ReadOptions) -> Found:
-    found = in_namespace(by_id(replica, ALLOCATIONS, options), options)
-    return listed(replica, ALLOCATIONS, [allocation_stub(replica, allocation) for allocation in found], options)
+def allocation_list(replica: Replica, _request: Request, options: ReadOptions) -> Listing[Allocation]:
+    return by_creation_or_prefix(
+        replica, ALLOCATIONS, options,
+        where=PREFIX_FAILED, shown=lambda allocation: allocation_stub(replica, allocation),
+    )  # fmt: skip
 
 
 def allocation_read(replica: Replica, request: Request, _options: ReadOptions) -> Found:
-    return Found(*one(replica, ALLOCATIONS, request.value("alloc_id"), missing="alloc not found"))
+    return one_of_a_namespace(replica, request, ALLOCATIONS, request.value("alloc_id"), missing="alloc not found")
 
 
 def allocation_stub(replica: Replica, allocation: Allocation) -> AllocationStub:
@@ -39,17 +48,20 @@ def version_key(allocation: Allocation) -> tuple[str, str, int]:
     return allocation.namespace, allocation.job_id, allocation.job_version
 
 
-def evaluation_list(replica: Replica, _request: Request, options: ReadOptions) -> Found:
-    return listed(replica, EVALUATIONS, in_namespace(by_id(replica, EVALUATIONS, options), options), options)
+def _job_of(replica: Replica) -> Callable[[Allocation], Job | None]:
+    return lambda allocation: replica.get(JOB_VERSIONS, *version_key(allocation))
 
 
-def evaluation_read(replica: Replica, request: Request, _options: ReadOptions) -> Found:
-    return Found(*one(replica, EVALUATIONS, request.value("eval_id"), missing="eval not found"))
-
-
-READS: Final[dict[str, Reading]] = {
-    "allocation.list": allocation_list,
-    "allocation.read": allocation_read,
-    "evaluation.list": evaluation_list,
-    "evaluation.read": evaluation_read,
+JOINS: Final[dict[type, dict[str, Callable[[Replica], Callable[[Any], Any]]]]] = {
+    Allocation: {
+        "Job": _job_of,
+        "AllocatedResources": lambda _replica: attrgetter("allocated_resources"),
+        "Metrics": lambda _replica: attrgetter("metrics"),
+    },
 }
+
+READS: Final[dict[str, Reading]] = {"allocation.list": allocation_list, "allocation.read": allocation_read}
+
+
+def acts_of(_server: Server) -> dict[str, Act]:
+    return {}

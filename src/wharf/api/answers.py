@@ -1,10 +1,11 @@
 """What handlers give back, and the small words in which reads of tables are said."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Final
 
 import msgspec
 
+from wharf.api.listing import Listing
 from wharf.api.request import ReadOptions, Request
 from wharf.model.refusal import Code, Refusal
 from wharf.server.reading import Found
@@ -13,7 +14,7 @@ from wharf.state import watches as watch
 
 EVERY_NAMESPACE: Final = "*"
 
-Reading = Callable[[Replica, Request, ReadOptions], Found]
+Reading = Callable[[Replica, Request, ReadOptions], Found | Listing[Any]]
 """A handler that reads. It never waits."""
 
 
@@ -28,32 +29,26 @@ class Packed(msgspec.Struct, frozen=True):
     """A body that is encoded already."""
 
     data: bytes
+    content_type: str = "application/msgpack"
+
+
+class Streamed(msgspec.Struct, frozen=True):
+    """A body that is sent part by part, for as long as the caller listens. Closed when the caller has gone."""
+
+    parts: AsyncIterator[bytes]
+    content_type: str = "application/json"
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The reply's body, and the index for its header; 0: no header."""
+    """The reply's body, and the index for its header; 0: no header. `body` None: the reply has no body."""
 
-    body: object
+    body: object = None
     index: int = 0
     status: int = 200
 
 
-def in_namespace(records: Iterable[Any], options: ReadOptions) -> list[Any]:
-    if options.namespace == EVERY_NAMESPACE:
-        return list(records)
-    return [record for record in records if record.namespace == options.namespace]
-
-
-def listed(replica: Replica, table: Table[Any], records: list[Any], options: ReadOptions) -> Found:
-    """A whole table's list."""
-    if options.reverse:
-        records.reverse()
-    return Found(records, replica.last_change(table), [watch.whole(table)])
-
-
-def by_id(replica: Replica, table: Table[Any], options: ReadOptions) -> Iterable[Any]:
-    """In order of creation; with a prefix, in order of id."""
-    return replica.by_key(table, prefix=options.prefix) if options.prefix else replica.all(table)
+Act = Callable[[Request], Awaitable[Done]]
+"""A handler that does more than read the replica."""
 
 
 def by_creation(records: Iterable[Any]) -> list[Any]:
@@ -66,3 +61,11 @@ def one(replica: Replica, table: Table[Any], *key: str, missing: str) -> tuple[A
     record = replica.get(table, *key)
     index = replica.last_change(table) if record is None else record.modify_index
     return record if record is not None else Missing(missing), index, [watch.one(table, *key)]
+
+
+def one_of_a_namespace(replica: Replica, request: Request, table: Table[Any], key: str, *, missing: str) -> Found:
+    """The record under an id of its own, if the caller may read what is in its namespace."""
+    found, index, watched = one(replica, table, key, missing=missing)
+    if not isinstance(found, Missing):
+        request.require(namespace=found.namespace)
+    return Found(found, index, watched)

@@ -1,14 +1,13 @@
 """Endpoints of jobs."""
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from wharf.api.allocations import allocation_stub
-from wharf.api.answers import EVERY_NAMESPACE, Done, Reading, by_creation, one
+from wharf.api.answers import Act, Done, Reading, by_creation, one
+from wharf.api.listing import Listing, by_namespace
 from wharf.api.request import ReadOptions, Request
-from wharf.model.changes import SEPARATOR
 from wharf.model.job import Job
 from wharf.model.refusal import Code, Refusal, invalid
 from wharf.operations import jobs
@@ -20,13 +19,8 @@ from wharf.state.tables import ALLOCATIONS, ALLOCATIONS_OF_JOB, EVALUATIONS, EVA
 from wharf.wire import shapes
 
 
-def job_list(replica: Replica, _request: Request, options: ReadOptions) -> Found:
-    everywhere = options.namespace == EVERY_NAMESPACE
-    prefix = "" if everywhere else options.namespace + SEPARATOR + options.prefix
-    stubs = [_job_stub(replica, job) for job in replica.by_key(JOBS, prefix=prefix, reverse=options.reverse)]
-    if everywhere:
-        stubs = [stub for stub in stubs if stub.id.startswith(options.prefix)]
-    return Found(stubs, replica.last_change(JOBS, SUMMARIES), [watch.whole(JOBS), watch.whole(SUMMARIES)])
+def job_list(replica: Replica, _request: Request, options: ReadOptions) -> Listing[Job]:
+    return by_namespace(replica, JOBS, options, SUMMARIES, shown=lambda job: _job_stub(replica, job))
 
 
 def _job_stub(replica: Replica, job: Job) -> shapes.JobStub:
@@ -100,6 +94,7 @@ class JobWrites:
         if job_id is not None and asked.job.id != job_id:
             raise invalid("Job ID does not match name")
         namespace = request.query.get("namespace") or asked.namespace or asked.job.namespace or "default"
+        request.require(namespace=namespace)
         registration = jobs.Registration(
             job=msgspec.structs.replace(asked.job, namespace=namespace),
             enforce_index=asked.enforce_index,
@@ -128,8 +123,6 @@ class JobWrites:
         priority = request.number("eval_priority")
         if request.flag("purge"):
             raise Refusal(Code.NOT_OURS, "a job cannot be purged yet: stop it without purge; it is collected later")
-        request.flag("global")
-        request.flag("no_shutdown_delay")
         done = await self._server.writer.write(
             lambda snapshot, moment: jobs.deregister(
                 snapshot, namespace, job_id, moment, eval_priority=priority, cause=request.id
@@ -143,5 +136,7 @@ class JobWrites:
         )
         return Done(reply, done.index)
 
-    def table(self) -> dict[str, Callable[[Request], Any]]:
-        return {"job.register": self.register, "job.update": self.update, "job.deregister": self.deregister}
+
+def acts_of(server: Server) -> dict[str, Act]:
+    writes = JobWrites(server)
+    return {"job.register": writes.register, "job.update": writes.update, "job.deregister": writes.deregister}

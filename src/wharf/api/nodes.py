@@ -1,41 +1,26 @@
-"""Endpoints of nodes: what people ask about them, and what they say and ask themselves."""
+"""Endpoints of nodes, for those who look after them."""
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from wharf.api.allocations import version_key
-from wharf.api.answers import Done, Reading, by_creation, one
+from wharf.api.answers import Act, Done, Reading, by_creation, one
+from wharf.api.listing import Listing, by_name
 from wharf.api.request import ReadOptions, Request
+from wharf.model.need import READ_JOB
 from wharf.model.node import Node, SchedulingEligibility
-from wharf.model.refusal import Code, Refusal, invalid, unknown
-from wharf.model.secret import secret_digest
-from wharf.operations.nodes import AllocationReport
-from wharf.server.asking import (
-    HEARTBEAT,
-    REGISTER_NODE,
-    REPORT,
-    SET_ELIGIBILITY,
-    Eligibility,
-    NodeAlive,
-    NodeBelieved,
-    NodeReport,
-)
+from wharf.model.refusal import invalid
+from wharf.server.asking import SET_ELIGIBILITY, Eligibility
 from wharf.server.reading import Found
 from wharf.server.server import Server
 from wharf.state import Replica
 from wharf.state import watches as watch
-from wharf.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, JOB_VERSIONS, NODES
+from wharf.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, NODES
 from wharf.wire import shapes
 
-SECOND_NS: Final = 1_000_000_000
-IDS_AT_ONCE: Final = 10_000
 
-
-def node_list(replica: Replica, _request: Request, options: ReadOptions) -> Found:
-    found = [_shown(node) for node in replica.by_key(NODES, prefix=options.prefix, reverse=options.reverse)]
-    return Found(found, replica.last_change(NODES), [watch.whole(NODES)])
+def node_list(replica: Replica, _request: Request, options: ReadOptions) -> Listing[Node]:
+    return by_name(replica, NODES, options, shown=_shown)
 
 
 def node_read(replica: Replica, request: Request, _options: ReadOptions) -> Found:
@@ -49,33 +34,20 @@ def _shown(node: Node) -> Node:
 
 def node_allocations(replica: Replica, request: Request, _options: ReadOptions) -> Found:
     node_id = request.value("node_id")
-    found = by_creation(replica.those(ALLOCATIONS_ON_NODE, node_id))
-    return Found(found, replica.last_change(ALLOCATIONS), [watch.those(ALLOCATIONS_ON_NODE, node_id)])
-
-
-def node_desired(replica: Replica, request: Request, options: ReadOptions) -> Found:
-    """Allocation id to AllocModifyIndex, of all that the node must know: it fetches those that are new to it.
-
-    The index is the greatest of them, so that other nodes' work wakes nobody here. It does not fall when an allocation
-    is collected: nothing newer than what the node has seen is there then.
-    """
-    _authenticated(replica, request)
-    node_id = request.value("node_id")
-    found = {a.id: a.alloc_modify_index for a in replica.those(ALLOCATIONS_ON_NODE, node_id)}
-    index = max(found.values(), default=1)
-    return Found(found, max(index, min(options.index, replica.index)), [watch.those(ALLOCATIONS_ON_NODE, node_id)])
+    readable = [a for a in replica.those(ALLOCATIONS_ON_NODE, node_id) if request.may(READ_JOB, namespace=a.namespace)]
+    index = replica.last_change(ALLOCATIONS)
+    return Found(by_creation(readable), index, [watch.those(ALLOCATIONS_ON_NODE, node_id)])
 
 
 READS: Final[dict[str, Reading]] = {
     "node.list": node_list,
     "node.read": node_read,
     "node.allocations": node_allocations,
-    "node.desired": node_desired,
 }
 
 
 class NodeWrites:
-    """What is asked of the leader's brain. Whoever speaks as a node shows the node's secret."""
+    """What is asked of the leader's brain."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -93,84 +65,6 @@ class NodeWrites:
         )
         return Done(reply, written.index)
 
-    async def register(self, request: Request) -> Done:
-        asked = request.read_body(shapes.NodeRegistration)
-        if asked.node.id != request.value("node_id"):
-            raise invalid("Node ID does not match request path")
-        node = msgspec.structs.replace(asked.node, secret_digest=secret_digest(asked.secret_id))
-        return _told(await self._server.leader.ask(REGISTER_NODE, node))
 
-    async def heartbeat(self, request: Request) -> Done:
-        node = await self._authenticated_now(request)
-        return _told(await self._server.leader.ask(HEARTBEAT, NodeAlive(node.id)))
-
-    async def fetch(self, request: Request) -> Done:
-        """Whole allocations, with their jobs, for the ids that the node asks for."""
-        node = await self._authenticated_now(request)
-        replica = self._server.replica
-        ids = request.read_body(shapes.DesiredRequest).ids
-        if len(ids) > IDS_AT_ONCE:
-            raise invalid(f"{len(ids)} ids are too many; ask for {IDS_AT_ONCE} at a time")
-        found = []
-        for allocation_id in ids:
-            allocation = replica.get(ALLOCATIONS, allocation_id)
-            if allocation is not None and allocation.node_id == node.id:
-                job = replica.get(JOB_VERSIONS, *version_key(allocation))
-                given = {name: getattr(allocation, name) for name in shapes.DesiredWork.__struct_fields__}
-                found.append(shapes.DesiredAllocation(allocation=shapes.DesiredWork(**given), job=job))
-        return Done(found)
-
-    async def report(self, request: Request) -> Done:
-        node = await self._authenticated_now(request)
-        asked = request.read_body(shapes.NodeReportRequest)
-        reports = tuple(
-            AllocationReport(
-                id=told.id,
-                client_status=told.client_status,
-                client_description=told.client_description,
-                task_states=told.task_states,
-                deployment_status=told.deployment_status,
-                network_status=told.network_status,
-            )
-            for told in asked.allocations
-        )
-        question = NodeReport(node.id, reports, asked.report_id, asked.is_whole)
-        written = await self._server.leader.ask(REPORT, question)
-        return Done(shapes.NodeReportResponse(index=written.index, must_report=written.must_report), written.index)
-
-    async def _authenticated_now(self, request: Request) -> Node:
-        """The node that the path names, if the request carries its secret. It may have registered elsewhere just now."""
-        try:
-            return _authenticated(self._server.replica, request)
-        except Refusal:
-            await self._server.reader.catch_up()
-            return _authenticated(self._server.replica, request)
-
-    def table(self) -> dict[str, Callable[[Request], Any]]:
-        return {
-            "node.eligibility": self.eligibility,
-            "node.register": self.register,
-            "node.heartbeat": self.heartbeat,
-            "node.fetch": self.fetch,
-            "node.report": self.report,
-        }
-
-
-def _authenticated(replica: Replica, request: Request) -> Node:
-    node = replica.get(NODES, request.value("node_id"))
-    if node is None:
-        raise unknown("node not found")
-    given = request.headers.get(b"x-cluster-node-secret", b"").decode("latin-1")
-    if secret_digest(given) != node.secret_digest:
-        raise Refusal(Code.FORBIDDEN, "Permission denied")
-    return node
-
-
-def _told(believed: NodeBelieved) -> Done:
-    reply = shapes.NodeUpdateResponse(
-        heartbeat_ttl=round(believed.ttl_s * SECOND_NS),
-        node_modify_index=believed.index,
-        index=believed.index,
-        must_report=believed.must_report,
-    )
-    return Done(reply, believed.index)
+def acts_of(server: Server) -> dict[str, Act]:
+    return {"node.eligibility": NodeWrites(server).eligibility}

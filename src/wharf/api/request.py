@@ -1,38 +1,22 @@
-"""A request as handlers see it: where it goes, what it asks for, its body; and the reading of its parameters."""
+"""A request as handlers see it: where it goes, who asks, what it asks for, its body."""
 
-import re
 from collections.abc import Mapping
 from typing import Final, TypeVar
-from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from wharf.access import UNCHECKED, Caller, refuse_without
+from wharf.api.parameters import NO_PARAMETERS, ReadOptions, Value
+from wharf.model.need import Need
 from wharf.model.reading import ReadError, Reading, read
-from wharf.model.refusal import Code, Refusal, invalid
+from wharf.model.refusal import invalid
 from wharf.wire.endpoints import Endpoint
-from wharf.wire.go_duration import DurationError, parse_duration_ns
+
+__all__ = ["NO_BODY", "ReadOptions", "Request"]
 
 T = TypeVar("T")
 
-WAIT_DEFAULT_S: Final = 300.0
-WAIT_MAX_S: Final = 600.0
-INDEX_MAX: Final = 2**64 - 1
-INDEX_DIGITS: Final = 40  # Zeros may stand in front; an endless number is not worth reading.
-NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}")
-BAD_ESCAPE: Final = re.compile(rb"%(?![0-9a-fA-F]{2})")
-TRUE_WORDS: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
-FALSE_WORDS: Final = frozenset(("0", "f", "F", "FALSE", "false", "False"))
-
-
-class ReadOptions(msgspec.Struct, frozen=True, gc=False):
-    """The parameters that every read takes. `index` 0: answer at once."""
-
-    index: int = 0
-    wait_s: float = WAIT_DEFAULT_S
-    stale: bool = False
-    namespace: str = "default"
-    prefix: str = ""
-    reverse: bool = False
+NO_BODY: Final = b""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -41,14 +25,32 @@ class Request(msgspec.Struct, frozen=True):
     path_values: dict[str, str]
     query: Mapping[str, str]
     headers: Mapping[bytes, bytes]
-    body: bytes
+    body: bytes = NO_BODY
+    caller: Caller = UNCHECKED
+    parameters: Mapping[str, Value] = NO_PARAMETERS
 
     @property
     def namespace(self) -> str:
         return self.query.get("namespace") or "default"
 
     def value(self, name: str) -> str:
+        """A part of the path, decoded."""
         return self.path_values[name]
+
+    # -- rights ------------------------------------------------------------------------------------------------------
+
+    def require(self, need: Need | None = None, *, namespace: str = "", path: str = "", label: str = "") -> None:
+        """Raises unless the caller has the endpoint's need, or this one, of what the request turned out to be about."""
+        needed = self.endpoint.need if need is None else need
+        refuse_without(self.caller, needed, manner=self.endpoint.manner, namespace=namespace, path=path, label=label)
+
+    def may(self, need: Need | None = None, *, namespace: str = "", path: str = "", label: str = "") -> bool:
+        """Whether the caller has it: for lists, which leave out instead of refusing."""
+        needed = self.endpoint.need if need is None else need
+        rights = self.caller.rights
+        return not self.caller.is_refused and rights.meet(needed, namespace=namespace, path=path, label=label)
+
+    # -- body --------------------------------------------------------------------------------------------------------
 
     def read_body(self, kind: type[T]) -> T:
         """The body as declared; what is wrong with it is told with its place."""
@@ -64,104 +66,32 @@ class Request(msgspec.Struct, frozen=True):
         except ReadError as error:
             raise invalid(str(error)) from error
 
-    def flag(self, name: str) -> bool:
-        """A yes or no among the parameters; not given is no."""
-        given = self.query.get(name, "")
-        if given in TRUE_WORDS:
-            return True
-        if given == "" or given in FALSE_WORDS:
-            return False
-        raise invalid(
-            f'Failed to parse value of "{name}" ({given}) as a bool: strconv.ParseBool: parsing "{given}": invalid syntax'
-        )
+    # -- the endpoint's own parameters, as it declares them ------------------------------------------------------------
 
-    def number(self, name: str) -> int:
-        """A whole number among the parameters; not given is 0."""
-        given = self.query.get(name, "")
-        if given == "":
-            return 0
-        if not NUMBER.fullmatch(given):
-            raise invalid(
-                f'Failed to parse value of "{name}" ({given}) as a int: strconv.Atoi: parsing "{given}": invalid syntax'
-            )
-        return int(given)
+    def text(self, name: str) -> str:
+        """Not given is ""."""
+        value = self._given(name, "")
+        assert isinstance(value, str), f"{self.endpoint.name}: `{name}` is declared as something else"
+        return value
 
+    def texts(self, name: str) -> tuple[str, ...]:
+        """All values, in order."""
+        value = self._given(name, ())
+        assert isinstance(value, tuple), f"{self.endpoint.name}: `{name}` is declared as something else"
+        return value
 
-def parse_query(query_string: bytes) -> dict[str, str]:
-    """The first value of each parameter; a pair that cannot be decoded is dropped."""
-    query: dict[str, str] = {}
-    for pair in query_string.split(b"&"):
-        name, _, value = pair.partition(b"=")
-        if not name or b";" in pair:
-            continue
-        decoded_name, decoded_value = _decoded(name), _decoded(value)
-        if decoded_name is not None and decoded_value is not None:
-            query.setdefault(decoded_name, decoded_value)
-    return query
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        value = self._given(name, default)
+        assert isinstance(value, bool), f"{self.endpoint.name}: `{name}` is declared as something else"
+        return value
 
+    def number(self, name: str, *, default: int = 0) -> int:
+        """A whole number, or a duration in nanoseconds."""
+        value = self._given(name, default)
+        assert isinstance(value, int), f"{self.endpoint.name}: `{name}` is declared as something else"
+        return value
 
-def _decoded(text: bytes) -> str | None:
-    if BAD_ESCAPE.search(text):
-        return None
-    try:
-        return unquote_to_bytes(text.replace(b"+", b" ")).decode()
-    except UnicodeDecodeError:
-        return None
-
-
-def read_options(query: Mapping[str, str]) -> ReadOptions:
-    """In the order of the reference: the first wrong parameter is the one that is told."""
-    if not query:
-        return NO_OPTIONS
-    for name in NOT_YET:
-        if query.get(name):
-            raise Refusal(Code.NOT_OURS, f"`{name}` is not served yet: leave it out, and choose from the whole list")
-    return ReadOptions(
-        stale=_stale(query),
-        prefix=query.get("prefix", ""),
-        namespace=query.get("namespace") or "default",
-        reverse=query.get("reverse") == "true",
-        wait_s=_wait_s(query),
-        index=_index(query),
-    )
-
-
-NO_OPTIONS: Final = ReadOptions()
-
-NOT_YET: Final = ("filter", "per_page", "next_token")
-"""To pass these over in silence would answer another question than the one that was asked."""
-
-
-def _stale(query: Mapping[str, str]) -> bool:
-    given = query.get("stale")
-    if given is None:
-        return False
-    if given == "" or given in TRUE_WORDS:
-        return True
-    if given in FALSE_WORDS:
-        return False
-    raise invalid("Expect `true` or `false` for `stale` query string parameter")
-
-
-def _wait_s(query: Mapping[str, str]) -> float:
-    given = query.get("wait")
-    if not given:
-        return WAIT_DEFAULT_S
-    try:
-        wait_s = parse_duration_ns(given) / 1_000_000_000
-    except DurationError:
-        raise invalid("Invalid wait time") from None
-    return min(wait_s, WAIT_MAX_S) if wait_s > 0 else WAIT_DEFAULT_S
-
-
-def _index(query: Mapping[str, str]) -> int:
-    given = query.get("index", "")
-    if given == "":
-        return 0
-    if len(given) > INDEX_DIGITS or not (given.isascii() and given.isdigit()) or int(given) > INDEX_MAX:
-        raise invalid("Invalid index")
-    return int(given)
-
-
-def body_too_large(limit_bytes: int) -> Refusal:
-    return Refusal(Code.TOO_LARGE, f"the request's body is larger than {limit_bytes} bytes")
+    def _given(self, name: str, default: Value) -> Value:
+        declared = any(parameter.name == name for parameter in self.endpoint.parameters)
+        assert declared, f"{self.endpoint.name} does not declare `{name}`"
+        return self.parameters.get(name, default)

@@ -4,6 +4,7 @@ An endpoint names one of these; `access.Rights.meet` answers whether a caller ha
 capabilities is there; those that name several parts of the cluster at once are joined by `Both`.
 """
 
+import enum
 from typing import Final, TypeAlias
 
 import msgspec
@@ -17,6 +18,15 @@ from wharf.model.capability import (
     Scope,
     VariableCapability,
 )
+
+
+class Manner(enum.Enum):
+    """How much an endpoint says of a token that does not hold. Clients know the texts (`access.denial`)."""
+
+    CURT = "curt"  # Nearly all: one answer for every reason.
+    TOKEN = "token"  # Reading one's own token or one by accessor.
+    AGENT = "agent"  # Agent self, host, reload, and parsing of jobs.
+    AGENT_SHORT = "agent-short"  # Agent schedulers, force-leave, keyring.
 
 
 class Nothing(msgspec.Struct, frozen=True):

@@ -1,0 +1,43 @@
+"""Reading the body of a request, within its bound."""
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, Final
+
+from wharf.model.refusal import Code, Refusal
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+BODY_DIGITS: Final = 18
+
+
+class Gone(Exception):
+    """The caller went away before its body was here."""
+
+
+async def read_body(receive: Receive, headers: Mapping[bytes, bytes], body_max_bytes: int) -> bytes:
+    told = headers.get(b"content-length", b"")
+    if told.isdigit() and (len(told) > BODY_DIGITS or int(told) > body_max_bytes):
+        raise body_too_large(body_max_bytes)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        part = message.get("body", b"")
+        size += len(part)
+        if size > body_max_bytes:
+            raise body_too_large(body_max_bytes)
+        parts.append(part)
+        if not message.get("more_body"):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def body_too_large(limit_bytes: int) -> Refusal:
+    return Refusal(Code.TOO_LARGE, f"the request's body is larger than {limit_bytes} bytes")
+
+
+async def until_gone(receive: Receive) -> None:
+    """Until the caller hangs up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,176 @@
+"""Lists: the records in their order from any place on, and the page of them that a request asks for.
+
+A handler says what is listed, in which order and how a place in it is named; filter, page and rights are applied here,
+the same for every list. A token names the first record of the next page, so what is added or removed between two
+pages moves no other record from one page to another.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import dropwhile
+from operator import attrgetter
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from wharf.api.request import ReadOptions
+from wharf.model.changes import SEPARATOR
+from wharf.model.refusal import invalid
+from wharf.state import Replica, Table, Watched
+from wharf.state import watches as watch
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+EVERY_NAMESPACE: Final = "*"
+HEX: Final = frozenset("0123456789abcdefABCDEF")
+DASHES_MAX: Final = 4
+
+
+def itself(record: Any) -> Any:
+    return record
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[R]):
+    """`begin(token, reverse)`: the records in order, from the place that the token names; "" is the beginning.
+
+    `namespace_of` is set where records lie in namespaces: of a request for all namespaces the spine shows those that
+    the caller may read. `may_see` says what else the caller may see.
+    """
+
+    begin: Callable[[str, bool], Iterable[R]]
+    token_of: Callable[[R], str]
+    index: int
+    watched: Sequence[Watched]
+    shown: Callable[[R], object] = itself
+    namespace_of: Callable[[R], str] | None = None
+    may_see: Callable[[R], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[R]):
+    records: list[R]
+    next_token: str = ""
+
+
+def page_of(listing: Listing[R], options: ReadOptions, accepts: Sequence[Callable[[R], bool]]) -> Page[R]:
+    """The records that all of `accepts` take, as many as asked for."""
+    found = iter(listing.begin(options.next_token, options.reverse))
+    for accept in accepts:
+        found = filter(accept, found)
+    if options.per_page == 0:
+        return Page(list(found))
+    records: list[R] = []
+    for record in found:
+        if len(records) >= options.per_page:
+            return Page(records, listing.token_of(record))
+        records.append(record)
+    return Page(records)
+
+
+# -- orders --------------------------------------------------------------------------------------------------------
+
+
+def by_namespace(
+    replica: Replica, table: Table[R], options: ReadOptions, *more: Table[Any], **parts: Any
+) -> Listing[R]:  # fmt: skip
+    """By namespace, then id: `<namespace>.<id>`. `more`: tables that are read for what is shown."""
+    everywhere = options.namespace == EVERY_NAMESPACE
+    prefix = "" if everywhere else options.namespace + SEPARATOR + options.prefix
+    name_of = attrgetter(table.key_attributes[1])
+
+    def begin(token: str, reverse: bool) -> Iterable[R]:
+        namespace, _, name = token.partition(".")
+        start = namespace + SEPARATOR + name if token else None
+        found = replica.by_key(table, prefix=prefix, start=start, reverse=reverse)
+        if everywhere and options.prefix:
+            return (record for record in found if name_of(record).startswith(options.prefix))
+        return found
+
+    def token_of(record: R) -> str:
+        return f"{record.namespace}.{name_of(record)}"  # type: ignore[attr-defined]  # the table's key has it
+
+    return _listing(replica, (table, *more), begin, token_of, namespace_of=attrgetter("namespace"), **parts)
+
+
+def by_creation_or_prefix(
+    replica: Replica, table: Table[R], options: ReadOptions, *more: Table[Any], where: str = "", **parts: Any
+) -> Listing[R]:  # fmt: skip
+    """By CreateIndex, then id: `<CreateIndex>.<id>`; with a prefix by id: `<id>`. `where` begins what is said of a
+    prefix that is none."""
+    is_namespaced = "namespace" in table.record.__struct_fields__
+    only = options.namespace if is_namespaced and options.namespace != EVERY_NAMESPACE else None
+    prefix = read_id_prefix(options.prefix, where=where)
+
+    def begin(token: str, reverse: bool) -> Iterable[R]:
+        if prefix:
+            found = replica.by_key(table, prefix=prefix, start=token or None, reverse=reverse)
+        else:
+            found = replica.by_creation(table, start=_place(token), reverse=reverse)
+        if only is None:
+            return found
+        return (record for record in found if record.namespace == only)  # type: ignore[attr-defined]
+
+    def token_of(record: R) -> str:
+        key = table.key_of(record)
+        return key if prefix else f"{record.create_index}.{key}"  # type: ignore[attr-defined]
+
+    namespace_of = attrgetter("namespace") if is_namespaced else None
+    return _listing(replica, (table, *more), begin, token_of, namespace_of=namespace_of, **parts)
+
+
+def by_name(replica: Replica, table: Table[R], options: ReadOptions, *more: Table[Any], **parts: Any) -> Listing[R]:
+    """By the one part of the key, which is the token: names, ids."""
+
+    def begin(token: str, reverse: bool) -> Iterable[R]:
+        return replica.by_key(table, prefix=options.prefix, start=token or None, reverse=reverse)
+
+    return _listing(replica, (table, *more), begin, table.key_of, **parts)
+
+
+def gathered(
+    records: Iterable[R], *, index: int, watched: Sequence[Watched], token_of: Callable[[R], str], **parts: Any
+) -> Listing[R]:  # fmt: skip
+    """Records that were found by an index, in the order of their tokens, as text."""
+    ordered = sorted(records, key=token_of)
+
+    def begin(token: str, reverse: bool) -> Iterable[R]:
+        if not reverse:
+            return dropwhile(lambda record: token_of(record) < token, ordered)
+        return dropwhile(lambda record: token != "" and token_of(record) > token, reversed(ordered))
+
+    return Listing(begin, token_of, index, watched, **parts)
+
+
+def _listing(
+    replica: Replica,
+    tables: Sequence[Table[Any]],
+    begin: Callable[[str, bool], Iterable[R]],
+    token_of: Callable[[R], str],
+    **parts: Any,
+) -> Listing[R]:
+    return Listing(begin, token_of, replica.last_change(*tables), [watch.whole(table) for table in tables], **parts)
+
+
+def _place(token: str) -> tuple[int, str] | None:
+    """Where a token of creation points. Text that is no number is no error: it names the beginning."""
+    if not token:
+        return None
+    number, _, key = token.partition(".")
+    return (int(number) if number.isascii() and number.isdigit() and len(number) < 20 else 0, key)
+
+
+def read_id_prefix(given: str, *, where: str = "") -> str:
+    """The beginning of an id: hex digits, an even number of them, and dashes anywhere, four at most."""
+    digits = given.replace("-", "")
+    dashes = len(given) - len(digits)
+    if dashes > DASHES_MAX:
+        raise invalid(f'{where}UUID should have maximum of {DASHES_MAX} "-"; got {dashes}')
+    if not digits:
+        return ""
+    if len(digits) % 2:
+        raise invalid(f"{where}Input (without hyphens) must be even length")
+    wrong = next((letter for letter in digits if letter not in HEX), None)
+    if wrong is not None:
+        raise invalid(f"{where}Invalid UUID: encoding/hex: invalid byte: {wrong!r} is no hex digit")
+    return given.lower()

@@ -1,0 +1,129 @@
+"""What nodes themselves say and ask. Whoever speaks as a node shows the node's secret."""
+
+from typing import Final
+
+import msgspec
+
+from wharf.api.allocations import version_key
+from wharf.api.answers import Act, Done, Reading
+from wharf.api.request import ReadOptions, Request
+from wharf.model.node import Node
+from wharf.model.refusal import Code, Refusal, invalid, unknown
+from wharf.model.secret import secret_digest
+from wharf.operations.nodes import AllocationReport
+from wharf.server.asking import HEARTBEAT, REGISTER_NODE, REPORT, NodeAlive, NodeBelieved, NodeReport
+from wharf.server.reading import Found
+from wharf.server.server import Server
+from wharf.state import Replica
+from wharf.state import watches as watch
+from wharf.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, JOB_VERSIONS, NODES
+from wharf.wire import shapes
+
+SECOND_NS: Final = 1_000_000_000
+IDS_AT_ONCE: Final = 10_000
+
+
+def node_desired(replica: Replica, request: Request, options: ReadOptions) -> Found:
+    """Allocation id to AllocModifyIndex, of all that the node must know: it fetches those that are new to it.
+
+    The index is the greatest of them, so that other nodes' work wakes nobody here. It does not fall when an allocation
+    is collected: nothing newer than what the node has seen is there then.
+    """
+    _authenticated(replica, request)
+    node_id = request.value("node_id")
+    found = {a.id: a.alloc_modify_index for a in replica.those(ALLOCATIONS_ON_NODE, node_id)}
+    index = max(found.values(), default=1)
+    return Found(found, max(index, min(options.index, replica.index)), [watch.those(ALLOCATIONS_ON_NODE, node_id)])
+
+
+READS: Final[dict[str, Reading]] = {"node.desired": node_desired}
+
+
+class NodeSpeech:
+    """What is asked of the leader's brain, and whole allocations from the replica."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def register(self, request: Request) -> Done:
+        asked = request.read_body(shapes.NodeRegistration)
+        if asked.node.id != request.value("node_id"):
+            raise invalid("Node ID does not match request path")
+        node = msgspec.structs.replace(asked.node, secret_digest=secret_digest(asked.secret_id))
+        return _told(await self._server.leader.ask(REGISTER_NODE, node))
+
+    async def heartbeat(self, request: Request) -> Done:
+        node = await self._authenticated_now(request)
+        return _told(await self._server.leader.ask(HEARTBEAT, NodeAlive(node.id)))
+
+    async def fetch(self, request: Request) -> Done:
+        """Whole allocations, with their jobs, for the ids that the node asks for."""
+        node = await self._authenticated_now(request)
+        replica = self._server.replica
+        ids = request.read_body(shapes.DesiredRequest).ids
+        if len(ids) > IDS_AT_ONCE:
+            raise invalid(f"{len(ids)} ids are too many; ask for {IDS_AT_ONCE} at a time")
+        found = []
+        for allocation_id in ids:
+            allocation = replica.get(ALLOCATIONS, allocation_id)
+            if allocation is not None and allocation.node_id == node.id:
+                job = replica.get(JOB_VERSIONS, *version_key(allocation))
+                given = {name: getattr(allocation, name) for name in shapes.DesiredWork.__struct_fields__}
+                found.append(shapes.DesiredAllocation(allocation=shapes.DesiredWork(**given), job=job))
+        return Done(found)
+
+    async def report(self, request: Request) -> Done:
+        node = await self._authenticated_now(request)
+        asked = request.read_body(shapes.NodeReportRequest)
+        reports = tuple(
+            AllocationReport(
+                id=told.id,
+                client_status=told.client_status,
+                client_description=told.client_description,
+                task_states=told.task_states,
+                deployment_status=told.deployment_status,
+                network_status=told.network_status,
+            )
+            for told in asked.allocations
+        )
+        question = NodeReport(node.id, reports, asked.report_id, asked.is_whole)
+        written = await self._server.leader.ask(REPORT, question)
+        return Done(shapes.NodeReportResponse(index=written.index, must_report=written.must_report), written.index)
+
+    async def _authenticated_now(self, request: Request) -> Node:
+        """The node that the path names, if the request carries its secret. It may have registered elsewhere just now."""
+        try:
+            return _authenticated(self._server.replica, request)
+        except Refusal:
+            await self._server.reader.catch_up()
+            return _authenticated(self._server.replica, request)
+
+
+def acts_of(server: Server) -> dict[str, Act]:
+    speech = NodeSpeech(server)
+    return {
+        "node.register": speech.register,
+        "node.heartbeat": speech.heartbeat,
+        "node.fetch": speech.fetch,
+        "node.report": speech.report,
+    }
+
+
+def _authenticated(replica: Replica, request: Request) -> Node:
+    node = replica.get(NODES, request.value("node_id"))
+    if node is None:
+        raise unknown("node not found")
+    given = request.headers.get(b"x-cluster-node-secret", b"").decode("latin-1")
+    if secret_digest(given) != node.secret_digest:
+        raise Refusal(Code.FORBIDDEN, "Permission denied")
+    return node
+
+
+def _told(believed: NodeBelieved) -> Done:
+    reply = shapes.NodeUpdateResponse(
+        heartbeat_ttl=round(believed.ttl_s * SECOND_NS),
+        node_modify_index=believed.index,
+        index=believed.index,
+        must_report=believed.must_report,
+    )
+    return Done(reply, believed.index)

@@ -1,0 +1,188 @@
+"""The query of a request: its pairs, the parameters of every read, and those that an endpoint declares of its own."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import unquote, unquote_to_bytes
+
+import msgspec
+
+from wharf.model.refusal import invalid
+from wharf.wire.endpoints import Endpoint, Parameter, ParameterKind
+from wharf.wire.go_duration import DurationError, parse_duration_ns
+
+WAIT_DEFAULT_S: Final = 300.0
+WAIT_MAX_S: Final = 600.0
+INDEX_MAX: Final = 2**64 - 1
+INT_MAX: Final = 2**63 - 1
+PER_PAGE_MAX: Final = 2**31 - 1
+DIGITS_MAX: Final = 40  # Zeros may stand in front; an endless number is not worth reading.
+NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")
+BAD_ESCAPE: Final = re.compile(rb"%(?![0-9a-fA-F]{2})")
+TRUE_WORDS: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
+FALSE_WORDS: Final = frozenset(("0", "f", "F", "FALSE", "false", "False"))
+
+Value = str | bool | int | tuple[str, ...]
+
+
+class ReadOptions(msgspec.Struct, frozen=True, gc=False):
+    """The parameters that every read takes. `index` 0: answer at once; `per_page` 0: everything on one page."""
+
+    index: int = 0
+    wait_s: float = WAIT_DEFAULT_S
+    stale: bool = False
+    namespace: str = "default"
+    prefix: str = ""
+    reverse: bool = False
+    per_page: int = 0
+    next_token: str = ""
+    filter: str = ""
+
+
+NO_OPTIONS: Final = ReadOptions()
+
+
+def parse_pairs(query_string: bytes) -> list[tuple[str, str]]:
+    """All pairs in order; one that cannot be decoded is dropped."""
+    pairs = []
+    for pair in query_string.split(b"&"):
+        name, _, value = pair.partition(b"=")
+        if not name or b";" in pair:
+            continue
+        decoded_name, decoded_value = _decoded(name), _decoded(value)
+        if decoded_name is not None and decoded_value is not None:
+            pairs.append((decoded_name, decoded_value))
+    return pairs
+
+
+def parse_query(query_string: bytes) -> dict[str, str]:
+    """The first value of each parameter."""
+    query: dict[str, str] = {}
+    for name, value in parse_pairs(query_string):
+        query.setdefault(name, value)
+    return query
+
+
+def _decoded(text: bytes) -> str | None:
+    if BAD_ESCAPE.search(text):
+        return None
+    try:
+        return unquote_to_bytes(text.replace(b"+", b" ")).decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def read_options(query: Mapping[str, str]) -> ReadOptions:
+    """In the order of the reference: the first wrong parameter is the one that is told."""
+    if not query:
+        return NO_OPTIONS
+    return ReadOptions(
+        stale=_stale(query),
+        prefix=query.get("prefix", ""),
+        namespace=query.get("namespace") or "default",
+        per_page=_per_page(query),
+        next_token=unquote(query.get("next_token", "")),  # As it was escaped for its header.
+        filter=query.get("filter", ""),
+        reverse=query.get("reverse") == "true",
+        wait_s=_wait_s(query),
+        index=_index(query),
+    )
+
+
+def _stale(query: Mapping[str, str]) -> bool:
+    given = query.get("stale")
+    if given is None:
+        return False
+    if given == "" or given in TRUE_WORDS:
+        return True
+    if given in FALSE_WORDS:
+        return False
+    raise invalid("Expect `true` or `false` for `stale` query string parameter")
+
+
+def _per_page(query: Mapping[str, str]) -> int:
+    given = query.get("per_page", "")
+    if given == "":
+        return 0
+    if not NUMBER.fullmatch(given) or not -PER_PAGE_MAX - 1 <= int(given) <= PER_PAGE_MAX:
+        raise invalid("Expect a number for `per_page` query string parameter")
+    return int(given)
+
+
+def _wait_s(query: Mapping[str, str]) -> float:
+    given = query.get("wait")
+    if not given:
+        return WAIT_DEFAULT_S
+    try:
+        wait_s = parse_duration_ns(given) / 1_000_000_000
+    except DurationError:
+        raise invalid("Invalid wait time") from None
+    return min(wait_s, WAIT_MAX_S) if wait_s > 0 else WAIT_DEFAULT_S
+
+
+def _index(query: Mapping[str, str]) -> int:
+    given = query.get("index", "")
+    if given == "":
+        return 0
+    if len(given) > DIGITS_MAX or not (given.isascii() and given.isdigit()) or int(given) > INDEX_MAX:
+        raise invalid("Invalid index")
+    return int(given)
+
+
+# -- an endpoint's own ---------------------------------------------------------------------------------------------
+
+
+def read_parameters(endpoint: Endpoint, query: Mapping[str, str], query_string: bytes) -> Mapping[str, Value]:
+    """Those that were given, by name. What is declared is read even if the handler never asks for it."""
+    if not endpoint.parameters or not query:
+        return NO_PARAMETERS
+    values: dict[str, Value] = {}
+    for parameter in endpoint.parameters:
+        given = query.get(parameter.name, "")
+        if parameter.kind is ParameterKind.TEXTS:
+            values[parameter.name] = tuple(v for name, v in parse_pairs(query_string) if name == parameter.name)
+        elif given != "":
+            values[parameter.name] = _value(parameter, given)
+    return values
+
+
+NO_PARAMETERS: Final[Mapping[str, Value]] = {}
+
+
+def _value(parameter: Parameter, given: str) -> Value:
+    match parameter.kind:
+        case ParameterKind.FLAG:
+            if given in TRUE_WORDS:
+                return True
+            if given in FALSE_WORDS:
+                return False
+            raise _bad(parameter, given, "bool", "ParseBool", "invalid syntax")
+        case ParameterKind.INTEGER:
+            return _whole(parameter, given, "int", "Atoi", least=-INT_MAX - 1, most=INT_MAX)
+        case ParameterKind.UNSIGNED:
+            return _whole(parameter, given, "uint64", "ParseUint", least=0, most=INDEX_MAX)
+        case ParameterKind.DURATION:
+            try:
+                return parse_duration_ns(given)
+            except DurationError as error:
+                raise invalid(
+                    f'{parameter.refusal}Failed to parse value of "{parameter.name}" ({given}): {error}'
+                ) from error
+        case _:
+            return given
+
+
+def _whole(parameter: Parameter, given: str, kind: str, reader: str, *, least: int, most: int) -> int:
+    has_sign = given[0] in "+-"
+    if not NUMBER.fullmatch(given) or (least == 0 and has_sign):
+        raise _bad(parameter, given, kind, reader, "invalid syntax")
+    if not least <= int(given) <= most:
+        raise _bad(parameter, given, kind, reader, "value out of range")
+    return int(given)
+
+
+def _bad(parameter: Parameter, given: str, kind: str, reader: str, why: str) -> Exception:
+    return invalid(
+        f'{parameter.refusal}Failed to parse value of "{parameter.name}" ({given}) as a {kind}: '
+        f'strconv.{reader}: parsing "{given}": {why}'
+    )

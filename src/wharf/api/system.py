@@ -1,0 +1,12 @@
+"""Endpoints that make the cluster tidy up at once."""
+
+from typing import Final
+
+from wharf.api.answers import Act, Reading
+from wharf.server.server import Server
+
+READS: Final[dict[str, Reading]] = {}
+
+
+def acts_of(_server: Server) -> dict[str, Act]:
+    return {}

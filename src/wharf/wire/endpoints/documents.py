@@ -1,0 +1,7 @@
+"""Endpoints that describe this API."""
+
+from typing import Final
+
+from wharf.wire.endpoints.endpoint import Endpoint
+
+ROWS: Final[tuple[Endpoint, ...]] = ()

@@ -1,0 +1,7 @@
+"""The stream of what happens."""
+
+from typing import Final
+
+from wharf.wire.endpoints.endpoint import Endpoint
+
+ROWS: Final[tuple[Endpoint, ...]] = ()

@@ -1,0 +1,31 @@
+"""What nodes themselves say and ask. They prove who they are by their own secret, so no right of a token is needed."""
+
+from typing import Final
+
+from wharf.model import need
+from wharf.wire import shapes
+from wharf.wire.endpoints.endpoint import Endpoint, Kind, asks, reads
+
+ROWS: Final[tuple[Endpoint, ...]] = (
+    asks(
+        "node.register", "/v1/node/{node_id}/register", need=need.NOTHING, summary="A node says what it is.",
+        body=shapes.NodeRegistration, returns=shapes.NodeUpdateResponse,
+    ),
+    asks(
+        "node.heartbeat", "/v1/node/{node_id}/heartbeat", need=need.NOTHING, summary="A node says that it is alive.",
+        returns=shapes.NodeUpdateResponse,
+    ),
+    reads(
+        "node.desired", "/v1/node/{node_id}/desired", need=need.NOTHING,
+        summary="The allocations that a node must know of, and where each was changed last.", returns=dict[str, int],
+    ),
+    Endpoint(
+        name="node.fetch", method="POST", path="/v1/node/{node_id}/desired", kind=Kind.LOCAL, need=need.NOTHING,
+        summary="Whole allocations, for the ids that a node asks for.",
+        body=shapes.DesiredRequest, returns=list[shapes.DesiredAllocation],
+    ),
+    asks(
+        "node.report", "/v1/node/{node_id}/report", need=need.NOTHING, summary="A node says what became of its work.",
+        body=shapes.NodeReportRequest, returns=shapes.NodeReportResponse,
+    ),
+)  # fmt: skip

@@ -1,0 +1,7 @@
+"""Endpoints of the services that jobs offer."""
+
+from typing import Final
+
+from wharf.wire.endpoints.endpoint import Endpoint
+
+ROWS: Final[tuple[Endpoint, ...]] = ()
