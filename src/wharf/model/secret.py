@@ -1,8 +1,24 @@
-"""How a secret is told apart without being kept."""
+"""How a secret is told apart without being kept, and the form in which it is kept where it must be."""
 
 import hashlib
+
+import msgspec
 
 
 def secret_digest(secret: str) -> str:
     """SHA-256 in hex; nothing for no secret, which matches nothing."""
     return hashlib.sha256(secret.encode()).hexdigest() if secret else ""
+
+
+class Sealed(msgspec.Struct, frozen=True):
+    """A text that only the keyring can read, and the key of the ring that it needs for that."""
+
+    data: bytes
+    key_id: str
+
+
+class NewSecret(msgspec.Struct, frozen=True):
+    """The secret of a token that is about to be written: how it is found, and how it is kept."""
+
+    digest: str
+    sealed: Sealed

@@ -56,6 +56,19 @@ class OneTimeToken(Record):
     modify_index: int = 0
 
 
+class Bootstrap(Record):
+    """That the first token was made, and by whom. Its ModifyIndex is the number that a reset must name."""
+
+    accessor_id: str
+    create_index: int = 0
+    modify_index: int = 0
+
+
+def expires_in_hour(token: Token) -> int | None:
+    """The hour since 1970 in which the token expires; None: it does not."""
+    return None if token.expiration_time is None else int(token.expiration_time.timestamp() // 3_600)
+
+
 class LifetimeBounds(NamedTuple):
     """How soon and how late a token that expires may do so, in ns from now."""
 

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from wharf.model import token
 from wharf.model.allocated_resources import AllocatedResources
 from wharf.model.allocation import Allocation
 from wharf.model.auth_method import AuthMethod
@@ -27,7 +28,7 @@ from wharf.model.scaling_event import JobScalingEvents
 from wharf.model.scheduler_configuration import SchedulerConfiguration
 from wharf.model.submission import Submission
 from wharf.model.summary import JobSummary
-from wharf.model.token import OneTimeToken, Token
+from wharf.model.token import Bootstrap, OneTimeToken, Token
 from wharf.model.variable import Variable
 from wharf.state.table import Index, Order, Table
 
@@ -167,14 +168,25 @@ NAMESPACES: Final = Table("namespaces", Namespace, key=("name",), indexes=(NAMES
 QUOTAS: Final = Table("quotas", Quota, key=("name",))
 ACL_POLICIES: Final = Table("acl_policies", Policy, key=("name",))
 TOKENS_BY_SECRET: Final = Index[Token]("secret", "secret_digest")
-ACL_TOKENS: Final = Table("acl_tokens", Token, key=("accessor_id",), indexes=(TOKENS_BY_SECRET,), order=Order.CREATED)
+TOKENS_SEALED_WITH: Final = Index[Token]("key", "sealed_with")
+TOKENS_BY_EXPIRY: Final = Index[Token]("expiry", computed=token.expires_in_hour)
+ACL_TOKENS: Final = Table(
+    "acl_tokens",
+    Token,
+    key=("accessor_id",),
+    indexes=(TOKENS_BY_SECRET, TOKENS_SEALED_WITH, TOKENS_BY_EXPIRY),
+    order=Order.CREATED,
+)
+ACL_BOOTSTRAP: Final = Table("acl_bootstrap", Bootstrap, key=())
 ROLES_BY_NAME: Final = Index[Role]("name", "name")
 ACL_ROLES: Final = Table("acl_roles", Role, key=("id",), indexes=(ROLES_BY_NAME,))
-ACL_AUTH_METHODS: Final = Table("acl_auth_methods", AuthMethod, key=("name",))
+METHODS_SEALED_WITH: Final = Index[AuthMethod]("key", "sealed_with")
+ACL_AUTH_METHODS: Final = Table("acl_auth_methods", AuthMethod, key=("name",), indexes=(METHODS_SEALED_WITH,))
 RULES_OF_METHOD: Final = Index[BindingRule]("method", "auth_method")
 ACL_BINDING_RULES: Final = Table("acl_binding_rules", BindingRule, key=("id",), indexes=(RULES_OF_METHOD,))
 ONE_TIME_TOKENS: Final = Table("one_time_tokens", OneTimeToken, key=("secret_digest",))
-VARIABLES: Final = Table("variables", Variable, key=("namespace", "path"))
+VARIABLES_SEALED_WITH: Final = Index[Variable]("key", "key_id")
+VARIABLES: Final = Table("variables", Variable, key=("namespace", "path"), indexes=(VARIABLES_SEALED_WITH,))
 
 # -- the cluster itself --------------------------------------------------------------------------------------------
 
@@ -182,13 +194,17 @@ SCHEDULER_CONFIGURATION: Final = Table("scheduler_configuration", SchedulerConfi
 AUTOPILOT_CONFIGURATION: Final = Table("autopilot_configuration", AutopilotConfiguration, key=())
 MEMBERS: Final = Table("members", Member, key=("id",))
 LEADER: Final = Table("leader", Leader, key=())
-KEYRING: Final = Table("keyring", KeyringKey, key=("key_id",))
+KEYS_BY_STATE: Final = Index[KeyringKey]("state", "state")
+KEYRING: Final = Table("keyring", KeyringKey, key=("key_id",), indexes=(KEYS_BY_STATE,))
 FORMAT: Final = Table("format", Format, key=())
-IDEMPOTENCY_KEYS: Final = Table("idempotency_keys", IdempotencyKey, key=("scope", "key"))
+IDEMPOTENCY_KEYS_SEALED_WITH: Final = Index[IdempotencyKey]("sealed-with", "sealed_with")
+IDEMPOTENCY_KEYS: Final = Table(
+    "idempotency_keys", IdempotencyKey, key=("scope", "key"), indexes=(IDEMPOTENCY_KEYS_SEALED_WITH,)
+)
 
 ALL_TABLES: Final[tuple[Table[Any], ...]] = (
     JOBS, JOB_VERSIONS, SUBMISSIONS, JOB_PURGES, SUMMARIES, EVALUATIONS, ALLOCATIONS, DEPLOYMENTS, PERIODIC_LAUNCHES,
     SCALING_POLICIES, SCALING_EVENTS, SERVICES, NODES, NODE_PLACEMENTS, NODE_POOLS, HOST_VOLUMES, NAMESPACES, QUOTAS,
-    ACL_POLICIES, ACL_TOKENS, ACL_ROLES, ACL_AUTH_METHODS, ACL_BINDING_RULES, ONE_TIME_TOKENS, VARIABLES, SCHEDULER_CONFIGURATION,
-    AUTOPILOT_CONFIGURATION, MEMBERS, LEADER, KEYRING, FORMAT, IDEMPOTENCY_KEYS,
+    ACL_POLICIES, ACL_TOKENS, ACL_BOOTSTRAP, ACL_ROLES, ACL_AUTH_METHODS, ACL_BINDING_RULES, ONE_TIME_TOKENS, VARIABLES,
+    SCHEDULER_CONFIGURATION, AUTOPILOT_CONFIGURATION, MEMBERS, LEADER, KEYRING, FORMAT, IDEMPOTENCY_KEYS,
 )  # fmt: skip

@@ -1,0 +1,141 @@
+"""The keys that secrets are sealed with and identities are signed with: made, wrapped, unwrapped, used.
+
+They lie in the log, wrapped by a key that does not. Nothing here decides which key is in force or when one goes; that is
+told by their records. A key that was unwrapped once is kept in memory, never anywhere else.
+"""
+
+import hashlib
+from typing import Final, NamedTuple
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from wharf.model.cluster import KeyringKey, KeyState
+from wharf.model.refusal import Code, Refusal
+from wharf.model.secret import Sealed
+from wharf.state import Replica
+from wharf.state.tables import KEYRING, KEYS_BY_STATE
+from wharf.world import World
+
+KEY_BYTES: Final = 32
+NONCE_BYTES: Final = 12
+UNWRAPPED_KEPT_MAX: Final = 64
+
+
+class WrongWrappingKey(Exception):
+    """The keys in the log were wrapped by another key than this server has. The message says how to mend it."""
+
+
+class WrappingKey:
+    """The key outside of the log. `origin`: the file it was read from, for people."""
+
+    def __init__(self, secret: bytes, *, origin: str = "") -> None:
+        assert len(secret) == KEY_BYTES, "a wrapping key has 32 bytes"
+        self.cipher = AESGCM(secret)
+        self.origin = origin
+        self.fingerprint = hashlib.sha256(b"wharf keyring " + secret).hexdigest()[:16]
+
+
+class KeyMaterial(msgspec.Struct, frozen=True, array_like=True):
+    """What a key of the ring is, unwrapped: one secret to seal with, and the seed of a pair to sign with."""
+
+    secret: bytes
+    signing_seed: bytes
+
+
+class UnwrappedKey(NamedTuple):
+    cipher: AESGCM
+    signing_seed: bytes
+
+
+class Keyring:
+    """One process's use of the ring. Without a wrapping key it can neither seal nor open, and says so."""
+
+    def __init__(self, world: World, wrapping: WrappingKey | None) -> None:
+        self._world = world
+        self._wrapping = wrapping
+        self._unwrapped: dict[bytes, UnwrappedKey] = {}
+
+    def use(self, wrapping: WrappingKey) -> None:
+        """The wrapping key, where it is known only once the log was read."""
+        self._wrapping = wrapping
+        self._unwrapped.clear()
+
+    # -- keys --------------------------------------------------------------------------------------------------------
+
+    def make_key(self) -> KeyringKey:
+        """A new key of the ring, wrapped. It is of use once its record is in the log."""
+        wrapping = self._wrapping_key()
+        key_id = self._world.new_secret()
+        material = KeyMaterial(self._world.token_bytes(KEY_BYTES), self._world.token_bytes(KEY_BYTES))
+        nonce = self._world.token_bytes(NONCE_BYTES)
+        wrapped = nonce + wrapping.cipher.encrypt(nonce, msgspec.msgpack.encode(material), key_id.encode())
+        return KeyringKey(
+            key_id=key_id, wrapped=wrapped, wrapped_with=wrapping.fingerprint, create_time=self._world.now_ns()
+        )
+
+    def check(self, replica: Replica) -> None:
+        """Raises WrongWrappingKey unless this server can read every key of the ring."""
+        wrapping = self._wrapping_key()
+        for key in replica.all(KEYRING):
+            if key.wrapped_with != wrapping.fingerprint:
+                raise WrongWrappingKey(_wrong(wrapping, key))
+
+    def active_key(self, snapshot: Replica) -> KeyringKey | None:
+        """The key that seals and signs now."""
+        return next(iter(snapshot.those_by_key(KEYS_BY_STATE, KeyState.ACTIVE)), None)
+
+    def unwrap(self, key: KeyringKey) -> UnwrappedKey:
+        """Raises Refusal where this server's wrapping key is not the one."""
+        kept = self._unwrapped.get(key.wrapped)
+        if kept is not None:
+            return kept
+        wrapping = self._wrapping_key()
+        nonce, sealed = key.wrapped[:NONCE_BYTES], key.wrapped[NONCE_BYTES:]
+        try:
+            plain = wrapping.cipher.decrypt(nonce, sealed, key.key_id.encode())
+        except InvalidTag:
+            raise Refusal(Code.UNAVAILABLE, _wrong(wrapping, key)) from None
+        material = msgspec.msgpack.decode(plain, type=KeyMaterial)
+        if len(self._unwrapped) >= UNWRAPPED_KEPT_MAX:
+            self._unwrapped.clear()
+        unwrapped = self._unwrapped[key.wrapped] = UnwrappedKey(AESGCM(material.secret), material.signing_seed)
+        return unwrapped
+
+    # -- sealing -----------------------------------------------------------------------------------------------------
+
+    def seal(self, snapshot: Replica, plain: bytes, *, about: str) -> Sealed:
+        """`about` names what is sealed: nobody can pass it off as the secret of something else."""
+        key = self.active_key(snapshot)
+        if key is None:
+            raise Refusal(Code.UNAVAILABLE, "the keyring has no active key yet; ask again in a moment")
+        nonce = self._world.token_bytes(NONCE_BYTES)
+        return Sealed(nonce + self.unwrap(key).cipher.encrypt(nonce, plain, about.encode()), key.key_id)
+
+    def open(self, snapshot: Replica, sealed: Sealed, *, about: str) -> bytes:
+        key = snapshot.get(KEYRING, sealed.key_id)
+        if key is None:
+            raise Refusal(Code.UNAVAILABLE, f"the key {sealed.key_id} that this was sealed with is not in the keyring")
+        try:
+            return self.unwrap(key).cipher.decrypt(sealed.data[:NONCE_BYTES], sealed.data[NONCE_BYTES:], about.encode())
+        except InvalidTag:
+            raise Refusal(
+                Code.UNAVAILABLE, "what was sealed cannot be opened: it was changed, or is of another"
+            ) from None
+
+    def _wrapping_key(self) -> WrappingKey:
+        if self._wrapping is None:
+            raise Refusal(
+                Code.UNAVAILABLE, "this server has not read the key of its keyring yet; ask again in a moment"
+            )
+        return self._wrapping
+
+
+def _wrong(wrapping: WrappingKey, key: KeyringKey) -> str:
+    of_whom = f"the key in {wrapping.origin}" if wrapping.origin else "this server's wrapping key"
+    return (
+        f"{of_whom} ({wrapping.fingerprint}) is not the one that wraps the keyring in the log ({key.wrapped_with}): "
+        "several servers share one file, and a snapshot needs the file of the cluster it was taken of; copy that file "
+        "here, or set keyring.file"
+    )
