@@ -5,7 +5,7 @@ whoever seals with it makes its record a condition, so that no key can go while 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -99,7 +99,7 @@ def collect_keys(snapshot: Replica, moment: Moment, *, threshold_ns: int) -> Dec
     """
     keys = sorted(snapshot.all(KEYRING), key=lambda key: max(key.create_time, key.publish_time))
     gone = []
-    for key, successor in zip(keys, keys[1:], strict=False):
+    for key, successor in pairwise(keys):
         is_old = moment.now_ns - max(successor.create_time, successor.publish_time) > threshold_ns
         if key.state in (KeyState.INACTIVE, KeyState.DEPRECATED) and is_old and not is_in_use(snapshot, key.key_id):
             gone.append(key)
