@@ -8,7 +8,7 @@ from typing import Final
 
 from wharf.engines.port import Batch, Behind, Engine, Unavailable
 from wharf.model.refusal import Code, Refusal
-from wharf.state import Loading, OutOfOrder, Replica
+from wharf.state import Applying, Loading, OutOfOrder, Replica
 from wharf.state.formats import refuse_newer_format
 from wharf.state.tables import FORMAT
 from wharf.world import World
@@ -22,6 +22,9 @@ REMEMBERED_WRITES: Final = 10_000
 
 LOADED_AT_ONCE: Final = 500
 """Rows taken in one step of a load: a few milliseconds."""
+
+APPLIED_AT_ONCE: Final = 500
+"""Changes of several batches taken in before others get their turn."""
 
 Listener = Callable[[Batch], None]
 
@@ -92,18 +95,34 @@ class Follower:
             heard()
 
     async def _follow(self) -> None:
+        changes = 0
         async for batch in self._engine.follow(self.replica.index):
-            self.replica.apply(batch)
-            if self.replica.last_change(FORMAT) == batch.index:
-                refuse_newer_format(self.replica)
-            self._pause_s = RETRY_FIRST_S
-            self._writes[batch.id] = batch.index
-            if len(self._writes) > REMEMBERED_WRITES:
-                self._writes.popitem(last=False)
-            if self._reached:
-                self._tell_reached()
-            for heard in self.listeners:
-                heard(batch)
+            changes += len(batch.changes)
+            if changes > APPLIED_AT_ONCE:  # Small batches that arrived together must not hold the loop either.
+                changes = len(batch.changes)
+                await asyncio.sleep(0)
+            applying = Applying(self.replica, batch)
+            for _ in applying.decode_in_steps():
+                await asyncio.sleep(0)
+            applying.take_in()
+            try:
+                # Before anybody else runs: who listens keeps figures of its own that must agree with the replica.
+                self._tell(batch)
+            finally:
+                for _ in applying.wake_in_steps():
+                    await asyncio.sleep(0)
+
+    def _tell(self, batch: Batch) -> None:
+        if self.replica.last_change(FORMAT) == batch.index:
+            refuse_newer_format(self.replica)
+        self._pause_s = RETRY_FIRST_S
+        self._writes[batch.id] = batch.index
+        if len(self._writes) > REMEMBERED_WRITES:
+            self._writes.popitem(last=False)
+        if self._reached:
+            self._tell_reached()
+        for heard in self.listeners:
+            heard(batch)
 
     async def reached(self, index: int) -> None:
         """Wait until the replica has applied everything up to `index`. Refused where it never will."""

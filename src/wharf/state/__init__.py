@@ -3,8 +3,8 @@
 Pure and in memory: it opens nothing, waits for nothing, and changes only by the next batch of the log.
 """
 
-from wharf.state.replica import Loading, OutOfOrder, Replica
+from wharf.state.replica import Applying, Loading, OutOfOrder, Replica
 from wharf.state.table import Index, Order, Table
 from wharf.state.watches import Subscription, Watched
 
-__all__ = ["Index", "Loading", "Order", "OutOfOrder", "Replica", "Subscription", "Table", "Watched"]
+__all__ = ["Applying", "Index", "Loading", "Order", "OutOfOrder", "Replica", "Subscription", "Table", "Watched"]

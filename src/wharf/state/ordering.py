@@ -1,19 +1,18 @@
 """The orders in which the keys of a table are found: by key, and by creation.
 
-Two ways of keeping keys in their own order, chosen by what the keys are like: names are few and listed all the time, so
-they are kept sorted; the ids of work are many, random, and asked for by prefix now and then, so they lie on shelves
-that are sorted when somebody asks.
+Names are few and listed all the time, so they are kept sorted. The ids of work are many, random, and asked for by prefix
+now and then: they are put in order when somebody asks, shelf by shelf (`shelves`).
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 from sortedcontainers import SortedList
 
-SHELF_WIDTH: Final = 2
-"""Characters of a key that name its shelf: 256 shelves of random ids, 4,000 of a million on each."""
-
 LAST_CODE_POINT: Final = 0x10FFFF
+
+BLOCK_BITS: Final = 10
+"""1,024 indexes of creation lie in one block."""
 
 
 def end_of(prefix: str) -> str | None:
@@ -23,18 +22,6 @@ def end_of(prefix: str) -> str | None:
             return prefix[:-1] + chr(ord(prefix[-1]) + 1)
         prefix = prefix[:-1]
     return None
-
-
-class KeyOrder(Protocol):
-    def add(self, key: str) -> None: ...
-
-    def remove(self, key: str) -> None: ...
-
-    def add_many(self, keys: Iterable[str]) -> None: ...
-
-    def beginning(self, prefix: str, *, start: str | None, reverse: bool) -> Iterator[str]:
-        """Keys that begin with `prefix`, from `start` on (down from it, in reverse), `start` included."""
-        ...
 
 
 class SortedKeys:
@@ -55,6 +42,7 @@ class SortedKeys:
         self._keys.update(keys)
 
     def beginning(self, prefix: str, *, start: str | None, reverse: bool) -> Iterator[str]:
+        """Keys that begin with `prefix`, from `start` on (down from it, in reverse), `start` included."""
         low, high, include_high = prefix, end_of(prefix), False
         if start is not None and not reverse:
             low = max(low, start)
@@ -65,78 +53,62 @@ class SortedKeys:
         return iter(self._keys.irange(low, high, inclusive=(True, include_high), reverse=reverse))
 
 
-class ShelvedKeys:
-    """On shelves, each put in order when it is read."""
-
-    __slots__ = ("_shelves",)
-
-    def __init__(self) -> None:
-        self._shelves: dict[str, dict[str, None]] = {}
-
-    def add(self, key: str) -> None:
-        name = key[:SHELF_WIDTH]
-        shelf = self._shelves.get(name)
-        if shelf is None:
-            self._shelves[name] = {key: None}
-        else:
-            shelf[key] = None
-
-    def remove(self, key: str) -> None:
-        name = key[:SHELF_WIDTH]
-        shelf = self._shelves[name]
-        del shelf[key]
-        if not shelf:
-            del self._shelves[name]
-
-    def add_many(self, keys: Iterable[str]) -> None:
-        for key in keys:
-            self.add(key)
-
-    def beginning(self, prefix: str, *, start: str | None, reverse: bool) -> Iterator[str]:
-        for name in sorted(self._shelves, reverse=reverse):
-            if not name.startswith(prefix[:SHELF_WIDTH]):
-                continue
-            keys: Iterable[str] = self._shelves[name]
-            if len(prefix) > SHELF_WIDTH:
-                keys = [key for key in keys if key.startswith(prefix)]
-            if start is None:
-                yield from sorted(keys, reverse=reverse)
-            elif reverse:
-                yield from sorted((key for key in keys if key <= start), reverse=True)
-            else:
-                yield from sorted(key for key in keys if key >= start)
-
-
 class CreationOrder:
-    """By CreateIndex, then key. Records of one batch share their index, so one entry serves up to a thousand."""
+    """By CreateIndex, then key. Records of one batch share their index, so one entry serves up to a thousand.
 
-    __slots__ = ("_indexes", "_keys_at")
+    Indexes lie in blocks of a thousand: one dict of all of them would stop everybody when it grows.
+    """
+
+    __slots__ = ("_block_numbers", "_blocks", "_newest", "_newest_keys")
 
     def __init__(self) -> None:
-        self._indexes: SortedList[int] = SortedList()
-        self._keys_at: dict[int, dict[str, None]] = {}
+        self._block_numbers: SortedList[int] = SortedList()
+        self._blocks: dict[int, dict[int, dict[str, None]]] = {}
+        # Most keys come to the index that the last one came to.
+        self._newest: int | None = None
+        self._newest_keys: dict[str, None] = {}
 
     def add(self, created: int, key: str) -> None:
-        keys = self._keys_at.get(created)
+        if created == self._newest:
+            self._newest_keys[key] = None
+            return
+        number = created >> BLOCK_BITS
+        block = self._blocks.get(number)
+        if block is None:
+            block = self._blocks[number] = {}
+            self._block_numbers.add(number)
+        keys = block.get(created)
         if keys is None:
-            self._indexes.add(created)
-            self._keys_at[created] = {key: None}
-        else:
-            keys[key] = None
+            keys = block[created] = {}
+        keys[key] = None
+        self._newest, self._newest_keys = created, keys
 
     def remove(self, created: int, key: str) -> None:
-        keys = self._keys_at[created]
+        number = created >> BLOCK_BITS
+        block = self._blocks[number]
+        keys = block[created]
         del keys[key]
-        if not keys:
-            del self._keys_at[created]
-            self._indexes.remove(created)
+        if keys:
+            return
+        del block[created]
+        if created == self._newest:
+            self._newest = None
+        if not block:
+            del self._blocks[number]
+            self._block_numbers.remove(number)
 
     def keys(self, *, start: tuple[int, str] | None, reverse: bool) -> Iterator[str]:
         """From `start` on (down, in reverse), `start` included."""
         low, high = None, None
         if start is not None:
-            low, high = (None, start[0]) if reverse else (start[0], None)
-        for created in self._indexes.irange(low, high, reverse=reverse):
-            for key in sorted(self._keys_at[created], reverse=reverse):
-                if start is None or ((created, key) <= start if reverse else (created, key) >= start):
-                    yield key
+            number = start[0] >> BLOCK_BITS
+            low, high = (None, number) if reverse else (number, None)
+        for number in self._block_numbers.irange(low, high, reverse=reverse):
+            block = self._blocks[number]
+            for created in sorted(block, reverse=reverse):
+                if start is None:
+                    yield from sorted(block[created], reverse=reverse)
+                    continue
+                for key in sorted(block[created], reverse=reverse):
+                    if (created, key) <= start if reverse else (created, key) >= start:
+                        yield key

@@ -3,7 +3,7 @@
 Nothing here waits, so a caller that does not wait either sees one consistent state, however many records it reads.
 """
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, Final, TypeVar
 
@@ -14,9 +14,12 @@ from wharf.model.log import FIRST_INDEX, Batch, Change, LogWrite, Row, Standing
 from wharf.state.codec import NEWEST, Decoder, NewerFormat, encode
 from wharf.state.rows import Rows
 from wharf.state.table import Index, Order, Table
-from wharf.state.watches import Touched, Watches, fire, touch
+from wharf.state.watches import Changed, Subscription, Touched, Watches, touch, wake_in_steps, woken_by
 
 R = TypeVar("R", bound=msgspec.Struct)
+
+DECODED_AT_ONCE: Final = 500
+"""Changes decoded in one step: a millisecond and a half."""
 
 COMPARED_AT_ONCE: Final = 1_000
 """Records compared in one step after a load: about a millisecond."""
@@ -144,38 +147,12 @@ class Replica:
         Everything is decoded before anything is changed, so a damaged record leaves the state as it was. Raises
         `OutOfOrder`, and `Damaged` or `NewerFormat` of `codec`.
         """
-        index = batch.index
-        if index <= self.index:
-            raise OutOfOrder(f"batch {index} came after batch {self.index}")
-        every_rows = self._rows
-        decoded = []
-        for change in batch.changes:
-            rows = every_rows.get(change.table)
-            if rows is None:
-                raise _unknown_table(change.table)
-            data = change.data
-            decoded.append((rows, change.key, None if data is None else rows.decoder.record(change.key, data, index)))
-        self.index = index
-        if not self.watches.tables:
-            for rows, key, record in decoded:
-                rows.last_change = index
-                if record is None:
-                    rows.drop(key)
-                else:
-                    rows.set(key, record)
-            return
-        self._apply_watched(decoded, index)
-
-    def _apply_watched(self, decoded: list[tuple[Rows[Any], str, Any]], index: int) -> None:
-        touched: Touched = {}
-        watched = self.watches.tables
-        for rows, key, record in decoded:
-            rows.last_change = index
-            old = rows.drop(key) if record is None else rows.set(key, record)
-            watches = watched.get(rows.table.name)
-            if watches is not None:
-                watches.collect(key, old, record, touched=touched)
-        fire(touched)
+        applying = Applying(self, batch)
+        for _ in applying.decode_in_steps():
+            pass
+        applying.take_in()
+        for _ in applying.wake_in_steps():
+            pass
 
     def load(self, rows: Iterable[Row], standing: Standing) -> None:
         """Stand where a full read stands, and wake those who waited for what differs from before.
@@ -186,6 +163,60 @@ class Replica:
         loading = Loading(self)
         loading.take(rows)
         loading.finish(standing)
+
+
+class Applying:
+    """The next batch on its way in, for a loop that must go on: decode it in steps, take it in, wake in steps.
+
+    Readers see the state before until `take_in`, which is one step, and the state after from then on. The replica takes
+    in nothing else meanwhile.
+    """
+
+    def __init__(self, replica: Replica, batch: Batch) -> None:
+        if batch.index <= replica.index:
+            raise OutOfOrder(f"batch {batch.index} came after batch {replica.index}")
+        self._replica = replica
+        self._batch = batch
+        self._begun_at = replica.index
+        self._decoded: list[tuple[Rows[Any], str, Any]] = []
+        self._woken: Sequence[Subscription] = ()
+
+    def decode_in_steps(self) -> Iterator[None]:
+        """Yields when there is more to decode. Nothing is changed yet; raises `Damaged` and `NewerFormat`."""
+        every_rows, index, changes = self._replica._rows, self._batch.index, self._batch.changes
+        decoded = self._decoded
+        for start in range(0, len(changes), DECODED_AT_ONCE):
+            if start:
+                yield
+            for change in changes[start : start + DECODED_AT_ONCE]:
+                rows = every_rows.get(change.table)
+                if rows is None:
+                    raise _unknown_table(change.table)
+                key, data = change.key, change.data
+                decoded.append((rows, key, None if data is None else rows.decoder.record(key, data, index)))
+
+    def take_in(self) -> None:
+        """All of it, once it is decoded; also notes who is to be woken."""
+        replica, index = self._replica, self._batch.index
+        assert replica.index == self._begun_at, "a replica that takes in a batch takes in nothing else"
+        replica.index = index
+        watched = replica.watches.tables
+        changed: dict[str, list[Changed]] = {name: [] for name in watched}
+        for rows, key, record in self._decoded:
+            rows.last_change = index
+            old = rows.drop(key) if record is None else rows.set(key, record)
+            if watched and (changes := changed.get(rows.table.name)) is not None:
+                changes.append((key, old, record))
+        touched: Touched = {}
+        for name, changes in changed.items():
+            if changes:
+                watched[name].collect(changes, touched=touched)
+        if touched:
+            self._woken = woken_by(touched)
+
+    def wake_in_steps(self) -> Iterator[None]:
+        """Those who waited for what changed. Yields when there are more to wake: drive it to its end."""
+        return wake_in_steps(self._woken)
 
 
 class Loading:
@@ -241,7 +272,7 @@ class Loading:
         replica.index = standing.index
         replica.epoch = standing.epoch
         if is_new_epoch or not self._begun_at:
-            fire(replica.watches.everybody())
+            yield from wake_in_steps(woken_by(replica.watches.everybody()))
             return
         touched: Touched = {}
         moved = [name for name in replica.watches.tables if before[name].last_change != after[name].last_change]
@@ -251,7 +282,7 @@ class Loading:
             for keys in _in_steps(chain(before[name].records, self._added[name])):
                 yield
                 _collect_differing(replica.watches, before[name], after[name], keys, touched=touched)
-        fire(touched)
+        yield from wake_in_steps(woken_by(touched))
 
 
 def _collect_differing(
@@ -261,10 +292,13 @@ def _collect_differing(
     table_watches = watches.tables.get(after.table.name)
     if table_watches is None:
         return  # They all have ended since.
+    differing: list[Changed] = []
     for key in keys:
         old, new = before.records.get(key), after.records.get(key)
         if old is None or new is None or old.modify_index != new.modify_index:
-            table_watches.collect(key, old, new, touched=touched)
+            differing.append((key, old, new))
+    if differing:
+        table_watches.collect(differing, touched=touched)
 
 
 def _in_steps(keys: Iterable[str]) -> Iterator[list[str]]:

@@ -6,7 +6,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from wharf.state.codec import Decoder
-from wharf.state.ordering import CreationOrder, KeyOrder, ShelvedKeys, SortedKeys
+from wharf.state.ordering import CreationOrder, SortedKeys
+from wharf.state.shelves import ID_WIDTH, Shelves
 from wharf.state.table import Index, Order, Table
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -17,15 +18,17 @@ Keys = dict[str, None]  # A dict, for its order.
 class Rows(Generic[R]):
     """Changed only by the replica while it applies a batch; records in it are never changed in place."""
 
-    __slots__ = ("_created", "_found", "_indexes", "_keys", "decoder", "last_change", "records", "table")
+    __slots__ = ("_created", "_found", "_indexes", "_names", "decoder", "last_change", "records", "table")
 
     def __init__(self, table: Table[R], decoder: Decoder[R], *, last_change: int) -> None:
         self.table = table
         self.decoder = decoder
-        self.records: dict[str, R] = {}
+        # What is listed by its creation has random ids for keys.
+        is_by_creation = table.order is Order.CREATED
+        self.records: Shelves[R] = Shelves(width=ID_WIDTH if is_by_creation else 0)
         self.last_change = last_change
-        self._keys: KeyOrder = SortedKeys() if table.order is Order.KEY else ShelvedKeys()
-        self._created = CreationOrder() if table.order is Order.CREATED else None
+        self._names = None if is_by_creation else SortedKeys()
+        self._created = CreationOrder() if is_by_creation else None
         self._found: dict[str, dict[Any, Keys]] = {index.name: {} for index in table.indexes}
         # What `set` needs of each index, unpacked: this is the hottest loop of the replica.
         self._indexes: tuple[tuple[Callable[[R], Any], bool, dict[Any, Keys]], ...] = tuple(
@@ -36,10 +39,15 @@ class Rows(Generic[R]):
 
     def set(self, key: str, record: R) -> R | None:
         """Take the record in; returns what stood there before."""
-        old = self.records.get(key)
-        self.records[key] = record
+        records = self.records
+        shelf = records.shelves.get(key[: records.width])
+        if shelf is None:
+            shelf = records.shelves[key[: records.width]] = {}
+        old = shelf.get(key)
+        shelf[key] = record
         if old is None:
-            self._keys.add(key)
+            if self._names is not None:
+                self._names.add(key)
             if self._created is not None:
                 self._created.add(_create_index(record), key)
             for value_of, is_composed, found in self._indexes:
@@ -68,10 +76,11 @@ class Rows(Generic[R]):
 
     def drop(self, key: str) -> R | None:
         """Take the record out; returns it."""
-        old = self.records.pop(key, None)
+        old = self.records.pop(key)
         if old is None:
             return None
-        self._keys.remove(key)
+        if self._names is not None:
+            self._names.remove(key)
         if self._created is not None:
             self._created.remove(_create_index(old), key)
         for value_of, is_composed, found in self._indexes:
@@ -82,9 +91,10 @@ class Rows(Generic[R]):
 
     def add_many(self, records: dict[str, R]) -> None:
         """Take in records whose keys are all new: index by index, which is faster than record by record."""
-        assert records.keys().isdisjoint(self.records.keys()), f"{self.table.name}: a load gave a key twice"
+        assert not any(map(self.records.__contains__, records)), f"{self.table.name}: a load gave a key twice"
         self.records.update(records)
-        self._keys.add_many(records)
+        if self._names is not None:
+            self._names.add_many(records)
         if self._created is not None:
             for key, record in records.items():
                 self._created.add(_create_index(record), key)
@@ -110,7 +120,8 @@ class Rows(Generic[R]):
 
     def ordered_keys(self, *, prefix: str = "", start: str | None = None, reverse: bool = False) -> Iterator[str]:
         """Keys in their own order, those that begin with `prefix`, from `start` on (down from it, in reverse)."""
-        return self._keys.beginning(prefix, start=start, reverse=reverse)
+        keys = self.records if self._names is None else self._names
+        return keys.beginning(prefix, start=start, reverse=reverse)
 
     def created_keys(self, *, start: tuple[int, str] | None = None, reverse: bool = False) -> Iterator[str]:
         """Keys by CreateIndex, then key, from `start` on (down from it, in reverse)."""

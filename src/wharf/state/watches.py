@@ -4,9 +4,9 @@ A subscriber names what it reads: a whole table, a key, a prefix of keys, a valu
 exactly those who named something that the batch changed, once each, in the order in which they subscribed.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -78,18 +78,32 @@ Touched = dict[int, Subscribers]
 """Groups of subscribers, each once, by the identity of the group. A batch may touch one group a thousand times, and
 ten thousand may wait in it: so groups are noted while the batch is taken in, and walked when it is done."""
 
+Changed = tuple[str, msgspec.Struct | None, msgspec.Struct | None]
+"""What became of one key: the record before and the one after."""
+
+WOKEN_AT_ONCE: Final = 1_000
+"""Waiters woken in one step: about a millisecond, and what they then do comes on top."""
+
 
 def touch(touched: Touched, group: Subscribers) -> None:
     touched[id(group)] = group
 
 
-def fire(touched: Touched) -> None:
-    """Wake them all, once each, those who subscribed first before the others."""
+def woken_by(touched: Touched) -> list[Subscription]:
+    """All of them, once each, those who subscribed first before the others."""
     woken: Subscribers = {}
     for group in touched.values():
         woken.update(group)
-    for subscription in sorted(woken, key=attrgetter("number")):
-        subscription.fire()
+    return sorted(woken, key=attrgetter("number"))
+
+
+def wake_in_steps(woken: Sequence[Subscription]) -> Iterator[None]:
+    """Wake them; one who has ended meanwhile is left alone. Yields when there are more to wake."""
+    for start in range(0, len(woken), WOKEN_AT_ONCE):
+        if start:
+            yield
+        for subscription in woken[start : start + WOKEN_AT_ONCE]:
+            subscription.fire()
 
 
 class WatchedIndex(NamedTuple):
@@ -97,6 +111,12 @@ class WatchedIndex(NamedTuple):
 
     value_of: Callable[[Any], Hashable]
     by_value: dict[Hashable, Subscribers]
+
+
+def _touch_named(touched: Touched, groups: dict[Hashable, Subscribers], names: set[Any]) -> None:
+    """Note the groups of these names. In whatever order: who is woken first is decided later."""
+    for name in groups.keys() & names:
+        touch(touched, groups[name])
 
 
 class TableWatches:
@@ -123,23 +143,24 @@ class TableWatches:
                     self.by_index[kind] = WatchedIndex(self._indexes[kind].value_of, {})
                 return self.by_index[kind].by_value
 
-    def collect(self, key: str, old: msgspec.Struct | None, new: msgspec.Struct | None, *, touched: Touched) -> None:
-        """Note everybody who waits on this change."""
+    def collect(self, changes: Sequence[Changed], *, touched: Touched) -> None:
+        """Note everybody who waits on one of these changes.
+
+        All changes of a batch at once, and each thing that can be waited on in its own turn: where thousands wait and
+        thousands of records change, this decides how many changes a replica takes in a second.
+        """
         if self.by_table:
             touch(touched, self.by_table)
-        if old is None and new is None:
-            return  # A drop of what was not there: it moves the table's index and nothing else.
-        if self.by_key and (group := self.by_key.get(key)):
-            touch(touched, group)
+        # A drop of what was not there moves the table's index and nothing else.
+        keys = [key for key, old, new in changes if old is not None or new is not None]
+        if self.by_key:
+            _touch_named(touched, self.by_key, set(keys))
         for length in self.prefix_lengths:
-            if group := self.by_prefix.get(key[:length]):
-                touch(touched, group)
+            _touch_named(touched, self.by_prefix, {key[:length] for key in keys})
         for value_of, by_value in self.by_index.values():
-            value = None if new is None else value_of(new)
-            if group := by_value.get(value):
-                touch(touched, group)
-            if old is not None and (was := value_of(old)) != value and (group := by_value.get(was)):
-                touch(touched, group)
+            values = {value_of(new) for _, _, new in changes if new is not None}
+            values.update(value_of(old) for _, old, _ in changes if old is not None)
+            _touch_named(touched, by_value, values)
 
     def everybody(self, *, touched: Touched) -> None:
         touch(touched, self.by_table)
