@@ -1,4 +1,5 @@
-"""What follows from a write: the status of jobs and their summaries. The leader's brain is their one writer.
+"""What follows from a write: the status of jobs, their summaries, how far deployments have come. The leader's brain is
+their one writer.
 
 `with_derived` adds to a write what its other changes make true, so that both become true at one index. What others
 wrote without it (a registration, decided on any server) the brain settles in a write that follows.
@@ -18,6 +19,7 @@ from wharf.model.job import Job, JobStatus, JobType
 from wharf.model.machine import advance
 from wharf.model.summary import ChildrenSummary, GroupSummary, JobSummary
 from wharf.model.transitions import DEPLOYMENT, JOB
+from wharf.operations.deployment_counts import Moved, counted
 from wharf.state import Index, Replica, Table
 from wharf.state.tables import (
     ALLOCATIONS,
@@ -95,8 +97,9 @@ class After:
 
 
 def with_derived(snapshot: Replica, write: Write) -> Write:
-    """The write, and with it every job status and summary that its changes move."""
+    """The write, and with it every job status, summary and count of a deployment that its changes move."""
     after = After(snapshot, write)
+    _count_deployments(after)
     for key in _jobs_touched(after):
         _settle(after, key)
     return after.write()
@@ -129,6 +132,21 @@ def _settle(after: After, key: JobKey) -> None:
         after.put(JOBS, replace(job, status=advance(JOB, job.status, status, record_id=f"{key[0]}/{key[1]}")))
     if status is not was:
         _count_child(after, job, was, status)
+
+
+def _count_deployments(after: After) -> None:
+    """Deployments count what their allocations become."""
+    moved: dict[str, list[Moved]] = {}
+    for key, allocation in after.changes(ALLOCATIONS).items():
+        if allocation is not None and allocation.deployment_id:
+            moved.setdefault(allocation.deployment_id, []).append((after.snapshot.get(ALLOCATIONS, key), allocation))
+    for deployment_id, allocations in moved.items():
+        deployment: Deployment | None = after.get(DEPLOYMENTS, deployment_id)
+        if deployment is None:
+            continue
+        after_them = counted(deployment, allocations)
+        if after_them != deployment:
+            after.put(DEPLOYMENTS, after_them)
 
 
 def _count_child(after: After, child: Job, was: JobStatus | None, now: JobStatus) -> None:

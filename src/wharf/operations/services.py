@@ -1,0 +1,55 @@
+"""Services that are registered: which of their instances a caller is to use, and taking one off the list."""
+
+import hashlib
+from collections.abc import Iterable
+
+import msgspec
+
+from wharf.model.changes import Cause, CauseKind, Write
+from wharf.model.refusal import invalid, unknown
+from wharf.model.registration import ServiceRegistration
+from wharf.operations.decision import Decision
+from wharf.state import Replica
+from wharf.state.tables import SERVICES
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """So many instances, the same for the same key as long as they are there."""
+
+    count: int
+    key: str
+
+
+def read_choice(text: str) -> Choice:
+    """From `<n>|<key>`."""
+    number, mark, key = text.partition("|")
+    is_number = number.isascii() and number.isdigit() and len(number) <= 9
+    if not mark or not key or not is_number or not int(number):
+        raise invalid(f'choose must be "<number>|<key>", such as "2|my-client": got "{text}"')
+    return Choice(int(number), key)
+
+
+def choose(registrations: Iterable[ServiceRegistration], choice: Choice) -> list[ServiceRegistration]:
+    """The instances that score highest for the key.
+
+    Each scores by itself, so an instance that comes or goes changes the choice of few.
+    """
+    return sorted(registrations, key=lambda each: (_score(each.id, choice.key), each.id), reverse=True)[: choice.count]
+
+
+def _score(registration_id: str, key: str) -> bytes:
+    return hashlib.blake2b(f"{key}\0{registration_id}".encode(), digest_size=8).digest()
+
+
+def delete(snapshot: Replica, namespace: str, service: str, registration_id: str, *, cause: str = "") -> Decision[int]:
+    """Take one instance off the list; answers the index of that."""
+    registration = snapshot.get(SERVICES, namespace, registration_id)
+    if registration is None or registration.service_name != service:
+        raise unknown("service registration not found")
+    write = Write(
+        "service-deleted",
+        Cause(CauseKind.REQUEST, cause),
+        [SERVICES.drop(namespace, registration_id)],
+        [snapshot.unchanged(SERVICES, registration)],
+    )
+    return Decision(write, lambda index: index)
