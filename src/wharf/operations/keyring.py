@@ -111,7 +111,7 @@ def collect_keys(snapshot: Replica, moment: Moment, *, threshold_ns: int) -> Dec
 
 
 def is_in_use(snapshot: Replica, key_id: str) -> bool:
-    return any(snapshot.count_those(place.index, key_id) for place in SEALED_PLACES)
+    return any(snapshot.count_those(place.sealed_with, key_id) for place in SEALED_PLACES)
 
 
 # -- sealing anew ----------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class SealedPlace(NamedTuple):
     """A table that holds sealed texts: how one is read from a record, and how another takes its place."""
 
     table: Table[Any]
-    index: Index[Any]
+    sealed_with: Index[Any]
     about: Callable[[Any], str]
     sealed: Callable[[Any], Sealed]
     with_sealed: Callable[[Any, Sealed], Any]
@@ -198,7 +198,7 @@ def next_to_seal(snapshot: Replica, *, most: int) -> list[ToSeal]:
 def _all_to_seal(snapshot: Replica) -> Iterator[ToSeal]:
     for key in snapshot.those_by_key(KEYS_BY_STATE, KeyState.REKEYING):
         for place in SEALED_PLACES:
-            for record in snapshot.those(place.index, key.key_id):
+            for record in snapshot.those(place.sealed_with, key.key_id):
                 yield ToSeal(place, record)
 
 

@@ -1,0 +1,52 @@
+"""Which locks of variables are renewed, and which have been silent for too long. Leader only; not in the log."""
+
+import heapq
+from typing import Final, NamedTuple
+
+NEVER: Final = float("inf")
+SECOND_NS: Final = 1_000_000_000
+STALE_SHARE: Final = 8
+STALE_FREE: Final = 64
+
+
+class HeldLock(NamedTuple):
+    """A lock as it was taken; one that is taken again is another."""
+
+    namespace: str
+    path: str
+    lock_id: str
+
+
+class Locks:
+    """A deadline for every lock. Instants are of the leader's monotonic clock; a new leader gives each its whole TTL."""
+
+    def __init__(self) -> None:
+        self._deadlines: dict[HeldLock, float] = {}
+        self._held: dict[tuple[str, str], HeldLock] = {}
+        self._heap: list[tuple[float, HeldLock]] = []
+
+    def hear(self, namespace: str, path: str, lock_id: str, ttl_ns: int, now_s: float) -> None:
+        """The variable was written, with this lock or with none (an empty id). Its holder is alive then."""
+        was = self._held.pop((namespace, path), None)
+        if was is not None and was.lock_id != lock_id:
+            self._deadlines.pop(was, None)
+        if lock_id:
+            held = self._held[namespace, path] = HeldLock(namespace, path, lock_id)
+            self.renew(held, ttl_ns, now_s)
+
+    def renew(self, held: HeldLock, ttl_ns: int, now_s: float) -> None:
+        self._held[held.namespace, held.path] = held
+        deadline_s = self._deadlines[held] = now_s + ttl_ns / SECOND_NS
+        heapq.heappush(self._heap, (deadline_s, held))
+        if len(self._heap) > STALE_SHARE * len(self._deadlines) + STALE_FREE:
+            self._heap = [(deadline_s, held) for held, deadline_s in self._deadlines.items()]
+            heapq.heapify(self._heap)
+
+    def next_deadline(self) -> float:
+        while self._heap and self._deadlines.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)  # It was renewed since, or is gone.
+        return self._heap[0][0] if self._heap else NEVER
+
+    def expired(self, now_s: float) -> list[HeldLock]:
+        """Locks whose time is over. They are told again until they are heard of as gone."""
+        return [held for held, deadline_s in self._deadlines.items() if deadline_s <= now_s]
