@@ -43,6 +43,7 @@ from wharf.server.writer import ATTEMPTS_MAX, Writer
 from wharf.state import Replica
 from wharf.state.tables import (
     ALLOCATIONS,
+    ALLOCATIONS_ON_NODE,
     DEPLOYMENTS,
     EVALUATIONS,
     EVALUATIONS_BY_STATUS,
@@ -212,7 +213,9 @@ class Brain:
             if node.status is not NodeStatus.DOWN and not self._heartbeats.is_expected(node.id):
                 self._heartbeats.inherit(node.id, now_s)
         self._unsettled = {(job.namespace, job.id): None for job in replica.all(JOBS)}
+        # Nodes that are gone too, where something still counts as running on them.
         self._nodes_changed = {node.id: None for node in replica.all(NODES)}
+        self._nodes_changed |= {str(node_id): None for node_id in replica.values_of(ALLOCATIONS_ON_NODE)}
         self._room_came_free = True
         self._members_changed = True
         self._wake.set()
@@ -244,6 +247,7 @@ class Brain:
                     self._broker.forget(change.key)
                 case None if change.table == NODES.name:
                     self._heartbeats.forget(change.key)
+                    self._nodes_changed[change.key] = None  # Perhaps not all of its jobs were looked at.
                 case None | Member():
                     self._members_changed = self._members_changed or change.table == MEMBERS.name
                 case _:
@@ -301,12 +305,12 @@ class Brain:
         def miss(snapshot: Replica, moment: Moment) -> Decision[nodes.NodeWritten]:
             if self._heartbeats.is_expected(node_id):
                 return Decision(None, nodes.NodeWritten)
-            return nodes.miss_heartbeat(snapshot, node_id, moment, evaluations_max=self._evaluations_max)
+            return nodes.miss_heartbeat(snapshot, node_id, moment, evaluations_max=self.evaluations_max)
 
         await self.decide(miss)
         self._silent.pop(node_id, None)
         if self._heartbeats.is_expected(node_id):  # It was heard of while that was on its way.
-            await self.decide(partial(_come_back, node_id, self._evaluations_max))
+            await self.decide(partial(_come_back, node_id, self.evaluations_max))
 
     async def _settle(self) -> None:
         """Make statuses and summaries true where somebody else's write left them behind."""
@@ -340,7 +344,7 @@ class Brain:
         try:
             async with self._writing:
                 decision = nodes.look_at_the_rest(
-                    self._follower.replica, node_id, self._writer.moment(), evaluations_max=self._evaluations_max
+                    self._follower.replica, node_id, self._writer.moment(), evaluations_max=self.evaluations_max
                 )
                 is_done = decision is None
                 if decision is not None and decision.write is not None:
@@ -366,7 +370,7 @@ class Brain:
 
     def _blocked(self) -> list[Evaluation]:
         blocked = self._follower.replica.those_by_key(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED)
-        return blocked[: min(UNBLOCKED_AT_ONCE, self._evaluations_max)]
+        return blocked[: min(UNBLOCKED_AT_ONCE, self.evaluations_max)]
 
     async def _process(self, evaluation: Evaluation) -> None:
         """One evaluation. An error of our own ends it, and not the leader."""
@@ -418,7 +422,7 @@ class Brain:
         return min(self._bounds.changes, self._bounds.conditions) - ROOM_FOR_DERIVED
 
     @property
-    def _evaluations_max(self) -> int:
+    def evaluations_max(self) -> int:
         """How many evaluations, each with what follows from it, fit in a write beside a node's own records."""
         return max(1, (self.changes_max - CHANGES_A_NODE) // CHANGES_AN_EVALUATION)
 
@@ -513,7 +517,7 @@ class Brain:
 
     async def register_node(self, node: Node) -> tuple[nodes.NodeWritten, float]:
         """A node says what it is; answers for how many seconds it is believed to be alive."""
-        most = self._evaluations_max
+        most = self.evaluations_max
         written = await self.decide(
             lambda snapshot, moment: nodes.register(snapshot, node, moment, evaluations_max=most)
         )
@@ -526,7 +530,7 @@ class Brain:
         node = self._follower.replica.get(NODES, node_id)
         written = nodes.NodeWritten(0)
         if node is None or node.status is not NodeStatus.READY:
-            written = await self.decide(partial(_come_back, node_id, self._evaluations_max))
+            written = await self.decide(partial(_come_back, node_id, self.evaluations_max))
         return self._asked_for_all(node_id, written), self._heard(node_id)
 
     def _asked_for_all(self, node_id: str, written: nodes.NodeWritten) -> nodes.NodeWritten:
@@ -569,7 +573,7 @@ class Brain:
         self, node_id: str, reports: Sequence[nodes.AllocationReport], *, is_whole: bool
     ) -> nodes.NodeWritten:
         """Each allocation's report stands alone, so what does not fit in one write goes in several."""
-        most = self._evaluations_max
+        most = self.evaluations_max
         try:
             return await self.decide(
                 lambda snapshot, moment: nodes.report(
@@ -584,7 +588,7 @@ class Brain:
         return await self._report_in_parts(node_id, reports[half:], is_whole=is_whole)
 
     async def set_eligibility(self, node_id: str, eligible: bool) -> nodes.NodeWritten:
-        most = self._evaluations_max
+        most = self.evaluations_max
         return await self.decide(
             lambda snapshot, moment: nodes.set_eligibility(snapshot, node_id, eligible, moment, evaluations_max=most)
         )

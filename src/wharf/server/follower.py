@@ -32,11 +32,13 @@ Listener = Callable[[Batch], None]
 class Follower:
     """Loads the state once, then applies every batch in order; loads again when it has fallen behind the log's tail.
 
-    Listeners hear of every batch after it is applied, and of every load by `on_load`.
+    Listeners hear of every batch after it is applied, and of every load by `on_load`. Those in `before` hear of a batch
+    while the state is still as it was: what it takes away can be seen then for the last time.
     """
 
     def __init__(self, world: World, engine: Engine, replica: Replica) -> None:
         self.replica = replica
+        self.before: list[Listener] = []
         self.listeners: list[Listener] = []
         self.on_load: list[Callable[[], None]] = []
         self.loaded = asyncio.Event()
@@ -104,6 +106,8 @@ class Follower:
             applying = Applying(self.replica, batch)
             for _ in applying.decode_in_steps():
                 await asyncio.sleep(0)
+            for heard in self.before:
+                heard(batch)
             applying.take_in()
             try:
                 # Before anybody else runs: who listens keeps figures of its own that must agree with the replica.

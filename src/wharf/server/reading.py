@@ -35,6 +35,8 @@ class Reader:
         self._engine = engine
         self._follower = follower
         self._is_closing = False
+        self.on_close: list[Callable[[], None]] = []
+        """Called when this process stops serving: whoever waits elsewhere ends too."""
         self._waiting: dict[asyncio.Event, None] = {}
         self._barrier_in_flight: asyncio.Task[int] | None = None
         self._barrier_waiting: asyncio.Task[int] | None = None
@@ -154,6 +156,8 @@ class Reader:
         self._is_closing = True
         for changed in self._waiting:
             changed.set()
+        for close in self.on_close:
+            close()
 
 
 def _look_at(barrier: asyncio.Task[int]) -> None:
