@@ -4,7 +4,7 @@ Each module declares its subjects with their forms, and a class that decides by 
 (`Brain.decide`). No rule of the domain stands here.
 """
 
-from wharf.server.answering import servers
+from wharf.server.answering import allocations, deployments, evaluations, servers
 from wharf.server.brain import Brain
 from wharf.server.subject import AnsweredBy
 
@@ -13,4 +13,9 @@ __all__ = ["AnsweredBy", "answers_of"]
 
 def answers_of(brain: Brain) -> tuple[AnsweredBy, ...]:
     """Every subject with the method that answers it."""
-    return (*servers.answers_of(brain),)
+    return (
+        *servers.answers_of(brain),
+        *deployments.answers_of(brain),
+        *allocations.answers_of(brain),
+        *evaluations.answers_of(brain),
+    )
