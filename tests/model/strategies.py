@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from wharf.model.allocated_resources import AllocatedResources
 from wharf.model.allocation import Allocation
 from wharf.model.metric import AllocMetric
+from wharf.model.task_state import TaskState
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
@@ -23,9 +24,10 @@ MAX_OPTIONAL_FIELDS: Final = 5
 MAX_MEMBERS: Final = 2
 
 # Fields that are decoded apart hold the bytes of these.
-DECODED_APART: Final[Mapping[tuple[type[msgspec.Struct], str], type[msgspec.Struct]]] = {
+DECODED_APART: Final[Mapping[tuple[type[msgspec.Struct], str], Any]] = {
     (Allocation, "allocated_resources"): AllocatedResources,
     (Allocation, "metrics"): AllocMetric,
+    (Allocation, "task_states"): dict[str, TaskState],
 }
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6)
@@ -66,7 +68,7 @@ def _built(record: type[Struct]) -> st.SearchStrategy[Struct]:
 
 def _field_values(record: type[msgspec.Struct], field: msgspec.inspect.Field) -> st.SearchStrategy[Any]:
     apart = DECODED_APART.get((record, field.name))
-    return records(apart) if apart is not None else _values(field.type)
+    return _values(msgspec.inspect.type_info(apart) if apart is not None else field.type)
 
 
 def _values(type_: msgspec.inspect.Type) -> st.SearchStrategy[Any]:

@@ -4,7 +4,7 @@ The model of the tests is as plain as can be: for each table a dict from key to 
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,10 +24,19 @@ class Contents(Record):
     pieces: int = 0
 
 
+class Stop(Record):
+    """What is written along the way, and seldom looked at."""
+
+    place: str = ""
+    day: int = 0
+
+
 if TYPE_CHECKING:
     SharedContents = Contents | None
+    PackedStops = Mapping[str, Stop] | None
 else:
     SharedContents = msgspec.Raw
+    PackedStops = msgspec.Raw
 
 
 class Seal(Record):
@@ -58,6 +67,7 @@ class Parcel(SparseRecord):
     yard: str = ""
     owner: str = ""
     contents: SharedContents = None
+    stops: PackedStops = None
     create_index: int = 0
     modify_index: int = 0
 
@@ -91,6 +101,7 @@ PARCELS = Table(
     order=Order.CREATED,
     interned=("yard", "owner"),
     shared={"contents": Contents},
+    packed={"stops": dict[str, Stop]},
 )
 NOTICE = Table("notice", Notice, key=())
 TABLES: tuple[Table[Any], ...] = (CRATES, PARCELS, NOTICE)
@@ -144,7 +155,7 @@ def _plain(value: Any) -> Any:
             return plain(value)
         case tuple():
             return [_plain(part) for part in value]
-        case dict():
+        case Mapping():
             return {name: _plain(part) for name, part in value.items()}
         case _:
             return value
@@ -176,6 +187,8 @@ parcels = st.builds(
     yard=yards,
     owner=owners,
     contents=st.none() | st.builds(Contents, what=st.sampled_from(["tea", "salt"]), pieces=st.integers(0, 1)),
+    stops=st.none()
+    | st.dictionaries(st.sampled_from(["first", "last"]), st.builds(Stop, place=yards, day=st.integers(0, 2))),
     create_index=indexes,
 )
 notices = st.builds(Notice, text=owners, create_index=indexes)

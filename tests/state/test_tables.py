@@ -13,6 +13,7 @@ from tests.state.inventory import a_write
 from wharf.model.changes import THIS
 from wharf.model.log import Batch, Row, Standing
 from wharf.state import Replica, Table
+from wharf.state.packed import passed_on
 from wharf.state.tables import ALL_TABLES, JOB_VERSIONS, POLICIES_OF_JOB, SCALING_POLICIES
 
 # Index fields that a decision takes from another record, which has its index already.
@@ -27,7 +28,7 @@ every_table = pytest.mark.parametrize("table", ALL_TABLES, ids=lambda table: tab
 
 
 def as_kept(record: msgspec.Struct, index: int) -> bytes:
-    return msgspec.msgpack.encode(msgspec.structs.replace(record, modify_index=index))
+    return msgspec.msgpack.encode(msgspec.structs.replace(record, modify_index=index), enc_hook=passed_on)
 
 
 @every_table

@@ -132,7 +132,7 @@ class _Proof:
     """Takes a restore and keeps nothing: it reads every record as a replica would."""
 
     def __init__(self) -> None:
-        self._decoders = {table.name: Decoder(table) for table in ALL_TABLES}
+        self._decoders = {table.name: Decoder(table, opens_packed=True) for table in ALL_TABLES}
 
     async def restore(self, rows: AsyncIterator[Sequence[Row]], standing: Standing) -> int:
         async for some in rows:

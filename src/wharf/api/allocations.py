@@ -57,6 +57,7 @@ JOINS: Final[dict[type, dict[str, Callable[[Replica], Callable[[Any], Any]]]]] =
         "Job": _job_of,
         "AllocatedResources": lambda _replica: attrgetter("allocated_resources"),
         "Metrics": lambda _replica: attrgetter("metrics"),
+        "TaskStates": lambda _replica: attrgetter("task_states"),
     },
 }
 

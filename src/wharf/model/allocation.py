@@ -6,6 +6,7 @@ job, and shares its resources and metrics with its siblings. It never decides wh
 
 import datetime
 import enum
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,14 +17,17 @@ from wharf.model.network import DNS
 from wharf.model.record import Record, SparseRecord
 from wharf.model.task_state import TaskState
 
-# Decoded apart, through a cache, so that siblings share one object: reading an allocation leaves these two as bytes of
-# the same format (JSON or msgpack), which the replica replaces by the struct that the type names.
+# Decoded apart: reading an allocation leaves these as bytes of the same format (JSON or msgpack). The replica replaces the
+# first two by the struct that the type names, through a cache, so that siblings share one object; states of tasks, which
+# differ from one to the next and are half of an allocation, it keeps as bytes and decodes when somebody reads them.
 if TYPE_CHECKING:
     SharedResources = AllocatedResources | None
     SharedMetrics = AllocMetric | None
+    PackedStates = Mapping[str, TaskState] | None
 else:
     SharedResources = msgspec.Raw
     SharedMetrics = msgspec.Raw
+    PackedStates = msgspec.Raw
 
 
 class DesiredStatus(enum.StrEnum):
@@ -121,7 +125,7 @@ class Allocation(SparseRecord):
     desired_transition: DesiredTransition | None = None
     client_status: ClientStatus
     client_description: str = ""
-    task_states: dict[str, TaskState] | None = None
+    task_states: PackedStates = None
     alloc_states: tuple[AllocationState, ...] | None = None
     deployment_id: str = ""
     deployment_status: AllocDeploymentStatus | None = None

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from wharf.model.changes import THIS
+from wharf.state.packed import PackedMap, passed_on
 from wharf.state.table import Table
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -20,13 +21,15 @@ R = TypeVar("R", bound=msgspec.Struct)
 FIRST_MAP_BYTE: Final = 0x80
 NEWEST: Final = sys.maxsize
 """A format newer than every other: all that this program knows may be written."""
+NOTHING: Final = b"\xc0"
+"""Null in msgpack."""
 SHARED_VALUES_MAX: Final = 4_096
 
 # What decoding raises: msgspec's own errors and bad UTF-8 are ValueErrors, no bytes an IndexError, bytes that nest without
 # end a RecursionError; an upgrade that misses a field, or meets a format that never was, a KeyError.
 _WRONG_BYTES: Final = (ValueError, IndexError, RecursionError, KeyError, TypeError)
 
-_encoder = msgspec.msgpack.Encoder()
+_encoder = msgspec.msgpack.Encoder(enc_hook=passed_on)
 _plain_decoder = msgspec.msgpack.Decoder(dict[str, Any])
 
 
@@ -71,10 +74,12 @@ class Decoder(Generic[R]):
     still be set in place.
     """
 
-    __slots__ = ("_decode", "_finish", "_is_first_format", "table")
+    __slots__ = ("_decode", "_finish", "_is_first_format", "_must_open", "table")
 
-    def __init__(self, table: Table[R]) -> None:
+    def __init__(self, table: Table[R], *, opens_packed: bool = False) -> None:
+        """`opens_packed`: also what is packed is looked into, so that damage in it is found now."""
         self.table = table
+        self._must_open = tuple(table.packed) if opens_packed else ()
         self._decode: Callable[[bytes], R] = msgspec.msgpack.Decoder(table.record).decode
         self._finish = _compiled_finish(table)
         self._is_first_format = table.version == 1
@@ -87,6 +92,9 @@ class Decoder(Generic[R]):
             else:
                 record = self._in_its_format(data)
             self._finish(record, key, index)
+            for name in self._must_open:
+                if (packed := getattr(record, name)) is not None:
+                    packed.opened()
         except _WRONG_BYTES as error:
             raise Damaged(
                 f"the record {self.table.name}/{key!r} of index {index} is damaged ({error or type(error).__name__}). "
@@ -112,7 +120,7 @@ class Decoder(Generic[R]):
 
 
 def _compiled_finish(table: Table[Any]) -> Callable[[Any, str, int], None]:
-    """A function that sets a fresh record's version, its THIS fields, its interned and its shared ones.
+    """A function that sets a fresh record's version, its THIS fields, its interned, shared and packed ones.
 
     Written out for each table: a loop over names costs half again as much, and this runs for every change of the log.
     """
@@ -132,6 +140,11 @@ def _compiled_finish(table: Table[Any]) -> Callable[[Any, str, int], None]:
     lines += [
         f"    if record.{name} is not None: put(record, {name!r}, shared_{name}(record.{name}))"
         for name in table.shared
+    ]
+    names |= {f"packed_{name}": _packing(f"{table.name}.{name}", kind) for name, kind in table.packed.items()}
+    lines += [
+        f"    if record.{name} is not None: put(record, {name!r}, packed_{name}(record.{name}))"
+        for name in table.packed
     ]
     exec("\n".join(lines), names)  # Only names of declared attributes reach this text; tables check them.
     finish: Callable[[Any, str, int], None] = names["finish"]
@@ -158,6 +171,24 @@ def _sharing(kind: Any) -> Callable[[msgspec.Raw], Any]:
         return value_last
 
     return value_of
+
+
+def _packing(where: str, kind: Any) -> Callable[[msgspec.Raw], PackedMap[Any] | None]:
+    """A function that keeps a map as its bytes. A field's bytes lie in those of its record until they are copied."""
+    decode = msgspec.msgpack.Decoder(kind).decode
+
+    def open_map(data: bytes) -> dict[str, Any]:
+        try:
+            opened: dict[str, Any] = decode(data)
+        except _WRONG_BYTES as error:
+            raise Damaged(f"the bytes of {where} in a record are damaged ({error or type(error).__name__})") from error
+        return opened
+
+    def packed(raw: msgspec.Raw) -> PackedMap[Any] | None:
+        data = bytes(raw)
+        return None if data == NOTHING else PackedMap(data, open_map)
+
+    return packed
 
 
 def _stamp_nested(value: Any, name: str, index: int) -> None:

@@ -67,12 +67,13 @@ class Table(Generic[R]):
     `stamped`: index fields that may hold THIS; a dotted path reaches into a field's record, list or map of records.
     `interned`: fields whose texts recur in many records, kept once.
     `shared`: fields whose whole value recurs (resources of one group's placements), decoded once and shared.
+    `packed`: fields with a map that is seldom read (states of tasks), kept as its bytes and decoded by whoever reads it.
     `since`: the cluster's format from which on the table may be written; servers of older formats do not know it.
     `forms`: every change of the record's form since the first, oldest first.
     """
 
     __slots__ = (
-        "forms", "indexes", "interned", "key_attributes", "key_of", "name", "order", "record", "shared", "since",
+        "forms", "indexes", "interned", "key_attributes", "key_of", "name", "order", "packed", "record", "shared", "since",
         "stamped", "version",
     )  # fmt: skip
 
@@ -87,6 +88,7 @@ class Table(Generic[R]):
         stamped: tuple[str, ...] = ("create_index",),
         interned: tuple[str, ...] = (),
         shared: Mapping[str, Any] | None = None,
+        packed: Mapping[str, Any] | None = None,
         since: int = 1,
         forms: tuple[Form, ...] = (),
     ) -> None:
@@ -99,6 +101,7 @@ class Table(Generic[R]):
         self.stamped = stamped
         self.interned = interned
         self.shared = dict(shared or {})
+        self.packed = dict(packed or {})
         self.since = since
         self.forms = forms
         self.version = 1 + len(forms)
@@ -114,7 +117,8 @@ class Table(Generic[R]):
         assert not missing, f"table {name} names attributes that {record.__name__} does not have: {missing}"
 
     def _attributes_named(self) -> list[str]:
-        named = [*self.key_attributes, *(path.partition(".")[0] for path in self.stamped), *self.interned, *self.shared]
+        named = [*self.key_attributes, *(path.partition(".")[0] for path in self.stamped)]
+        named += [*self.interned, *self.shared, *self.packed]
         named += [attribute for index in self.indexes for attribute in index.attributes]
         return [*named, "create_index", "modify_index"]
 

@@ -28,6 +28,7 @@ from wharf.model.scaling_event import JobScalingEvents
 from wharf.model.scheduler_configuration import SchedulerConfiguration
 from wharf.model.submission import Submission
 from wharf.model.summary import JobSummary
+from wharf.model.task_state import TaskState
 from wharf.model.token import Bootstrap, OneTimeToken, Token
 from wharf.model.variable import Variable
 from wharf.state.table import Index, Order, Table
@@ -100,6 +101,7 @@ ALLOCATIONS: Final = Table(
     stamped=("create_index", "alloc_modify_index", "deployment_status.modify_index"),
     interned=("namespace", "eval_id", "node_id", "node_name", "job_id", "task_group", "deployment_id"),
     shared={"allocated_resources": AllocatedResources, "metrics": AllocMetric},
+    packed={"task_states": dict[str, TaskState]},
 )
 
 DEPLOYMENTS_OF_JOB: Final = Index[Deployment]("job", "namespace", "job_id")

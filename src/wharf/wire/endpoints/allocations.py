@@ -7,6 +7,7 @@ from wharf.model.allocated_resources import AllocatedResources
 from wharf.model.allocation import Allocation, AllocationStub
 from wharf.model.job import Job
 from wharf.model.metric import AllocMetric
+from wharf.model.task_state import TaskState
 from wharf.wire.endpoints.endpoint import Decides, Endpoint, Join, Lists, reads
 
 LISTED: Final = Lists(
@@ -15,6 +16,7 @@ LISTED: Final = Lists(
         Join("Job", Job | None),
         Join("AllocatedResources", AllocatedResources | None),
         Join("Metrics", AllocMetric | None),
+        Join("TaskStates", dict[str, TaskState] | None),
     ),
 )
 
