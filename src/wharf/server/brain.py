@@ -7,7 +7,7 @@ back through the log like everybody else.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -123,10 +123,20 @@ class Brain:
         """The epoch of the log that reports were taken in."""
         self._told_all: dict[str, None] = {}
         """Nodes that told of all their work in this term and epoch."""
+        self.duties: list[Callable[[], Awaitable[None]]] = []
+        """What else a leader does, each in a task of its own for as long as it leads."""
         follower.listeners.append(self._hear)
         follower.on_load.append(self._on_load)
 
     # -- leading ---------------------------------------------------------------------------------------------------
+
+    @property
+    def world(self) -> World:
+        return self._world
+
+    @property
+    def follower(self) -> Follower:
+        return self._follower
 
     @property
     def is_leading(self) -> bool:
@@ -173,12 +183,13 @@ class Brain:
         self._rebuild()
         thinking = self._world.start(self._think(), name="brain")
         losing = self._world.start(leadership.lost(), name="leadership")
+        duties = [self._world.start(self._do(duty), name="duty") for duty in self.duties]
         try:
             await asyncio.wait([thinking, losing], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (thinking, losing):
+            for task in (thinking, losing, *duties):
                 task.cancel()
-            ends = await asyncio.gather(thinking, losing, return_exceptions=True)
+            ends = await asyncio.gather(thinking, losing, *duties, return_exceptions=True)
         for end in ends:
             if isinstance(end, Exception):
                 log.error("the leader's mind stopped by an error of our own", exc_info=end)
@@ -186,6 +197,17 @@ class Brain:
                 return
         if losing.done() and not losing.cancelled():
             self._leadership = None
+
+    async def _do(self, duty: Callable[[], Awaitable[None]]) -> None:
+        """Again and again while we lead: whatever ends a duty, the next turn begins from the state."""
+        while self.is_leading:
+            try:
+                await duty()
+            except (Refusal, Unavailable) as refusal:
+                log.warning("a duty of the leader has to wait: %s", refusal)
+            except Exception:  # The top of a task: the others must go on.
+                log.exception("a duty of the leader stopped by an error of our own")
+            await asyncio.sleep(RETRY_S)
 
     async def _be_elected(self) -> Leadership:
         while True:
