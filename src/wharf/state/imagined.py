@@ -1,0 +1,55 @@
+"""A snapshot in which a few records are not as they are: for asking what would be, without anything being written.
+
+It answers by key and by index value as the real one would. It holds no copy and takes nothing in, so it is good for one
+piece of work that does not wait.
+"""
+
+from collections.abc import Hashable, Iterable
+from typing import Any, TypeVar
+
+import msgspec
+
+from wharf.model.changes import Drop, Put
+from wharf.state.replica import Replica
+from wharf.state.table import Index, Table
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class Imagined(Replica):
+    """The replica as it would stand after these changes, of which none holds THIS."""
+
+    def __init__(self, replica: Replica, changes: Iterable[Put | Drop]) -> None:
+        super().__init__(())
+        self.index, self.epoch, self.tables = replica.index, replica.epoch, replica.tables
+        self._rows = replica._rows
+        self._imagined: dict[str, dict[str, Any]] = {}
+        for change in changes:
+            record = change.record if isinstance(change, Put) else None
+            self._imagined.setdefault(change.table, {})[change.key] = record
+
+    def get(self, table: Table[R], *key: str | int) -> R | None:
+        changed = self._imagined.get(table.name)
+        if changed is not None and (joined := table.joined(*key)) in changed:
+            found: R | None = changed[joined]
+            return found
+        return super().get(table, *key)
+
+    def those(self, index: Index[R], *value: Hashable) -> list[R]:
+        records = super().those(index, *value)
+        changed = self._imagined.get(index.table)
+        if changed is None:
+            return records
+        return self._as_imagined(index, changed, records, value)
+
+    def those_by_key(self, index: Index[R], *value: Hashable, reverse: bool = False) -> list[R]:
+        table: Table[R] = self.tables[index.table]
+        return sorted(self.those(index, *value), key=table.key_of, reverse=reverse)
+
+    def _as_imagined(
+        self, index: Index[R], changed: dict[str, Any], records: list[R], value: tuple[Hashable, ...]
+    ) -> list[R]:
+        key_of = self.tables[index.table].key_of
+        wanted = value[0] if len(value) == 1 else value
+        new = [record for record in changed.values() if record is not None and index.value_of(record) == wanted]
+        return [*(record for record in records if key_of(record) not in changed), *new]
