@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from wharf.api.answers import Done, Missing, Packed, Streamed
-from wharf.api.bodies import Gone, Receive, read_body, until_gone
+from wharf.api.bodies import Gone, Receive, body_parts, read_body, until_gone
 from wharf.api.gate import Gate, check
 from wharf.api.handlers import acts_of
 from wharf.api.parameters import BAD_ESCAPE, parse_query, read_parameters
@@ -18,6 +18,7 @@ from wharf.api.request import Request
 from wharf.api.router import Router
 from wharf.model.refusal import Code, Refusal
 from wharf.server.server import Server
+from wharf.state.packed import unpacked
 from wharf.wire.endpoints import ENDPOINTS, Kind
 from wharf.wire.errors import CODE_HEADER, STATUS_OF
 from wharf.world.request import working_for
@@ -73,7 +74,7 @@ class Api:
         self._gate = gate or Gate(server.world)
         self._acts = acts_of(server)
         self._reads = Reads(server, self._gate)
-        self._encode = msgspec.json.Encoder().encode
+        self._encode = msgspec.json.Encoder(enc_hook=unpacked).encode
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -150,7 +151,9 @@ class Api:
         parameters = read_parameters(endpoint, request.query, scope["query_string"])
         if parameters:
             request = msgspec.structs.replace(request, parameters=parameters)
-        if scope["method"] in WRITING_METHODS:
+        if endpoint.streams_body:
+            request = msgspec.structs.replace(request, parts=body_parts(receive))
+        elif scope["method"] in WRITING_METHODS:
             body = await read_body(receive, request.headers, self._body_max_bytes)
             request = msgspec.structs.replace(request, body=body)
         return request
