@@ -19,9 +19,10 @@ from wharf.state.tables import ALLOCATIONS_OF_JOB, CHILDREN_OF_JOB, JOBS, SUMMAR
 
 
 class SummariesReconciled(msgspec.Struct, frozen=True):
-    """`after`: the key to go on from; empty when every job was looked at."""
+    """`written`: how many; `after`: the key to go on from, empty when every job was looked at."""
 
     index: int
+    written: int = 0
     after: str = ""
 
 
@@ -43,9 +44,9 @@ def reconcile(
         if len(changes) == summaries_max:
             break
     if not changes:
-        return Decision(None, lambda index: SummariesReconciled(index, last))
+        return Decision(None, lambda index: SummariesReconciled(index, 0, last))
     write = Write("summaries-reconciled", Cause(CauseKind.REQUEST, cause), changes, conditions)
-    return Decision(write, lambda index: SummariesReconciled(index, last))
+    return Decision(write, lambda index: SummariesReconciled(index, len(changes), last))
 
 
 def counted_anew(snapshot: Replica, job: Job, stored: JobSummary | None) -> JobSummary:

@@ -4,7 +4,7 @@ Each module declares its subjects with their forms, and a class that decides by 
 (`Brain.decide`). No rule of the domain stands here.
 """
 
-from wharf.server.answering import allocations, deployments, evaluations, servers
+from wharf.server.answering import allocations, deployments, evaluations, nodes, servers, system
 from wharf.server.brain import Brain
 from wharf.server.subject import AnsweredBy
 
@@ -18,4 +18,6 @@ def answers_of(brain: Brain) -> tuple[AnsweredBy, ...]:
         *deployments.answers_of(brain),
         *allocations.answers_of(brain),
         *evaluations.answers_of(brain),
+        *nodes.answers_of(brain),
+        *system.answers_of(brain),
     )
