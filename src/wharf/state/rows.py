@@ -91,8 +91,7 @@ class Rows(Generic[R]):
 
     def add_many(self, records: dict[str, R]) -> None:
         """Take in records whose keys are all new: index by index, which is faster than record by record."""
-        assert not any(map(self.records.__contains__, records)), f"{self.table.name}: a load gave a key twice"
-        self.records.update(records)
+        self.records.add_new(records)
         if self._names is not None:
             self._names.add_many(records)
         if self._created is not None:

@@ -53,14 +53,16 @@ class Shelves(Generic[R]):
             del self.shelves[name]
         return old
 
-    def update(self, records: dict[str, R]) -> None:
+    def add_new(self, records: dict[str, R]) -> None:
+        """Records whose keys are all new."""
         shelves, width = self.shelves, self.width
         for key, record in records.items():
             shelf = shelves.get(key[:width])
             if shelf is None:
                 shelves[key[:width]] = {key: record}
-            else:
-                shelf[key] = record
+                continue
+            assert key not in shelf, f"{key!r} was given twice"
+            shelf[key] = record
 
     def beginning(self, prefix: str, *, start: str | None, reverse: bool) -> Iterator[str]:
         """Keys in order, those that begin with `prefix`, from `start` on (down from it, in reverse), `start` included.
