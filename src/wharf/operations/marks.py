@@ -4,7 +4,7 @@ A job may have more allocations than one write takes, so marks are left in steps
 repeated marks nothing twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -25,6 +25,9 @@ class Left(msgspec.Struct, frozen=True):
 
     index: int
     count: int
+
+
+Marking = Callable[[Replica, Moment], Decision[Left]]
 
 
 def mark_to_hurry(
