@@ -27,7 +27,15 @@ from wharf.model.validation import (
     warning_text,
 )
 from wharf.state import Replica
-from wharf.state.tables import NAMESPACES, NODE_POOLS
+from wharf.state.tables import NAMESPACES, NODE_POOLS, SCHEDULER_CONFIGURATION
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """The job in its canonical form, whatever is wrong with it."""
+
+    job: Job
+    findings: Findings
+    warnings: str
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -41,16 +49,24 @@ def admit(
     snapshot: Replica, submitted: Job, settings: JobSettings, *, warnings_of_reading: Sequence[str] = ()
 ) -> Admitted:
     """The job as it would be stored. Refused with all that is wrong (jobs.md 6)."""
+    judged = judge(snapshot, submitted, settings, warnings_of_reading=warnings_of_reading)
+    if not judged.findings.is_valid:
+        raise invalid(judged.findings.text)
+    return Admitted(judged.job, judged.warnings)
+
+
+def judge(
+    snapshot: Replica, submitted: Job, settings: JobSettings, *, warnings_of_reading: Sequence[str] = ()
+) -> Judged:
+    """What is right and wrong with the job. Refused only where it is not even a question of rules."""
     refused = refuse_scaling(submitted)
     if refused is not None:
         raise invalid(refused)
     namespace = snapshot.get(NAMESPACES, submitted.namespace)
     job = with_implied_constraints(canonicalize(submitted, _settings_in(namespace, settings)))
-    findings = _judge(snapshot, job, namespace, settings)
-    if not findings.is_valid:
-        raise invalid(findings.text)
+    findings = _judge(snapshot, job, namespace, settings_now(snapshot, settings))
     warnings = (*warnings_of_reading, *submission_warnings(submitted), *findings.warnings)
-    return Admitted(job, warning_text(warnings))
+    return Judged(job, findings, warning_text(warnings))
 
 
 def preserving(job: Job, stored: Job | None, *, counts: bool, resources: bool) -> Job:
@@ -73,6 +89,14 @@ def _group_preserving(group: TaskGroup, now: TaskGroup | None, *, counts: bool, 
         tasks = [replace(task, resources=given.get(task.name, task.resources)) for task in group.tasks or ()]
         group = replace(group, tasks=tuple(tasks))
     return group
+
+
+def settings_now(snapshot: Replica, settings: JobSettings) -> JobSettings:
+    """What operators have set since the server was started counts too."""
+    configuration = snapshot.get(SCHEDULER_CONFIGURATION)
+    if configuration is None:
+        return settings
+    return replace(settings, memory_oversubscription=configuration.memory_oversubscription_enabled)
 
 
 def _settings_in(namespace: Namespace | None, settings: JobSettings) -> JobSettings:

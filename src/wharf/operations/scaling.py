@@ -15,8 +15,8 @@ from wharf.model.evaluation import EvaluationTrigger
 from wharf.model.group import TaskGroup
 from wharf.model.job import Job, JobType
 from wharf.model.job_settings import JobSettings
-from wharf.model.record import Record
 from wharf.model.refusal import invalid, unknown
+from wharf.model.scale_status import GroupScale, JobScale
 from wharf.model.scaling_event import MAX_EVENTS_KEPT, JobScalingEvents, ScalingEvent
 from wharf.operations.decision import Decision, Moment
 from wharf.operations.jobs import Registered, enforce_index, evaluation_of, refuse_while_disabled
@@ -45,26 +45,6 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
     accessor_id: str = ""
     is_management: bool = True
     cause: str = ""
-
-
-class GroupScale(Record):
-    """How a group stands. What has ended and what only tries a new version out is not counted."""
-
-    desired: int = 0
-    placed: int = 0
-    running: int = 0
-    healthy: int = 0
-    unhealthy: int = 0
-    events: tuple[ScalingEvent, ...] | None = None
-
-
-class JobScale(Record):
-    job_id: str
-    namespace: str
-    job_create_index: int = 0
-    job_modify_index: int = 0
-    job_stopped: bool = False
-    task_groups: dict[str, GroupScale] = {}
 
 
 def scale(snapshot: Replica, asked: Scaling, moment: Moment, settings: JobSettings) -> Decision[Registered]:
