@@ -1,12 +1,18 @@
-"""How much a node has and how much work takes of it."""
+"""How much a node has and how much work takes of it.
+
+The tasks of a group do not all run at the same time: those before the main ones, the main ones, and those after them take
+turns, so a group takes the most that any of the three phases takes (scheduling.md 3.1). Whole cores take no turns.
+"""
 
 from collections.abc import Iterable
 
 import msgspec
 
+from wharf.model.allocated_resources import AllocatedResources, AllocatedTaskResources
 from wharf.model.allocation import Allocation
 from wharf.model.group import TaskGroup
 from wharf.model.node import Node
+from wharf.model.task import Task
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -35,6 +41,35 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         return "disk" if self.disk_mb > room.disk_mb else ""
 
 
+class _Turns:
+    """The three phases of a group's life, added up task by task."""
+
+    __slots__ = ("_cpu", "_cpu_of_cores", "_memory_mb")
+
+    def __init__(self) -> None:
+        self._cpu = [0, 0, 0]
+        self._memory_mb = [0, 0, 0]
+        self._cpu_of_cores = 0
+
+    def add(self, *, hook: str, sidecar: bool, cpu: int, memory_mb: int, has_cores: bool) -> None:
+        if has_cores:
+            self._cpu_of_cores += cpu
+            cpu = 0
+        for phase in _phases(hook, sidecar=sidecar):
+            self._cpu[phase] += cpu
+            self._memory_mb[phase] += memory_mb
+
+    def most(self, disk_mb: int) -> Usage:
+        return Usage(max(self._cpu) + self._cpu_of_cores, max(self._memory_mb), disk_mb)
+
+
+def _phases(hook: str, *, sidecar: bool) -> tuple[int, ...]:
+    """Before, while, after the main tasks run. A sidecar that starts before goes on while they run."""
+    if hook == "prestart":
+        return (0, 1) if sidecar else (0,)
+    return (2,) if hook == "poststop" else (1,)
+
+
 def room_of(node: Node) -> Usage:
     """What the node has for work: all that it has less what it keeps back."""
     if node.node_resources is None:
@@ -51,21 +86,50 @@ def room_of(node: Node) -> Usage:
 
 def usage_of(allocation: Allocation) -> Usage:
     resources = allocation.allocated_resources
-    if resources is None:
-        return Usage()
-    tasks = (resources.tasks or {}).values()
-    return Usage(
-        sum(task.cpu.cpu_shares for task in tasks),
-        sum(task.memory.memory_mb for task in tasks),
-        resources.shared.disk_mb,
-    )
+    return Usage() if resources is None else usage_of_resources(resources)
+
+
+def usage_of_resources(resources: AllocatedResources) -> Usage:
+    tasks = resources.tasks or {}
+    lifecycles = resources.task_lifecycles or {}
+    if len(tasks) == 1:  # Nearly all: no turns to take.
+        for only in tasks.values():
+            return Usage(only.cpu.cpu_shares, only.memory.memory_mb, resources.shared.disk_mb)
+    turns = _Turns()
+    for name, task in tasks.items():
+        lifecycle = lifecycles.get(name)
+        turns.add(
+            hook="" if lifecycle is None else lifecycle.hook,
+            sidecar=lifecycle is not None and lifecycle.sidecar,
+            cpu=task.cpu.cpu_shares,
+            memory_mb=task.memory.memory_mb,
+            has_cores=has_cores(task),
+        )
+    return turns.most(resources.shared.disk_mb)
+
+
+def has_cores(task: AllocatedTaskResources) -> bool:
+    return bool(task.cpu.reserved_cores)
 
 
 def demand_of(group: TaskGroup) -> Usage:
-    """What one allocation of the group takes."""
-    asked = [task.resources for task in group.tasks or () if task.resources is not None]
-    return Usage(
-        sum(resources.cpu for resources in asked),
-        sum(resources.memory_mb for resources in asked),
-        group.ephemeral_disk.size_mb,
-    )
+    """What one allocation of the group takes, beside the MHz of whole cores: those depend on the node."""
+    turns = _Turns()
+    for task in group.tasks or ():
+        asked = task.resources
+        if asked is not None:
+            lifecycle = task.lifecycle
+            turns.add(
+                hook="" if lifecycle is None else lifecycle.hook,
+                sidecar=lifecycle is not None and lifecycle.sidecar,
+                cpu=0 if asked.cores else asked.cpu,
+                memory_mb=memory_of(task),
+                has_cores=bool(asked.cores),
+            )
+    return turns.most(group.ephemeral_disk.size_mb)
+
+
+def memory_of(task: Task) -> int:
+    """Its memory with the folder of its secrets, which lies in memory too."""
+    assert task.resources is not None, "a task in canonical form has resources"
+    return task.resources.memory_mb + task.resources.secrets_mb

@@ -1,0 +1,66 @@
+"""What the nodes would hold if the plan so far were carried out: the fleet with the plan's own changes on top.
+
+What is to be stopped goes on holding its place until its node says that it has ended, so stops change nothing here.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from wharf.model.allocated_resources import AllocatedResources
+from wharf.scheduling.columns import Ints
+from wharf.scheduling.fleet import Fleet
+from wharf.scheduling.holdings import Holdings, holds_anything, ports_in
+from wharf.scheduling.usage import Usage, usage_of_resources
+
+
+class Draft:
+    """One evaluation's view. `given_back` and `take` change it; the fleet itself stays as it is."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        rows = len(fleet)
+        self.fleet = fleet
+        self.cpu_used: Ints = fleet.cpu_used[:rows].copy()
+        self.memory_used: Ints = fleet.memory_used[:rows].copy()
+        self.disk_used: Ints = fleet.disk_used[:rows].copy()
+        self.count: Ints = fleet.count[:rows].copy()
+        self._holdings: dict[int, Holdings] = {}
+        self._ports_taken: Counter[tuple[int, int]] = Counter()
+
+    def take(self, row: int, resources: AllocatedResources, usage: Usage) -> None:
+        self._add(row, usage, 1)
+        if holds_anything(resources):
+            self.holdings_of(row, to_change=True).take(resources)
+            self._ports_taken.update((port, row) for _address, port in ports_in(resources))
+
+    def give_back(self, row: int, resources: AllocatedResources) -> None:
+        self._add(row, usage_of_resources(resources), -1)
+        if holds_anything(resources):
+            self.holdings_of(row, to_change=True).give_back(resources)
+            self._ports_taken.subtract((port, row) for _address, port in ports_in(resources))
+
+    def _add(self, row: int, usage: Usage, sign: int) -> None:
+        self.cpu_used[row] += sign * usage.cpu
+        self.memory_used[row] += sign * usage.memory_mb
+        self.disk_used[row] += sign * usage.disk_mb
+        self.count[row] += sign
+
+    def holdings_of(self, row: int, *, to_change: bool = False) -> Holdings:
+        held = self._holdings.get(row)
+        if held is None:
+            standing = self.fleet.holdings.get(row)
+            if not to_change:
+                return standing if standing is not None else _NOTHING
+            held = self._holdings[row] = Holdings() if standing is None else standing.copy()
+        return held
+
+    def rows_holding_port(self, port: int) -> Iterator[int]:
+        """Where the port is held on some address."""
+        for row, number in self.fleet.holders_of_port.get(port, {}).items():
+            if number + self._ports_taken[(port, row)] > 0:
+                yield row
+        for (taken, row), number in self._ports_taken.items():
+            if taken == port and number > 0:
+                yield row
+
+
+_NOTHING = Holdings()

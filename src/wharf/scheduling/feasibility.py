@@ -1,0 +1,252 @@
+"""Which nodes can run a group at all, and why the others cannot: all that is asked of the node alone.
+
+Each question is asked once a kind of node, and the answers are kept from one evaluation to the next. Only what names a
+unique property, and volumes of hosts, is asked node by node. What depends on other work (ports, hosts, room) is asked
+when a node is chosen.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from wharf.model.group import TaskGroup
+from wharf.model.host_volume import HostVolume, HostVolumeState
+from wharf.model.job import ALL_NODE_POOL, Job
+from wharf.model.network import DEFAULT_HOST_NETWORK
+from wharf.model.node import Node
+from wharf.model.placement import Constraint
+from wharf.model.resources import RequestedDevice
+from wharf.model.volume import AccessMode, AttachmentMode, VolumeRequest, VolumeType
+from wharf.scheduling.columns import Codes, Mask, Words
+from wharf.scheduling.devices import asked_devices, has_enough
+from wharf.scheduling.fleet import NOWHERE, Fleet
+from wharf.scheduling.operands import LOOKED_AT_LATER, holds
+from wharf.scheduling.targets import is_unique, is_variable, resolve
+
+MISSING_DRIVERS: Final = "missing drivers"
+MISSING_DEVICES: Final = "missing devices"
+MISSING_NETWORK: Final = "missing network"
+MISSING_VOLUMES: Final = "missing compatible host volumes"
+
+FINE: Final = 0
+VERDICTS_KEPT: Final = 1_024
+ALWAYS_THERE: Final = ("", "host", "none")
+TRUE_WORDS: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
+
+VolumeOf = Callable[[str], HostVolume | None]
+
+
+class HostPort(msgspec.Struct, frozen=True):
+    """A port of the group that asks for a network of the host by name."""
+
+    label: str
+    network: str
+
+
+class Demands(msgspec.Struct, frozen=True):
+    """What a group asks of a node alone, in the order in which it is looked at. Equal ones have equal answers."""
+
+    job_constraints: tuple[Constraint, ...]
+    drivers: tuple[str, ...]
+    constraints: tuple[Constraint, ...]
+    devices: tuple[RequestedDevice, ...]
+    network_mode: str
+    host_ports: tuple[HostPort, ...]
+
+    @property
+    def by_kind(self) -> "Demands":
+        """Without what must be asked node by node."""
+        return msgspec.structs.replace(
+            self,
+            job_constraints=tuple(each for each in self.job_constraints if not names_unique(each)),
+            constraints=tuple(each for each in self.constraints if not names_unique(each)),
+        )
+
+    @property
+    def by_node(self) -> tuple[Constraint, ...]:
+        return tuple(each for each in (*self.job_constraints, *self.constraints) if names_unique(each))
+
+
+class Screened(msgspec.Struct, frozen=True):
+    """The nodes that pass, by row; how many were looked at; and what each of the others lacks first."""
+
+    passing: Mask
+    looked_at: Mask
+    reasons: Words[str]
+    reason_of: Codes
+    """By row: the number of the reason; `FINE` for those that pass, `NOWHERE` for those that were not looked at."""
+
+
+def names_unique(constraint: Constraint) -> bool:
+    return is_unique(constraint.l_target) or is_unique(constraint.r_target)
+
+
+def demands_of(job: Job, group: TaskGroup) -> Demands:
+    tasks = group.tasks or ()
+    own = [*(group.constraints or ()), *(each for task in tasks for each in task.constraints or ())]
+    network = group.networks[0] if group.networks else None
+    ports = () if network is None else (*(network.reserved_ports or ()), *(network.dynamic_ports or ()))
+    return Demands(
+        job_constraints=_about_nodes(job.constraints or ()),
+        drivers=tuple(sorted({task.driver for task in tasks})),
+        constraints=_about_nodes(own),
+        devices=tuple(asked for _task, asked in asked_devices(group)),
+        network_mode="" if network is None else network.mode,
+        host_ports=tuple(
+            HostPort(port.label, port.host_network)
+            for port in ports
+            if port.host_network not in ("", DEFAULT_HOST_NETWORK)
+        ),
+    )
+
+
+def _about_nodes(constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:
+    return tuple(each for each in constraints if each.operand not in LOOKED_AT_LATER)
+
+
+class Feasibility:
+    """Answers for one fleet, and keeps what was answered."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._verdicts: OrderedDict[Demands, tuple[Words[str], list[int]]] = OrderedDict()
+
+    def in_reach(self, job: Job) -> Mask:
+        """The nodes that take placements, in the job's pool and datacenters."""
+        fleet = self._fleet
+        rows = len(fleet)
+        mask: Mask = fleet.is_ready[:rows].copy()
+        if job.node_pool not in ("", ALL_NODE_POOL):
+            mask &= fleet.pool[:rows] == fleet.pools.code_of.get(job.node_pool, NOWHERE)
+        patterns = job.datacenters or ("*",)
+        if "*" not in patterns and rows:
+            chosen = fleet.datacenters.chosen(lambda name: any(fnmatchcase(name, pattern) for pattern in patterns))
+            mask &= chosen[fleet.datacenter[:rows]] & (fleet.datacenter[:rows] != NOWHERE)
+        return mask
+
+    def screen(self, looked_at: Mask, job: Job, group: TaskGroup, volume_of: VolumeOf) -> Screened:
+        demands = demands_of(job, group)
+        reasons, by_kind = self._by_kind(demands.by_kind)
+        rows = len(self._fleet)
+        reason_of: Codes = np.full(rows, NOWHERE, dtype=np.int32)
+        reason_of[looked_at] = by_kind[self._fleet.kind[:rows][looked_at]]
+        if demands.by_node or _host_volumes(group):
+            own = Words[str]()
+            own.values, own.code_of = [*reasons.values], {**reasons.code_of}
+            reasons = own
+            self._ask_for_unique(demands.by_node, reasons, reason_of)
+            self._ask_for_volumes(group, reasons, reason_of, volume_of)
+        return Screened(reason_of == FINE, looked_at, reasons, reason_of)
+
+    def _by_kind(self, demands: Demands) -> tuple[Words[str], Codes]:
+        found = self._verdicts.get(demands)
+        if found is None:
+            reasons: Words[str] = Words()
+            reasons.code("")  # FINE
+            found = self._verdicts[demands] = reasons, []
+            if len(self._verdicts) > VERDICTS_KEPT:
+                self._verdicts.popitem(last=False)
+        else:
+            self._verdicts.move_to_end(demands)
+        reasons, codes = found
+        for example in self._fleet.kind_examples[len(codes) :]:
+            codes.append(reasons.code(first_lack(example, demands)))
+        return reasons, np.asarray(codes, dtype=np.int32)
+
+    def _ask_for_unique(self, constraints: Sequence[Constraint], reasons: Words[str], reason_of: Codes) -> None:
+        for constraint in constraints:
+            code = reasons.code(str(constraint))
+            if is_variable(constraint.r_target):
+                for row in np.flatnonzero(reason_of == FINE):
+                    if not satisfies(self._fleet.node(int(row)), constraint):
+                        reason_of[row] = code
+                continue
+            # One answer for each value that the property has, and one for nodes that do not have it (the last).
+            column = self._fleet.property(constraint.l_target)
+            operand, right = constraint.operand, constraint.r_target
+            answers = [holds(operand, value, right) for value in (*column.words.values, None)]
+            is_so = np.asarray(answers, dtype=np.bool_)[column.codes[: len(reason_of)]]
+            reason_of[(reason_of == FINE) & ~is_so] = code
+
+    def _ask_for_volumes(self, group: TaskGroup, reasons: Words[str], reason_of: Codes, volume_of: VolumeOf) -> None:
+        asked = _host_volumes(group)
+        if not asked:
+            return
+        code = reasons.code(MISSING_VOLUMES)
+        for row in np.flatnonzero(reason_of == FINE):
+            node = self._fleet.node(int(row))
+            if not all(_has_volume(node, request, volume_of) for request in asked):
+                reason_of[row] = code
+
+
+def satisfies(node: Node, constraint: Constraint) -> bool:
+    return holds(constraint.operand, resolve(constraint.l_target, node), resolve(constraint.r_target, node))
+
+
+def first_lack(node: Node, demands: Demands) -> str:
+    """The first thing that the node lacks, in the reference's order; empty: nothing."""
+    for constraint in demands.job_constraints:
+        if not satisfies(node, constraint):
+            return str(constraint)
+    if not all(_has_driver(node, driver) for driver in demands.drivers):
+        return MISSING_DRIVERS
+    for constraint in demands.constraints:
+        if not satisfies(node, constraint):
+            return str(constraint)
+    if demands.devices and not has_enough(node, demands.devices):
+        return MISSING_DEVICES
+    return _lack_of_network(node, demands)
+
+
+def _has_driver(node: Node, driver: str) -> bool:
+    info = (node.drivers or {}).get(driver)
+    if info is not None:
+        return info.detected and info.healthy
+    return (node.attributes or {}).get(f"driver.{driver}", "") in TRUE_WORDS
+
+
+def _lack_of_network(node: Node, demands: Demands) -> str:
+    networks = (node.node_resources.node_networks if node.node_resources is not None else None) or ()
+    if demands.network_mode not in ALWAYS_THERE and all(each.mode != demands.network_mode for each in networks):
+        return MISSING_NETWORK
+    aliases = {address.alias for network in networks for address in network.addresses or ()}
+    aliases.update(node.host_networks or ())
+    for port in demands.host_ports:
+        name = resolve(port.network, node)
+        if name is None:
+            return f'invalid host network "{port.network}" template for port "{port.label}"'
+        if name != DEFAULT_HOST_NETWORK and name not in aliases:
+            return f'missing host network "{name}" for port "{port.label}"'
+    return ""
+
+
+def _host_volumes(group: TaskGroup) -> list[VolumeRequest]:
+    return [request for request in (group.volumes or {}).values() if request.type == VolumeType.HOST]
+
+
+def _has_volume(node: Node, request: VolumeRequest, volume_of: VolumeOf) -> bool:
+    volumes = node.host_volumes or {}
+    if request.per_alloc:
+        # Which of them is decided with the allocation's name; here it is enough that the node has one of the row.
+        return any(name.startswith(f"{request.source}[") for name in volumes)
+    found = volumes.get(request.source)
+    if found is None:
+        return False
+    if not found.id:
+        return not request.sticky and (request.read_only or not found.read_only)
+    volume = volume_of(found.id)
+    return volume is not None and volume.state is HostVolumeState.READY and _may_use(volume, request)
+
+
+def _may_use(volume: HostVolume, request: VolumeRequest) -> bool:
+    implied = AccessMode.SINGLE_NODE_READER if request.read_only else AccessMode.SINGLE_NODE_WRITER
+    access = request.access_mode or implied
+    attachment = request.attachment_mode or AttachmentMode.FILE_SYSTEM
+    if (access == AccessMode.SINGLE_NODE_READER) != request.read_only:
+        return False
+    offered = volume.requested_capabilities or ()
+    return any(each.access_mode == access and each.attachment_mode == attachment for each in offered)

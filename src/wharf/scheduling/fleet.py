@@ -1,0 +1,269 @@
+"""The nodes as columns: what each has, what is taken of it, of what kind it is; so one step looks at all of them.
+
+It follows the log change by change and is never built anew for an evaluation. A node has a row as long as it exists;
+the row of one that is gone is given to the next that comes. It holds no rules: it counts, and says where things are.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import numpy as np
+
+from wharf.model.allocated_resources import AllocatedResources
+from wharf.model.allocation import Allocation
+from wharf.model.node import Node
+from wharf.scheduling.columns import ROOM_FIRST, Codes, Ints, Mask, Words, grown
+from wharf.scheduling.holdings import Holdings, PortKey, holds_anything, ports_in
+from wharf.scheduling.node_class import ClassKey, class_key
+from wharf.scheduling.targets import resolve
+from wharf.scheduling.usage import Usage, room_of, usage_of_resources
+from wharf.state import Replica
+from wharf.state.tables import ALLOCATIONS, NODES
+
+NOWHERE: Final = -1
+"""The number of what a node does not have, and of the row of no node."""
+
+PROPERTIES_KEPT: Final = 64
+"""Columns made on demand, of the properties that jobs spread over; the one not asked for longest goes."""
+
+SIZES_KEPT: Final = 4_096
+
+
+class Property:
+    """One target, resolved on every node: the number of its value by row."""
+
+    __slots__ = ("codes", "target", "words")
+
+    def __init__(self, target: str, room: int) -> None:
+        self.target = target
+        self.words: Words[str] = Words()
+        self.codes: Codes = np.full(room, NOWHERE, dtype=np.int32)
+
+    def set(self, row: int, node: Node) -> None:
+        value = resolve(self.target, node)
+        self.codes[row] = NOWHERE if value is None else self.words.code(value)
+
+
+class Fleet:
+    """All nodes, and all that occupies them."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node | None] = []
+        self.row_of: dict[str, int] = {}
+        self.kinds: Words[ClassKey] = Words()
+        self.kind_examples: list[Node] = []
+        """By kind, the node that it was first seen on: it answers for all of them."""
+        self.datacenters: Words[str] = Words()
+        self.pools: Words[str] = Words()
+        self.holdings: dict[int, Holdings] = {}
+        self.holders_of_port: dict[int, dict[int, int]] = {}
+        """Port number to the rows where somebody holds it on some address, and how often."""
+        self._free: list[int] = []
+        self._room = ROOM_FIRST
+        self._properties: OrderedDict[str, Property] = OrderedDict()
+        self._sizes: dict[int, tuple[AllocatedResources, Usage, bool]] = {}
+        self._make_columns()
+
+    def _make_columns(self) -> None:
+        room = self._room
+        self.is_ready: Mask = np.zeros(room, dtype=np.bool_)
+        self.kind: Codes = np.full(room, NOWHERE, dtype=np.int32)
+        self.datacenter: Codes = np.full(room, NOWHERE, dtype=np.int32)
+        self.pool: Codes = np.full(room, NOWHERE, dtype=np.int32)
+        self.cpu: Ints = np.zeros(room, dtype=np.int64)
+        self.memory: Ints = np.zeros(room, dtype=np.int64)
+        self.disk: Ints = np.zeros(room, dtype=np.int64)
+        self.cpu_used: Ints = np.zeros(room, dtype=np.int64)
+        self.memory_used: Ints = np.zeros(room, dtype=np.int64)
+        self.disk_used: Ints = np.zeros(room, dtype=np.int64)
+        self.count_most: Ints = np.zeros(room, dtype=np.int64)
+        """How many allocations the node takes at most; 0: any number."""
+        self.count: Ints = np.zeros(room, dtype=np.int64)
+
+    @classmethod
+    def of(cls, snapshot: Replica) -> "Fleet":
+        """As the state stands: for a new leader, and for tests."""
+        fleet = cls()
+        for node in snapshot.all(NODES):
+            fleet.set_node(node)
+        for allocation in snapshot.all(ALLOCATIONS):
+            fleet.move(None, allocation)
+        return fleet
+
+    def __len__(self) -> int:
+        """Rows, those of nodes that are gone included."""
+        return len(self.nodes)
+
+    def node(self, row: int) -> Node:
+        node = self.nodes[row]
+        assert node is not None, f"row {row} has no node"
+        return node
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    def set_node(self, node: Node, here: Iterable[Allocation] = ()) -> None:
+        """A node that is different now, or new; `here`: what was put on it before it was known, or while it was gone."""
+        row = self.row_of.get(node.id)
+        if row is None:
+            row = self._new_row(node.id)
+            for allocation in here:
+                if allocation.is_occupying:
+                    self._add(row, allocation, 1)
+        before, self.nodes[row] = self.nodes[row], node
+        room = room_of(node)
+        self.cpu[row], self.memory[row], self.disk[row] = room.cpu, room.memory_mb, room.disk_mb
+        self.count_most[row] = node.node_max_allocs
+        self.is_ready[row] = node.is_ready_for_placements
+        if before is None or not _describe_alike(before, node):
+            self._describe(row, node)
+
+    def _describe(self, row: int, node: Node) -> None:
+        kind = self.kinds.code(class_key(node))
+        if kind == len(self.kind_examples):
+            self.kind_examples.append(node)
+        self.kind[row] = kind
+        self.datacenter[row] = self.datacenters.code(node.datacenter)
+        self.pool[row] = self.pools.code(node.node_pool)
+        for column in self._properties.values():
+            column.set(row, node)
+
+    def drop_node(self, node_id: str) -> None:
+        row = self.row_of.pop(node_id, None)
+        if row is None:
+            return
+        for column in (self.cpu, self.memory, self.disk, self.cpu_used, self.memory_used, self.disk_used, self.count):
+            column[row] = 0
+        self.is_ready[row] = False
+        self.kind[row] = self.datacenter[row] = self.pool[row] = NOWHERE
+        held = self.holdings.pop(row, None)
+        if held is not None:
+            self._note_ports(row, held.ports.elements(), -1)
+        self.nodes[row] = None
+        self._free.append(row)
+
+    def _new_row(self, node_id: str) -> int:
+        if self._free:
+            row = self._free.pop()
+        else:
+            row = len(self.nodes)
+            self.nodes.append(None)
+            if row == self._room:
+                self._grow()
+        self.row_of[node_id] = row
+        return row
+
+    def _grow(self) -> None:
+        self._room *= 2
+        for name in (
+            "cpu",
+            "memory",
+            "disk",
+            "cpu_used",
+            "memory_used",
+            "disk_used",
+            "count",
+            "count_most",
+            "is_ready",
+        ):
+            setattr(self, name, grown(getattr(self, name), self._room))
+        for name in ("kind", "datacenter", "pool"):
+            setattr(self, name, grown(getattr(self, name), self._room, fill=NOWHERE))
+        for column in self._properties.values():
+            column.codes = grown(column.codes, self._room, fill=NOWHERE)
+
+    def property(self, target: str) -> Property:
+        """The column of a target, made when it is first asked for."""
+        column = self._properties.get(target)
+        if column is None:
+            column = Property(target, self._room)
+            for row, node in enumerate(self.nodes):
+                if node is not None:
+                    column.set(row, node)
+            self._properties[target] = column
+            if len(self._properties) > PROPERTIES_KEPT:
+                self._properties.popitem(last=False)
+        else:
+            self._properties.move_to_end(target)
+        return column
+
+    # -- what occupies them ----------------------------------------------------------------------------------------
+
+    def move(self, before: Allocation | None, after: Allocation | None) -> None:
+        """An allocation came, changed, or is gone. One on a node that is not known occupies nothing here."""
+        leaves = before is not None and before.is_occupying
+        comes = after is not None and after.is_occupying
+        if leaves and comes and _holds_alike(before, after):
+            return
+        for is_so, allocation, sign in ((leaves, before, -1), (comes, after, 1)):
+            row = self.row_of.get(allocation.node_id) if is_so and allocation is not None else None
+            if row is not None and allocation is not None:
+                self._add(row, allocation, sign)
+
+    def _add(self, row: int, allocation: Allocation, sign: int) -> None:
+        self.count[row] += sign
+        resources = allocation.allocated_resources
+        if resources is None:
+            return
+        usage, has_holdings = self.size(resources)
+        self.cpu_used[row] += sign * usage.cpu
+        self.memory_used[row] += sign * usage.memory_mb
+        self.disk_used[row] += sign * usage.disk_mb
+        if has_holdings:
+            self._hold(row, resources, sign)
+
+    def size(self, resources: AllocatedResources) -> tuple[Usage, bool]:
+        """What it takes, and whether anything of it is held one by one. Siblings share the object, so it is asked once."""
+        found = self._sizes.get(id(resources))
+        if found is None:
+            if len(self._sizes) >= SIZES_KEPT:
+                self._sizes.clear()
+            # The object is kept beside what is known of it, so that its id stays its own.
+            found = self._sizes[id(resources)] = (resources, usage_of_resources(resources), holds_anything(resources))
+        return found[1], found[2]
+
+    def _hold(self, row: int, resources: AllocatedResources, sign: int) -> None:
+        held = self.holdings.get(row)
+        if held is None:
+            held = self.holdings[row] = Holdings()
+        if sign > 0:
+            held.take(resources)
+        else:
+            held.give_back(resources)
+        if held.is_empty:
+            del self.holdings[row]
+        self._note_ports(row, ports_in(resources), sign)
+
+    def _note_ports(self, row: int, ports: Iterable[PortKey], sign: int) -> None:
+        for _address, port in ports:
+            rows = self.holders_of_port.setdefault(port, {})
+            rows[row] = rows.get(row, 0) + sign
+            if rows[row] <= 0:
+                del rows[row]
+                if not rows:
+                    del self.holders_of_port[port]
+
+    # -- questions -------------------------------------------------------------------------------------------------
+
+    def used(self, row: int) -> Usage:
+        return Usage(int(self.cpu_used[row]), int(self.memory_used[row]), int(self.disk_used[row]))
+
+    def rows(self) -> Iterator[tuple[int, Node]]:
+        return ((row, node) for row, node in enumerate(self.nodes) if node is not None)
+
+
+def _describe_alike(before: Node, after: Node) -> bool:
+    """Nothing that tells kinds or properties apart differs. Heartbeats and events change nodes all the time."""
+    return before is after or all(getattr(before, name) == getattr(after, name) for name in _DESCRIBING)
+
+
+_DESCRIBING: Final = (
+    "name", "datacenter", "node_class", "node_pool", "attributes", "meta", "drivers", "node_resources", "host_networks",
+)  # fmt: skip
+
+
+def _holds_alike(before: Allocation | None, after: Allocation | None) -> bool:
+    if before is None or after is None or before.node_id != after.node_id:
+        return False
+    ours, theirs = before.allocated_resources, after.allocated_resources
+    return ours is theirs or ours == theirs

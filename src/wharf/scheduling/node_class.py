@@ -1,0 +1,49 @@
+"""What makes two nodes alike for every check that asks about the node alone.
+
+Thousands of machines are of a few kinds. What one of a kind satisfies, all of it do, so each question is asked once a
+kind. Names that begin with `unique.` are left out: who asks for those asks every node.
+"""
+
+from typing import Final
+
+import msgspec
+
+from wharf.model.node import Node
+from wharf.model.node_resources import NodeDevice
+
+UNIQUE_NAMES: Final = "unique."
+
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+
+ClassKey = bytes
+
+
+def class_key(node: Node) -> ClassKey:
+    """Equal for nodes that no check tells apart."""
+    resources = node.node_resources
+    networks = (resources.node_networks if resources is not None else None) or ()
+    addresses = {address.alias for network in networks for address in network.addresses or ()}
+    return _encode(
+        (
+            node.datacenter,
+            node.node_class,
+            node.node_pool,
+            _common(node.attributes),
+            _common(node.meta),
+            {name: (info.detected, info.healthy) for name, info in (node.drivers or {}).items()},
+            [_device(device) for device in (resources.devices if resources is not None else None) or ()],
+            sorted({network.mode for network in networks}),
+            sorted(addresses),
+            sorted(node.host_networks or {}),
+        )
+    )
+
+
+def _common(values: dict[str, str] | None) -> dict[str, str]:
+    return {name: value for name, value in (values or {}).items() if not name.startswith(UNIQUE_NAMES)}
+
+
+def _device(device: NodeDevice) -> tuple[object, ...]:
+    healthy = sum(instance.healthy for instance in device.instances or ())
+    attributes = {name: value for name, value in (device.attributes or {}).items() if not name.startswith(UNIQUE_NAMES)}
+    return device.vendor, device.type, device.name, healthy, attributes

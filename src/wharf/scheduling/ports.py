@@ -1,0 +1,118 @@
+"""Ports: which are free on a node, and which a group gets there (scheduling.md 2.8)."""
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Final
+
+from wharf.model.allocated_resources import AllocatedPort
+from wharf.model.network import DEFAULT_HOST_NETWORK, NetworkResource, Port
+from wharf.model.node import Node
+from wharf.scheduling.holdings import Holdings
+from wharf.scheduling.targets import resolve
+
+RANDOM_ATTEMPTS: Final = 20
+PORT_MAX: Final = 65_535
+EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")
+"""A port on one of these collides with the same port on any other."""
+
+Chance = Callable[[int], int]
+"""A number from 0 up to, not including, the bound."""
+
+
+class NoPort(Exception):
+    """The node cannot give what was asked; the text says what, as metrics tell it."""
+
+
+@lru_cache(maxsize=1024)
+def port_set(ranges: str) -> frozenset[int]:
+    """`22,80,8000-8100` as numbers; what is no range is passed over: nodes say it, not people."""
+    ports: set[int] = set()
+    for part in ranges.split(","):
+        first, dash, last = part.strip().partition("-")
+        if first.isdigit() and (not dash or last.isdigit()):
+            ports.update(range(int(first), min(int(last or first), PORT_MAX) + 1))
+    return frozenset(ports)
+
+
+def addresses_of(node: Node, alias: str) -> list[tuple[str, frozenset[int]]]:
+    """The addresses of a host network, each with the ports that the node keeps back there."""
+    resources = node.node_resources
+    kept = port_set(node.reserved_resources.networks.reserved_host_ports) if node.reserved_resources else frozenset()
+    found = [
+        (address.address, kept | port_set(address.reserved_ports))
+        for network in (resources.node_networks if resources is not None else None) or ()
+        for address in network.addresses or ()
+        if (address.alias or DEFAULT_HOST_NETWORK) == alias
+    ]
+    if not found and alias == DEFAULT_HOST_NETWORK:
+        # A node that tells no addresses by name has those of its plain networks, or just itself.
+        plain = [network.ip for network in (resources.networks if resources is not None else None) or () if network.ip]
+        found = [(address, kept) for address in plain or [""]]
+    return found
+
+
+class Offer:
+    """Ports picked on one node for one allocation."""
+
+    def __init__(self, node: Node, held: Holdings, chance: Chance) -> None:
+        self._node = node
+        self._held = held
+        self._chance = chance
+        self._offered: set[tuple[str, int]] = set()
+
+    def pick(self, network: NetworkResource) -> tuple[AllocatedPort, ...]:
+        """Static ports first, then dynamic ones in the job's order. Raises `NoPort`."""
+        static = network.reserved_ports or ()
+        picked = [self._static(port) for port in static]
+        own = frozenset(port.value for port in static)
+        picked += [self._dynamic(port, own) for port in network.dynamic_ports or ()]
+        return tuple(picked)
+
+    def _addresses(self, port: Port) -> list[tuple[str, frozenset[int]]]:
+        alias = resolve(port.host_network or DEFAULT_HOST_NETWORK, self._node) or ""
+        found = addresses_of(self._node, alias)
+        if not found:
+            raise NoPort(f"no addresses available for {alias} network")
+        return found
+
+    def _static(self, port: Port) -> AllocatedPort:
+        for address, kept in self._addresses(port):
+            if port.ignore_collision or (port.value not in kept and self._is_free(address, port.value)):
+                return self._take(port, address, port.value)
+        raise NoPort(f"reserved port collision {port.label}={port.value}")
+
+    def _dynamic(self, port: Port, own: frozenset[int]) -> AllocatedPort:
+        resources = self._node.node_resources
+        assert resources is not None, "a node without resources is never chosen"
+        low, high = resources.min_dynamic_port, resources.max_dynamic_port
+        for address, kept in self._addresses(port):
+            taken = kept | own
+            for _ in range(RANDOM_ATTEMPTS):
+                value = low + self._chance(max(1, high - low + 1))
+                if value not in taken and self._is_free(address, value):
+                    return self._take(port, address, value)
+            free = [value for value in range(low, high + 1) if value not in taken and self._is_free(address, value)]
+            if free:
+                return self._take(port, address, free[self._chance(len(free))])
+        raise NoPort("dynamic port selection failed")
+
+    def _is_free(self, address: str, value: int) -> bool:
+        ports = self._held.ports
+        if address in EVERY_ADDRESS:
+            return all(held != value for _, held in self._offered) and all(held != value for _, held in ports)
+        return all(
+            (each, value) not in ports and (each, value) not in self._offered for each in (address, *EVERY_ADDRESS)
+        )
+
+    def _take(self, port: Port, address: str, value: int) -> AllocatedPort:
+        if not port.ignore_collision:
+            self._offered.add((address, value))
+        to = value if port.to == -1 else port.to
+        return AllocatedPort(
+            label=port.label, value=value, to=to, host_ip=address, ignore_collision=port.ignore_collision
+        )
+
+
+def static_ports(networks: Iterable[NetworkResource]) -> list[int]:
+    """Those that somebody else may not hold already."""
+    return [port.value for network in networks for port in network.reserved_ports or () if not port.ignore_collision]
