@@ -237,7 +237,7 @@ class GroupPlacing:
         if wanted:
             self._fixed[AFFINITY] = affinities(self._fleet, self.rows, wanted)
         anti = self._anti_affinity()
-        total = self._packing + anti
+        total: Floats = (self._packing + anti).astype(np.float64)
         for scores in self._fixed.values():
             total = total + scores
         self._total = total
