@@ -6,6 +6,7 @@ import msgspec
 
 from wharf.api.allocations import allocation_stub
 from wharf.api.answers import Act, Done, Reading, by_creation, one
+from wharf.api.job_stubs import job_stub
 from wharf.api.listing import Listing, by_namespace
 from wharf.api.request import ReadOptions, Request
 from wharf.model.job import Job
@@ -20,29 +21,14 @@ from wharf.wire import shapes
 
 
 def job_list(replica: Replica, _request: Request, options: ReadOptions) -> Listing[Job]:
-    return by_namespace(replica, JOBS, options, SUMMARIES, shown=lambda job: _job_stub(replica, job))
-
-
-def _job_stub(replica: Replica, job: Job) -> shapes.JobStub:
-    return shapes.JobStub(
-        id=job.id,
-        parent_id=job.parent_id,
-        name=job.name,
-        namespace=job.namespace,
-        datacenters=job.datacenters or (),
-        node_pool=job.node_pool,
-        type=job.type,
-        priority=job.priority,
-        periodic=job.is_periodic,
-        parameterized_job=job.is_parameterized,
-        stop=job.stop,
-        status=job.status,
-        status_description=job.status_description,
-        job_summary=replica.get(SUMMARIES, job.namespace, job.id),
-        create_index=job.create_index,
-        modify_index=job.modify_index,
-        job_modify_index=job.job_modify_index,
-        submit_time=job.submit_time,
+    return by_namespace(
+        replica,
+        JOBS,
+        options,
+        SUMMARIES,
+        shown=lambda job: job_stub(replica, job),
+        form="job.list",
+        rests_on=lambda job: replica.get(SUMMARIES, job.namespace, job.id),
     )
 
 
