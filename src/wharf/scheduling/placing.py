@@ -237,9 +237,9 @@ class GroupPlacing:
         if wanted:
             self._fixed[AFFINITY] = affinities(self._fleet, self.rows, wanted)
         anti = self._anti_affinity()
-        total: Floats = (self._packing + anti).astype(np.float64)
+        total: Floats = np.asarray(self._packing + anti, dtype=np.float64)
         for scores in self._fixed.values():
-            total = total + scores
+            total += scores
         self._total = total
         self._number: Floats = 1.0 + len(self._fixed) + (self._collisions > 0)
         self._is_open: Mask = self._has_room.copy()
