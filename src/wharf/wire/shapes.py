@@ -1,5 +1,6 @@
 """Bodies that cross the wire and are no records: requests, replies, list forms."""
 
+import datetime
 from typing import Any
 
 import msgspec
@@ -13,8 +14,18 @@ from wharf.model.summary import JobSummary
 from wharf.model.task_state import TaskState
 
 
+class JobSource(Record):
+    """The text that a job was made from, with its variables."""
+
+    source: str = ""
+    format: str = ""
+    variable_flags: dict[str, str] | None = None
+    variables: str = ""
+
+
 class JobRegisterRequest(Record):
     job: Job | None = None
+    submission: JobSource | None = None
     enforce_index: bool = False
     job_modify_index: int = 0
     policy_override: bool = False
@@ -23,6 +34,7 @@ class JobRegisterRequest(Record):
     eval_priority: int = 0
     namespace: str = ""
     region: str = ""
+    secret_id: str = ""
 
 
 class JobRegisterResponse(Record):
@@ -34,6 +46,8 @@ class JobRegisterResponse(Record):
     last_contact: int = 0
     known_leader: bool = False
     next_token: str = ""
+    next_periodic_launches: tuple[datetime.datetime, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Of a periodic job: when it is launched next, a few times ahead."""
 
 
 class JobDeregisterResponse(Record):
