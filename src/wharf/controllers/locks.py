@@ -10,7 +10,7 @@ STALE_FREE: Final = 64
 
 
 class HeldLock(NamedTuple):
-    """A lock as it was taken; one that is taken again is another."""
+    """A lock as it was taken; one that is taken by somebody else is another."""
 
     namespace: str
     path: str
@@ -21,21 +21,18 @@ class Locks:
     """A deadline for every lock. Instants are of the leader's monotonic clock; a new leader gives each its whole TTL."""
 
     def __init__(self) -> None:
-        self._deadlines: dict[HeldLock, float] = {}
         self._held: dict[tuple[str, str], HeldLock] = {}
+        self._deadlines: dict[HeldLock, float] = {}
         self._heap: list[tuple[float, HeldLock]] = []
 
     def hear(self, namespace: str, path: str, lock_id: str, ttl_ns: int, now_s: float) -> None:
-        """The variable was written, with this lock or with none (an empty id). Its holder is alive then."""
+        """The variable was written or its lock renewed: its holder is alive. An empty id: nobody holds it."""
         was = self._held.pop((namespace, path), None)
-        if was is not None and was.lock_id != lock_id:
+        if was is not None:
             self._deadlines.pop(was, None)
-        if lock_id:
-            held = self._held[namespace, path] = HeldLock(namespace, path, lock_id)
-            self.renew(held, ttl_ns, now_s)
-
-    def renew(self, held: HeldLock, ttl_ns: int, now_s: float) -> None:
-        self._held[held.namespace, held.path] = held
+        if not lock_id:
+            return
+        held = self._held[namespace, path] = HeldLock(namespace, path, lock_id)
         deadline_s = self._deadlines[held] = now_s + ttl_ns / SECOND_NS
         heapq.heappush(self._heap, (deadline_s, held))
         if len(self._heap) > STALE_SHARE * len(self._deadlines) + STALE_FREE:
@@ -49,4 +46,9 @@ class Locks:
 
     def expired(self, now_s: float) -> list[HeldLock]:
         """Locks whose time is over. They are told again until they are heard of as gone."""
-        return [held for held, deadline_s in self._deadlines.items() if deadline_s <= now_s]
+        return (
+            [held for held in self._deadlines if self.is_expired(held, now_s)] if self.next_deadline() <= now_s else []
+        )
+
+    def is_expired(self, held: HeldLock, now_s: float) -> bool:
+        return self._deadlines.get(held, NEVER) <= now_s

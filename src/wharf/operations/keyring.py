@@ -204,6 +204,8 @@ def _all_to_seal(snapshot: Replica) -> Iterator[ToSeal]:
 
 def seal_anew(snapshot: Replica, step: Sequence[tuple[ToSeal, Sealed]]) -> Decision[KeyWritten]:
     """One step of a full rotation: these records, each if it is still what it was, with their new sealed texts."""
+    if not step:
+        return Decision(None, KeyWritten)
     changes: list[Put] = []
     conditions: dict[str, Condition] = {}
     for item, sealed in step:

@@ -1,0 +1,188 @@
+"""Signed identities: of workloads, and of nodes that are about to join. Signed by the keyring's active key, checked by any.
+
+What an identity may do is not decided here; that it is ours, and of what kind, is. Each says its kind, so that none can
+be taken for another.
+"""
+
+import base64
+import json
+from typing import Any, Final
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import OKPKey
+
+from wharf.access import Presented, Unverified, WorkloadClaims
+from wharf.model.cluster import KeyringKey, KeyState
+from wharf.model.durations import SECOND
+from wharf.model.moment import Moment
+from wharf.model.refusal import Code, Refusal
+from wharf.operations.introductions import Introduction
+from wharf.server.keyring import Keyring
+from wharf.state import Replica
+from wharf.state.tables import KEYRING
+
+ALGORITHM: Final = "Ed25519"
+
+WORKLOAD: Final = "workload"
+INTRODUCTION: Final = "introduction"
+KIND_CLAIM: Final = "wharf_identity"
+PUBLISHED: Final = frozenset({KeyState.ACTIVE, KeyState.INACTIVE, KeyState.REKEYING, KeyState.PREPUBLISHED})
+BEFORE_S: Final = 10
+"""So much earlier than signed an identity holds already: clocks of servers differ."""
+
+
+class WorkloadToSign(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes the claims of a workload's identity (reference 5.3, rule 7)."""
+
+    region: str
+    namespace: str
+    job_id: str
+    group: str
+    alloc_id: str
+    task: str = ""
+    name: str = "default"
+    audience: tuple[str, ...] = ()
+    ttl_ns: int = 0  # 0: it holds until its allocation is over.
+    jti: str = ""
+
+    @property
+    def subject(self) -> str:
+        return ":".join((self.region, self.namespace, self.job_id, self.group, self.task, self.name))
+
+
+class Identities:
+    """Implements the port of the gate (`api.gate.Verifier`)."""
+
+    def __init__(self, ring: Keyring, *, issuer: str = "") -> None:
+        self._ring = ring
+        self._issuer = issuer
+        self._keys: dict[bytes, OKPKey] = {}
+
+    # -- signing -----------------------------------------------------------------------------------------------------
+
+    def sign_workload(self, snapshot: Replica, workload: WorkloadToSign, moment: Moment) -> str:
+        claims: dict[str, Any] = {
+            KIND_CLAIM: WORKLOAD,
+            "sub": workload.subject,
+            "jti": workload.jti or moment.new_id(),
+            "nomad_namespace": workload.namespace,
+            "nomad_job_id": workload.job_id,
+            "nomad_allocation_id": workload.alloc_id,
+        }
+        if workload.task:
+            claims["nomad_task"] = workload.task
+        if workload.audience:
+            claims["aud"] = list(workload.audience)
+        return self._sign(snapshot, claims, moment, ttl_ns=workload.ttl_ns)
+
+    def sign_introduction(self, snapshot: Replica, introduction: Introduction, moment: Moment, *, ttl_ns: int) -> str:
+        claims = {
+            KIND_CLAIM: INTRODUCTION,
+            "sub": f"node-introduction:{introduction.node_pool}:{introduction.node_name}",
+            "jti": moment.new_id(),
+            "nomad_node_name": introduction.node_name,
+            "nomad_node_pool": introduction.node_pool,
+        }
+        return self._sign(snapshot, claims, moment, ttl_ns=ttl_ns)
+
+    def _sign(self, snapshot: Replica, claims: dict[str, Any], moment: Moment, *, ttl_ns: int) -> str:
+        key = self._ring.active_key(snapshot)
+        if key is None:
+            raise Refusal(Code.UNAVAILABLE, "the keyring has no active key yet; ask again in a moment")
+        now_s = moment.now_ns // SECOND
+        claims |= {"iat": now_s, "nbf": now_s - BEFORE_S}
+        if ttl_ns:
+            claims["exp"] = now_s + ttl_ns // SECOND
+        if self._issuer:
+            claims["iss"] = self._issuer
+        header = {"alg": ALGORITHM, "kid": key.key_id}
+        return jwt.encode(header, claims, self._signing_key(key), algorithms=[ALGORITHM])
+
+    # -- checking ----------------------------------------------------------------------------------------------------
+
+    def verify(self, snapshot: Replica, text: str, moment: Moment) -> Presented:
+        """The workload that an identity proves, or why it proves none."""
+        try:
+            claims = self._claims(snapshot, text, moment, kind=WORKLOAD)
+        except _Unproven as why:
+            return Unverified(f"failed to parse signed token: {why}")
+        return WorkloadClaims(
+            namespace=str(claims.get("nomad_namespace", "")),
+            job_id=str(claims.get("nomad_job_id", "")),
+            alloc_id=str(claims.get("nomad_allocation_id", "")),
+            task=str(claims.get("nomad_task", "")),
+        )
+
+    def introduction(self, snapshot: Replica, text: str, moment: Moment) -> Introduction | None:
+        """The introduction that a node shows; None where it is none that holds."""
+        try:
+            claims = self._claims(snapshot, text, moment, kind=INTRODUCTION)
+        except _Unproven:
+            return None
+        return Introduction(
+            node_name=str(claims.get("nomad_node_name", "")), node_pool=str(claims.get("nomad_node_pool", ""))
+        )
+
+    def _claims(self, snapshot: Replica, text: str, moment: Moment, *, kind: str) -> dict[str, Any]:
+        key = snapshot.get(KEYRING, _key_id_of(text))
+        if key is None:
+            raise _Unproven("it is not signed by a key of this cluster")
+        try:
+            claims = jwt.decode(text, self._signing_key(key), algorithms=[ALGORITHM]).claims
+            jwt.JWTClaimsRegistry(now=moment.now_ns // SECOND).validate(claims)
+        except (JoseError, ValueError) as error:
+            raise _Unproven(_said(error)) from None
+        if claims.get(KIND_CLAIM) != kind:
+            raise _Unproven(f"it is no identity of a {kind}" if kind == WORKLOAD else f"it is no {kind}")
+        return claims
+
+    # -- keys --------------------------------------------------------------------------------------------------------
+
+    def public_keys(self, snapshot: Replica) -> list[dict[str, Any]]:
+        """What others check our signatures with, as JSON Web Keys."""
+        keys = [key for key in snapshot.all(KEYRING) if key.state in PUBLISHED]
+        return [{**self._signing_key(key).as_dict(private=False), "alg": ALGORITHM, "use": "sig"} for key in keys]
+
+    def _signing_key(self, key: KeyringKey) -> OKPKey:
+        kept = self._keys.get(key.wrapped)
+        if kept is not None:
+            return kept
+        seed = self._ring.unwrap(key).signing_seed
+        if len(self._keys) >= KEPT_MAX:
+            self._keys.clear()
+        made = self._keys[key.wrapped] = OKPKey.import_key(
+            Ed25519PrivateKey.from_private_bytes(seed), {"kid": key.key_id}
+        )
+        return made
+
+
+KEPT_MAX: Final = 64
+
+
+class _Unproven(Exception):
+    """Why an identity does not hold."""
+
+
+def _key_id_of(text: str) -> str:
+    """Which key a signed text says it is signed with."""
+    header = text.partition(".")[0]
+    try:
+        decoded = json.loads(_unpadded(header))
+    except (ValueError, RecursionError):
+        raise _Unproven("it is no signed token") from None
+    key_id = decoded.get("kid") if isinstance(decoded, dict) else None
+    if not isinstance(key_id, str):
+        raise _Unproven("it names no key")
+    return key_id
+
+
+def _unpadded(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+def _said(error: Exception) -> str:
+    description = getattr(error, "description", "") or str(error)
+    return str(description).strip().rstrip(":") or "its signature does not hold"
