@@ -10,6 +10,7 @@ import enum
 class Code(enum.StrEnum):
     INVALID = "invalid"  # The request itself is wrong; asking again will not help.
     FORBIDDEN = "forbidden"
+    UNPROVEN = "unproven"  # A login that proves nothing.
     UNKNOWN = "unknown"  # The thing named does not exist.
     CONFLICT = "conflict"  # True a moment ago, no longer: read again and decide again.
     TOO_LARGE = "too-large"

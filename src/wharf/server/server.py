@@ -4,6 +4,7 @@ import msgspec
 
 from wharf.engines.port import Engine
 from wharf.model.job_settings import JobSettings
+from wharf.server.access import Access
 from wharf.server.asking import Leader, Link
 from wharf.server.follower import Follower
 from wharf.server.founder import Founder
@@ -46,6 +47,7 @@ class Server:
         self.reader = Reader(world, engine, self.follower)
         self.writer = Writer(world, engine, self.follower)
         self.founder = Founder(self.follower, self.writer)
+        self.access = Access(world)
 
     async def found(self) -> None:
         """Write the records that a new cluster begins with, where nobody has yet."""

@@ -7,6 +7,7 @@ from wharf.model.refusal import Code, Refusal
 
 STATUS_OF: Final = MappingProxyType({
     Code.INVALID: 400,
+    Code.UNPROVEN: 401,
     Code.FORBIDDEN: 403,
     Code.UNKNOWN: 404,
     Code.CONFLICT: 409,
