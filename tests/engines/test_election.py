@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulation.loop import SimulatedLoop
-from tests.engines.contract import a_write, commit, put, records
+from tests.engines.contract import a_write, commit, load, put, records
 from wharf.engines.election import HEIR_WITHIN_S, LEADER_KEY, LEADER_TABLE, MEMBERS_TABLE, Election, IdInUse, Leadership
 from wharf.engines.faults import Delay, Fault, Faults, LoseReply, LoseRequest, Operation
 from wharf.engines.memory import MemoryEngine
@@ -70,8 +70,19 @@ class FollowedView:
                         elif (change.table, change.key) == self._place:
                             self._member = (0 if change.data is None else index, change.data)
                     self._changed.set()
-            except (Unavailable, Behind):
+            except Behind:
+                index = await self._load()
+            except Unavailable:
                 await asyncio.sleep(0.1)
+
+    async def _load(self) -> int:
+        """The log was replaced beneath us."""
+        rows, standing = await load(self._engine)
+        self._version, leader = rows.get((LEADER_TABLE, LEADER_KEY), (0, b""))
+        self._heir = leader.partition(b" offers ")[2]
+        self._member = rows.get(self._place, (0, None))
+        self._changed.set()
+        return standing.index
 
 
 class Member:
@@ -304,6 +315,28 @@ def test_a_term_that_is_over_hands_nothing_over() -> None:
         await asyncio.sleep(1.0)
         assert two.leads()
         await stage.close(one, two)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("others", [(), ("two",)])
+def test_a_leaders_record_that_a_restore_brings_back_is_not_kept_alive_by_the_member_that_it_names(
+    others: tuple[str, ...],
+) -> None:
+    async def scene(stage: Stage) -> None:
+        one, *rest = await stage.founded("one", *others)
+        term = await one.election.campaign()
+        for other in rest:
+            stage.live(other)
+        await asyncio.sleep(1.0)
+
+        stage.log.put_back(stage.log.copy())
+
+        # The one whose term it was does not wait for its end, as a leader does that notices by itself.
+        await stage.until(lambda: not term.is_held())
+        stage.live(one)
+        await stage.until(lambda: any(member.leads() for member in (one, *rest)), within_s=2 * TTL_S)
+        await stage.close(one, *rest)
 
     play(scene)
 

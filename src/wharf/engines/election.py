@@ -149,6 +149,8 @@ class Election:
         self._ttl_s = ttl_s
         self._margin_s = margin_s
         self._lease: Lease | None = None
+        self._led_on: Lease | None = None
+        """The lease of the newest term. It serves no other: renewing it would keep that term's record, too."""
         self._offer: tuple[int, float] | None = None
         """The version of the record by which this member offered its leadership to another, and how long that may take."""
 
@@ -259,8 +261,9 @@ class Election:
             seen = self._view.version()
             if seen and not self._engine.single_server and not self._view.is_heir():
                 remaining_s = self._remaining_of_offer_s(seen)
-                if remaining_s is not None and remaining_s <= 0:
-                    # The record of our offer hangs on our lease, and nobody took it: make way for everybody.
+                if (remaining_s is None and self._led_on is lease) or (remaining_s is not None and remaining_s <= 0):
+                    # What we wrote as leader hangs on this lease and may be what stands there: an offer that nobody took,
+                    # or the record of an older term that came back with a restored log. Make way for everybody.
                     self._offer = None
                     await self.give_up(lease)
                     return None
@@ -270,6 +273,7 @@ class Election:
             condition = Condition(LEADER_TABLE, LEADER_KEY, seen)
             version = await self._write("leader-elected", record, (condition,), lease)
             if version is not None:
+                self._led_on = lease
                 return version
             # Somebody was quicker and our replica has yet to hear of it, or the log takes no writes just now.
             await self.until_moved(seen, lease, within_s=_PAUSE_S)
