@@ -37,13 +37,14 @@ CLOCK_STEPPED: Final = "clock stepped"
 COMPACTED: Final = "log compacted"
 KEYS_OF_OTHERS: Final = "other people's keys written"
 LEASE_RAN_OUT: Final = "lease ran out"
+LOG_RESTORED: Final = "log restored from an older copy"
 WEATHER_CHANGED: Final = "storm"
 
 ALL_FAULTS: Final = (
     *NETWORK_FAULTS, LOG_SLOW, LOG_REQUEST_LOST, LOG_REPLY_LOST, LOG_REFUSES, FEED_LATE, FEED_CANCELLED,
     DIED_BEFORE_COMMIT, DIED_AFTER_COMMIT, HELD_AT_COMMIT, SERVER_KILLED, SERVER_RESTARTED, SERVER_HELD, CUT_FROM_LOG,
     SERVERS_PARTED, NODE_KILLED, NODE_RETURNED, NODE_HELD, NODE_CUT_OFF, CLOCK_STEPPED, COMPACTED, KEYS_OF_OTHERS,
-    LEASE_RAN_OUT, WEATHER_CHANGED,
+    LEASE_RAN_OUT, LOG_RESTORED, WEATHER_CHANGED,
 )  # fmt: skip
 
 ASKING: Final = frozenset({Operation.COMMIT, Operation.BARRIER, Operation.FIND, Operation.LOAD, Operation.KEEPALIVE})
@@ -63,7 +64,7 @@ class Chaos:
         self._deeds: Sequence[tuple[int, Callable[[], None]]] = (
             (4, self._kill_server), (4, self._hold_server), (4, self._cut_from_log), (3, self._part_servers),
             (4, self._kill_node), (3, self._hold_node), (3, self._cut_off_node), (2, self._step_clock),
-            (2, self._compact), (2, self._write_other_keys), (2, self._change_weather),
+            (2, self._compact), (2, self._write_other_keys), (2, self._change_weather), (1, self._restore_log),
         )  # fmt: skip
         cluster.decide_for = self._decide_for
         cluster.log.after_commit = self._after_commit
@@ -285,6 +286,17 @@ class Chaos:
     def _write_other_keys(self) -> None:
         self._tell(KEYS_OF_OTHERS)
         self._cluster.log.write_elsewhere(self._random.randint(1, 40))
+
+    def _restore_log(self) -> None:
+        """Somebody keeps a copy of the log and puts it back a while later: what was written in between never was."""
+        log = self._cluster.log
+        copy = log.copy()
+
+        def put_back() -> None:
+            self._tell(LOG_RESTORED)
+            log.put_back(copy)
+
+        self._later((0.5, 20.0), put_back)
 
     def _change_weather(self) -> None:
         self._tell(WEATHER_CHANGED)

@@ -12,7 +12,7 @@ from typing import Final
 from simulation.exchange import SimulatedExchange
 from simulation.links import SimulatedLink, brain_address, brain_app
 from simulation.loop import SimulatedLoop
-from simulation.network import Network
+from simulation.network import AsgiApp, Network
 from simulation.observed_log import ObservedLog
 from simulation.process import Process
 from simulation.weather import Weather
@@ -190,7 +190,7 @@ class Cluster:
             lambda _operation: None
         )
         self.on_started: Callable[[ServerProcess, Server], None] = lambda _process, _server: None
-        self.serving: Callable[[ServerProcess, Api], Api] = lambda _process, app: app
+        self.serving: Callable[[ServerProcess, AsgiApp], AsgiApp] = lambda _process, app: app
 
     @property
     def server_processes(self) -> list[ServerProcess]:

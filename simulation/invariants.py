@@ -125,7 +125,7 @@ class BatchInvariants:
             if changed.table != JOBS.name or changed.new is None:
                 continue
             job: Job = changed.new
-            require_version(self._replica, job, taken.batch.index)
+            require_version(self._replica, job, taken.batch.index, epoch_since=self._witness.epoch_since)
             old: Job | None = changed.old
             if old is not None and not old.version <= job.version <= old.version + 1:
                 raise Broken(f"job {job.id} went from version {old.version} to {job.version}", job.id)
@@ -201,12 +201,17 @@ def _takes_room(allocation: Allocation) -> bool:
     return allocation.client_status not in (ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST)
 
 
-def require_version(replica: Replica, job: Job, index: int) -> None:
-    """The version of a job is kept, and says the same; its summary is there."""
+def require_version(replica: Replica, job: Job, index: int, *, epoch_since: int) -> None:
+    """The version of a job is kept, and says the same; its summary is there.
+
+    After a restore the version of a record is counted anew, and a number kept inside of one is not.
+    """
     version = replica.get(JOB_VERSIONS, job.namespace, job.id, f"{job.version:020d}")
     if version is None:
         raise Broken(f"version {job.version} of job {job.id} is not kept at {index}", job.id)
-    if version.job_modify_index != job.job_modify_index or version.meta != job.meta or version.stop != job.stop:
+    is_counted_alike = min(version.job_modify_index, job.job_modify_index) >= epoch_since
+    is_same = version.job_modify_index == job.job_modify_index or not is_counted_alike
+    if not is_same or version.meta != job.meta or version.stop != job.stop:
         raise Broken(f"version {job.version} of job {job.id} says something else than the job at {index}", job.id)
     if replica.get(SUMMARIES, job.namespace, job.id) is None:
         raise Broken(f"job {job.id} has no summary at {index}", job.id)
@@ -244,7 +249,7 @@ def require_whole(witness: Witness) -> None:
     for node in replica.all(NODES):
         require_room(replica, node.id, replica.index)
     for job in replica.all(JOBS):
-        require_version(replica, job, replica.index)
+        require_version(replica, job, replica.index, epoch_since=witness.epoch_since)
     for table, machines in MACHINES_OF_TABLES.items():
         for record in replica.all(replica.tables[table]):
             for machine, field in machines:

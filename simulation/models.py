@@ -30,6 +30,10 @@ class PutIf(msgspec.Struct, frozen=True):
     value: Hashable
 
 
+class Restored(msgspec.Struct, frozen=True):
+    """An older state was put in place of all. Answered with `Seen`: what stands there from then on."""
+
+
 class Seen(msgspec.Struct, frozen=True):
     """A value and its version; a version of 0 and no value where nothing is."""
 
@@ -47,7 +51,7 @@ class Refused(msgspec.Struct, frozen=True):
     """The version was another one."""
 
 
-Asked = Read | Put | PutIf | Stop
+Asked = Read | Put | PutIf | Stop | Restored
 Answer = Seen | Kept | Refused
 
 NOTHING: Final = Seen(None, 0)
@@ -68,6 +72,9 @@ class VersionedRecord:
                 return self._put_if(state, version, value, answer)
             case Stop():
                 return self._stop(state, answer)
+            case Restored():
+                assert isinstance(answer, Seen), "who restores knows what stands there then"
+                return answer
 
     def only_looks(self, asked: Asked, answer: Answer | None) -> bool:
         return isinstance(asked, Read) or isinstance(answer, Refused)
@@ -110,6 +117,9 @@ class Register:
         self.initial = Seen(initial, 0)
 
     def after(self, state: Seen, asked: Asked, answer: Answer | None) -> Seen | None:
+        if isinstance(asked, Restored):
+            assert isinstance(answer, Seen), "who restores knows what stands there then"
+            return answer
         if isinstance(asked, Put):
             return Seen(asked.value, 0) if not isinstance(answer, Kept) or state.value == asked.value else None
         if answer is None:

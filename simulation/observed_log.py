@@ -8,17 +8,21 @@ from collections.abc import Callable
 from typing import Protocol
 
 from simulation.process import Process, current_process
-from wharf.engines.memory_log import MemoryLog
-from wharf.engines.port import Batch, Bounds, LogWrite, Outcome
+from wharf.engines.memory_log import MemoryCopy, MemoryLog
+from wharf.engines.port import Batch, Bounds, LogWrite, Outcome, Row, Standing
 from wharf.world import World
 
 
 class Eye(Protocol):
-    """Told of every write that is asked for, and of every batch that came of it (`write` is None when a lease ended)."""
+    """Told of every write that is asked for, of every batch that came of it (`write` is None when a lease ended), and of
+    every restore: from the index `since` on the log says what these rows say.
+    """
 
     def on_asked(self, write: LogWrite, process: Process | None) -> None: ...
 
     def on_batch(self, batch: Batch, write: LogWrite | None, process: Process | None) -> None: ...
+
+    def on_restored(self, rows: list[Row], standing: Standing, since: int) -> None: ...
 
 
 class ObservedLog(MemoryLog):
@@ -47,6 +51,11 @@ class ObservedLog(MemoryLog):
         if process is not None:
             self.after_commit(process)
         return outcome
+
+    def put_back(self, copy: MemoryCopy) -> None:
+        since = self.index + 1
+        super().put_back(copy)
+        self.eye.on_restored(self.rows(), self.standing(), since)
 
     def _append(self, batch: Batch) -> None:
         """Where the log itself takes in a batch, one that a lease's end makes too."""

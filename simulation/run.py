@@ -11,11 +11,12 @@ import msgspec
 
 from simulation.chaos import LEASE_RAN_OUT, Chaos
 from simulation.cluster import Cluster, new_log
+from simulation.complaints import ErrorLines, attentive
 from simulation.history import History
 from simulation.invariants import BatchInvariants, Transition, require_equal, require_rest, require_whole
 from simulation.linearizability import Model, check_all
 from simulation.loop import RunFailed, SimulatedLoop, StandsStill
-from simulation.models import NOTHING, Answer, Asked, Read, Register, Seen, VersionedRecord
+from simulation.models import NOTHING, Answer, Asked, Read, Register, Restored, Seen, VersionedRecord
 from simulation.plants import Plant, plant
 from simulation.reads import Judge
 from simulation.story import Broken, LogLines, Story
@@ -73,8 +74,10 @@ class Run:
         self.judge = Judge(self.witness)
         self.chaos = Chaos(self.cluster, self.story)
         self.workload = Workload(self.cluster, self.judge, self.story)
+        self.witness.on_new_epoch.append(lambda: self.workload.on_restored(self.witness.replica))
         self.full_checks = 0
         self._checked_at = 0
+        self.cluster.serving = lambda process, app: attentive(app, process.name, self.loop.fail)
         if bug is not None:
             plant(bug, self.cluster)
 
@@ -82,10 +85,11 @@ class Run:
 
     def go(self) -> Result:
         began_s = time.perf_counter()
-        lines = LogLines(self.story)
+        handlers = (LogLines(self.story), ErrorLines(self.loop.fail))
         logger = logging.getLogger("wharf")
         before = logger.level, logger.propagate
-        logger.addHandler(lines)
+        for handler in handlers:
+            logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         logger.propagate = False
         failure = None
@@ -100,7 +104,8 @@ class Run:
         except Exception as error:  # The top of a run: whatever it is, it is this seed's.
             failure = self._failure("".join(traceback.format_exception(error)), ())
         finally:
-            logger.removeHandler(lines)
+            for handler in handlers:
+                logger.removeHandler(handler)
             logger.setLevel(before[0])
             logger.propagate = before[1]
             self.loop.abandon()
@@ -176,7 +181,7 @@ class Run:
         """Every write that was acknowledged is in the log, at the index told, as it was asked for."""
         for call in self.workload.history.calls:
             answer = call.answer
-            if isinstance(call.asked, Read) or not isinstance(answer, Seen) or answer == NOTHING:
+            if isinstance(call.asked, Read | Restored) or not isinstance(answer, Seen) or answer == NOTHING:
                 continue
             job = self.witness.at(JOBS, join_key("default", call.key), answer.version)
             if job is None or job.modify_index != answer.version:

@@ -12,7 +12,7 @@ import msgspec
 
 from simulation.process import Process
 from simulation.story import Story
-from wharf.engines.port import Batch, LogWrite
+from wharf.engines.port import Batch, LogWrite, Row, Standing
 from wharf.state import Replica, Table
 from wharf.state.tables import ALL_TABLES
 
@@ -42,6 +42,9 @@ class Witness:
         self.replica = Replica(ALL_TABLES)
         self.checks: list[Callable[[Taken], None]] = []
         self.asked_checks: list[Callable[[LogWrite, Process | None], None]] = []
+        self.on_new_epoch: list[Callable[[], None]] = []
+        self.epoch_since = 0
+        """The first index of the epoch that the log is in."""
         self.table_changes: dict[str, list[int]] = {table.name: [1] for table in ALL_TABLES}
         self._versions: dict[tuple[str, str], list[tuple[int, Any]]] = {}
         self._keys: dict[str, dict[str, None]] = {table.name: {} for table in ALL_TABLES}
@@ -74,6 +77,22 @@ class Witness:
         taken = Taken(batch, write, process, changes)
         for check in self.checks:
             self._guard(check, taken)
+
+    def on_restored(self, rows: list[Row], standing: Standing, since: int) -> None:
+        """An older state stands in place of all: every record is as it is there, from the index `since` on."""
+        replica = self.replica
+        self.epoch_since = since
+        replica.load(rows, standing)
+        for table in replica.tables.values():
+            records = replica.rows(table).records
+            keys = self._keys[table.name]
+            keys |= dict.fromkeys(records)
+            for key in keys:
+                self._versions.setdefault((table.name, key), []).append((since, records.get(key)))
+            self.table_changes[table.name].append(replica.last_change(table))
+        self._story.event(f"the log was restored: it stands at {standing.index}, in epoch {standing.epoch}")
+        for heard in self.on_new_epoch:
+            heard()
 
     def _guard(self, check: Callable[..., None], *given: object) -> None:
         """A check that fails must not fail what it watches: the run ends at the next step."""

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from simulation.cluster import Cluster, Member, ServerProcess
 from simulation.exchange import SimulatedExchange
 from simulation.history import History
-from simulation.models import NOTHING, Answer, Asked, Kept, Put, PutIf, Read, Refused, Seen, Stop
+from simulation.models import NOTHING, Answer, Asked, Kept, Put, PutIf, Read, Refused, Restored, Seen, Stop
 from simulation.network import Request
 from simulation.process import Process, current_process
 from simulation.reads import Judge, Question, Told
@@ -27,6 +27,7 @@ from wharf.model.job import Job, JobType
 from wharf.model.refusal import Code, Refusal
 from wharf.model.resources import Resources
 from wharf.model.task import Task
+from wharf.state import Replica
 from wharf.state.tables import ALLOCATIONS, EVALUATIONS, JOBS, NODES, SUMMARIES
 
 PEOPLE: Final = 8
@@ -119,6 +120,17 @@ class Workload:
         """Somebody stops the jobs that fail again and again: with them a cluster never comes to rest."""
         person = Person(self, "the tidy one")
         await person.process.start(person.stop_what_fails(), name=person.name)
+
+    def on_restored(self, replica: Replica) -> None:
+        """The log is now as this replica shows it: whatever was told of jobs and nodes begins anew from there."""
+        for sketch in self.sketches:
+            job = replica.get(JOBS, "default", sketch.id)
+            stands = NOTHING if job is None else Seen(value_of(job), job.job_modify_index)
+            self.history.ok(self.history.begin("the restore", sketch.id, Restored()), stands)
+        for host in self.cluster.nodes:
+            node = replica.get(NODES, host.node.id) if host.node is not None else None
+            eligible = node is None or node.scheduling_eligibility == "eligible"
+            self.switches.ok(self.switches.begin("the restore", host.name, Restored()), Seen(eligible, 0))
 
     def _on_repeated(self, _request: Request) -> None:
         process = current_process()

@@ -450,6 +450,28 @@ async def test_a_log_that_comes_back_empty_is_founded_again_by_whoever_leads_the
 
 
 @in_virtual_time
+async def test_after_a_restore_nodes_tell_again_what_the_older_copy_does_not_know() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        await server.client.register_job(of_count(1))
+        await until(lambda: running(server) == 1, what="the job runs")
+        (before,) = server.replica.all(ALLOCATIONS)
+        copy = cluster.log.copy()
+        await server.client.deregister_job("shop")
+        await until(lambda: running(server) == 0, what="the node has stopped it, and has said so")
+
+        cluster.log.put_back(copy)
+        server.election.again()
+
+        await until(lambda: server.replica.count(ALLOCATIONS) == 2, what="another takes the place of what was stopped")
+        await until(lambda: running(server) == 1, what="the restored job runs")
+        stopped = server.replica.get(ALLOCATIONS, before.id)
+        assert stopped is not None
+        assert stopped.client_status == "complete"
+
+
+@in_virtual_time
 async def test_nobody_leads_a_log_that_is_not_founded_and_founding_is_tried_until_it_is_done() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()

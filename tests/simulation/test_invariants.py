@@ -17,8 +17,10 @@ from wharf.model.allocated_resources import (
 )
 from wharf.model.allocation import Allocation, ClientStatus, DesiredStatus
 from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
+from wharf.model.log import Row, Standing
 from wharf.model.node import Node
 from wharf.model.node_resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
+from wharf.state.codec import encode
 from wharf.state.tables import ALLOCATIONS, EVALUATIONS, NODES
 
 
@@ -117,3 +119,18 @@ def test_a_blocked_evaluation_must_say_why() -> None:
 
     with pytest.raises(Broken, match="does not say why"):
         require_rest(log.witness)
+
+
+def test_after_a_restore_every_record_counts_from_the_first_index_of_the_new_epoch() -> None:
+    log = a_watched_log()
+    log.put((NODES, a_node()))
+    log.put((ALLOCATIONS, an_allocation("a", cpu=600)))
+    witness = log.witness
+    kept = Row(NODES.name, "n1", 4, encode(NODES, a_node()))
+
+    witness.on_restored([kept], Standing(4, {NODES.name: 4}, 1, 3), 3)
+
+    assert witness.at(ALLOCATIONS, "a", 2) is not None
+    assert witness.at(ALLOCATIONS, "a", 3) is None
+    assert witness.at(NODES, "n1", 3).modify_index == 4
+    assert (witness.last_table_change(NODES, 4), witness.last_table_change(ALLOCATIONS, 4)) == (4, 3)

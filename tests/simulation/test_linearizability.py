@@ -20,6 +20,7 @@ from simulation.models import (
     Read,
     Refused,
     Register,
+    Restored,
     Seen,
     Stop,
     VersionedRecord,
@@ -74,6 +75,14 @@ def test_what_one_reader_saw_a_later_one_must_not_miss() -> None:
     )
 
     assert not check(flicker, RECORD).is_linearizable
+
+
+def test_a_restore_takes_back_what_was_written_and_nobody_may_see_that_again() -> None:
+    written = [("begin", "a", Put("x")), ("ok", "a", Seen("x", 5))]
+    restored = [*written, ("begin", "the restore", Restored()), ("ok", "the restore", NOTHING)]
+    for seen, is_so in ((NOTHING, True), (Seen("x", 5), False)):
+        history = a_history(*restored, ("begin", "b", Read()), ("ok", "b", seen))
+        assert check(history, RECORD).is_linearizable is is_so
 
 
 def test_an_unknown_write_may_take_effect_much_later_but_only_once() -> None:
@@ -234,8 +243,8 @@ def _happen(state: Seen, asked: Asked, version: int) -> tuple[Answer, Seen]:
             if state.version != expected:
                 return Refused(), state
             return Seen(value, version), Seen(value, version)
-        case Stop():
-            raise AssertionError("this record is no job")
+        case Stop() | Restored():
+            raise AssertionError("this record is no job, and nobody restores it")
 
 
 @given(st.integers(0, 2**32))
