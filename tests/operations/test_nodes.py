@@ -416,6 +416,25 @@ def test_a_failed_allocation_has_its_job_looked_at_once() -> None:
     assert triggered(state) == ["job-register", "alloc-failure"]
 
 
+def test_a_service_that_ended_although_nobody_stopped_it_has_its_job_looked_at() -> None:
+    state, _ = with_work()
+
+    report(state, of_status(ClientStatus.COMPLETE))
+
+    assert triggered(state) == ["job-register", "alloc-failure"]
+
+
+def test_a_service_that_was_stopped_and_batch_work_that_is_done_ask_for_nothing() -> None:
+    state, _ = with_work(desired_status=DesiredStatus.STOP)
+    state.register(a_batch_job("sums"))
+    state.end_evaluations("sums")
+    state.with_allocation(state.job("sums"), "b1", client_status=ClientStatus.RUNNING)
+
+    report(state, of_status(ClientStatus.COMPLETE), of_status(ClientStatus.COMPLETE, "b1"))
+
+    assert (triggered(state), triggered(state, "sums")) == (["job-register"], ["job-register"])
+
+
 def test_a_failed_allocation_of_a_stopped_job_evaluates_nothing() -> None:
     state, _ = with_work()
     state.register(a_job(stop=True))

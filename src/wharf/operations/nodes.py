@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from wharf.model.allocation import Allocation, AllocDeploymentStatus, ClientStatus, NetworkStatus
+from wharf.model.allocation import Allocation, AllocDeploymentStatus, ClientStatus, DesiredStatus, NetworkStatus
 from wharf.model.changes import THIS, Cause, CauseKind, Condition, Drop, Put, Write
 from wharf.model.cluster import NodePlacement
 from wharf.model.evaluation import EvaluationTrigger
@@ -263,7 +263,7 @@ def report(
         raise invalid(f"node {node_id} is {node.status}; it must be heard of again before it reports")
     changes: list[Put | Drop] = []
     conditions: list[Condition] = []
-    failed: dict[tuple[str, str], None] = {}
+    ended: dict[tuple[str, str], None] = {}
     refused: list[TransitionRefused] = []
     occupies_again = False
     for told in {told.id: told for told in reports}.values():
@@ -280,11 +280,11 @@ def report(
         changes.append(ALLOCATIONS.put(new))
         conditions.append(snapshot.unchanged(ALLOCATIONS, stored))
         occupies_again = occupies_again or (new.is_occupying and not stored.is_occupying)
-        if new.client_status is ClientStatus.FAILED and stored.client_status is not ClientStatus.FAILED:
-            failed[new.namespace, new.job_id] = None
+        if new.client_status is not stored.client_status and _leaves_a_gap(snapshot, new):
+            ended[new.namespace, new.job_id] = None
     evaluations = [
         new_evaluation(job, moment, EvaluationTrigger.ALLOC_FAILURE)
-        for key in failed
+        for key in ended
         if (job := snapshot.get(JOBS, *key)) is not None and not job.stop
     ]
     has_pool = snapshot.get(NODE_POOLS, node.node_pool) is not None
@@ -297,7 +297,7 @@ def report(
             last_missed_heartbeat_index=0,
         )
         of_node = evaluations_of(snapshot, ready, moment, evaluations_max)
-        evaluations += [each for each in of_node if (each.namespace, each.job_id) not in failed]
+        evaluations += [each for each in of_node if (each.namespace, each.job_id) not in ended]
         written = node_write("node-reported", snapshot, ready, evaluations, changes, conditions)
         return replace(written, refused=tuple(refused))
     if not changes:
@@ -312,6 +312,19 @@ def report(
         lambda index: NodeWritten(index, must_report=must_report),
         tuple(refused),
     )
+
+
+def _leaves_a_gap(snapshot: Replica, reported: Allocation) -> bool:
+    """Whether what was reported asks for another in its place: it failed, or it ended although it shall go on for ever.
+
+    The latter is heard after a log was restored that does not know yet that the allocation was stopped.
+    """
+    if reported.client_status is ClientStatus.FAILED:
+        return True
+    if reported.client_status is not ClientStatus.COMPLETE or reported.desired_status is not DesiredStatus.RUN:
+        return False
+    job = snapshot.get(JOBS, reported.namespace, reported.job_id)
+    return job is not None and job.type in (JobType.SERVICE, JobType.SYSTEM)
 
 
 def forgotten(snapshot: Replica, node_id: str, named: Collection[str]) -> list[AllocationReport]:
