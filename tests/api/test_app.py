@@ -14,7 +14,7 @@ from tests.kit.exchange import ask
 from tests.kit.state import SECRET, a_node
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from wharf.api.app import BODY_MAX_BYTES, Api, Written
-from wharf.api.handlers import acts_of
+from wharf.api.handlers import acts_of, reads_of
 from wharf.client import Reply
 from wharf.engines.faults import Delay, Operation, Refuse
 from wharf.model.changes import Cause, CauseKind, Write
@@ -23,6 +23,10 @@ from wharf.model.secret import secret_digest
 from wharf.state.tables import ALLOCATIONS, JOBS, NODES
 from wharf.wire.endpoints import ENDPOINTS, Kind
 from wharf.world.request import current_request_id
+
+
+NOBODY = "6f1c1d3e-1d0a-4a8e-9f3e-1b2c3d4e5f60"
+BY_ID = ("evaluation", "allocation", "node")
 
 
 def registration(job: Job, **fields: Any) -> bytes:
@@ -44,7 +48,9 @@ async def test_every_endpoint_has_its_handler_and_no_handler_is_without_one() ->
 
         acting = {endpoint.name for endpoint in ENDPOINTS if endpoint.kind is not Kind.READ and not endpoint.left_out}
 
+        reading = {endpoint.name for endpoint in ENDPOINTS if endpoint.kind is Kind.READ and not endpoint.left_out}
         assert set(acts_of(server.server)) == acting
+        assert set(reads_of(server.server)) == reading
 
 
 # -- routes
@@ -55,7 +61,7 @@ async def test_an_unknown_path_is_404_with_nothing() -> None:
     async with ACluster() as cluster:
         reply = await get(await cluster.a_server(), "/v1/nowhere")
 
-        assert reply == Reply(404, {"content-length": "0"}, b"")
+        assert reply == Reply(404, {"content-length": "0", "vary": "Accept-Encoding"}, b"")
 
 
 @in_virtual_time
@@ -98,15 +104,15 @@ async def test_what_is_not_there_is_404_with_an_index_and_a_sentence() -> None:
 
         replies = {
             path: await get(server, path)
-            for path in ("/v1/job/x", "/v1/job/x/summary", "/v1/evaluation/x", "/v1/allocation/x", "/v1/node/x")
+            for path in ("/v1/job/x", "/v1/job/x/summary", *(f"/v1/{kind}/{NOBODY}" for kind in BY_ID))
         }
 
         assert {path: (reply.status, reply.body) for path, reply in replies.items()} == {
             "/v1/job/x": (404, b"job not found"),
             "/v1/job/x/summary": (404, b"job not found"),
-            "/v1/evaluation/x": (404, b"eval not found"),
-            "/v1/allocation/x": (404, b"alloc not found"),
-            "/v1/node/x": (404, b"node not found"),
+            f"/v1/evaluation/{NOBODY}": (404, b"eval not found"),
+            f"/v1/allocation/{NOBODY}": (404, b"alloc not found"),
+            f"/v1/node/{NOBODY}": (404, b"node not found"),
         }
         assert all(int(reply.headers["x-cluster-index"]) >= 1 for reply in replies.values())
 
@@ -455,8 +461,8 @@ async def test_writes_are_audited_whatever_became_of_them_and_reads_are_not(capl
 
         index = int(done.headers["x-cluster-index"])
         assert kept.written == [
-            Written("one", "job.register", "/v1/jobs", "127.0.0.1", 200, index, "PUT", ""),
-            Written("two", "job.register", "/v1/jobs", "127.0.0.1", 400, 0, "PUT", "Job must be specified"),
+            Written("one", "job.register", "/v1/jobs", "127.0.0.1", 200, index, "PUT", "", "default"),
+            Written("two", "job.register", "/v1/jobs", "127.0.0.1", 400, 0, "PUT", "Job must be specified", "default"),
         ]
         assert unrecorded.status == 200
         assert "is missing in the audit log" in caplog.text

@@ -113,7 +113,7 @@ def test_what_stands_in_a_query_as_it_is_is_utf_8() -> None:
     ("body", "text"),
     [
         (b"", "Request body is empty"),
-        (b"  ", "the JSON is empty"),
+        (b"  ", "EOF"),
         (b'{"Job":', "the JSON ends too early (line 1, column 8)"),
         (b'{"Job": 3}', "Job: expected an object or null, got a whole number"),
         (b'{\n  "Job": x}', "line 2"),

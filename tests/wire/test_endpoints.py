@@ -1,6 +1,5 @@
 """The endpoint table."""
 
-from wharf.api.handlers import READS
 from wharf.wire.endpoints import BY_NAME, ENDPOINTS, Kind
 
 
@@ -16,12 +15,6 @@ def test_every_endpoint_is_found_by_its_name() -> None:
 def test_what_reads_without_a_body_is_a_get_and_what_writes_is_none() -> None:
     assert {e.name for e in ENDPOINTS if e.kind is Kind.READ and e.method != "GET" and e.body is None} == set()
     assert {e.name for e in ENDPOINTS if e.kind in (Kind.WRITE, Kind.ASK) and e.method == "GET"} == set()
-
-
-def test_exactly_the_reading_endpoints_have_a_reading_handler() -> None:
-    assert set(READS) == {
-        endpoint.name for endpoint in ENDPOINTS if endpoint.kind is Kind.READ and not endpoint.left_out
-    }
 
 
 def test_every_row_says_in_one_line_what_it_is_for() -> None:

@@ -1,6 +1,6 @@
 """What handlers give back, and the small words in which reads of tables are said."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -37,6 +37,7 @@ class Streamed(msgspec.Struct, frozen=True):
 
     parts: AsyncIterator[bytes]
     content_type: str = "application/json"
+    headers: Sequence[tuple[bytes, bytes]] = ()
 
 
 class Done(msgspec.Struct, frozen=True):

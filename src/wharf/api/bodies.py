@@ -1,6 +1,6 @@
 """Reading the body of a request, within its bound."""
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
 from wharf.model.refusal import Code, Refusal
@@ -31,6 +31,18 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], body_max_b
         parts.append(part)
         if not message.get("more_body"):
             return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def body_parts(receive: Receive) -> AsyncIterator[bytes]:
+    """The body as it comes, for those who may take one of any size. Raises `Gone` where it breaks off."""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        if part := message.get("body", b""):
+            yield part
+        more = bool(message.get("more_body"))
 
 
 def body_too_large(limit_bytes: int) -> Refusal:

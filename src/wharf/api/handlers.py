@@ -49,6 +49,16 @@ ROOMS: Final = (
 
 READS: Final[dict[str, Reading]] = {name: reading for room in ROOMS for name, reading in room.READS.items()}
 
+
+def reads_of(server: Server) -> dict[str, Reading]:
+    """The handlers that read the replica. Those of a room's `reads_of` also open what the server's keyring has sealed."""
+    found = dict(READS)
+    for room in ROOMS:
+        if hasattr(room, "reads_of"):
+            found |= room.reads_of(server)
+    return found
+
+
 Joins = dict[str, Callable[[Replica], Callable[[Any], Any]]]
 
 JOINS: Final[dict[type, Joins]] = {**allocations.JOINS}

@@ -36,6 +36,9 @@ class Listing(Generic[R]):
 
     `namespace_of` is set where records lie in namespaces: of a request for all namespaces the spine shows those that
     the caller may read. `may_see` says what else the caller may see.
+
+    `form`, with a name of its own, promises that what is `shown` depends on the record and on what it `rests_on` and on
+    nothing else, and that it changes with the index: then it is encoded once for each version, and kept.
     """
 
     begin: Callable[[str, bool], Iterable[R]]
@@ -45,27 +48,8 @@ class Listing(Generic[R]):
     shown: Callable[[R], object] = itself
     namespace_of: Callable[[R], str] | None = None
     may_see: Callable[[R], bool] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Page(Generic[R]):
-    records: list[R]
-    next_token: str = ""
-
-
-def page_of(listing: Listing[R], options: ReadOptions, accepts: Sequence[Callable[[R], bool]]) -> Page[R]:
-    """The records that all of `accepts` take, as many as asked for."""
-    found = iter(listing.begin(options.next_token, options.reverse))
-    for accept in accepts:
-        found = filter(accept, found)
-    if options.per_page == 0:
-        return Page(list(found))
-    records: list[R] = []
-    for record in found:
-        if len(records) >= options.per_page:
-            return Page(records, listing.token_of(record))
-        records.append(record)
-    return Page(records)
+    form: str = ""
+    rests_on: Callable[[R], object] | None = None
 
 
 # -- orders --------------------------------------------------------------------------------------------------------

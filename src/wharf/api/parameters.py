@@ -129,6 +129,10 @@ def _index(query: Mapping[str, str]) -> int:
     return int(given)
 
 
+def is_pretty(query: Mapping[str, str]) -> bool:
+    return query.get("pretty", "0") != "0"
+
+
 # -- an endpoint's own ---------------------------------------------------------------------------------------------
 
 

@@ -1,21 +1,27 @@
 """How every read is answered: its parameters, the barrier, the rights of the moment, waiting, and the page of a list.
 
-Handlers only read; what is the same for all reads is done here, once.
+Handlers only read; what is the same for all reads is done here, once. Those who ask the same with the same rights share
+one evaluation and one encoded body.
 """
 
-from collections.abc import Callable
-from typing import Any
+import asyncio
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from itertools import chain, islice
+from typing import Any, Final
 
 import msgspec
 
+from wharf.access import Caller
 from wharf.api.bodies import Receive, until_gone
+from wharf.api.encoding import AT_ONCE, Bodies, Body, Forms, body_of, encode, encode_list, pause
 from wharf.api.gate import Gate, check
-from wharf.api.handlers import JOINS, READS
-from wharf.api.listing import EVERY_NAMESPACE, Listing, Page, page_of
-from wharf.api.parameters import ReadOptions, read_options
+from wharf.api.handlers import JOINS, reads_of
+from wharf.api.listing import EVERY_NAMESPACE, Listing
+from wharf.api.parameters import ReadOptions, is_pretty, read_options
 from wharf.api.request import Request
 from wharf.filters import DoesNotFit, FilterError, NotReadable, Subject, compile_filter
-from wharf.model.refusal import invalid
+from wharf.model.need import AnyToken, Nothing, OnVariable
+from wharf.model.refusal import Refusal, invalid
 from wharf.server.reading import Found
 from wharf.server.server import Server
 from wharf.state import Replica
@@ -23,95 +29,256 @@ from wharf.wire.endpoints import ENDPOINTS, Endpoint
 
 Accepts = Callable[[Any], bool]
 
+NOT_THE_QUESTION: Final = frozenset(("index", "wait", "stale", "region", "pretty"))
+"""Parameters that say how to answer; the rest say what is asked."""
+SHARED_MAX: Final = 10_000
+
 
 class Answered(msgspec.Struct, frozen=True):
-    """What a read found: a value, or the records of a page as they are shown."""
+    """The encoded body, or why there is none (`refusal`: what is not there), with the index that it stands for."""
 
-    value: object
     index: int
+    body: Body | None = None
+    refusal: Refusal | None = None
     next_token: str = ""
+
+
+class Shared:
+    """What one evaluation found, and the bodies made of it."""
+
+    __slots__ = ("answered", "asked", "found", "making", "options")
+
+    def __init__(self, found: Found | Listing[Any], asked: Request, options: ReadOptions) -> None:
+        self.found = found
+        self.asked = asked
+        self.options = options
+        self.answered: dict[bool, Answered] = {}  # By whether it is pretty.
+        self.making: dict[bool, asyncio.Task[Answered]] = {}
+
+
+class Board:
+    """What was found at one index of the replica, for all who ask the same at that index."""
+
+    def __init__(self) -> None:
+        self._at: tuple[int, int] = (-1, -1)
+        self._kept: dict[Hashable, Found] = {}
+
+    def get(self, replica: Replica, key: Hashable) -> Found | None:
+        at = (replica.epoch, replica.index)
+        if at != self._at:
+            self._at = at
+            self._kept = {}
+        return self._kept.get(key)
+
+    def keep(self, key: Hashable, found: Found) -> None:
+        if len(self._kept) < SHARED_MAX:
+            self._kept[key] = found
 
 
 class Reads:
     def __init__(self, server: Server, gate: Gate) -> None:
         self._server = server
         self._gate = gate
+        self._handlers = reads_of(server)
+        self._board = Board()
+        self._bodies = Bodies()
+        self._forms = Forms()
         self._subjects = {
             endpoint.name: _subject(endpoint, server.replica)
             for endpoint in ENDPOINTS
             if endpoint.lists is not None and not endpoint.left_out
         }
 
-    async def answer(self, request: Request, receive: Receive) -> Answered:
-        options = read_options(request.query)
-        accepts = self._filter(request.endpoint, options)
+    async def answer(self, request: Request, options: ReadOptions, receive: Receive) -> Answered:
         if not options.stale:
             await self._server.reader.catch_up()
-        return await self._find(request, options, accepts, receive)
+        found = await self._find(request, options, receive)
+        shared = found.value
+        assert isinstance(shared, Shared), "reads find what is shared"
+        return await self._answered(shared, pretty=is_pretty(request.query))
 
-    async def _find(self, request: Request, options: ReadOptions, accepts: list[Accepts], receive: Receive) -> Answered:
-        handler = READS[request.endpoint.name]
+    def options_of(self, request: Request) -> ReadOptions:
+        """The parameters of all reads; what is wrong with them, the filter too, is told before anything is read."""
+        options = read_options(request.query)
+        lists = request.endpoint.lists
+        if lists is None:
+            return options
+        if options.filter and lists.filters:
+            _compiled(options.filter, self._subjects[request.endpoint.name])
+            if any(request.query.get(name) for name in lists.filtering):
+                raise invalid("Filter expression cannot be used with other filter parameters")
+        if options.reverse and not lists.reverses:
+            options = msgspec.structs.replace(options, reverse=False)
+        if not lists.pages:
+            options = msgspec.structs.replace(options, per_page=0, next_token="")
+        return options
+
+    # -- finding -----------------------------------------------------------------------------------------------------
+
+    async def _find(self, request: Request, options: ReadOptions, receive: Receive) -> Found:
+        handler = self._handlers[request.endpoint.name]
+        waits = options.index > 0 and request.endpoint.blocks
+        # Whoever proves itself in a way of its own, as nodes do, shares with nobody.
+        shares = waits and not isinstance(request.endpoint.need, Nothing)
+        question = question_of(request) if shares else ()
 
         def read(replica: Replica) -> Found:
             """Who asks is looked at each time: rights may have gone while the request waited."""
             caller = self._gate.caller(replica, request.endpoint, request.headers)
             check(caller, request.endpoint, namespace=options.namespace, path_values=request.path_values)
+            key = (question, scope_of(caller, request.endpoint)) if shares else None
+            known = self._board.get(replica, key) if shares else None
+            if known is not None:
+                return known
             asked = msgspec.structs.replace(request, caller=caller)
             found = handler(replica, asked, options)
-            if isinstance(found, Listing):
-                return Found((found, asked), found.index, found.watched)
-            return found
+            shown = Found(Shared(found, asked, options), found.index, found.watched)
+            if shares:
+                self._board.keep(key, shown)
+            return shown
 
-        found = await self._now_or_later(read, request, options, receive)
-        if not isinstance(found.value, tuple) or not isinstance(found.value[0], Listing):
-            return Answered(found.value, found.index)
-        listing, asked = found.value
-        page = self._page(listing, asked, options, accepts)
-        return Answered([listing.shown(record) for record in page.records], found.index, page.next_token)
-
-    async def _now_or_later(
-        self, read: Callable[[Replica], Found], request: Request, options: ReadOptions, receive: Receive
-    ) -> Found:
-        if not options.index or not request.endpoint.blocks:
+        if not waits:
             return read(self._server.replica)
         jitter_s = self._server.world.random.random() * options.wait_s / 16
         # A caller that hangs up must not be waited for, or those who come again and again would pile up.
         caller = self._server.world.start(until_gone(receive), name="caller")
         try:
             return await self._server.reader.blocking(
-                read, index=options.index, wait_s=options.wait_s + jitter_s, caller=caller
+                read,
+                index=options.index,
+                wait_s=options.wait_s + jitter_s,
+                caller=caller,
+                is_caught_up=not options.stale,
             )
         finally:
             caller.cancel()
 
-    def _page(self, listing: Listing[Any], request: Request, options: ReadOptions, accepts: list[Accepts]) -> Page[Any]:
+    # -- bodies ------------------------------------------------------------------------------------------------------
+
+    async def _answered(self, shared: Shared, *, pretty: bool) -> Answered:
+        answered = shared.answered.get(pretty)
+        if answered is not None:
+            return answered
+        found = shared.found
+        if isinstance(found, Listing):
+            # The first who asks makes it, in a task of its own: should that caller leave, the others still get it.
+            making = shared.making.get(pretty)
+            if making is None:
+                page = self._begin(found, shared)
+                if page.is_short:
+                    return await self._make(shared, found, page, pretty=pretty)
+                making = self._server.world.start(self._make(shared, found, page, pretty=pretty), name="list")
+                shared.making[pretty] = making
+            return await _of_many(making)
+        if isinstance(found.value, Refusal):
+            answered = Answered(found.index, refusal=found.value)
+        else:
+            answered = Answered(found.index, body_of(found.value, pretty=pretty))
+        shared.answered[pretty] = answered
+        return answered
+
+    def _begin(self, listing: Listing[Any], shared: Shared) -> "_Page":
+        """Takes what is listed in this one step, all of it or as much as the page needs."""
+        options, tests = shared.options, self._tests(listing, shared)
+        records = iter(listing.begin(options.next_token, options.reverse))
+        if options.per_page and not tests:
+            first = list(islice(records, max(0, options.per_page) + 1))
+            return _Page(first, tests, is_short=len(first) <= AT_ONCE)
+        first = list(islice(records, AT_ONCE))
+        if len(first) < AT_ONCE:
+            return _Page(first, tests, is_short=True)
+        return _Page(list(chain(first, records)), tests, is_short=False)
+
+    def _tests(self, listing: Listing[Any], shared: Shared) -> list[Accepts]:
+        request, options = shared.asked, shared.options
         lists = request.endpoint.lists
         assert lists is not None, f"{request.endpoint.name} gives a listing and declares none"
-        if not lists.reverses and options.reverse:
-            options = msgspec.structs.replace(options, reverse=False)
-        if not lists.pages:
-            options = msgspec.structs.replace(options, per_page=0, next_token="")
-        tests = list(accepts)
-        if listing.namespace_of is not None and options.namespace == EVERY_NAMESPACE:
+        tests: list[Accepts] = []
+        if options.filter and lists.filters:
+            tests.append(_compiled(options.filter, self._subjects[request.endpoint.name]))
+        is_everywhere = options.namespace == EVERY_NAMESPACE
+        if listing.namespace_of is not None and is_everywhere and not request.caller.rights.is_management:
             tests.append(_may_read(request, listing.namespace_of))
         if listing.may_see is not None:
             tests.append(listing.may_see)
+        return tests
+
+    async def _make(self, shared: Shared, listing: Listing[Any], page: "_Page", *, pretty: bool) -> Answered:
+        key = stands_for = None
+        if listing.form and not page.is_short:
+            key = (question_of(shared.asked), scope_of(shared.asked.caller, shared.asked.endpoint), pretty)
+            stands_for = (self._server.replica.epoch, listing.index)
+            known = self._bodies.get(key, stands_for)
+            if known is not None:
+                return self._keep(shared, Answered(listing.index, known[0], next_token=known[1]), pretty=pretty)
+        records, next_token = await page.choose(shared.options.per_page, listing.token_of)
+        body = await encode_list(records, self._form_of(listing), pretty=pretty)
+        if key is not None:
+            self._bodies.keep(key, stands_for, body, next_token)
+        return self._keep(shared, Answered(listing.index, body, next_token=next_token), pretty=pretty)
+
+    @staticmethod
+    def _keep(shared: Shared, answered: Answered, *, pretty: bool) -> Answered:
+        shared.answered[pretty] = answered
+        return answered
+
+    def _form_of(self, listing: Listing[Any]) -> Callable[[Any], bytes]:
+        form, forms, shown, rests_on = listing.form, self._forms, listing.shown, listing.rests_on
+        if not form:
+            return lambda record: encode(shown(record))
+
+        def form_of(record: Any) -> bytes:
+            rest = rests_on(record) if rests_on is not None else None
+            data = forms.get(form, record, rest)
+            if data is None:
+                data = encode(shown(record))
+                forms.keep(form, record, rest, data)
+            return data
+
+        return form_of
+
+
+class _Page:
+    """Records that were taken in one step, to be chosen from."""
+
+    def __init__(self, taken: list[Any], tests: list[Accepts], *, is_short: bool) -> None:
+        self._taken = taken
+        self._tests = tests
+        self.is_short = is_short
+
+    async def choose(self, per_page: int, token_of: Callable[[Any], str]) -> tuple[list[Any], str]:
+        """Those that pass all tests, as many as fit the page, and the token of the next one that does."""
+        if not self._tests and not per_page:
+            return self._taken, ""
+        chosen: list[Any] = []
+        room = max(0, per_page)
         try:
-            return page_of(listing, options, tests)
+            for start in range(0, len(self._taken), AT_ONCE):
+                if start:
+                    await pause()
+                for record in _passing(self._taken[start : start + AT_ONCE], self._tests):
+                    if per_page and len(chosen) == room:
+                        return chosen, token_of(record)
+                    chosen.append(record)
         except NotReadable as error:
             raise invalid(f"failed to read result page: {error.text}") from error
+        return chosen, ""
 
-    def _filter(self, endpoint: Endpoint, options: ReadOptions) -> list[Accepts]:
-        if not options.filter or endpoint.lists is None or not endpoint.lists.filters:
-            return []
-        try:
-            return [compile_filter(options.filter, self._subjects[endpoint.name]).accepts]
-        except DoesNotFit as error:
-            raise invalid(f"failed to read result page: {error.text}") from error
-        except FilterError as error:
-            raise invalid(
-                f"failed to create result paginator: failed to read filter expression: {error.text}"
-            ) from error
+
+def _passing(records: Iterable[Any], tests: list[Accepts]) -> Iterator[Any]:
+    passing = iter(records)
+    for test in tests:
+        passing = filter(test, passing)
+    return passing
+
+
+def _compiled(text: str, subject: Subject) -> Accepts:
+    try:
+        return compile_filter(text, subject).accepts
+    except DoesNotFit as error:
+        raise invalid(f"failed to read result page: {error.text}") from error
+    except FilterError as error:
+        raise invalid(f"failed to create result paginator: failed to read filter expression: {error.text}") from error
 
 
 def _subject(endpoint: Endpoint, replica: Replica) -> Subject:
@@ -122,8 +289,6 @@ def _subject(endpoint: Endpoint, replica: Replica) -> Subject:
 
 def _may_read(request: Request, namespace_of: Callable[[Any], str]) -> Accepts:
     """Whether the caller has the endpoint's need where a record lies; found out once for each namespace."""
-    if request.caller.rights.is_management:
-        return lambda _record: True
     known: dict[str, bool] = {}
 
     def may_read(record: Any) -> bool:
@@ -134,3 +299,22 @@ def _may_read(request: Request, namespace_of: Callable[[Any], str]) -> Accepts:
         return may
 
     return may_read
+
+
+def question_of(request: Request) -> Hashable:
+    """What is asked, without how to answer: the same for all who ask the same."""
+    asked = tuple(sorted(pair for pair in request.query.items() if pair[0] not in NOT_THE_QUESTION))
+    several = tuple(value for value in request.parameters.values() if isinstance(value, tuple))
+    return request.endpoint.name, tuple(request.path_values.values()), asked, several, request.body
+
+
+def scope_of(caller: Caller, endpoint: Endpoint) -> Hashable:
+    """What the answer depends on of who asks: their rights, and who they are where it is about themselves."""
+    if isinstance(endpoint.need, AnyToken | OnVariable):
+        return caller.rights, caller.kind, caller.accessor_id, caller.claims
+    return caller.rights
+
+
+async def _of_many(making: asyncio.Task[Answered]) -> Answered:
+    """The task's result; a caller that leaves does not end it."""
+    return await asyncio.shield(making)

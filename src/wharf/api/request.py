@@ -1,6 +1,6 @@
 """A request as handlers see it: where it goes, who asks, what it asks for, its body."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Final, TypeVar
 
 import msgspec
@@ -28,6 +28,8 @@ class Request(msgspec.Struct, frozen=True):
     body: bytes = NO_BODY
     caller: Caller = UNCHECKED
     parameters: Mapping[str, Value] = NO_PARAMETERS
+    parts: AsyncIterator[bytes] | None = None
+    """The body as it comes, where the endpoint reads it so."""
 
     @property
     def namespace(self) -> str:
@@ -60,6 +62,8 @@ class Request(msgspec.Struct, frozen=True):
         """The same, with the fields that nobody knows."""
         if not self.body:
             raise invalid("Request body is empty")
+        if self.body.isspace():
+            raise invalid("EOF")
         body = b"{}" if self.body.strip() == b"null" else self.body  # An object with nothing set (conventions 1.4).
         try:
             return read(kind, body)

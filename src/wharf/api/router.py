@@ -5,6 +5,7 @@ stands before a known ending is the id (so a job named `a/plan` cannot be read; 
 """
 
 from collections.abc import Iterable
+from typing import Final
 from urllib.parse import unquote
 
 import msgspec
@@ -13,19 +14,48 @@ from wharf.wire.endpoints import Endpoint
 
 Methods = dict[str, Endpoint]
 
+ENDING_MAX: Final = 3
+"""Segments of the longest ending after an id that may hold slashes."""
+
 
 class Routed(msgspec.Struct, frozen=True):
-    """`methods` is empty where no such path exists."""
+    """`methods` is empty where no such path exists; then `is_above` and `lacks_id` tell what is near: a path that goes
+    on with an id, and one whose id is empty."""
 
     methods: Methods
     values: dict[str, str]
+    is_above: bool = False
+    lacks_id: bool = False
 
 
-NOWHERE = Routed({}, {})
+NOWHERE: Final = Routed({}, {})
+ABOVE: Final = Routed({}, {}, is_above=True)
+WITHOUT_ID: Final = Routed({}, {}, lacks_id=True)
+
+
+class _Ending:
+    """What may follow an id with slashes. A named part in it (`versions/{tag}/tag`) takes any segment."""
+
+    __slots__ = ("methods", "names", "segments")
+
+    def __init__(self, segments: tuple[str, ...]) -> None:
+        self.segments = segments
+        self.names = tuple(segment[1:-1] if segment.startswith("{") else "" for segment in segments)
+        self.methods: Methods = {}
+
+    def values(self, given: list[str]) -> dict[str, str] | None:
+        """The named parts; None where this is not the ending."""
+        values = {}
+        for segment, name, part in zip(self.segments, self.names, given, strict=True):
+            if name and part:
+                values[name] = unquote(part)
+            elif segment != part:
+                return None
+        return values
 
 
 class _Node:
-    __slots__ = ("endings", "long_name", "methods", "named", "segments", "short_name")
+    __slots__ = ("endings", "long_name", "methods", "named", "open_endings", "segments", "short_name")
 
     def __init__(self) -> None:
         self.methods: Methods = {}
@@ -33,7 +63,9 @@ class _Node:
         self.named: _Node | None = None
         self.short_name = ""
         self.long_name = ""
-        self.endings: dict[tuple[str, ...], Methods] = {}
+        self.endings: dict[tuple[str, ...], _Ending] = {}
+        self.open_endings: dict[int, list[_Ending]] = {}
+        """Those with named parts, by their length."""
 
 
 class Router:
@@ -52,7 +84,7 @@ class Router:
                 assert node.long_name in ("", name), f"two names for one place: {node.long_name} and {name}"
                 assert node.named is None, f"{endpoint.path}: an id of one segment and a long one in one place"
                 node.long_name = name
-                methods = node.endings.setdefault(tuple(segments[position + 1 :]), {})
+                methods = _ending_of(node, tuple(segments[position + 1 :])).methods
                 break
             if segment.startswith("{"):
                 if node.named is None:
@@ -65,7 +97,8 @@ class Router:
                 node = node.segments.setdefault(segment, _Node())
         if methods is None:
             methods = node.methods
-        for method in ("PUT", "POST") if endpoint.method == "PUT" else (endpoint.method,):
+        both = endpoint.method == "PUT" and not endpoint.put_only
+        for method in ("PUT", "POST") if both else (endpoint.method,):
             # A POST declared for itself goes before one that only stands for PUT.
             stands = methods.get(method)
             assert stands is None or stands.method != endpoint.method, f"{endpoint.name}: declared twice"
@@ -78,22 +111,42 @@ class Router:
         segments = raw_path.split("/")[1:]
         values: dict[str, str] = {}
         for position, segment in enumerate(segments):
-            if node.endings:
-                return self._long(node, segments[position:], values)
             inner = node.segments.get(segment)
-            if inner is None and node.named is not None and segment:
+            if inner is None and node.endings:
+                return _long(node, segments[position:], values)
+            if inner is None and node.named is not None:
+                if not segment:
+                    return WITHOUT_ID if position == len(segments) - 1 else NOWHERE
                 values[node.short_name] = unquote(segment)
                 inner = node.named
             if inner is None:
                 return NOWHERE
             node = inner
+        if not node.methods and (node.named is not None or node.endings):
+            return ABOVE
         return Routed(node.methods, values)
 
-    @staticmethod
-    def _long(node: _Node, segments: list[str], values: dict[str, str]) -> Routed:
-        for length in range(min(3, len(segments) - 1), -1, -1):
-            cut = len(segments) - length
-            methods = node.endings.get(tuple(segments[cut:]))
-            if methods is not None and any(segments[:cut]):
-                return Routed(methods, {**values, node.long_name: unquote("/".join(segments[:cut]))})
-        return NOWHERE
+
+def _ending_of(node: _Node, segments: tuple[str, ...]) -> _Ending:
+    assert len(segments) <= ENDING_MAX, f"an ending of {len(segments)} segments: raise ENDING_MAX"
+    ending = node.endings.get(segments)
+    if ending is None:
+        ending = node.endings[segments] = _Ending(segments)
+        if any(ending.names):
+            node.open_endings.setdefault(len(segments), []).append(ending)
+    return ending
+
+
+def _long(node: _Node, segments: list[str], values: dict[str, str]) -> Routed:
+    """The longest ending that fits, and the id before it."""
+    if not any(segments):
+        return WITHOUT_ID
+    for length in range(min(ENDING_MAX, len(segments) - 1), -1, -1):
+        cut = len(segments) - length
+        tail = segments[cut:]
+        exact = node.endings.get(tuple(tail))
+        for ending in (*((exact,) if exact else ()), *node.open_endings.get(length, ())):
+            named = ending.values(tail)
+            if named is not None and any(segments[:cut]):
+                return Routed(ending.methods, {**values, node.long_name: unquote("/".join(segments[:cut])), **named})
+    return NOWHERE

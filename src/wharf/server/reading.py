@@ -48,6 +48,11 @@ class Reader:
             self._follower.replica.get(LEADER) is not None and contact is not None and contact < CONTACT_LOST_S * 1_000
         )
 
+    @property
+    def waiting_count(self) -> int:
+        """How many blocking queries wait just now."""
+        return len(self._waiting)
+
     def last_contact_ms(self) -> int | None:
         """How old the newest proof is that the log is there; None: there never was one."""
         at = self._engine.last_contact_s()
@@ -99,12 +104,15 @@ class Reader:
         index: int,
         wait_s: float,
         caller: asyncio.Future[None] | None = None,
+        is_caught_up: bool = False,
     ) -> Found:
         """Read until the result's index is above `index`, or until the time is over; then whatever is there.
 
         Rearm, read, and only then wait, without a pause between: no change can fall in between. A replica that has not
         reached `index` waits here too; if it has not when the time is over, it does not answer with an older state but
-        says so. `caller` is done when nobody waits for the answer any more.
+        says so; `is_caught_up`: it has all that was acknowledged when it was asked, so an
+        index above it is of another past, and the answer tells the lower one. `caller` is done when nobody waits for the
+        answer any more.
         """
         found = read(self._follower.replica)
         if found.index > index or self._is_closing:
@@ -129,7 +137,7 @@ class Reader:
                         return found
                     await changed.wait()
         except TimeoutError:
-            return self._read_at_the_end(read, index)
+            return self._read_at_the_end(read, 0 if is_caught_up else index)
         finally:
             subscription.end()
             del self._waiting[changed]

@@ -66,6 +66,8 @@ class Lists(msgspec.Struct, frozen=True, kw_only=True):
     filters: bool = True
     pages: bool = True
     prefix: bool = True
+    filtering: tuple[str, ...] = ()
+    """Its own parameters that leave out records, and so cannot stand beside a `filter`."""
 
     def subject(self, reads: Mapping[str, Callable[[Any], Any]]) -> Subject:
         """What filters are compiled against. `reads`: how each joined field is read from a record."""
@@ -89,6 +91,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The part of the path that is the pool, the volume or the variable of the need."""
     body: type | None = None
     body_optional: bool = False
+    streams_body: bool = False
+    """Whether the handler reads the body part by part: one of any size."""
     returns: Any = None
     """The type of the reply's body; None: it has none."""
     parameters: tuple[Parameter, ...] = ()
@@ -96,6 +100,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     lists: Lists | None = None
     blocks: bool = True
     """Of a READ: whether `index` makes it wait. Where it does not, `index` is passed over."""
+    put_only: bool = False
+    """Of a PUT: a POST is refused."""
     left_out: str = ""
     """Why it answers 501: it is declared, and has no handler."""
 
