@@ -9,7 +9,7 @@ from wharf.wire import shapes
 
 
 def job_stub(replica: Replica, job: Job, *, with_meta: bool = False) -> shapes.JobStub:
-    meta: dict[str, Any] = {"meta": job.meta or {}} if with_meta else {}
+    meta: dict[str, Any] = {"meta": job.meta} if with_meta and job.meta else {}
     return shapes.JobStub(
         id=job.id,
         parent_id=job.parent_id,

@@ -1,0 +1,176 @@
+"""The statuses of many jobs at once, as a page of them shows it: the newest change first."""
+
+from collections.abc import Iterable
+from itertools import dropwhile
+from typing import Final
+
+from wharf.api.answers import Reading
+from wharf.api.listing import EVERY_NAMESPACE, Listing
+from wharf.api.request import ReadOptions, Request
+from wharf.model.allocation import Allocation
+from wharf.model.deployment import Deployment
+from wharf.model.job import Job
+from wharf.model.reading import ReadError, read
+from wharf.model.refusal import invalid
+from wharf.state import Replica
+from wharf.state import watches as watch
+from wharf.state.tables import ALLOCATIONS, ALLOCATIONS_OF_JOB, CHILDREN_OF_JOB, DEPLOYMENTS, DEPLOYMENTS_OF_JOB, JOBS
+from wharf.wire.job_bodies import (
+    JobStatusesRequest,
+    JobStatusOverview,
+    LatestDeployment,
+    StatusOfAllocation,
+    StatusOfDeployment,
+)
+
+PACK_MARK: Final = "pack.name"
+JOBS_ASKED_MAX: Final = 10_000
+
+Place = tuple[int, str, str]
+"""Where a job stands in the list: its ModifyIndex; jobs that one write changed are told apart by their names."""
+
+
+def statuses(replica: Replica, request: Request, options: ReadOptions) -> Listing[Job]:
+    """Of all jobs of the namespace. Children are left out unless they are asked for."""
+    everywhere = options.namespace == EVERY_NAMESPACE
+    children = request.flag("include_children")
+    jobs = (
+        job
+        for job in replica.all(JOBS)
+        if (everywhere or job.namespace == options.namespace)
+        and job.id.startswith(options.prefix)
+        and (children or not job.parent_id)
+    )
+    return _listing(replica, request, jobs)
+
+
+def statuses_of(replica: Replica, request: Request, options: ReadOptions) -> Listing[Job]:
+    """Of the jobs that the body names, wherever they are; of all where there is no body. Names of nothing are left out."""
+    if not request.body.strip():
+        return statuses(replica, request, options)
+    try:
+        asked = read(JobStatusesRequest, request.body).value
+    except ReadError as error:
+        raise invalid(f"error decoding request: {error}") from error
+    if not asked.jobs:
+        raise invalid("no jobs in request")
+    if len(asked.jobs) > JOBS_ASKED_MAX:
+        raise invalid(f"request names {len(asked.jobs)} jobs, must be {JOBS_ASKED_MAX} or fewer")
+    named = {(name.namespace or "default", name.id): None for name in asked.jobs}
+    found = (job for key in named if (job := replica.get(JOBS, *key)) is not None)
+    children = asked.include_children or request.flag("include_children")
+    return _listing(replica, request, (job for job in found if children or not job.parent_id))
+
+
+def _listing(replica: Replica, request: Request, jobs: Iterable[Job]) -> Listing[Job]:
+    ordered = sorted(jobs, key=_place_of, reverse=True)
+    shared = _shared_indexes(ordered)
+
+    def begin(token: str, reverse: bool) -> Iterable[Job]:
+        if not token:
+            return reversed(ordered) if reverse else ordered
+        place = _place(token)
+        if reverse:
+            return dropwhile(lambda job: _place_of(job)[: len(place)] < place, reversed(ordered))
+        return dropwhile(lambda job: _place_of(job)[: len(place)] > place, ordered)
+
+    def token_of(job: Job) -> str:
+        if job.modify_index not in shared:
+            return str(job.modify_index)
+        return f"{job.modify_index}.{job.namespace}.{job.id}"
+
+    return Listing(
+        begin,
+        token_of,
+        replica.last_change(JOBS, ALLOCATIONS, DEPLOYMENTS),
+        [watch.whole(JOBS), watch.whole(ALLOCATIONS), watch.whole(DEPLOYMENTS)],
+        shown=lambda job: overview(replica, job),
+        may_see=lambda job: request.may(namespace=job.namespace),
+    )
+
+
+def _place_of(job: Job) -> Place:
+    return job.modify_index, job.namespace, job.id
+
+
+def _place(token: str) -> tuple[int] | Place:
+    """What a token names: an index, or one job of those that share it. What is no number is the beginning of all."""
+    number, _, name = token.partition(".")
+    index = int(number) if number.isascii() and number.isdigit() and len(number) < 20 else 0
+    namespace, dot, job_id = name.partition(".")
+    return (index, namespace, job_id) if dot else (index,)
+
+
+def _shared_indexes(jobs: Iterable[Job]) -> dict[int, None]:
+    """The indexes at which more than one of these was changed."""
+    seen: dict[int, None] = {}
+    shared: dict[int, None] = {}
+    for job in jobs:
+        (shared if job.modify_index in seen else seen)[job.modify_index] = None
+    return shared
+
+
+def overview(replica: Replica, job: Job) -> JobStatusOverview:
+    is_parent = job.is_periodic or job.is_parameterized
+    key = (job.namespace, job.id)
+    children = replica.those_by_key(CHILDREN_OF_JOB, *key) if is_parent else []
+    allocations = [] if is_parent else replica.those_by_key(ALLOCATIONS_OF_JOB, *key)
+    deployments = [
+        each for each in replica.those(DEPLOYMENTS_OF_JOB, *key) if each.job_create_index == job.create_index
+    ]
+    latest = max(deployments, key=lambda each: (each.create_index, each.id), default=None)
+    return JobStatusOverview(
+        id=job.id,
+        namespace=job.namespace,
+        name=job.name,
+        type=job.type,
+        node_pool=job.node_pool,
+        datacenters=job.datacenters,
+        priority=job.priority,
+        version=job.version,
+        submit_time=job.submit_time,
+        modify_index=job.modify_index,
+        allocs=None if is_parent else tuple(_status_of(a) for a in allocations if _is_of(a, job)),
+        group_count_sum=sum(group.count for group in job.groups),
+        child_statuses=tuple(child.status.value for child in children) if is_parent else None,
+        parent_id=job.parent_id,
+        latest_deployment=_latest(latest) if latest is not None else None,
+        stop=job.stop,
+        is_pack=PACK_MARK in (job.meta or {}),
+        status=job.status,
+    )
+
+
+def _is_of(allocation: Allocation, job: Job) -> bool:
+    return allocation.job_create_index == job.create_index
+
+
+def _status_of(allocation: Allocation) -> StatusOfAllocation:
+    part = allocation.deployment_status
+    return StatusOfAllocation(
+        id=allocation.id,
+        group=allocation.task_group,
+        client_status=allocation.client_status,
+        node_id=allocation.node_id,
+        deployment_status=StatusOfDeployment(
+            canary=part.canary if part is not None else False, healthy=part.healthy if part is not None else None
+        ),
+        job_version=allocation.job_version,
+        followup_eval_id=allocation.followup_eval_id,
+    )
+
+
+def _latest(deployment: Deployment) -> LatestDeployment:
+    groups = (deployment.task_groups or {}).values()
+    return LatestDeployment(
+        id=deployment.id,
+        is_active=deployment.is_active,
+        job_version=deployment.job_version,
+        status=deployment.status,
+        status_description=deployment.status_description,
+        all_auto_promote=bool(groups) and all(group.auto_promote for group in groups),
+        requires_promotion=deployment.awaits_promotion,
+    )
+
+
+READS: Final[dict[str, Reading]] = {"job.statuses": statuses, "job.statuses-of": statuses_of}
