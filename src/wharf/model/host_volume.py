@@ -1,6 +1,7 @@
 """Volumes of hosts: folders of one node that jobs may ask for, known to the servers by a record."""
 
 from enum import StrEnum
+from typing import ClassVar
 
 from wharf.model.naming import is_name
 from wharf.model.placement import Constraint
@@ -24,7 +25,9 @@ class HostVolumeCapability(Record):
 
 
 class HostVolume(Record):
-    id: str
+    """What servers know of a volume. A new one is given its ID."""
+
+    id: str = ""
     namespace: str = "default"
     name: str = ""
     plugin_id: str = ""
@@ -44,6 +47,11 @@ class HostVolume(Record):
     create_time: int = 0  # ns since the epoch
     modify_index: int = 0
     modify_time: int = 0
+
+    # What only the server sets is not taken from whoever submits a volume.
+    ignored_when_submitted: ClassVar[frozenset[str]] = frozenset({
+        "State", "CreateIndex", "CreateTime", "ModifyIndex", "ModifyTime",
+    })  # fmt: skip
 
 
 class HostVolumeStub(Record):

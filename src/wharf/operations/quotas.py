@@ -15,7 +15,7 @@ from wharf.model.resources import RequestedDevice
 from wharf.model.validation.findings import Problem, multi_error
 from wharf.operations.decision import Decision
 from wharf.state import Replica
-from wharf.state.tables import ALLOCATIONS_OF_JOB, JOBS, NAMESPACES_WITH_QUOTA, QUOTAS
+from wharf.state.tables import ALLOCATIONS_OF_JOB, JOBS, MEMBERS, NAMESPACES_WITH_QUOTA, QUOTAS
 
 STORED: Final = "quota-stored"
 DELETED: Final = "quota-deleted"
@@ -50,12 +50,14 @@ def delete(snapshot: Replica, name: str, *, cause: str = "") -> Decision[int]:
     return Decision(write, lambda index: index)
 
 
-def usage_of(snapshot: Replica, quota: Quota, *, region: str) -> QuotaUsage:
+def usage_of(snapshot: Replica, quota: Quota) -> QuotaUsage:
     """What the quota's namespaces use of each limit. Of other regions this one cannot tell: nothing is shown for them."""
+    here = {member.region for member in snapshot.all(MEMBERS)}
+    limits = [limit for limit in quota.limits or () if limit.region in here]
+    total = _used_by(snapshot, quota.name) if limits else RegionLimit()
     used = {
-        b64encode(limit.hash).decode(): QuotaLimit(region=region, region_limit=_used_by(snapshot, quota.name), hash=limit.hash)
-        for limit in quota.limits or ()
-        if limit.region == region
+        b64encode(limit.hash).decode(): QuotaLimit(region=limit.region, region_limit=total, hash=limit.hash)
+        for limit in limits
     }
     return QuotaUsage(name=quota.name, used=used, create_index=quota.create_index, modify_index=quota.modify_index)
 

@@ -8,6 +8,7 @@ from wharf.server.access import Access
 from wharf.server.asking import Leader, Link
 from wharf.server.follower import Follower
 from wharf.server.founder import Founder
+from wharf.server.node_channels import NoChannels, NodeChannels
 from wharf.server.reading import Reader
 from wharf.server.writer import Writer
 from wharf.state import Replica
@@ -47,6 +48,8 @@ class Server:
         self.reader = Reader(world, engine, self.follower)
         self.writer = Writer(world, engine, self.follower)
         self.founder = Founder(self.follower, self.writer)
+        self.channels: NodeChannels = NoChannels()
+        """The ways to nodes; set by the wiring where nodes keep connections."""
         self.access = Access(world)
 
     async def found(self) -> None:

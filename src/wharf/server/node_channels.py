@@ -1,0 +1,53 @@
+"""The ways to nodes: what is asked of a node goes through the connection that the node itself keeps open.
+
+A port: whoever serves asks here for the way to a node, and neither knows nor cares which process holds the connection.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Protocol
+
+import msgspec
+
+from wharf.model.refusal import Code, Refusal
+
+
+class NodeQuestion(msgspec.Struct, frozen=True):
+    """What is asked of a node. `about` names an allocation, where it is about one."""
+
+    verb: str
+    about: str = ""
+    parameters: Mapping[str, str | bool | int] = msgspec.field(default_factory=dict)
+    body: bytes = b""
+
+
+class NodeAnswer(msgspec.Struct, frozen=True):
+    """An encoded body, or its parts as they come."""
+
+    content_type: str
+    body: bytes = b""
+    parts: AsyncIterator[bytes] | None = None
+
+
+class NodeChannel(Protocol):
+    """The way to one node."""
+
+    async def ask(self, question: NodeQuestion) -> NodeAnswer:
+        """Raises `Refusal` with what the node says no to, or that it went away meanwhile."""
+        ...
+
+
+class NodeChannels(Protocol):
+    def to(self, node_id: str) -> NodeChannel:
+        """Raises `no_path` where the node keeps no connection to this region's servers."""
+        ...
+
+
+def no_path() -> Refusal:
+    return Refusal(Code.UNKNOWN, "No path to node")
+
+
+class NoChannels:
+    """Where no node keeps a connection: every way ends here."""
+
+    def to(self, _node_id: str) -> NodeChannel:
+        raise no_path()
