@@ -10,15 +10,15 @@ import logging
 import os
 import resource
 import socket
-import sys
 import threading
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from wharf.agent.channel import (
+    BEAT_S,
+    Alive,
     CannotGoOn,
     DescribeYourself,
     Description,
@@ -32,9 +32,11 @@ from wharf.agent.channel import (
     ReloadAnswer,
     Stop,
     send,
+    send_if_room,
 )
 from wharf.agent.logs import LogOrder, Logs
 from wharf.config.settings import Settings
+from wharf.server.agent_door import say_stacks
 from wharf.world import RealWorld
 
 GRACE_WITHOUT_PARENT_S: Final = 3.0
@@ -74,6 +76,19 @@ class Life:
         self.stopping = asyncio.Event()
         """Set when the process should end. The role closes what it holds and returns."""
         threading.Thread(target=self._listen, name="parent", daemon=True).start()
+
+    async def beat(self) -> None:
+        """Until cancelled: tell the parent that this loop goes round."""
+        while True:
+            # Who sends just now says more than a beat would; waiting for it could hold the loop.
+            if self._sending.acquire(blocking=False):
+                try:
+                    send_if_room(self._channel, Alive())
+                except OSError:
+                    return  # The parent is gone.
+                finally:
+                    self._sending.release()
+            await asyncio.sleep(BEAT_S)
 
     async def wait_to_begin(self) -> bool:
         """True when the role may begin; False when it should stop before it has."""
@@ -184,24 +199,3 @@ class Life:
             "threads": str(threading.active_count()),
         }
         return Description(question, say_stacks(self._loop), self.logs.kept_lines(), own | facts)
-
-
-def say_stacks(loop: asyncio.AbstractEventLoop | None) -> str:
-    """Where every thread and every task stands: files, lines and names of functions, never values."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    parts: list[str] = []
-    for ident, frame in sys._current_frames().items():
-        parts.append(f"thread {names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}")
-    tasks = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name()) if loop is not None else []
-    parts.extend(f"task {task.get_name()}\n{''.join(_say_task(task))}" for task in tasks)
-    return "\n".join(parts)
-
-
-def _say_task(task: asyncio.Task[Any]) -> Iterator[str]:
-    """What it waits in, outermost first: a suspended task's own stack shows only where it begins."""
-    waiting: Any = task.get_coro()  # Coroutines and generators tell this by attributes that have no common type.
-    while waiting is not None:
-        frame = getattr(waiting, "cr_frame", None) or getattr(waiting, "gi_frame", None)
-        if frame is not None:
-            yield from traceback.format_stack(frame, limit=1)
-        waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "gi_yieldfrom", None)

@@ -1,53 +1,40 @@
-"""Saving and restoring the whole state: what of it goes into a snapshot, and what a restored one must not bring along.
+"""Saving, inspecting and restoring snapshots beside a running agent or without one, for commands and for the agent itself.
 
-Who is a member and who leads is of the moment: those records live on leases, and a restored copy would never end. They
-carry secrets of the running servers too. So they are left out both ways.
+What goes into a snapshot and what must not come out of one is known to `wharf.server.saving`.
 """
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Final
 
-from wharf import __version__
 from wharf.agent import snapshots
 from wharf.agent.log_access import engine_for_command
 from wharf.agent.refusal import Refused
 from wharf.config.settings import Settings
-from wharf.engines.election import LEADER_TABLE, MEMBERS_TABLE
-from wharf.engines.port import Engine, Load, Row, Standing, Unavailable
-from wharf.engines.snapshot import (
-    SnapshotFacts,
-    SnapshotRefused,
-    inspect_snapshot,
-    restore_snapshot,
-    save_snapshot,
-)
-from wharf.model.cluster import Format
-from wharf.state.codec import Damaged, Decoder, NewerFormat
-from wharf.state.formats import NEWEST_FORMAT
-from wharf.state.tables import ALL_TABLES
+from wharf.engines.port import Engine, Unavailable
+from wharf.engines.snapshot import SnapshotFacts, SnapshotRefused, inspect_snapshot
+from wharf.server import saving
+from wharf.server.saving import SavingRefused
+from wharf.server.snapshot_archive import ArchiveRefused, is_archive, unpack
 from wharf.world import RealWorld, World
 
-OF_THE_MOMENT: Final = frozenset((LEADER_TABLE, MEMBERS_TABLE))
 __all__ = ["SnapshotFacts", "inspect", "restore", "restore_by_command", "save", "save_by_command"]
 
 
 async def save(engine: Engine, path: Path, *, world: World) -> SnapshotFacts:
     """Raises Refused."""
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return await save_snapshot(_Lasting(engine), path, world=world, program=f"wharf {__version__}")
-    except OSError as error:
-        raise Refused(f"the folder {path.parent} cannot be made: {error.strerror}") from error
-    except (SnapshotRefused, Unavailable) as error:
+        return await saving.save(engine, path, world=world)
+    except (SavingRefused, Unavailable) as error:
         raise Refused(str(error)) from error
 
 
 def inspect(path: Path) -> SnapshotFacts:
     """Read the whole file and check it. Raises Refused."""
     try:
-        return inspect_snapshot(path)
+        with _snapshot_in(path) as file:
+            return inspect_snapshot(file)
     except SnapshotRefused as error:
         raise Refused(str(error)) from error
 
@@ -58,12 +45,25 @@ async def restore(engine: Engine, path: Path) -> int:
     Every record is read before anything is replaced. Raises Refused.
     """
     try:
-        await restore_snapshot(_Proof(), path)
-        return await restore_snapshot(_Lasting(engine), path)
-    except (SnapshotRefused, Unavailable) as error:
+        with _snapshot_in(path) as file:
+            return await saving.restore(engine, file)
+    except (SavingRefused, Unavailable) as error:
         raise Refused(str(error)) from error
-    except (Damaged, NewerFormat) as error:
-        raise Refused(f"the snapshot {path} cannot be restored by this program: {error}") from error
+
+
+@contextlib.contextmanager
+def _snapshot_in(path: Path) -> Iterator[Path]:
+    """The file itself, or what an archive that was saved over HTTP holds."""
+    if not is_archive(path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="wharf-snapshot-") as folder:
+        file = Path(folder) / path.name
+        try:
+            unpack(path, file)
+        except ArchiveRefused as error:
+            raise Refused(f"the snapshot {path} cannot be used: {error}") from error
+        yield file
 
 
 async def save_by_command(
@@ -97,53 +97,3 @@ async def _opened(settings: Settings, world: World, *, may_be_new: bool) -> Asyn
         yield engine
     finally:
         await engine.close()
-
-
-class _Lasting:
-    """An engine without what is of the moment."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def load(self) -> "_LastingLoad":
-        return _LastingLoad(self._engine.load())
-
-    async def restore(self, rows: AsyncIterator[Sequence[Row]], standing: Standing) -> int:
-        return await self._engine.restore(_lasting(rows), standing)
-
-
-class _LastingLoad:
-    def __init__(self, load: Load) -> None:
-        self._load = load
-
-    def slices(self) -> AsyncIterator[Sequence[Row]]:
-        return _lasting(self._load.slices())
-
-    async def standing(self) -> Standing:
-        return await self._load.standing()
-
-
-async def _lasting(slices: AsyncIterator[Sequence[Row]]) -> AsyncGenerator[Sequence[Row], None]:
-    async for rows in slices:
-        yield [row for row in rows if row.table not in OF_THE_MOMENT]
-
-
-class _Proof:
-    """Takes a restore and keeps nothing: it reads every record as a replica would."""
-
-    def __init__(self) -> None:
-        self._decoders = {table.name: Decoder(table, opens_packed=True) for table in ALL_TABLES}
-
-    async def restore(self, rows: AsyncIterator[Sequence[Row]], standing: Standing) -> int:
-        async for some in rows:
-            for row in some:
-                self._read(row)
-        return standing.index
-
-    def _read(self, row: Row) -> None:
-        decoder = self._decoders.get(row.table)
-        if decoder is None:
-            raise NewerFormat(f"it has a table {row.table} that this program does not know")
-        record = decoder.record(row.key, row.data, row.version)
-        if isinstance(record, Format) and record.version > NEWEST_FORMAT:
-            raise NewerFormat(f"its format is {record.version}; this program reads up to {NEWEST_FORMAT}")

@@ -17,7 +17,6 @@ from wharf.agent import snapshots
 from wharf.agent.channel import NewSettings, Order, ReloadAnswer
 from wharf.agent.control import Answer, DebugAnswer, ProcessNews, listen_for_commands
 from wharf.agent.folder import LOCK_FILE, STORE_FOLDER, DataFolder
-from wharf.agent.life import say_stacks
 from wharf.agent.listening import listen, url_of
 from wharf.agent.logs import Logs, order_from
 from wharf.agent.refusal import Refused
@@ -30,9 +29,12 @@ from wharf.config.rules import listen_address
 from wharf.config.settings import Settings
 from wharf.config.values import redacted
 from wharf.engines.settings import EngineKind
+from wharf.server.agent_door import say_stacks
 from wharf.world import RealWorld
 
 SNAPSHOT: Final = "snapshot"
+STORE_SILENCE_S: Final = 60.0
+"""A commit holds the store's loop until the disk has it, and a disk may take long; one that takes a minute is no disk."""
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +57,7 @@ def parts_of(settings: Settings) -> list[Part]:
     needs_store: tuple[str, ...] = ()
     if settings.server.enabled:
         if settings.state.engine is not EngineKind.ETCD:
-            parts.append(Part("store"))
+            parts.append(Part("store", silence_s=STORE_SILENCE_S))
             needs_store = ("store",)
         parts.append(Part("brain", needs_store))
         grace_s = settings.api.shutdown_grace.s + 2.0

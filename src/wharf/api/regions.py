@@ -2,11 +2,20 @@
 
 from typing import Final
 
-from wharf.api.answers import Act, Reading
+from wharf.api.answers import Act, Done, Reading
+from wharf.api.request import Request
 from wharf.server.server import Server
 
 READS: Final[dict[str, Reading]] = {}
 
 
-def acts_of(_server: Server) -> dict[str, Act]:
-    return {}
+def region_names(server: Server) -> list[str]:
+    """Our own, and those that requests are passed on to."""
+    return sorted({server.identity.region, *server.passing.regions})
+
+
+def acts_of(server: Server) -> dict[str, Act]:
+    async def regions(_request: Request) -> Done:
+        return Done(region_names(server))
+
+    return {"region.list": regions}

@@ -15,13 +15,17 @@ class Status:
         self._server = server
 
     async def leader(self, _request: Request) -> Done:
-        replica = self._server.replica
-        leader = replica.get(LEADER)
-        member = replica.get(MEMBERS, leader.member_id) if leader else None
-        return Done(member.address if member else "")
+        return Done(leader_address(self._server))
 
     async def peers(self, _request: Request) -> Done:
-        return Done([member.address for member in self._server.replica.all(MEMBERS)])
+        return Done(sorted(member.address for member in self._server.replica.all(MEMBERS)))
+
+
+def leader_address(server: Server) -> str:
+    """Empty when nobody leads."""
+    leader = server.replica.get(LEADER)
+    member = server.replica.get(MEMBERS, leader.member_id) if leader else None
+    return member.address if member else ""
 
 
 def acts_of(server: Server) -> dict[str, Act]:

@@ -15,6 +15,7 @@ class Code(enum.StrEnum):
     CONFLICT = "conflict"  # True a moment ago, no longer: read again and decide again.
     TOO_LARGE = "too-large"
     LIMITED = "limited"
+    UNSUPPORTED = "unsupported"  # A form of the answer that is not to be had.
     NOT_OURS = "not-ours"  # A part of the peer's interface that this product leaves out.
     NO_LEADER = "no-leader"
     UNAVAILABLE = "unavailable"  # The log takes no writes just now.

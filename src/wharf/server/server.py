@@ -2,12 +2,18 @@
 
 import msgspec
 
+from wharf.client.exchange import Unreachable
+from wharf.client.passage import Passage
 from wharf.engines.port import Engine
 from wharf.model.job_settings import JobSettings
+from wharf.operations.search import SearchLimits
+from wharf.server.agent_door import AgentDoor, NoAgent
 from wharf.server.access import Access
 from wharf.server.asking import Leader, Link
 from wharf.server.follower import Follower
 from wharf.server.founder import Founder
+from wharf.server.meter import Meter
+from wharf.server.passing import Passing
 from wharf.server.node_channels import NoChannels, NodeChannels
 from wharf.server.reading import Reader
 from wharf.server.writer import Writer
@@ -51,7 +57,18 @@ class Server:
         self.channels: NodeChannels = NoChannels()
         """The ways to nodes; set by the wiring where nodes keep connections."""
         self.access = Access(world)
+        self.search_limits = SearchLimits()
+        """How far searches go; set by the wiring from the configuration."""
+        self.meter = Meter(world)
+        self.passing = Passing(_no_passage)
+        """The ways to other regions and members, for whole requests; set by the wiring where there are any."""
+        self.agent: AgentDoor = NoAgent()
+        """The agent around this server; set by the wiring where there is one."""
 
     async def found(self) -> None:
         """Write the records that a new cluster begins with, where nobody has yet."""
         await self.founder.found()
+
+
+def _no_passage(address: str) -> Passage:
+    raise Unreachable(f"this server has no way to {address}", sent=False)

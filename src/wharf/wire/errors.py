@@ -12,6 +12,7 @@ STATUS_OF: Final = MappingProxyType({
     Code.UNKNOWN: 404,
     Code.CONFLICT: 409,
     Code.TOO_LARGE: 413,
+    Code.UNSUPPORTED: 415,
     Code.LIMITED: 429,
     Code.NO_LEADER: 500,
     Code.NOT_OURS: 501,

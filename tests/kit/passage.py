@@ -1,0 +1,106 @@
+"""The port for passing requests on, over a call in memory: straight into another server's application.
+
+Parts pass one by one through queues of one place, so a slow reader slows whoever writes, as over a socket.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, MutableMapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from wharf.client.exchange import Unreachable
+from wharf.client.passage import Incoming, Outgoing, travelling
+
+App = Callable[..., Any]
+
+
+class InMemoryPassage:
+    """`app` None plays a server that does not answer. `open_count`: how many requests are on their way just now."""
+
+    def __init__(self, app: App | None) -> None:
+        self.app = app
+        self.open_count = 0
+        self.sent: list[Outgoing] = []
+
+    @asynccontextmanager
+    async def open(self, outgoing: Outgoing) -> AsyncIterator[Incoming]:
+        if self.app is None:
+            raise Unreachable("nobody answers", sent=False)
+        self.sent.append(outgoing)
+        call = _Call(outgoing)
+        running = asyncio.get_running_loop().create_task(call.run(self.app), name="passed on")
+        self.open_count += 1
+        try:
+            start = await call.started(running)
+            yield Incoming(start["status"], travelling(start["headers"]), call.parts())
+        finally:
+            self.open_count -= 1
+            call.gone.set()
+            call.hang_up()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(5):
+                    await asyncio.wait([running])
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    async def close(self) -> None:
+        return
+
+
+class _Call:
+    def __init__(self, outgoing: Outgoing) -> None:
+        self._outgoing = outgoing
+        self.gone = asyncio.Event()
+        self._start: asyncio.Future[MutableMapping[str, Any]] = asyncio.get_running_loop().create_future()
+        self._parts: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=1)
+        self._is_sent = False
+
+    async def run(self, app: App) -> None:
+        path, _, query = self._outgoing.target.partition(b"?")
+        scope = {
+            "type": "http",
+            "method": self._outgoing.method,
+            "path": path.decode(),
+            "raw_path": path,
+            "query_string": query,
+            "headers": [(name.lower(), value) for name, value in travelling(self._outgoing.headers)],
+            "client": ("127.0.0.1", 40_000),
+        }
+        await app(scope, self._receive, self._send)
+
+    async def started(self, running: "asyncio.Task[None]") -> MutableMapping[str, Any]:
+        await asyncio.wait([running, self._start], return_when=asyncio.FIRST_COMPLETED)
+        if not self._start.done():
+            running.result()
+            raise Unreachable("it ended without a reply", sent=True)
+        return self._start.result()
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        while (part := await self._parts.get()) is not None:
+            yield part
+
+    def hang_up(self) -> None:
+        while not self._parts.empty():
+            self._parts.get_nowait()
+
+    async def _receive(self) -> MutableMapping[str, Any]:
+        if not self._is_sent and self._outgoing.body is not None:
+            part = await anext(aiter(self._outgoing.body), None)
+            self._is_sent = part is None
+            return {"type": "http.request", "body": part or b"", "more_body": not self._is_sent}
+        if not self._is_sent:
+            self._is_sent = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self._start.set_result(message)
+            return
+        if self.gone.is_set():
+            return
+        if message.get("body"):
+            await self._parts.put(message["body"])
+        if not message.get("more_body"):
+            await self._parts.put(None)
