@@ -14,6 +14,7 @@ import pytest
 from tests.agent.processes import RunningAgent, is_alive, lines, run, running, sockets_in
 from tests.engines.contract import commit, put
 from tests.waiting import wait_until
+from wharf.agent.tree import SILENCE_S
 from wharf.engines.port import Change
 from wharf.engines.sqlite import SqliteEngine
 from wharf.model.cluster import Format
@@ -109,6 +110,27 @@ def test_a_part_that_dies_is_started_again_alone(dev: RunningAgent, role: str) -
     assert again != pid
     assert before <= set(dev.children())
     assert f"{role} ended (killed by SIGKILL)" in dev.err
+
+
+def test_parts_that_hang_are_killed_and_started_again_with_a_line_each(tmp_path: Path) -> None:
+    with running(tmp_path / "a", *DEV) as agent:
+        agent.wait_ready()
+        hung = {role: agent.child(role) for role in ("api", "brain", "node")}
+        store = agent.child("store")
+        for pid in hung.values():
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)
+
+        for role, pid in hung.items():
+            wait_until(
+                lambda role=role, pid=pid: agent.child(role) not in (None, pid),
+                what=f"{role} was started again",
+                within_s=SILENCE_S + 20.0,
+            )
+        assert isinstance(agent.get("/v1/nodes"), list)
+        assert agent.child("store") == store
+        for role in hung:
+            assert agent.err.count(f"{role} ended (killed: no sign of life for 20 s)") == 1
 
 
 def test_requests_wait_while_the_api_is_started_again(dev: RunningAgent) -> None:

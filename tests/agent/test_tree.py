@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from wharf.agent.tree import (
+    SILENCE_BEFORE_READY_S,
     AnnounceReady,
     AskToStop,
     Effect,
@@ -12,6 +13,7 @@ from wharf.agent.tree import (
     Finish,
     Kill,
     LetGo,
+    Lived,
     Part,
     ProcessTree,
     Readied,
@@ -150,6 +152,54 @@ def test_a_part_that_rests_is_not_started_again_after_a_request_to_stop() -> Non
     assert (tree.next_due_s(), tree.on(TimePassed(), 9.0)) == (None, [])
 
 
+def test_a_part_that_falls_silent_is_killed_and_started_again_with_one_line() -> None:
+    tree = a_running_tree()
+    for name in ("api", "brain", "node"):
+        tree.on(Lived(name), 15.0)
+    tree.on(Lived("store"), 5.0)
+    assert tree.on(TimePassed(), 24.9) == []
+
+    assert tree.on(TimePassed(), 25.0) == [Kill("store")]
+    assert tree.on(TimePassed(), 25.1) == []
+    assert tree.on(Ended("store", "killed by SIGKILL"), 25.2) == [
+        Warn("store ended (killed: no sign of life for 20 s); it starts again in 0.1 s")
+    ]
+
+
+def test_each_part_may_be_silent_for_as_long_as_it_is_allowed_to() -> None:
+    tree = ProcessTree([Part("store", silence_s=60.0)])
+    tree.start(0.0)
+    tree.on(Readied("store"), 0.0)
+
+    assert (tree.next_due_s(), tree.on(TimePassed(), 59.9)) == (60.0, [])
+    assert tree.on(TimePassed(), 60.0) == [Kill("store")]
+
+
+def test_a_part_that_is_not_ready_yet_may_load_for_long() -> None:
+    tree = ProcessTree([Part("store")])
+    tree.start(0.0)
+
+    assert tree.on(TimePassed(), SILENCE_BEFORE_READY_S - 1.0) == []
+    assert tree.on(TimePassed(), SILENCE_BEFORE_READY_S) == [Kill("store")]
+
+
+def test_after_the_whole_machine_stood_still_nobody_is_killed_for_its_silence() -> None:
+    tree = a_running_tree()
+
+    assert tree.on(TimePassed(), 500.0) == []
+    assert tree.on(TimePassed(), 520.0) == [Kill("store"), Kill("api"), Kill("brain"), Kill("node")]
+
+
+def test_a_silent_part_that_is_asked_to_stop_has_its_time_to_stop_and_no_more() -> None:
+    tree = ProcessTree([Part("node", grace_s=3.0)])
+    tree.start(0.0)
+    tree.on(Readied("node"), 0.0)
+    tree.on(StopAsked(), 19.0)
+
+    assert tree.on(TimePassed(), 20.5) == []
+    assert tree.on(TimePassed(), 22.0) == [Warn("node did not stop in time and is killed"), Kill("node")]
+
+
 class AnyHistory(RuleBasedStateMachine):
     """A little world of processes that does what it is told, and ends whenever it likes."""
 
@@ -197,6 +247,10 @@ class AnyHistory(RuleBasedStateMachine):
         self.loading.discard(name)
         self.free.discard(name)
         self.do(self.tree.on(Ended(name, "exit code 1", why), self.now_s))
+
+    @rule(name=st.sampled_from([part.name for part in PARTS]))
+    def one_gives_a_sign_of_life(self, name: str) -> None:
+        self.do(self.tree.on(Lived(name), self.now_s))
 
     @rule(seconds=st.sampled_from([0.05, 0.5, 5.0, 100.0]))
     def time_passes(self, seconds: float) -> None:

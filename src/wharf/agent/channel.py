@@ -4,6 +4,7 @@ Nothing secret is ever on a command line or in the environment: settings travel 
 child learns that its parent is gone.
 """
 
+import contextlib
 import socket
 import struct
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from wharf.agent.logs import LogOrder
 from wharf.config.settings import Settings
 
 MOST_BYTES: Final = 64_000_000
+BEAT_S: Final = 5.0
 _LENGTH: Final = struct.Struct(">I")
 
 
@@ -76,6 +78,10 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     details: dict[str, str] = {}
 
 
+class Alive(msgspec.Struct, frozen=True, tag=True):
+    """Said every `BEAT_S` by the event loop of a child, and by nothing else: one that hangs falls silent."""
+
+
 class CannotGoOn(msgspec.Struct, frozen=True, tag=True):
     """Said before ending: one sentence on what is wrong and what to do."""
 
@@ -97,7 +103,7 @@ class PleaseReload(msgspec.Struct, frozen=True, tag=True):
     question: int
 
 
-FromChild = Ready | CannotGoOn | Description | PleaseReload
+FromChild = Ready | Alive | CannotGoOn | Description | PleaseReload
 
 M = TypeVar("M")
 
@@ -129,6 +135,14 @@ class Inbox(Generic[M]):
                 yield self._decoder.decode(frame)
             except msgspec.MsgspecError as error:
                 raise Broken(str(error)) from error
+
+
+def send_if_room(channel: socket.socket, message: msgspec.Struct) -> None:
+    """As `send`, for a small message that is worth no waiting: it is left out where the other end reads nothing."""
+    frame = msgspec.msgpack.encode(message)
+    with contextlib.suppress(BlockingIOError):
+        # The kernel takes so few bytes whole or not at all.
+        channel.send(_LENGTH.pack(len(frame)) + frame, socket.MSG_DONTWAIT)
 
 
 def send(channel: socket.socket, message: msgspec.Struct) -> None:

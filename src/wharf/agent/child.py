@@ -72,10 +72,12 @@ async def _run(life: Life, role: Role) -> None:
         # Someone may end one process by hand; the parent then starts it again.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, life.stopping.set)
     log.debug("loaded")
+    beating = life.world.start(life.beat(), name="sign of life")
     if await life.wait_to_begin():
         log.debug("beginning")
         await role(life)
     log.debug("ending")
+    beating.cancel()
 
 
 if __name__ == "__main__":

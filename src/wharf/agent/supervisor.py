@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from wharf.agent.channel import (
+    Alive,
     Broken,
     CannotGoOn,
     DescribeYourself,
@@ -36,6 +37,7 @@ from wharf.agent.channel import (
 )
 from wharf.agent.control import Answer, DebugAsked, ProcessNews, Question, ReloadAsked
 from wharf.agent.tree import (
+    SILENCE_BEFORE_READY_S,
     AnnounceReady,
     AskToStop,
     Effect,
@@ -44,6 +46,7 @@ from wharf.agent.tree import (
     Finish,
     Kill,
     LetGo,
+    Lived,
     ProcessTree,
     Readied,
     Spawn,
@@ -74,6 +77,8 @@ class Child:
         self.reading.setblocking(False)
         self.inbox: Inbox[FromChild] = Inbox(FromChild)
         self.why = ""
+        self.silent_at_s = float("inf")
+        """Of an errand: when it is killed for its silence."""
         self.details: dict[str, str] = {}
 
 
@@ -165,7 +170,13 @@ class Supervisor:
             part = self._duties.errand()
             if part is not None and part not in self._errands:
                 self._errands[part] = self._spawn(part)
+                self._errands[part].silent_at_s = now_s + SILENCE_BEFORE_READY_S
                 self._send(self._errands[part], Go())
+        for errand in self._errands.values():
+            if errand.silent_at_s <= now_s:
+                errand.silent_at_s = float("inf")
+                log.error("an errand gives no sign of life and is killed", extra={"part": errand.name})
+                errand.process.kill()
         for debug in [debug for debug in self._debugs if debug.due_s <= now_s]:
             self._answer_debug(debug)
 
@@ -232,6 +243,8 @@ class Supervisor:
             case Ready(details):
                 child.details = details
                 self._tell_tree(Readied(child.name))
+            case Alive():
+                self._on_life(child)
             case CannotGoOn(why):
                 child.why = why
             case Description():
@@ -240,10 +253,16 @@ class Supervisor:
                 answer = self._reload()
                 self._send(child, msgspec.structs.replace(answer, question=question))
 
+    def _on_life(self, child: Child) -> None:
+        if child.name in self._errands:
+            child.silent_at_s = self._now_s() + SILENCE_BEFORE_READY_S
+        else:
+            self._tell_tree(Lived(child.name))
+
     # -- what is done
 
     def _tell_tree(self, event: Event) -> None:
-        if isinstance(event, Readied) and event.part not in self._tree.standings:
+        if isinstance(event, Readied | Lived) and event.part not in self._tree.standings:
             return
         self._do(self._tree.on(event, self._now_s()))
 
@@ -377,8 +396,9 @@ class Supervisor:
 
     def _rest_s(self) -> float | None:
         dues = [self._tree.next_due_s(), self._duties.next_errand_s(), *(debug.due_s for debug in self._debugs)]
-        soonest = min((due for due in dues if due is not None), default=None)
-        return None if soonest is None else max(0.0, soonest - self._now_s())
+        dues += [errand.silent_at_s for errand in self._errands.values()]
+        soonest = min((due for due in dues if due is not None), default=float("inf"))
+        return None if soonest == float("inf") else max(0.0, soonest - self._now_s())
 
 
 Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None

@@ -10,6 +10,9 @@ It keeps these rules and touches no process itself.
 4. Stopping goes against the order of starting: a part is asked to stop when nothing that stands on it lives any more.
    One that takes too long is killed. A second request to stop kills all at once; one that follows at once is the
    first again (a terminal and a program above us may both pass it on).
+5. A part whose event loop gives no sign of life for its bound is killed, and then started again like one that ended.
+   Until it is ready the bound is another, longer one: a large state takes its time. Whoever measures may have stood still
+   itself, with the whole machine: when the bound is passed by more than a moment, all parts are given a new one.
 """
 
 import enum
@@ -22,6 +25,9 @@ PAUSES_S: Final = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 FORGIVEN_AFTER_S: Final = 60.0
 ENDS_BEFORE_GIVING_UP: Final = 3
 SAME_REQUEST_S: Final = 0.5
+SILENCE_S: Final = 20.0
+SILENCE_BEFORE_READY_S: Final = 600.0
+STOOD_STILL_S: Final = 2.0
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -32,6 +38,8 @@ class Part(msgspec.Struct, frozen=True):
     """Parts that must be ready before this one begins, and that outlive it."""
     grace_s: float = 3.0
     """How long it may take to stop."""
+    silence_s: float = SILENCE_S
+    """How long it may give no sign of life once it is ready."""
 
 
 # What happened.
@@ -49,6 +57,12 @@ class Ended(msgspec.Struct, frozen=True):
     """What the part itself said before; empty when it said nothing."""
 
 
+class Lived(msgspec.Struct, frozen=True):
+    """A sign of life."""
+
+    part: str
+
+
 class StopAsked(msgspec.Struct, frozen=True):
     pass
 
@@ -57,7 +71,7 @@ class TimePassed(msgspec.Struct, frozen=True):
     pass
 
 
-Event = Readied | Ended | StopAsked | TimePassed
+Event = Readied | Ended | Lived | StopAsked | TimePassed
 
 # What to do.
 
@@ -104,6 +118,7 @@ class Phase(enum.Enum):
     GONE = enum.auto()
 
 
+_WATCHED: Final = (Phase.LOADING, Phase.STARTING, Phase.READY)
 _LIVING: Final = (Phase.LOADING, Phase.STARTING, Phase.READY, Phase.STOPPING)
 
 
@@ -115,7 +130,9 @@ class Standing:
         self.since_s = 0.0
         self.ends_in_a_row = 0
         self.due_s = 0.0
-        """When the next step is due: spawn again while RESTING, kill while STOPPING."""
+        """When the next step is due: spawn again while RESTING, kill while STOPPING or when it stays silent until then."""
+        self.was_silent = False
+        """It was killed for its silence."""
 
 
 class ProcessTree:
@@ -140,6 +157,9 @@ class ProcessTree:
                 return self._on_ready(part, now_s)
             case Ended():
                 return self._on_end(event, now_s)
+            case Lived(part):
+                self._give_time(part, now_s)
+                return []
             case StopAsked():
                 return self._on_stop_asked(now_s)
             case TimePassed():
@@ -147,8 +167,7 @@ class ProcessTree:
 
     def next_due_s(self) -> float | None:
         """When TimePassed is needed at the latest."""
-        timed = (Phase.RESTING, Phase.STOPPING)
-        return min((s.due_s for s in self.standings.values() if s.phase in timed), default=None)
+        return min((s.due_s for s in self.standings.values() if s.phase is not Phase.GONE), default=None)
 
     def _on_stop_asked(self, now_s: float) -> list[Effect]:
         if self._asked_at_s is not None:
@@ -181,18 +200,26 @@ class ProcessTree:
             )
             self._enter(event.part, Phase.GONE, now_s)
             return self._stop(now_s)
+        how = f"killed: no sign of life for {self._silence_s(event.part):g} s" if standing.was_silent else event.how
         pause_s = PAUSES_S[min(standing.ends_in_a_row, len(PAUSES_S)) - 1]
         self._enter(event.part, Phase.RESTING, now_s)
         standing.due_s = now_s + pause_s
         said = f": {event.why}" if event.why else ""
-        return [Warn(f"{event.part} ended ({event.how}){said}; it starts again in {pause_s:g} s")]
+        return [Warn(f"{event.part} ended ({how}){said}; it starts again in {pause_s:g} s")]
 
     def _on_time(self, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
+        if any(s.due_s + STOOD_STILL_S < now_s for s in self.standings.values() if s.phase in _WATCHED):
+            for name in self._parts:
+                self._give_time(name, now_s)
         for name, standing in self.standings.items():
             if standing.due_s > now_s:
                 continue
-            if standing.phase is Phase.RESTING:
+            if standing.phase in _WATCHED:
+                standing.was_silent = True
+                standing.due_s = now_s + self._parts[name].silence_s  # Killed again, should that be possible at all.
+                effects.append(Kill(name))
+            elif standing.phase is Phase.RESTING:
                 effects += self._spawn(name, now_s)
             elif standing.phase is Phase.STOPPING:
                 standing.due_s = now_s + self._parts[name].grace_s  # Killed again, should that be possible at all.
@@ -245,3 +272,16 @@ class ProcessTree:
         standing = self.standings[name]
         standing.phase = phase
         standing.since_s = now_s
+        if phase is Phase.LOADING:
+            standing.was_silent = False
+        self._give_time(name, now_s)
+
+    def _give_time(self, name: str, now_s: float) -> None:
+        """Its silence is counted from now on."""
+        standing = self.standings[name]
+        if standing.phase in _WATCHED and not standing.was_silent:
+            standing.due_s = now_s + self._silence_s(name)
+
+    def _silence_s(self, name: str) -> float:
+        is_ready = self.standings[name].phase is Phase.READY
+        return self._parts[name].silence_s if is_ready else SILENCE_BEFORE_READY_S
