@@ -39,6 +39,8 @@ class Listing(Generic[R]):
 
     `form`, with a name of its own, promises that what is `shown` depends on the record and on what it `rests_on` and on
     nothing else, and that it changes with the index: then it is encoded once for each version, and kept.
+
+    `told` makes the whole reply of the records, where it is no list of them: a count, or groups.
     """
 
     begin: Callable[[str, bool], Iterable[R]]
@@ -50,6 +52,7 @@ class Listing(Generic[R]):
     may_see: Callable[[R], bool] | None = None
     form: str = ""
     rests_on: Callable[[R], object] | None = None
+    told: Callable[[list[R]], object] | None = None
 
 
 # -- orders --------------------------------------------------------------------------------------------------------

@@ -212,7 +212,10 @@ class Reads:
             if known is not None:
                 return self._keep(shared, Answered(listing.index, known[0], next_token=known[1]), pretty=pretty)
         records, next_token = await page.choose(shared.options.per_page, listing.token_of)
-        body = await encode_list(records, self._form_of(listing), pretty=pretty)
+        if listing.told is not None:
+            body = body_of(listing.told(records), pretty=pretty)
+        else:
+            body = await encode_list(records, self._form_of(listing), pretty=pretty)
         if key is not None:
             self._bodies.keep(key, stands_for, body, next_token)
         return self._keep(shared, Answered(listing.index, body, next_token=next_token), pretty=pretty)
