@@ -241,7 +241,7 @@ class GroupPlacing:
         for scores in self._fixed.values():
             total += scores
         self._total = total
-        self._number: Floats = 1.0 + len(self._fixed) + (self._collisions > 0)
+        self._number: Floats = np.asarray(1.0 + len(self._fixed) + (self._collisions > 0), dtype=np.float64)
         self._is_open: Mask = self._has_room.copy()
         self._is_open[list(self._lacking)] = False
         if self._distinct_hosts is not None:

@@ -1,0 +1,583 @@
+"""One group of a service or batch job: what it has against what it shall have (scheduling.md 5.3 to 5.10).
+
+The steps stand in `run` in the order of the reference; each takes from the sets that the steps before it left.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from wharf.model.allocation import Allocation, AllocationState, ClientStatus, RescheduleOutcome
+from wharf.model.deployment import Deployment, DeploymentGroup, DeploymentStatus
+from wharf.model.durations import SECOND
+from wharf.model.evaluation import EvaluationTrigger
+from wharf.model.group import TaskGroup
+from wharf.model.job import Job
+from wharf.model.moment import to_ns, to_time
+from wharf.model.plan import DesiredUpdates
+from wharf.model.policies import UpdatePolicy
+from wharf.scheduling.reconcile.classes import (
+    Class,
+    Tainted,
+    class_of,
+    is_replaced_when_lost,
+    lost_after_ns,
+    should_reconnect,
+    unknown_since_ns,
+)
+from wharf.scheduling.reconcile.names import Names, index_of
+from wharf.scheduling.reconcile.outcome import GroupOutcome, LookAgain, Placement, Replacement, Stop
+from wharf.scheduling.reconcile.reconnects import is_of_no_use, keeps_original, replacements_of
+from wharf.scheduling.reconcile.rescheduling import NEVER, NOW, Retry, When, retry_of
+from wharf.scheduling.reconcile.updates import is_destructive
+
+NOT_NEEDED: Final = "alloc not needed due to job update"
+MIGRATING: Final = "alloc is being migrated"
+UPDATING: Final = "alloc is being updated due to job update"
+LOST: Final = "alloc is lost since its node is down"
+RESCHEDULED: Final = "alloc was rescheduled because it failed"
+RECONNECTED: Final = "alloc not needed due to disconnected client reconnect"
+UNKNOWN: Final = "alloc is unknown since its node is disconnected"
+
+KILL_TIMEOUT_LEAST_NS: Final = 5 * SECOND
+
+Allocations = dict[str, Allocation]
+"""By id, in order of creation."""
+
+
+class Sight(msgspec.Struct, frozen=True):
+    """What reconciling is given of the world."""
+
+    job: Job
+    is_batch: bool
+    evaluation_id: str
+    now_ns: int
+    tainted: Tainted
+    deployment: Deployment | None
+    """Of this version of the job: active, or failed."""
+    old_deployment: Deployment | None
+    """Of an older version, or one that is done."""
+    version_of: Callable[[Allocation], Job | None]
+    """The version of the job that an allocation runs."""
+    fits_in_place: Callable[[Allocation, TaskGroup], bool]
+    stable_version: Callable[[str], tuple[Job, str] | None]
+    """For a group: the newest version whose deployment is promoted or had no canaries for it, and that deployment."""
+
+
+def run(sight: Sight, group: TaskGroup, allocations: Iterable[Allocation]) -> GroupOutcome:
+    return _Group(sight, group).run({each.id: each for each in allocations})
+
+
+def stop_all(sight: Sight, name: str, group: TaskGroup | None, allocations: Iterable[Allocation]) -> GroupOutcome:
+    """The group, or the job, is no longer wanted: everything that is not over stops, and nothing takes its place."""
+    outcome = GroupOutcome(name, is_complete=True)
+    for allocation in allocations:
+        if allocation.is_server_terminal or (allocation.is_client_terminal and not should_reconnect(allocation)):
+            continue
+        is_lost = class_of(allocation, group, sight.tainted, sight.now_ns) in (Class.LOST, Class.EXPIRING)
+        outcome.stops.append(_lost(allocation) if is_lost else Stop(allocation, NOT_NEEDED))
+    outcome.updates = DesiredUpdates(stop=len(outcome.stops))
+    return outcome
+
+
+def _lost(allocation: Allocation) -> Stop:
+    return Stop(allocation, LOST, ClientStatus.LOST)
+
+
+class _Group:
+    def __init__(self, sight: Sight, group: TaskGroup) -> None:
+        self._sight = sight
+        self._job = sight.job
+        self._group = group
+        self._out = GroupOutcome(group.name)
+        self._counts: dict[str, int] = dict.fromkeys(DesiredUpdates.__struct_fields__, 0)
+        deployment = sight.deployment
+        self._is_paused = deployment is not None and deployment.status is not DeploymentStatus.RUNNING
+        self._is_failed = deployment is not None and deployment.status is DeploymentStatus.FAILED
+        known = (deployment.task_groups or {}).get(group.name) if deployment is not None else None
+        self._had_state = known is not None
+        self._state = known if known is not None else self._new_state()
+        self._now: list[Allocation] = []
+        """To be rescheduled now."""
+        self._now_staying: list[tuple[Allocation, int]] = []
+        """To be replaced though they are not stopped, with the time from which delays count."""
+        self._is_held = False
+        """Nothing is placed for the moment: what is lost may still be running where it was."""
+
+    @property
+    def _update(self) -> UpdatePolicy | None:
+        """How updates are rolled out; None: all at once."""
+        update = self._group.update
+        return update if update is not None and update.max_parallel > 0 else None
+
+    def _new_state(self) -> DeploymentGroup:
+        update = self._group.update
+        if update is None:
+            return DeploymentGroup()
+        return DeploymentGroup(
+            auto_revert=update.auto_revert, auto_promote=update.auto_promote, progress_deadline=update.progress_deadline
+        )
+
+    def run(self, everyone: Allocations) -> GroupOutcome:
+        out = self._out
+        by_id = dict(everyone)
+        self._hold_while_lost_may_run(everyone.values())
+        everyone = self._without_the_settled(everyone)
+        canaries = self._sort_out_canaries(everyone)
+        classes: dict[Class, Allocations] = {each: {} for each in Class}
+        for allocation in everyone.values():
+            found = class_of(allocation, self._group, self._sight.tainted, self._sight.now_ns)
+            classes[found][allocation.id] = allocation
+        untainted, migrating = classes[Class.UNTAINTED], classes[Class.MIGRATING]
+        lost = {**classes[Class.LOST], **classes[Class.EXPIRING]}
+        untainted = self._reschedule(untainted)
+        self._reconnect(classes[Class.RECONNECTING], untainted, by_id)
+        self._disconnect(classes[Class.DISCONNECTING], untainted)
+        self._give_up(lost)
+
+        is_canarying = self._state.desired_canaries > 0 and not self._state.promoted and self._is_deploying
+        if is_canarying:
+            for canary_id in canaries:
+                untainted.pop(canary_id, None)
+        names = Names(
+            self._job.id,
+            self._group.name,
+            self._group.count,
+            (each.name for each in (*untainted.values(), *migrating.values(), *self._now, *lost.values())),
+        )
+        self._stop_surplus(untainted, migrating, canaries, names, is_canarying=is_canarying)
+        destructive = self._update_in_place(untainted)
+        self._place_canaries(destructive, canaries, names)
+        is_canarying = self._state.desired_canaries > 0 and not self._state.promoted and self._update is not None
+        budget = self._budget(untainted, destructive, migrating, is_canarying=is_canarying)
+        self._place(untainted, migrating, lost, names, is_canarying=is_canarying)
+        replaced = destructive[: max(0, budget - len(out.places))]
+        self._replace(replaced)
+        self._migrate(migrating, is_canarying=is_canarying)
+        self._tell_deployment(everyone.values(), destructive)
+        out.is_complete = self._is_complete(destructive, migrating)
+        self._counts["ignore"] += len(destructive) - len(replaced)
+        out.updates = DesiredUpdates(**self._counts)
+        return out
+
+    # -- who is concerned ------------------------------------------------------------------------------------------
+
+    def _without_the_settled(self, everyone: Allocations) -> Allocations:
+        """Those that are over for good say nothing of what is missing."""
+        kept = {}
+        for key, allocation in everyone.items():
+            if self._sight.is_batch:
+                is_older = (allocation.job_version, allocation.job_create_index) != (
+                    self._job.version,
+                    self._job.create_index,
+                )
+                if allocation.is_terminal and is_older:
+                    continue
+                if allocation.is_server_terminal and not _ran_well(allocation) and not should_reconnect(allocation):
+                    continue
+            elif allocation.is_server_terminal and not should_reconnect(allocation):
+                continue
+            kept[key] = allocation
+        return kept
+
+    def _sort_out_canaries(self, everyone: Allocations) -> Allocations:
+        """Stop those of tries that are over, and those on nodes that are not fine. The others of this try are given back."""
+        sight = self._sight
+        for deployment in (sight.old_deployment, sight.deployment if self._is_failed else None):
+            for canary_id in _unpromoted(deployment, self._group.name):
+                canary = everyone.pop(canary_id, None)
+                if canary is not None and not canary.is_terminal:
+                    is_lost = class_of(canary, self._group, sight.tainted, sight.now_ns) is Class.LOST
+                    self._stop(_lost(canary) if is_lost else Stop(canary, NOT_NEEDED))
+        if sight.deployment is None or self._is_failed:
+            return {}
+        found: Allocations = {}
+        for canary_id in self._state.placed_canaries or ():
+            canary = everyone.get(canary_id)
+            if canary is None:
+                continue
+            match class_of(canary, self._group, sight.tainted, sight.now_ns):
+                case Class.MIGRATING:
+                    self._stop(Stop(everyone.pop(canary_id), MIGRATING))
+                case Class.LOST:
+                    self._stop(_lost(everyone.pop(canary_id)))
+                case _:
+                    found[canary_id] = canary
+        return {key: canary for key, canary in found.items() if not canary.is_terminal}
+
+    # -- what failed, what is out of contact, what came back ---------------------------------------------------------
+
+    def _reschedule(self, untainted: Allocations) -> Allocations:
+        """What failed and may be tried again leaves the set when it is due; what waits, or is given up, stays in it."""
+        kept: Allocations = {}
+        for key, allocation in untainted.items():
+            if allocation.next_allocation and allocation.is_terminal:
+                continue  # Somebody took its place already.
+            if not self._is_candidate(allocation):
+                if not self._is_over(allocation):
+                    kept[key] = allocation
+                continue
+            retry = self._retry(allocation)
+            if retry.when is When.NOW:
+                self._now.append(allocation)
+                continue
+            kept[key] = allocation
+            if retry.when is When.LATER:
+                self._look_again(allocation, retry.at_ns, EvaluationTrigger.ALLOC_RESCHEDULE)
+        return kept
+
+    def _is_candidate(self, allocation: Allocation) -> bool:
+        transition = allocation.desired_transition
+        if transition is not None and transition.force_reschedule and allocation.is_client_terminal:
+            return True
+        tracker = allocation.reschedule_tracker
+        has_failed_to_place = tracker is not None and tracker.last_reschedule is RescheduleOutcome.NO_PLACEMENT
+        if allocation.is_server_terminal:
+            return has_failed_to_place and not (self._sight.is_batch and _ran_well(allocation))
+        return allocation.client_status is ClientStatus.FAILED
+
+    def _is_over(self, allocation: Allocation) -> bool:
+        """Of a service: it ended, and nothing counts it any more. Work of a batch job that ended is done."""
+        if self._sight.is_batch:
+            return False
+        return allocation.is_server_terminal or allocation.client_status in (ClientStatus.COMPLETE, ClientStatus.LOST)
+
+    def _retry(self, allocation: Allocation) -> Retry:
+        transition = allocation.desired_transition
+        if transition is not None and transition.force_reschedule and allocation.is_client_terminal:
+            return NOW
+        if self._waits_for_watcher(allocation):
+            return NEVER
+        is_followed_up = bool(allocation.followup_eval_id) and allocation.followup_eval_id == self._sight.evaluation_id
+        return retry_of(allocation, self._group, self._sight.now_ns, is_followed_up=is_followed_up)
+
+    def _waits_for_watcher(self, allocation: Allocation) -> bool:
+        """While its deployment goes on, the deployment's watcher decides whether it is tried again."""
+        deployment, transition = self._sight.deployment, allocation.desired_transition
+        if deployment is None or not deployment.is_active or allocation.deployment_id != deployment.id:
+            return False
+        return transition is None or not transition.reschedule
+
+    def _reconnect(self, reconnecting: Allocations, untainted: Allocations, by_id: Mapping[str, Allocation]) -> None:
+        for key, original in reconnecting.items():
+            if original.client_status is ClientStatus.FAILED and not original.is_server_terminal:
+                self._stop(Stop(original, RESCHEDULED))
+                continue
+            if is_of_no_use(original, self._job):
+                self._stop(Stop(original, NOT_NEEDED))
+                continue
+            stays = True
+            for replacement in replacements_of(original, by_id):
+                if keeps_original(original, replacement, self._group):
+                    if untainted.pop(replacement.id, None) is not None:
+                        self._stop(Stop(replacement, RECONNECTED))
+                else:
+                    stays = False
+            if not stays:
+                self._stop(Stop(original, RECONNECTED))
+                continue
+            if original.client_status is not ClientStatus.UNKNOWN:
+                self._out.reconnects.append(with_state(original, original.client_status, self._sight.now_ns))
+                self._counts["reconnect"] += 1
+            untainted[key] = original
+
+    def _disconnect(self, disconnecting: Allocations, untainted: Allocations) -> None:
+        now_ns, window = self._sight.now_ns, lost_after_ns(self._group)
+        for key, allocation in disconnecting.items():
+            unknown = replace(
+                with_state(allocation, ClientStatus.UNKNOWN, now_ns),
+                client_status=ClientStatus.UNKNOWN,
+                client_description=UNKNOWN,
+            )
+            self._out.disconnects.append(unknown)
+            self._counts["disconnect"] += 1
+            if window:
+                self._out.later.append(LookAgain(unknown, now_ns + window, EvaluationTrigger.MAX_DISCONNECT_TIMEOUT))
+            untainted[key] = unknown
+        for key, allocation in [*untainted.items()]:
+            if allocation.client_status is ClientStatus.UNKNOWN and self._replace_unknown(allocation):
+                untainted.pop(key)
+
+    def _replace_unknown(self, allocation: Allocation) -> bool:
+        """Whether another takes its place now, while nobody knows what it does."""
+        since = unknown_since_ns(allocation)
+        if allocation.next_allocation or since is None or not is_replaced_when_lost(self._group):
+            return False
+        if self._waits_for_watcher(allocation):
+            return False
+        fresh = replace(allocation, followup_eval_id="")
+        retry = retry_of(fresh, self._group, self._sight.now_ns, is_followed_up=False, failed_at_ns=since)
+        if retry.when is When.LATER:
+            self._out.later.append(LookAgain(allocation, retry.at_ns, EvaluationTrigger.ALLOC_RESCHEDULE, marks=False))
+        if retry.when is not When.NOW:
+            return False
+        self._now_staying.append((allocation, since))
+        return True
+
+    def _give_up(self, lost: Allocations) -> None:
+        wait_ns = self._wait_for_lost_ns()
+        for allocation in lost.values():
+            self._stop(_lost(allocation))
+            if wait_ns is not None:
+                self._is_held = True
+                self._out.later.append(
+                    LookAgain(allocation, self._sight.now_ns + wait_ns, EvaluationTrigger.ALLOC_FAILURE)
+                )
+
+    def _wait_for_lost_ns(self) -> int | None:
+        """How long the node itself takes to stop what it lost contact for; None: nobody waits for that."""
+        disconnect = self._group.disconnect
+        if disconnect is None or disconnect.stop_on_client_after is None:
+            return None
+        kill_timeouts = [task.kill_timeout or 0 for task in self._group.tasks or ()]
+        return disconnect.stop_on_client_after + max(KILL_TIMEOUT_LEAST_NS, *kill_timeouts)
+
+    def _hold_while_lost_may_run(self, everyone: Iterable[Allocation]) -> None:
+        wait_ns = self._wait_for_lost_ns()
+        if wait_ns is None:
+            return
+        for allocation in everyone:
+            if allocation.client_status is ClientStatus.LOST and not allocation.next_allocation:
+                states = allocation.alloc_states or ()
+                at = states[-1].time if states and states[-1].value == ClientStatus.LOST else None
+                lost_at_ns = to_ns(at) if at is not None else allocation.modify_time
+                self._is_held = self._is_held or lost_at_ns + wait_ns > self._sight.now_ns
+
+    # -- too many, or of an old version --------------------------------------------------------------------------------
+
+    def _stop_surplus(
+        self, untainted: Allocations, migrating: Allocations, canaries: Allocations, names: Names, *, is_canarying: bool
+    ) -> None:
+        known = {key: each for key, each in untainted.items() if each.client_status is not ClientStatus.UNKNOWN}
+        surplus = len(known) + len(migrating) - self._group.count
+        if surplus <= 0:
+            return
+        order: list[tuple[Allocations, str]] = []
+        if not is_canarying and canaries:
+            taken = {canary.name for canary in canaries.values()}
+            order += [(untainted, key) for key, each in known.items() if key not in canaries and each.name in taken]
+        order += [(migrating, key) for key in _highest_first(migrating)]
+        order += [(untainted, key) for key in _highest_first(known)]
+        for source, key in order:
+            if surplus <= 0:
+                break
+            allocation = source.pop(key, None)
+            if allocation is None or allocation.is_terminal:
+                if allocation is not None:
+                    source[key] = allocation  # It ended by itself; there is nothing to stop.
+                continue
+            self._stop(Stop(allocation, NOT_NEEDED))
+            if all(each.name != allocation.name for each in (*untainted.values(), *migrating.values())):
+                names.release(allocation.name)
+            surplus -= 1
+
+    def _update_in_place(self, untainted: Allocations) -> list[Allocation]:
+        """Those that need to start anew; the others are left alone, or become part of the new version where they are."""
+        destructive: list[Allocation] = []
+        for allocation in untainted.values():
+            if self._is_current(allocation) or allocation.is_terminal:
+                self._counts["ignore"] += 1
+                continue
+            old_job = self._sight.version_of(allocation)
+            old = old_job.group(allocation.task_group) if old_job is not None else None
+            if old_job is None or old is None or is_destructive(old_job, old, self._job, self._group):
+                destructive.append(allocation)
+            elif self._sight.fits_in_place(allocation, self._group):
+                self._out.in_place.append(allocation)
+                self._counts["in_place_update"] += 1
+            else:
+                destructive.append(allocation)
+        return sorted(destructive, key=lambda allocation: index_of(allocation.name))
+
+    def _is_current(self, allocation: Allocation) -> bool:
+        return (allocation.job_version, allocation.job_create_index) == (self._job.version, self._job.create_index)
+
+    # -- canaries, placements ------------------------------------------------------------------------------------------
+
+    @property
+    def _is_deploying(self) -> bool:
+        return self._update is not None
+
+    def _place_canaries(self, destructive: list[Allocation], canaries: Allocations, names: Names) -> None:
+        update = self._update
+        if update is None or not update.canary or not destructive or self._state.promoted:
+            return
+        if self._is_paused or self._is_failed:
+            return
+        self._state = replace(self._state, desired_canaries=update.canary)
+        missing = update.canary - len(canaries)
+        if missing <= 0 or self._is_held:
+            return
+        taken = (canary.name for canary in canaries.values())
+        for name in names.take_for_canaries(missing, taken, (each.name for each in destructive)):
+            self._out.places.append(Placement(name, self._job, self._group, is_canary=True))
+            self._counts["canary"] += 1
+
+    def _budget(
+        self, untainted: Allocations, destructive: list[Allocation], migrating: Allocations, *, is_canarying: bool
+    ) -> int:
+        """How many may be exchanged now."""
+        update, deployment = self._update, self._sight.deployment
+        if update is None or not (destructive or migrating):
+            return self._group.count
+        if self._is_paused or self._is_failed or is_canarying:
+            return 0
+        if deployment is None:
+            return update.max_parallel
+        undecided = 0
+        for allocation in untainted.values():
+            if allocation.deployment_id != deployment.id:
+                continue
+            status = allocation.deployment_status
+            if status is not None and status.healthy is False:
+                return 0
+            undecided += status is None or status.healthy is None
+        return max(0, update.max_parallel - undecided)
+
+    def _place(
+        self,
+        untainted: Allocations,
+        migrating: Allocations,
+        lost: Allocations,
+        names: Names,
+        *,
+        is_canarying: bool,
+    ) -> None:
+        """What is missing: those that failed first, then those that were lost, then new ones, up to the count."""
+        may_place_new = not (self._is_paused or self._is_failed)
+        deployment = self._sight.deployment
+        placed = 0
+        for allocation in self._now:
+            of_failed = self._is_failed and deployment is not None and allocation.deployment_id == deployment.id
+            if of_failed or self._is_held:
+                continue
+            self._out.places.append(self._placement(allocation.name, allocation, is_canarying, is_reschedule=True))
+            if not allocation.is_server_terminal:
+                self._stop(Stop(allocation, RESCHEDULED), count=False)
+            self._counts["reschedule_now"] += 1
+            placed += 1
+        for allocation, since in self._now_staying:
+            if self._is_held:
+                continue
+            placement = self._placement(allocation.name, allocation, is_canarying, is_reschedule=True)
+            self._out.places.append(replace(placement, stays=True, failed_at_ns=since))
+            self._counts["reschedule_now"] += 1
+            placed += 1
+        existing = len(untainted) + len(migrating) + len(self._now) + len(self._now_staying)
+        for allocation in lost.values():
+            if existing >= self._group.count or self._is_held:
+                break
+            self._out.places.append(self._placement(allocation.name, allocation, is_canarying))
+            existing += 1
+            placed += 1
+        missing = self._group.count - existing
+        if missing > 0 and may_place_new and not self._is_held:
+            for name in names.take(missing):
+                self._out.places.append(self._placement(name, None, is_canarying))
+            placed += missing
+        self._counts["place"] += placed
+
+    def _placement(
+        self, name: str, previous: Allocation | None, is_canarying: bool, *, is_reschedule: bool = False
+    ) -> Placement:
+        status = previous.deployment_status if previous is not None else None
+        if is_canarying and is_reschedule and status is not None and status.canary:
+            return Placement(name, self._job, self._group, previous, is_canary=True, is_reschedule=True)
+        job, group, deployment_id = self._job, self._group, ""
+        if is_canarying:
+            job, group, deployment_id = self._older_version(previous)
+        return Placement(name, job, group, previous, is_reschedule=is_reschedule, deployment_id=deployment_id)
+
+    def _older_version(self, previous: Allocation | None) -> tuple[Job, TaskGroup, str]:
+        """While canaries are tried, what else is missing comes back as it was."""
+        this = self._job, self._group, ""
+        stable = self._sight.stable_version(self._group.name)
+        if stable is not None:
+            job, deployment_id = stable
+            group = job.group(self._group.name)
+            if group is not None and (previous is None or job.version >= previous.job_version):
+                return job, group, deployment_id
+        old = self._sight.version_of(previous) if previous is not None else None
+        group = old.group(self._group.name) if old is not None else None
+        if old is not None and group is not None and group.update is None:
+            return old, group, ""
+        return this
+
+    def _replace(self, replaced: list[Allocation]) -> None:
+        for allocation in replaced:
+            placement = Placement(allocation.name, self._job, self._group, allocation)
+            self._out.replacements.append(Replacement(Stop(allocation, UPDATING), placement))
+            self._counts["destructive_update"] += 1
+
+    def _migrate(self, migrating: Allocations, *, is_canarying: bool) -> None:
+        """Always, whatever the deployment does: their nodes are to be empty."""
+        for allocation in migrating.values():
+            transition = allocation.desired_transition
+            if not allocation.is_terminal:
+                self._stop(Stop(allocation, MIGRATING), count=False)
+                self._counts["migrate"] += 1
+            if self._is_held or (transition is not None and transition.migrate_disable_placement):
+                continue
+            self._out.places.append(self._placement(allocation.name, allocation, is_canarying))
+
+    # -- the deployment --------------------------------------------------------------------------------------------------
+
+    def _tell_deployment(self, everyone: Iterable[Allocation], destructive: list[Allocation]) -> None:
+        out = self._out
+        if self._sight.deployment is not None:
+            if self._had_state:
+                out.deployment = self._state
+            return
+        total = len(destructive) + len(out.in_place) + sum(not place.is_canary for place in out.places)
+        if self._update is None or total == 0:
+            return
+        is_updating = bool(destructive or out.in_place)
+        if not is_updating and any(self._is_current(each) for each in everyone):
+            return
+        out.begins_deployment = True
+        out.deployment = replace(self._state, desired_total=total)
+
+    def _is_complete(self, destructive: list[Allocation], migrating: Allocations) -> bool:
+        out = self._out
+        if destructive or out.in_place or out.places or migrating or self._now or self._now_staying:
+            return False
+        if any(each.trigger is EvaluationTrigger.ALLOC_RESCHEDULE for each in out.later):
+            return False
+        state = self._state
+        if state.desired_canaries and not state.promoted:
+            return False
+        return state.healthy_allocs >= max(state.desired_total, state.desired_canaries)
+
+    # -- saying it -------------------------------------------------------------------------------------------------------
+
+    def _stop(self, stop: Stop, *, count: bool = True) -> None:
+        self._out.stops.append(stop)
+        if count:
+            self._counts["stop"] += 1
+
+    def _look_again(self, allocation: Allocation, at_ns: int, trigger: EvaluationTrigger) -> None:
+        self._out.later.append(LookAgain(allocation, at_ns, trigger))
+        self._counts["reschedule_later"] += 1
+
+
+def with_state(allocation: Allocation, status: ClientStatus, now_ns: int) -> Allocation:
+    """The allocation with a note of what servers said of it, and when."""
+    note = AllocationState(value=status.value, time=to_time(now_ns))
+    return replace(allocation, alloc_states=(*(allocation.alloc_states or ()), note))
+
+
+def _ran_well(allocation: Allocation) -> bool:
+    """All its tasks ended as they should."""
+    states = allocation.task_states or {}
+    return bool(states) and all(state.is_successful for state in states.values())
+
+
+def _unpromoted(deployment: Deployment | None, group: str) -> tuple[str, ...]:
+    state = (deployment.task_groups or {}).get(group) if deployment is not None else None
+    return () if state is None or state.promoted else state.placed_canaries or ()
+
+
+def _highest_first(allocations: Allocations) -> list[str]:
+    return sorted(allocations, key=lambda key: index_of(allocations[key].name), reverse=True)

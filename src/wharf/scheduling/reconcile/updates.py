@@ -1,0 +1,91 @@
+"""What a new version of a job means for an allocation of an older one: nothing, a change in place, a replacement.
+
+A group is compared by what its running tasks would notice. What is left out here can be changed under them.
+"""
+
+from typing import Any
+
+import msgspec
+
+from wharf.model.group import TaskGroup
+from wharf.model.job import Job
+from wharf.model.network import NetworkResource, Port
+from wharf.model.service import Service
+from wharf.model.task import Task
+
+
+def is_destructive(old_job: Job, old: TaskGroup, new_job: Job, new: TaskGroup) -> bool:
+    """Whether the tasks must be started anew to become the new version."""
+    if old is new and old_job is new_job:
+        return False
+    return noticed(old_job, old) != noticed(new_job, new)
+
+
+def noticed(job: Job, group: TaskGroup) -> tuple[Any, ...]:
+    """All of a group that its running tasks depend on; equal for versions that differ in place only."""
+    restart = group.restart_policy
+    return (
+        group.ephemeral_disk,
+        group.volumes or {},
+        [_network(network) for network in group.networks or ()],
+        group.consul,
+        restart is not None and restart.render_templates,
+        {service.name: connect for service in group.services or () if (connect := _connect(service)) is not None},
+        {task.name: _task(job, group, task) for task in group.tasks or ()},
+    )
+
+
+def _task(job: Job, group: TaskGroup, task: Task) -> tuple[Any, ...]:
+    resources = task.resources
+    restart = task.restart_policy
+    return (
+        task.driver,
+        task.user,
+        task.config,
+        task.env or {},
+        task.artifacts or (),
+        task.templates or (),
+        task.vault,
+        task.consul,
+        task.secrets or (),
+        task.identity,
+        task.identities or (),
+        task.csi_plugin_config,
+        task.volume_mounts or (),
+        task.log_config is not None and task.log_config.disabled,
+        restart is not None and restart.render_templates,
+        {**(job.meta or {}), **(group.meta or {}), **(task.meta or {})},
+        resources is not None
+        and (
+            resources.cpu,
+            resources.cores,
+            resources.memory_mb,
+            resources.memory_max_mb,
+            resources.secrets_mb,
+            resources.devices or (),
+            resources.numa,
+            [_network(network) for network in resources.networks or ()],
+        ),
+    )
+
+
+def _network(network: NetworkResource) -> tuple[Any, ...]:
+    return (
+        network.mode,
+        network.mbits,
+        network.hostname,
+        network.dns,
+        network.cni,
+        [_port(port) for port in network.reserved_ports or ()],
+        # The value of a dynamic port is the scheduler's, not the job's.
+        [_port(msgspec.structs.replace(port, value=0)) for port in network.dynamic_ports or ()],
+    )
+
+
+def _port(port: Port) -> tuple[Any, ...]:
+    return port.label, port.value, port.to, port.host_network, port.ignore_collision
+
+
+def _connect(service: Service) -> Any:
+    """A service of a mesh is part of the tasks: those have sidecars. Others are only told about."""
+    return None if service.connect is None else (service.connect, service.port_label, service.cluster)
