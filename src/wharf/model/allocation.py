@@ -15,7 +15,7 @@ from wharf.model.allocated_resources import AllocatedResources
 from wharf.model.metric import AllocMetric
 from wharf.model.network import DNS
 from wharf.model.record import Record, SparseRecord
-from wharf.model.task_state import TaskState
+from wharf.model.task_state import ShownTaskState, TaskState
 
 # Decoded apart: reading an allocation leaves these as bytes of the same format (JSON or msgpack). The replica replaces the
 # first two by the struct that the type names, through a cache, so that siblings share one object; states of tasks, which
@@ -187,7 +187,7 @@ class AllocationStub(Record):
     desired_transition: DesiredTransition = DesiredTransition()
     client_status: ClientStatus
     client_description: str = ""
-    task_states: dict[str, TaskState] | None = None
+    task_states: dict[str, ShownTaskState] | None = None
     deployment_status: AllocDeploymentStatus | None = None
     followup_eval_id: str = ""
     next_allocation: str = ""

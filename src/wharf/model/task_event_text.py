@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from wharf.model.durations import say_duration
-from wharf.model.task_state import ShownTaskEvent, TaskEvent, TaskEventType
+from wharf.model.task_state import ShownTaskEvent, ShownTaskState, TaskEvent, TaskEventType, TaskState
 
 Details = Mapping[str, str]
 
@@ -120,6 +120,20 @@ def shown(event: TaskEvent) -> ShownTaskEvent:
         task_signal_reason=details.get("task_signal_reason", ""),
         task_signal=details.get("task_signal", ""),
         driver_message=details.get("driver_message", ""),
+    )
+
+
+def shown_state(state: TaskState) -> ShownTaskState:
+    """The state as replies show it."""
+    return ShownTaskState(
+        state=state.state,
+        failed=state.failed,
+        restarts=state.restarts,
+        last_restart=state.last_restart,
+        started_at=state.started_at,
+        finished_at=state.finished_at,
+        events=tuple(shown(event) for event in state.events) if state.events is not None else None,
+        paused=state.paused,
     )
 
 

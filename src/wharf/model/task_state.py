@@ -109,3 +109,16 @@ class TaskState(Record):
     @property
     def is_successful(self) -> bool:
         return self.state is TaskStatus.DEAD and not self.failed
+
+
+class ShownTaskState(Record):
+    """Where one task stands, as replies show it."""
+
+    state: TaskStatus
+    failed: bool = False
+    restarts: int = 0
+    last_restart: datetime.datetime | None = None
+    started_at: datetime.datetime | None = None
+    finished_at: datetime.datetime | None = None
+    events: tuple[ShownTaskEvent, ...] | None = None
+    paused: str = ""
