@@ -1,12 +1,27 @@
-"""Endpoints of tokens, policies, roles, auth methods and binding rules."""
+"""Endpoints of tokens, policies, roles, auth methods and binding rules: the one place that knows their rooms.
+
+While access control is off they all say so; only who one is, is answered even then.
+"""
 
 from typing import Final
 
+from wharf.api import acl_logins, acl_methods, acl_policies, acl_tokens
+from wharf.api.acl_off import only_when_on
 from wharf.api.answers import Act, Reading
 from wharf.server.server import Server
 
 READS: Final[dict[str, Reading]] = {}
 
+ROOMS: Final = (acl_tokens, acl_policies, acl_methods)
 
-def acts_of(_server: Server) -> dict[str, Act]:
-    return {}
+
+def reads_of(server: Server) -> dict[str, Reading]:
+    reads = {name: reading for room in ROOMS for name, reading in room.reads_of(server).items()}
+    return {name: only_when_on(server, reading) for name, reading in reads.items()} | {
+        "acl.token.self": acl_tokens.TokenReads(server).self_
+    }
+
+
+def acts_of(server: Server) -> dict[str, Act]:
+    acts = {name: act for room in (*ROOMS, acl_logins) for name, act in room.acts_of(server).items()}
+    return {name: only_when_on(server, act) for name, act in acts.items()}

@@ -290,7 +290,7 @@ class Logins:
     async def _keys_at(self, url: str, ca_pem: tuple[str, ...]) -> KeySet:
         found = _decoded(await self._known(url, ca_pem), dict[str, Any], what="its keys")
         try:
-            return KeySet.import_key_set(found)
+            return KeySet.import_key_set(found)  # type: ignore[arg-type]  # what is no set of keys it refuses itself
         except (JoseError, ValueError, KeyError, TypeError) as error:
             raise Unproven(f"the keys at {url} cannot be read: {_said(error)}") from None
 
