@@ -129,8 +129,9 @@ async def test_a_blocked_caller_that_loses_its_right_is_refused_when_it_is_woken
         reader = await a_token(server, READ)
         manager = await a_token(server, management=True)
         index = (await get(server, "/v1/jobs", headers=reader)).headers["x-cluster-index"]
+        before = server.replica.watches.count
         asking = cluster.start(get(server, "/v1/jobs", f"index={index}&wait=60s", headers=reader), name="asks")
-        await until(lambda: server.replica.watches.count == 1, what="waits")
+        await until(lambda: server.replica.watches.count == before + 1, what="waits")
 
         await change_rules(server, reader, "")
         body = msgspec.json.encode({"Job": a_job()})

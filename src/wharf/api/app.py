@@ -7,13 +7,15 @@ from urllib.parse import quote
 
 import msgspec
 
-from wharf.api.answers import Done, Packed, Streamed
+from wharf.api.answers import Packed, Streamed
 from wharf.api.astray import Astray, cleaned, reply_astray, sent_to
 from wharf.api.bodies import Gone, Receive, body_parts, read_body
 from wharf.api.cors import methods_for_pages, preflight
 from wharf.api.encoding import EMPTY, Body, body_of
 from wharf.api.gate import Gate, check
 from wharf.api.handlers import acts_of
+from wharf.api.idempotency import HEADER, Idempotency
+from wharf.api.measuring import series_of
 from wharf.api.parameters import BAD_ESCAPE, is_pretty, parse_query, read_parameters
 from wharf.api.reads import Reads
 from wharf.api.replying import JSON, Headers, Replies, Reply, Send, text_reply
@@ -79,6 +81,7 @@ class Api:
         self._gate = gate or Gate(server.world)
         self._acts = acts_of(server)
         self._reads = Reads(server, self._gate)
+        self._idempotency = Idempotency(server)
         self._replies = Replies(server.world, more_headers=more_headers or {}, compat=compat)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -125,6 +128,7 @@ class Api:
 
     async def _answer(self, scope: Scope, receive: Receive, request: Request) -> Reply:
         error = ""
+        began_s = self._server.meter.now_s()
         try:
             request = await self._complete(scope, receive, request)
             if request.endpoint.left_out:
@@ -137,7 +141,7 @@ class Api:
                     request
                 )  # Also of one who is refused, the audit log tells who it was.
                 self._check(request)
-                reply = await self._act(request)
+                reply = await self._act(scope, request)
         except Refusal as refusal:
             error = refusal.text
             reply = text_reply(STATUS_OF[refusal.code], error, _code(refusal))
@@ -147,6 +151,8 @@ class Api:
             log.exception("request %s %s %s failed", request.id, scope["method"], scope["path"])
             error = f"an error of our own; the log tells of it under {request.id}"
             reply = text_reply(500, error)
+        series = series_of(request.endpoint, reply.status, is_blocking="index" in request.query)
+        self._server.meter.answered(series, began_s=began_s)
         self._tell_audit(scope, request, reply, error)
         return reply
 
@@ -185,13 +191,20 @@ class Api:
             headers.append((b"x-cluster-nexttoken", quote(answered.next_token, safe=TOKEN_SAFE).encode()))
         return Reply(200, [JSON, *headers], answered.body or EMPTY)
 
-    async def _act(self, request: Request) -> Reply:
-        done: Done = await self._acts[request.endpoint.name](request)
+    async def _act(self, scope: Scope, request: Request) -> Reply:
+        act = self._acts[request.endpoint.name]
+        if HEADER in request.headers and request.endpoint.kind in (Kind.WRITE, Kind.ASK):
+            target = f"{scope['path']}?{scope['query_string'].decode('latin-1')}"
+            done = await self._idempotency.act(request, act, method=scope["method"], target=target)
+        else:
+            done = await act(request)
         headers: Headers = [(b"x-cluster-index", str(done.index).encode())] if done.index else []
         match done.body:
             case None:
                 return Reply(done.status, headers)
             case Packed(data, content_type):
+                if content_type == "application/json" and is_pretty(request.query):
+                    data = msgspec.json.format(data, indent=4) + b"\n"
                 return Reply(done.status, [(b"content-type", content_type.encode()), *headers], Body((data,)))
             case Streamed():
                 return Reply(done.status, headers, done.body)

@@ -14,6 +14,7 @@ from wharf.model.refusal import Code, Refusal, no_leader
 from wharf.operations.nodes import AllocationReport, NodeWritten
 from wharf.server.answering import AnsweredBy, answers_of
 from wharf.server.brain import Brain
+from wharf.server.rehearsal import forbid_in_rehearsal
 from wharf.server.subject import Subject
 from wharf.state import Replica
 from wharf.state.tables import LEADER, MEMBERS
@@ -136,6 +137,7 @@ class Leader:
         self._peers = peers
 
     async def ask(self, subject: Subject[Q, A], question: Q) -> A:
+        forbid_in_rehearsal()
         answered = await self._link().ask(subject.name, _encode(question))
         if answered.code is not None:
             raise Refusal(answered.code, answered.text)

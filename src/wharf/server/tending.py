@@ -1,4 +1,4 @@
-"""What time does to secrets: keys are rotated and collected, sealed texts sealed anew, expired tokens removed.
+"""What time does to secrets: keys are rotated and collected, sealed texts sealed anew, expired tokens and keys of writes removed.
 
 One of the leader's duties. What is due is told by the state (`operations`); here it is looked for, sealed and written.
 """
@@ -10,7 +10,7 @@ import msgspec
 
 from wharf.model.moment import Moment
 from wharf.model.secret import Sealed
-from wharf.operations import keyring, tokens
+from wharf.operations import idempotency, keyring, tokens
 from wharf.operations.decision import Decision
 from wharf.operations.keyring import RotationRequest, ToSeal
 from wharf.server.brain import Brain
@@ -69,6 +69,10 @@ class Tending:
             lambda snapshot, moment: _or_nothing(
                 tokens.collect_expired(snapshot, moment, threshold_ns=settings.token_threshold_ns, most=most)
             )
+        ):
+            pass
+        while await self._brain.decide(
+            lambda snapshot, moment: _or_nothing(idempotency.collect_expired(snapshot, moment, most=most))
         ):
             pass
         await self._brain.decide(

@@ -11,6 +11,8 @@ from wharf.model.refusal import Code, Refusal
 from wharf.operations.decision import Decision, Moment
 from wharf.operations.story import with_story
 from wharf.server.follower import Follower
+from wharf.server.rehearsal import INDEX as REHEARSED_INDEX
+from wharf.server.rehearsal import current_rehearsal, forbid_in_rehearsal
 from wharf.state import Replica
 from wharf.state.formats import format_in_force
 from wharf.world import World
@@ -41,6 +43,7 @@ class Writer:
         A decision that there is nothing to do, or a refusal, rests on no condition. So it counts only when it was taken
         on a replica that has all that was acknowledged before.
         """
+        rehearsal = current_rehearsal()
         is_current = False
         attempts = 0
         while True:
@@ -54,11 +57,14 @@ class Writer:
                 if is_current:
                     raise self.refusal_of_step(illegal) from illegal
                 decision = None
+            if rehearsal is not None and decision is not None and (decision.write is not None or is_current):
+                rehearsal.take(decision)
+                return decision.reply(REHEARSED_INDEX if decision.write is not None else self._follower.replica.index)
             if decision is not None and decision.write is not None:
                 outcome = await self.commit(decision.write)
                 if isinstance(outcome, Committed):
                     _log_refused(decision)
-                    await self._show(outcome.index)
+                    await self.show(outcome.index)
                     return decision.reply(outcome.index)
                 attempts += 1
                 if attempts == ATTEMPTS_MAX:
@@ -85,6 +91,7 @@ class Writer:
 
     async def commit(self, write: Write, *, lease: int = 0) -> Committed | Conflict:
         """Committed or in conflict; every other outcome is found out or raised as a refusal."""
+        forbid_in_rehearsal()
         replica = self._follower.replica
         since = replica.index
         coded = replica.encoded(
@@ -119,7 +126,7 @@ class Writer:
             ) from away
         return Conflict(()) if index is None else Committed(index)
 
-    async def _show(self, index: int) -> None:
+    async def show(self, index: int) -> None:
         """Acknowledge nothing before this server's own readers can see it."""
         try:
             await self._follower.reached(index)
