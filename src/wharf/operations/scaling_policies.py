@@ -12,7 +12,7 @@ from wharf.model.job import Job
 from wharf.model.scaling import ScalingPolicy
 from wharf.operations.decision import Moment
 from wharf.state import Replica
-from wharf.state.tables import POLICIES_OF_JOB, SCALING_POLICIES
+from wharf.state.tables import JOBS, POLICIES_OF_JOB, SCALING_POLICIES
 
 Place = tuple[str, str, str]
 """What a policy is known by within its job: type, group, task."""
@@ -22,7 +22,10 @@ def with_policy_ids(snapshot: Replica, job: Job, moment: Moment) -> Job:
     """The job, each of its policies under the id that it has, or under a new one."""
     if not any(group.scaling is not None for group in job.groups):
         return job
-    ids = {place_of(policy): policy.id for policy in snapshot.those(POLICIES_OF_JOB, job.namespace, job.id)}
+    # What a purge has not taken away yet is another life's.
+    is_known = snapshot.get(JOBS, job.namespace, job.id) is not None
+    stored = snapshot.those(POLICIES_OF_JOB, job.namespace, job.id) if is_known else []
+    ids = {place_of(policy): policy.id for policy in stored}
     groups = [
         group
         if group.scaling is None

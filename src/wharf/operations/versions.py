@@ -88,7 +88,11 @@ def store_version(
 
 def _versions_beyond(snapshot: Replica, new: Job, kept: int) -> Sequence[Job]:
     """The oldest untagged versions; the newest stable one is kept, and the next oldest goes in its place (jobs.md 4)."""
-    versions = sorted(snapshot.those(VERSIONS_OF_JOB, new.namespace, new.id), key=lambda version: -version.version)
+    stored = snapshot.those(VERSIONS_OF_JOB, new.namespace, new.id)
+    versions = sorted(
+        (version for version in stored if version.create_index == new.create_index),
+        key=lambda version: -version.version,
+    )
     untagged = [version for version in versions if version.version_tag is None and version.version != new.version]
     room = kept - (1 if new.version_tag is None else 0)
     beyond = untagged[room:]

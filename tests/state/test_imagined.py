@@ -1,0 +1,43 @@
+"""A snapshot with a few records as they are not."""
+
+from tests.builders import a_job
+from tests.kit.state import AState
+from wharf.state.imagined import Imagined
+from wharf.state.tables import JOBS, JOBS_OF_TYPE
+
+
+def test_what_is_imagined_stands_in_the_place_of_what_is_and_the_rest_stands() -> None:
+    state = AState()
+    state.register(a_job("shop"))
+    state.register(a_job("store"))
+    changed = a_job("shop", priority=99)
+
+    imagined = Imagined(state.replica, [JOBS.put(changed)])
+
+    assert imagined.get(JOBS, "default", "shop") == changed
+    assert imagined.get(JOBS, "default", "store") == state.job("store")
+    assert imagined.index == state.replica.index
+
+
+def test_indexes_show_what_is_imagined() -> None:
+    state = AState()
+    for job_id in ("a", "b", "c"):
+        state.register(a_job(job_id))
+    new, moved = a_job("d"), a_job("b", type="batch")
+
+    imagined = Imagined(state.replica, [JOBS.put(new), JOBS.put(moved), JOBS.drop("default", "c")])
+
+    assert [job.id for job in imagined.those_by_key(JOBS_OF_TYPE, "service")] == ["a", "d"]
+    assert [job.id for job in imagined.those_by_key(JOBS_OF_TYPE, "service", reverse=True)] == ["d", "a"]
+    assert imagined.those(JOBS_OF_TYPE, "batch") == [moved]
+    assert imagined.get(JOBS, "default", "c") is None
+
+
+def test_the_state_does_not_notice() -> None:
+    state = AState()
+    state.register(a_job("shop"))
+    job = state.job()
+
+    Imagined(state.replica, [JOBS.drop("default", "shop")])
+
+    assert state.job() == job
