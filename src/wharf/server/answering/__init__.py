@@ -4,7 +4,17 @@ Each module declares its subjects with their forms, and a class that decides by 
 (`Brain.decide`). No rule of the domain stands here.
 """
 
-from wharf.server.answering import allocations, deployments, evaluations, nodes, servers, system
+from wharf.server.answering import (
+    access,
+    allocations,
+    deployments,
+    evaluations,
+    keyring,
+    nodes,
+    servers,
+    system,
+    variables,
+)
 from wharf.server.brain import Brain
 from wharf.server.subject import AnsweredBy
 
@@ -20,4 +30,7 @@ def answers_of(brain: Brain) -> tuple[AnsweredBy, ...]:
         *evaluations.answers_of(brain),
         *nodes.answers_of(brain),
         *system.answers_of(brain),
+        *access.answers_of(brain),
+        *keyring.answers_of(brain),
+        *variables.answers_of(brain),
     )
