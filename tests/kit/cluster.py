@@ -9,6 +9,7 @@ from tests.kit.election import TakesOver
 from tests.kit.exchange import InMemory
 from tests.kit.virtual_time import pass_time, until
 from wharf.api.app import Api
+from wharf.api.gate import Gate
 from wharf.client import Client
 from wharf.controllers.heartbeats import HeartbeatSettings
 from wharf.engines.faults import Faults
@@ -16,19 +17,25 @@ from wharf.engines.memory import MemoryEngine
 from wharf.engines.memory_log import MemoryLog
 from wharf.engines.port import Bounds
 from wharf.node.fake import FakeMachine, FakeNode
+from wharf.server.access import AccessSettings
 from wharf.server.asking import Answers, Leader
 from wharf.server.brain import Brain
+from wharf.server.keyring import WrappingKey
 from wharf.server.server import Identity, Server
+from wharf.server.tending import Tending
 from wharf.state.tables import NODES
 from wharf.world import SimulatedWorld
 
 SEED = 7
+WRAPPING_SECRET = b"a key that is in no log, of 32 B"
 
 
 class OneServer:
     """A server with its brain, its API and a client of it."""
 
-    def __init__(self, cluster: "ACluster", name: str, *, heartbeats: HeartbeatSettings | None) -> None:
+    def __init__(
+        self, cluster: "ACluster", name: str, *, heartbeats: HeartbeatSettings | None, access: bool = False
+    ) -> None:
         self.name = name
         self.world = cluster.world(name)
         self.faults = Faults()
@@ -46,7 +53,11 @@ class OneServer:
         )
         self.answers = Answers(self.brain)
         self.server.leader = Leader(self.replica, name, self.answers, cluster)
-        self.api = Api(self.server)
+        self.server.access.keyring.use(WrappingKey(WRAPPING_SECRET))
+        self.server.access.take(AccessSettings(enabled=access))
+        self.tending = Tending(self.brain, self.server.access.keyring)
+        gate = Gate(self.world, enabled=access, verifier=self.server.access.identities)
+        self.api = Api(self.server, gate=gate)
         self.exchange = InMemory(self.api)
         self.client = Client(self.exchange)
         self._cluster = cluster
@@ -107,10 +118,16 @@ class ACluster:
             raise failed[0]
 
     async def a_server(
-        self, name: str = "m1", *, leads: bool = True, heartbeats: HeartbeatSettings | None = None
+        self,
+        name: str = "m1",
+        *,
+        leads: bool = True,
+        heartbeats: HeartbeatSettings | None = None,
+        access: bool = False,
     ) -> OneServer:
-        """A server that follows the log; founded, and leading if it is the first to be told so."""
-        one = self.servers[name] = OneServer(self, name, heartbeats=heartbeats)
+        """A server that follows the log; founded, and leading if it is the first to be told so. `access`: with access
+        control on."""
+        one = self.servers[name] = OneServer(self, name, heartbeats=heartbeats, access=access)
         await one.follow()
         await one.server.found()
         if leads:
