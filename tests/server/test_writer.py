@@ -19,6 +19,7 @@ from wharf.model.namespace import Namespace
 from wharf.model.refusal import Code, Refusal
 from wharf.model.transitions import ALLOCATION
 from wharf.operations.decision import Decision
+from wharf.server.follower import REACHED_WITHIN_S
 from wharf.state import Replica
 from wharf.state.tables import NAMESPACES
 
@@ -135,6 +136,26 @@ async def test_an_outcome_that_nobody_can_find_out_is_told_as_such() -> None:
             await server.server.writer.write(count_up)
 
         assert refused.value.code is Code.UNDECIDED
+
+
+@pytest.mark.parametrize("fault", [None, LoseReply()], ids=["reply came", "reply lost"])
+def test_a_write_that_this_server_does_not_hear_of_in_time_is_told_as_undecided(fault: Fault | None) -> None:
+    @in_virtual_time
+    async def story() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server(leads=False)
+            faults = {Operation.FEED: Delay(reply_s=120.0), Operation.COMMIT: fault}
+            server.faults.decide = faults.get
+            began_s = now_s()
+
+            with pytest.raises(Refusal) as refused:
+                await server.server.writer.write(count_up)
+
+            assert refused.value.code is Code.UNDECIDED
+            assert "has heard of nothing newer for 15 s" in refused.value.text
+            assert now_s() - began_s < REACHED_WITHIN_S + 5.0
+
+    story()
 
 
 @pytest.mark.parametrize("cut", [True, False])

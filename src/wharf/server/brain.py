@@ -153,7 +153,7 @@ class Brain:
             leadership = await self._be_elected()
             log.info("elected leader")
             # What was committed before the election must be known before anything is decided.
-            await self._follower.reached(leadership.condition().version)
+            await self._reach(leadership)
             await self._found(leadership)
             self._leadership = leadership
             self._heartbeats = Heartbeats(self._heartbeat_settings, self._world.random)
@@ -165,6 +165,13 @@ class Brain:
             finally:
                 self._leadership = None
             log.warning("no longer leader")
+
+    async def _reach(self, leadership: Leadership) -> None:
+        while leadership.is_held():
+            try:
+                return await self._follower.reached(leadership.condition().version)
+            except Refusal as refusal:
+                log.warning("the leader cannot begin yet: %s", refusal.text)
 
     async def _found(self, leadership: Leadership) -> None:
         """The log may have come back empty. A log that is replaced takes the leader's record along and so ends the term:

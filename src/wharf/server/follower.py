@@ -20,6 +20,9 @@ RETRY_MOST_S: Final = 2.0
 REMEMBERED_WRITES: Final = 10_000
 """Ids of the newest writes kept to tell whether one of unknown outcome happened."""
 
+REACHED_WITHIN_S: Final = 15.0
+"""How long anybody waits for the replica to come as far as the log. A log that hangs is noticed within ten seconds."""
+
 LOADED_AT_ONCE: Final = 500
 """Rows taken in one step of a load: a few milliseconds."""
 
@@ -129,17 +132,28 @@ class Follower:
             heard(batch)
 
     async def reached(self, index: int) -> None:
-        """Wait until the replica has applied everything up to `index`. Refused where it never will."""
+        """Wait until the replica has applied everything up to `index`. Refused where it never will, or has not in time."""
         if self.replica.index >= index:
             return
         if self._failure is not None:
             raise _stuck(self._failure)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
         self._reached.setdefault(index, {})[future] = None
+        late = loop.call_later(REACHED_WITHIN_S, self._on_late, index, future)
         try:
             await future
         finally:
+            late.cancel()
             self._forget(index, future)
+
+    def _on_late(self, index: int, future: asyncio.Future[None]) -> None:
+        if not future.done():
+            text = (
+                f"this server stands at index {self.replica.index} and has heard of nothing newer for "
+                f"{REACHED_WITHIN_S:g} s; it waits for {index}"
+            )
+            future.set_exception(Refusal(Code.UNAVAILABLE, text))
 
     @property
     def waiting(self) -> int:

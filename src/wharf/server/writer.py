@@ -120,7 +120,7 @@ class Writer:
             index = self._follower.index_of_write(write_id)
             if index is None:
                 index = await self._engine.find(write_id, since=since)
-        except (Unavailable, Behind) as away:
+        except (Unavailable, Behind, Refusal) as away:
             raise Refusal(
                 Code.UNDECIDED, f"nobody can tell whether write {write_id} happened ({away}); read before you ask again"
             ) from away
