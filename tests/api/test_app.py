@@ -24,7 +24,6 @@ from wharf.state.tables import ALLOCATIONS, JOBS, NODES
 from wharf.wire.endpoints import ENDPOINTS, Kind
 from wharf.world.request import current_request_id
 
-
 NOBODY = "6f1c1d3e-1d0a-4a8e-9f3e-1b2c3d4e5f60"
 BY_ID = ("evaluation", "allocation", "node")
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import uvicorn
-from uvicorn.config import HTTPProtocolType
 
+from wharf.agent.connections import Connections, protocol_of
 from wharf.agent.life import CannotStart
 from wharf.agent.listening import BACKLOG
 from wharf.agent.tls_files import believe, show
@@ -21,7 +21,6 @@ from wharf.model.durations import SECOND
 from wharf.world import World
 
 DATE_STEP_S: Final = 1.0
-PROTOCOL: Final[HTTPProtocolType] = "httptools"
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +31,7 @@ class HttpPort:
         self._listening = socket.socket(fileno=descriptor)
         config = uvicorn.Config(
             app,
-            http=PROTOCOL,
+            http=protocol_of(Connections(world, per_client_max=settings.limits.http_max_conns_per_client)),
             ws="websockets-sansio",
             lifespan="off",
             loop="none",

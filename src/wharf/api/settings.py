@@ -48,7 +48,12 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class LimitsSettings(msgspec.Struct, frozen=True, kw_only=True):
     http_max_conns_per_client: Annotated[
-        int, About("Open connections that one address may have; 0 is no limit.", least=0)
+        int,
+        About(
+            "Open connections that one address may have to each process that answers HTTP; 0 is no limit, and loopback "
+            "has none.",
+            least=0,
+        ),
     ] = 100
     https_handshake_timeout: Annotated[Duration, About("How long a TLS handshake may take.")] = Duration(5 * SECOND)
 

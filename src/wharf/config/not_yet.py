@@ -14,15 +14,14 @@ from wharf.config.tree import Path, Source
 API: Final = "the API"
 SCHEDULING: Final = "scheduling"
 NODE: Final = "the node"
-ACCESS: Final = "access control"
 
 # Each stands for itself and for everything below it.
 WAITING: Final = MappingProxyType({
-    ("acl",): ACCESS,
-    ("keyring",): ACCESS,
-    ("compat",): API,
+    ("acl", "token_ttl"): NODE,
+    ("acl", "policy_ttl"): NODE,
+    ("acl", "role_ttl"): NODE,
     ("enable_debug",): API,
-    ("limits",): API,
+    ("limits", "https_handshake_timeout"): API,
     ("regions",): API,
     ("telemetry",): API,
     ("ui",): "the pages",
@@ -30,12 +29,7 @@ WAITING: Final = MappingProxyType({
     ("server", "enable_event_broker"): API,
     ("server", "event_buffer_size"): API,
     ("server", "job_max_source_size"): API,
-    ("server", "oidc_issuer"): ACCESS,
     ("server", "search"): API,
-    ("server", "acl_token_gc_threshold"): ACCESS,
-    ("server", "root_key_gc_interval"): ACCESS,
-    ("server", "root_key_gc_threshold"): ACCESS,
-    ("server", "root_key_rotation_threshold"): ACCESS,
     ("server", "enabled_schedulers"): SCHEDULING,
     ("server", "job_tracked_versions"): SCHEDULING,
     ("server", "job_gc_interval"): SCHEDULING,
@@ -46,7 +40,6 @@ WAITING: Final = MappingProxyType({
     ("server", "node_gc_threshold"): SCHEDULING,
     ("server", "plan_rejection_tracker"): SCHEDULING,
     ("server", "default_scheduler_config"): SCHEDULING,
-    ("client", "intro_token"): NODE,
     ("client", "meta"): NODE,
     ("client", "options"): NODE,
     ("client", "network_interface"): NODE,

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
+from wharf.agent.access_control import gate_of, open_keyring
 from wharf.agent.audit import audit_from
 from wharf.agent.client_tls import client_tls
 from wharf.agent.http_port import HttpPort
@@ -37,10 +38,15 @@ class AuditOfWrites:
                 at_ns=self._world.now_ns(),
                 request_id=written.request_id,
                 endpoint=written.endpoint,
+                method=written.method,
                 path=written.path,
+                namespace=written.namespace,
+                accessor_id=written.accessor_id,
+                token_name=written.token_name,
                 source=written.remote,
                 status=written.status,
                 index=written.index,
+                error=written.error,
             )
         )
 
@@ -48,6 +54,8 @@ class AuditOfWrites:
 async def run(life: Life) -> None:
     settings = life.order.settings
     server = make_server(life)
+    if settings.server.enable_event_broker:
+        server.feed_events(commits_kept=settings.server.event_buffer_size)
     link = BrainLink(life.world, brain_socket(life))
     tls = client_tls(settings.tls)
     scheme = "https" if tls is not None else "http"
@@ -60,17 +68,15 @@ async def run(life: Life) -> None:
         raise CannotStart(
             f"the audit log cannot be written ({error}): mend that, or set audit.enabled = false"
         ) from error
-    port = HttpPort(
-        life.world,
-        Api(
-            server,
-            audit=AuditOfWrites(life.world, audit),
-            body_max_bytes=settings.api.max_body_size.bytes,
-            more_headers=settings.http_api_response_headers,
-        ),
-        settings,
-        life.order.listening,
+    api = Api(
+        server,
+        audit=AuditOfWrites(life.world, audit),
+        body_max_bytes=settings.api.max_body_size.bytes,
+        more_headers=settings.http_api_response_headers,
+        compat=settings.compat.nomad,
+        gate=gate_of(life, server),
     )
+    port = HttpPort(life.world, api, settings, life.order.listening)
     life.on_reload(port.reload)
     if not await open_log(life, server.engine):
         return
@@ -81,6 +87,7 @@ async def run(life: Life) -> None:
     await asyncio.wait([stopping, following, serving], return_when=asyncio.FIRST_COMPLETED)
     # Whoever waits in a blocking query is answered with what is there, instead of being cut off.
     server.reader.close()
+    api.close()
     if stopping.done() and server.follower.loaded.is_set():
         await serving
     await life.first_of([stopping, following, serving])
@@ -91,6 +98,7 @@ async def run(life: Life) -> None:
 
 async def _serve(life: Life, server: Server, port: HttpPort) -> None:
     await server.follower.loaded.wait()
+    open_keyring(life, server)
     await port.open()
     life.ready(address=life.order.address)
     await port.serve(life.stopping)

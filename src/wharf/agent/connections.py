@@ -1,0 +1,153 @@
+"""Connections at the HTTP port: how many one address may have, and how large the head of a request may be.
+
+What comes in here was not read yet by anybody, so everything has a bound. Loopback has no bound of connections: what
+runs on this machine is ours, or has easier ways to do harm.
+"""
+
+import asyncio
+from ipaddress import IPv6Address, ip_address
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from wharf.world import World
+
+HEAD_MAX_BYTES: Final = 1024 * 1024
+HEADERS_MAX: Final = 1_000
+TELLING_A_SECOND: Final = 10.0
+TELLING_AT_ONCE: Final = 100.0
+
+TOO_MANY: Final = b"Your IP is issuing too many concurrent connections, please rate limit your calls\n"
+TOO_LARGE: Final = b"431 Request Header Fields Too Large"
+
+
+class Connections:
+    """Who is connected. One for each process: every process counts its own."""
+
+    def __init__(self, world: World, *, per_client_max: int) -> None:
+        """`per_client_max` 0: no bound."""
+        self._world = world
+        self._per_client_max = per_client_max
+        self._open: dict[str, int] = {}
+        self._may_tell = TELLING_AT_ONCE
+        self._told_at_s = world.monotonic_s()
+
+    def admit(self, address: str) -> bool:
+        """Whether the address may have one more; then it counts until `leave`."""
+        if not self._per_client_max or is_loopback(address):
+            return True
+        count = self._open.get(address, 0)
+        if count >= self._per_client_max:
+            return False
+        self._open[address] = count + 1
+        return True
+
+    def leave(self, address: str) -> None:
+        count = self._open.get(address, 0)
+        if count > 1:
+            self._open[address] = count - 1
+        else:
+            self._open.pop(address, None)
+
+    def may_tell(self) -> bool:
+        """Whether one who is turned away is told why: some are, a flood is not."""
+        now_s = self._world.monotonic_s()
+        earned = (now_s - self._told_at_s) * TELLING_A_SECOND
+        self._may_tell, self._told_at_s = min(TELLING_AT_ONCE, self._may_tell + earned), now_s
+        if self._may_tell < 1:
+            return False
+        self._may_tell -= 1
+        return True
+
+
+def is_loopback(address: str) -> bool:
+    """Also where a v4 address is written as one of v6. What has no address, a socket of this machine, is near too."""
+    if not address:
+        return True
+    try:
+        read = ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(read, IPv6Address) and read.ipv4_mapped is not None:
+        return read.ipv4_mapped.is_loopback
+    return read.is_loopback
+
+
+def protocol_of(connections: Connections) -> type[asyncio.Protocol]:
+    """The server's protocol with these bounds."""
+
+    class BoundedProtocol(HttpToolsProtocol):
+        def __init__(self, *args: Any, **options: Any) -> None:  # Whatever the server gives its protocol.
+            super().__init__(*args, **options)
+            self._address: str | None = None
+            self._is_in_head = True
+            self._head_bytes = 0
+            self._has_too_many = False
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the server's
+            peer = transport.get_extra_info("peername")
+            address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+            if not connections.admit(address):
+                if connections.may_tell():
+                    transport.write(_plain(b"429 Too Many Requests", TOO_MANY))
+                transport.close()
+                return
+            self._address = address
+            super().connection_made(transport)
+
+        def data_received(self, data: bytes) -> None:
+            if self._address is None:
+                return
+            if self._is_in_head:
+                self._head_bytes += len(data)
+                if self._head_bytes > HEAD_MAX_BYTES:
+                    self._end_with_431()
+                    return
+            super().data_received(data)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self._address is None:
+                return
+            connections.leave(self._address)
+            super().connection_lost(exc)
+
+        def handle_websocket_upgrade(self) -> None:
+            # Another protocol takes the connection from here, and does not come back to say that it ended.
+            if self._address is not None:
+                connections.leave(self._address)
+            super().handle_websocket_upgrade()
+
+        def on_message_begin(self) -> None:
+            self._is_in_head = True
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self._is_in_head = False
+            self._head_bytes = 0
+            super().on_headers_complete()
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            if len(self.headers) >= HEADERS_MAX:
+                self._has_too_many = True
+                raise ValueError("too many headers")  # The parser stops, and asks for a reply.
+            super().on_header(name, value)
+
+        def send_400_response(self, msg: str) -> None:
+            if self._has_too_many:
+                self._end_with_431()
+            else:
+                super().send_400_response(msg)
+
+        def _end_with_431(self) -> None:
+            if not self.transport.is_closing():
+                self.transport.write(_plain(TOO_LARGE, TOO_LARGE))
+                self.transport.close()
+
+    return BoundedProtocol
+
+
+def _plain(status: bytes, body: bytes) -> bytes:
+    head = (
+        b"HTTP/1.1 %b\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
+    )
+    return head % (status, len(body), body)

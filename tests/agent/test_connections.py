@@ -1,0 +1,122 @@
+"""Connections at the port: how many an address may have, and how large a request's head may be."""
+
+import asyncio
+
+import pytest
+import uvicorn
+
+from tests.kit.virtual_time import in_virtual_time, pass_time
+from wharf.agent.connections import HEAD_MAX_BYTES, Connections, is_loopback, protocol_of
+from wharf.world import SimulatedWorld
+
+ELSEWHERE = "10.0.0.7"
+
+
+def some(per_client_max: int) -> Connections:
+    return Connections(SimulatedWorld(1), per_client_max=per_client_max)
+
+
+def test_an_address_has_so_many_connections_and_gets_one_back_for_each_that_ends() -> None:
+    connections = some(2)
+
+    first = [connections.admit(ELSEWHERE) for _ in range(3)]
+    connections.leave(ELSEWHERE)
+
+    assert first == [True, True, False]
+    assert [connections.admit(ELSEWHERE), connections.admit(ELSEWHERE)] == [True, False]
+    assert connections.admit("10.0.0.8")
+
+
+def test_loopback_and_a_bound_of_none_are_never_turned_away() -> None:
+    assert all(some(1).admit("127.0.0.1") for _ in range(3))
+    unbounded = some(0)
+    assert all(unbounded.admit(ELSEWHERE) for _ in range(1_000))
+
+
+@pytest.mark.parametrize(
+    ("address", "near"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("::ffff:127.0.0.1", True), ("", True),
+     ("10.0.0.1", False), ("::ffff:10.0.0.1", False), ("fe80::1%eth0", False), ("nonsense", False)],
+)  # fmt: skip
+def test_what_is_near_is_known_in_every_writing(address: str, near: bool) -> None:
+    assert is_loopback(address) is near
+
+
+@in_virtual_time
+async def test_of_a_flood_a_hundred_are_told_why_and_then_ten_a_second() -> None:
+    connections = Connections(SimulatedWorld(1, asyncio.get_running_loop().time), per_client_max=1)
+
+    at_once = sum(connections.may_tell() for _ in range(500))
+    await pass_time(1.0)
+    later = sum(connections.may_tell() for _ in range(500))
+
+    assert (at_once, later) == (100, 10)
+
+
+class Wire(asyncio.Transport):
+    """What a connection writes, and whether it was closed."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__({"peername": (address, 40_000), "sockname": ("127.0.0.1", 4646)})
+        self.sent = b""
+        self.is_closed = False
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]  # bytes are all that is written here
+        self.sent += data
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+
+async def _nothing(_scope: object, _receive: object, _send: object) -> None:
+    pass
+
+
+def connect(connections: Connections, address: str = ELSEWHERE) -> tuple[asyncio.Protocol, Wire]:
+    config = uvicorn.Config(_nothing, lifespan="off", log_config=None)
+    config.load()
+    wire = Wire(address)
+    protocol = protocol_of(connections)(config, uvicorn.server.ServerState(), {})  # type: ignore[call-arg]  # the server's own arguments
+    protocol.connection_made(wire)
+    return protocol, wire
+
+
+def test_one_too_many_is_told_and_closed_and_does_not_count() -> None:
+    async def story() -> None:
+        connections = some(1)
+        first, _ = connect(connections)
+        second, wire = connect(connections)
+        second.data_received(b"GET / HTTP/1.1\r\n\r\n")
+        second.connection_lost(None)
+
+        assert wire.is_closed
+        assert wire.sent.startswith(b"HTTP/1.1 429 Too Many Requests\r\n")
+        assert wire.sent.endswith(b"too many concurrent connections, please rate limit your calls\n")
+        first.connection_lost(None)
+        assert connections.admit(ELSEWHERE)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"GET /" + b"a" * (HEAD_MAX_BYTES + 1), b"GET / HTTP/1.1\r\na: " + b"b" * (HEAD_MAX_BYTES + 1) + b"\r\n",
+     b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 1_100],
+)  # fmt: skip
+def test_a_head_without_end_is_cut_off(head: bytes) -> None:
+    async def story() -> None:
+        protocol, wire = connect(some(1))
+        for start in range(0, len(head), 65_536):
+            if not wire.is_closed:
+                protocol.data_received(head[start : start + 65_536])
+
+        assert wire.is_closed
+        assert wire.sent.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+
+    asyncio.run(story())
