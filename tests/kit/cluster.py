@@ -41,6 +41,7 @@ class OneServer:
         self.faults = Faults()
         self.engine = MemoryEngine(self.world, cluster.log, faults=self.faults, single_server=False)
         self.server = Server(self.world, self.engine, Identity(name, name, address=f"{name}:4646"))
+        self.server.feed_events()
         self.replica = self.server.replica
         self.election = TakesOver(self.server)
         self.brain = Brain(

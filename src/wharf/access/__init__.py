@@ -4,6 +4,7 @@ Pure: it decides from a snapshot, from what came with a request and from the mom
 and knows no endpoint; what an operation needs is declared in `model.need`.
 """
 
+from wharf.access.again import who_is_it_now
 from wharf.access.binding import Bindings, bind, method_named, token_name
 from wharf.access.caller import UNCHECKED, Caller, CallerKind
 from wharf.access.claims import MappedClaims, map_claims
@@ -48,5 +49,6 @@ __all__ = [
     "rules_json",
     "token_name",
     "who_is",
+    "who_is_it_now",
     "whose_token",
 ]

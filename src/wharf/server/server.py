@@ -10,6 +10,7 @@ from wharf.operations.search import SearchLimits
 from wharf.server.agent_door import AgentDoor, NoAgent
 from wharf.server.access import Access
 from wharf.server.asking import Leader, Link
+from wharf.server.event_feed import COMMITS_KEPT, EventFeed
 from wharf.server.follower import Follower
 from wharf.server.founder import Founder
 from wharf.server.meter import Meter
@@ -54,6 +55,8 @@ class Server:
         self.reader = Reader(world, engine, self.follower)
         self.writer = Writer(world, engine, self.follower)
         self.founder = Founder(self.follower, self.writer)
+        self.events: EventFeed | None = None
+        """What streams of events are fed from; set by the wiring where this process serves any."""
         self.channels: NodeChannels = NoChannels()
         """The ways to nodes; set by the wiring where nodes keep connections."""
         self.access = Access(world)
@@ -64,6 +67,11 @@ class Server:
         """The ways to other regions and members, for whole requests; set by the wiring where there are any."""
         self.agent: AgentDoor = NoAgent()
         """The agent around this server; set by the wiring where there is one."""
+
+    def feed_events(self, *, commits_kept: int = COMMITS_KEPT) -> None:
+        """Keep the last commits for those who listen to events. A process that serves none need not."""
+        self.events = EventFeed(self.follower, commits_kept=commits_kept)
+        self.reader.on_close.append(self.events.close)
 
     async def found(self) -> None:
         """Write the records that a new cluster begins with, where nobody has yet."""

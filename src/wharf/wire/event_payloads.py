@@ -1,0 +1,46 @@
+"""What an event says of its record: the record under the name of its kind, without anything that is secret."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from wharf.model.variable import metadata
+from wharf.wire.node_shapes import shown_node
+
+NAMES: Final[Mapping[str, str]] = MappingProxyType({"HostVolume": "Volume", "ACLAuthMethod": "AuthMethod"})
+"""Where the payload's field is not called like its topic."""
+
+SECRET_FIELDS: Final = frozenset({"secret_digest", "secret_sealed", "secrets_sealed", "sealed_with", "parameters"})
+"""Of any record. `parameters` is what the plugin of a volume is told."""
+
+
+def payload_of(topic: str, record: Any, *, is_gone: bool) -> dict[str, Any]:
+    shown = SHOWN.get(topic, _without_secrets)(record)
+    payload = {NAMES.get(topic, topic): shown}
+    if topic == "Job":
+        payload["Deleted"] = is_gone
+    return payload
+
+
+def _without_secrets(record: msgspec.Struct) -> object:
+    """The record itself where it has nothing to hide."""
+    fields = msgspec.structs.fields(record)
+    if SECRET_FIELDS.isdisjoint(field.name for field in fields):
+        return record
+    return {field.encode_name: getattr(record, field.name) for field in fields if field.name not in SECRET_FIELDS}
+
+
+def _shown_variable(record: Any) -> object:
+    """Never its items; nor the id of its lock, which is the right to write it."""
+    shown = metadata(record)
+    if isinstance(shown.lock, msgspec.UnsetType):
+        return shown
+    return msgspec.structs.replace(shown, lock=msgspec.structs.replace(shown.lock, id=""))
+
+
+SHOWN: Final[Mapping[str, Callable[[Any], object]]] = MappingProxyType({
+    "Node": shown_node,
+    "Variable": _shown_variable,
+})  # fmt: skip

@@ -1,0 +1,110 @@
+"""A caller that listens to a stream: what came so far, line by line, and how it ends."""
+
+import asyncio
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.virtual_time import pass_time, until
+
+
+class AStream:
+    """`holds_back`: the caller reads nothing until the test says so."""
+
+    def __init__(
+        self,
+        cluster: ACluster,
+        server: OneServer,
+        path: str,
+        query: list[tuple[str, str]],
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.parts: list[bytes] = []
+        self.is_over = False
+        self.gone = asyncio.Event()
+        self.reads = asyncio.Event()
+        self.reads.set()
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": urlencode(query).encode(),
+            "headers": [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()],
+            "client": ("127.0.0.1", 40_000),
+        }
+        self._task = cluster.start(self._run(server, scope), name="a stream")
+
+    async def _run(self, server: OneServer, scope: dict[str, Any]) -> None:
+        await server.api(scope, self._receive, self._send)
+        self.is_over = True
+
+    async def _receive(self) -> Any:
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        await self.reads.wait()
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+        elif message.get("body"):
+            self.parts.append(message["body"])
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in b"".join(self.parts).splitlines()]
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [event for line in self.lines for event in line.get("Events", ())]
+
+    @property
+    def heartbeats(self) -> int:
+        return self.lines.count({})
+
+    async def begins(self) -> None:
+        await until(lambda: self.status and (self.parts or self.is_over), what="the stream begins")
+
+    async def tells(self, *, topic: str = "", type: str = "", key: str = "") -> dict[str, Any]:
+        """The first event that is so."""
+        wanted = {name: value for name, value in (("Topic", topic), ("Type", type), ("Key", key)) if value}
+
+        def look() -> dict[str, Any] | None:
+            return next((event for event in self.events if wanted.items() <= event.items()), None)
+
+        return await until(look, what=f"an event with {wanted}; there are {self.told}")
+
+    async def ends(self) -> None:
+        await until(lambda: self.is_over, what="the stream ends", within_s=120)
+
+    async def hang_up(self) -> None:
+        self.gone.set()
+        await self.ends()
+
+    @property
+    def told(self) -> list[tuple[str, str, str]]:
+        return [(event["Topic"], event["Type"], event["Key"]) for event in self.events]
+
+
+async def listen(
+    cluster: ACluster,
+    server: OneServer,
+    *topics: str,
+    index: int | str | None = None,
+    namespace: str = "",
+    headers: dict[str, str] | None = None,
+) -> AStream:
+    """A stream of events that has begun."""
+    query = [("topic", topic) for topic in topics]
+    if index is not None:
+        query.append(("index", str(index)))
+    if namespace:
+        query.append(("namespace", namespace))
+    stream = AStream(cluster, server, "/v1/event/stream", query, headers)
+    await stream.begins()
+    await pass_time(0.05)  # What is kept has been sent.
+    return stream
