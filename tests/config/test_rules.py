@@ -26,7 +26,10 @@ def configure(**given: object) -> Configuration:
         ({"log_file": "log"}, 'log_file: expected an absolute path, given "log"'),
         ({"bind_addr": "example"}, 'bind_addr: expected an IP address or "localhost", given "example"'),
         ({"bind_addr": "0.0.0.0"}, "bind_addr: listening on 0.0.0.0 without access control"),
-        ({"acl__enabled": True}, "acl.enabled: access control is not there yet"),
+        (
+            {"acl__token_min_expiration_ttl": "2h", "acl__token_max_expiration_ttl": "1h"},
+            "acl.token_min_expiration_ttl: it is longer than acl.token_max_expiration_ttl",
+        ),
         ({"tls__verify_https_client": True}, "tls.verify_https_client: clients show certificates over TLS only"),
         ({"addresses__http": "::"}, "addresses.http: listening on :: without access control"),
         ({"advertise__http": "example"}, 'advertise.http: expected "host:port", given "example"'),
@@ -55,6 +58,7 @@ def test_a_combination_that_cannot_work_is_refused(given: dict[str, object], sen
     "given",
     [
         {"bind_addr": "0.0.0.0", "allow_insecure": True},
+        {"bind_addr": "0.0.0.0", "acl__enabled": True},
         {"bind_addr": "::1"},
         {"bind_addr": "localhost"},
         {"bind_addr": "10.0.0.1", "addresses__http": "127.0.0.1"},

@@ -67,6 +67,8 @@ class HttpPort:
             return
         try:
             show(self._context, settings.tls)
+            if settings.tls.verify_https_client:
+                believe(self._context, settings.tls)  # New authorities are added; one that goes needs a restart.
         except CannotStart as error:
             log.error("the new certificate cannot be used; the old one stays", extra={"why": str(error)})
             return

@@ -6,10 +6,12 @@ import msgspec
 
 from wharf.api.allocations import version_key
 from wharf.api.answers import Act, Done, Reading
+from wharf.api.gate import token_of
 from wharf.api.request import ReadOptions, Request
 from wharf.model.node import Node
 from wharf.model.refusal import Code, Refusal, invalid, unknown
 from wharf.model.secret import secret_digest
+from wharf.operations.introductions import admit
 from wharf.operations.nodes import AllocationReport
 from wharf.server.asking import HEARTBEAT, REGISTER_NODE, REPORT, NodeAlive, NodeBelieved, NodeReport
 from wharf.server.reading import Found
@@ -50,7 +52,18 @@ class NodeSpeech:
         if asked.node.id != request.value("node_id"):
             raise invalid("Node ID does not match request path")
         node = msgspec.structs.replace(asked.node, secret_digest=secret_digest(asked.secret_id))
+        await self._admit(request, node)
         return _told(await self._server.leader.ask(REGISTER_NODE, node))
+
+    async def _admit(self, request: Request, node: Node) -> None:
+        """While access control is on, a node that is not known needs an introduction."""
+        access = self._server.access
+        if not access.settings.enabled:
+            return
+        await self._server.reader.catch_up()
+        given, moment = token_of(request.headers), self._server.writer.moment()
+        introduction = access.identities.introduction(self._server.replica, given, moment) if given else None
+        admit(self._server.replica, node, introduction)
 
     async def heartbeat(self, request: Request) -> Done:
         node = await self._authenticated_now(request)

@@ -92,12 +92,9 @@ def _is_address(text: str) -> bool:
 
 
 def _access(settings: Settings) -> Found:
-    if settings.acl.enabled:
-        yield (
-            ("acl", "enabled"),
-            "access control is not there yet, and a server that only says so would let everyone in: leave it off, and "
-            "listen on 127.0.0.1 or behind something that asks who is calling",
-        )
+    least, most = settings.acl.token_min_expiration_ttl, settings.acl.token_max_expiration_ttl
+    if least.ns > most.ns:
+        yield (("acl", "token_min_expiration_ttl"), "it is longer than acl.token_max_expiration_ttl")
     address = listen_address(settings)
     if (
         settings.server.enabled

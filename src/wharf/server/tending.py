@@ -27,6 +27,8 @@ SEALED_AT_ONCE: Final = 32
 class TendingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The reference's defaults (conventions 4.3, 5.3)."""
 
+    begins_ring: bool = False
+    """Whether the first key is made before it is needed: so other servers see at their start which file wraps it."""
     look_every_s: float = 300.0
     rotation_threshold_ns: int = 720 * HOUR_NS
     key_threshold_ns: int = HOUR_NS
@@ -83,6 +85,9 @@ class Tending:
 
     async def _rotate_where_due(self) -> None:
         await self._brain.decide(lambda snapshot, moment: _or_nothing(keyring.publish_due(snapshot, moment)))
+        if self._settings.begins_ring and self._ring.active_key(self._brain.follower.replica) is None:
+            first = RotationRequest(self._ring.make_key(), only_first=True)
+            await self._brain.decide(lambda snapshot, _moment: keyring.rotate(snapshot, first))
         threshold_ns = self._settings.rotation_threshold_ns
         moment = Moment(self._brain.world.now_ns(), self._brain.world.new_id)
         if keyring.is_rotation_due(self._brain.follower.replica, moment, threshold_ns=threshold_ns):

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from typing import Final
 
+from wharf.agent.access_control import open_keyring, tending_settings
 from wharf.agent.life import CannotStart, Life
 from wharf.agent.log_access import describe
 from wharf.agent.roles.candidacy import election_of
@@ -17,6 +18,7 @@ from wharf.server.brain import Brain
 from wharf.server.brain_socket import BrainSocket
 from wharf.server.compactor import Compactor
 from wharf.server.server import Server
+from wharf.server.tending import Tending
 
 TRY_AGAIN_S: Final = 1.0
 LEAVE_WITHIN_S: Final = 1.0
@@ -39,6 +41,7 @@ async def run(life: Life) -> None:
             max_per_second=settings.max_heartbeats_per_second,
         ),
     )
+    Tending(brain, server.access.keyring, tending_settings(life.order.settings))
     if not await open_log(life, server.engine):
         return
     door = BrainSocket(life.world, brain_socket(life), Answers(brain))
@@ -59,6 +62,7 @@ async def run(life: Life) -> None:
 
 async def _work(life: Life, server: Server, brain: Brain, election: Election, door: BrainSocket) -> None:
     await server.follower.loaded.wait()
+    open_keyring(life, server)
     await _found(server)
     try:
         await _join(election)

@@ -25,7 +25,12 @@ async def run(life: Life) -> None:
     settings = life.order.settings
     address = settings.client.servers[0] if settings.client.servers else life.order.address
     tls = client_tls(settings.tls)
-    exchange = HttpExchange(address if "://" in address else f"{'https' if tls else 'http'}://{address}", tls=tls)
+    exchange = HttpExchange(
+        address if "://" in address else f"{'https' if tls else 'http'}://{address}",
+        # Where access control is on, a new node is introduced by it; later it is known by its own secret.
+        token=settings.client.intro_token.reveal(),
+        tls=tls,
+    )
     client = Client(exchange)
     # The real node is not built yet; a configuration that asks for none by number gets one that is fake.
     count = settings.client.fake_nodes or 1

@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
+from wharf.agent.access_control import set_up_access
 from wharf.agent.collector import freeze_loaded, tune_collector
 from wharf.agent.identity import name_of, server_id
 from wharf.agent.life import CannotStart, Life
@@ -48,6 +49,7 @@ def make_server(life: Life) -> Server:
             versions_kept=settings.server.job_tracked_versions,
         ),
     )
+    set_up_access(life, server)
     life.tell_facts(lambda: facts_of(server))
     tune_collector()
     server.follower.on_load.append(freeze_loaded)

@@ -1,0 +1,65 @@
+"""Access control as the configuration has it: what servers are told of it, and where its files are."""
+
+from pathlib import Path
+from typing import Final
+
+from wharf.agent.folder import KEYRING_FILE
+from wharf.agent.keyring_file import take_keyring
+from wharf.agent.life import Life
+from wharf.agent.providers import HttpProviders
+from wharf.api.gate import Gate
+from wharf.config.settings import Settings
+from wharf.model.token import LifetimeBounds
+from wharf.server.access import AccessSettings
+from wharf.server.server import Server
+from wharf.server.tending import TendingSettings
+
+RESET_FILE: Final = "acl-bootstrap-reset"
+RESET_AT_MOST: Final = 100
+
+
+def set_up_access(life: Life, server: Server) -> None:
+    """What the configuration says. The keyring follows when the log was read (`open_keyring`)."""
+    settings = life.order.settings
+    bounds = LifetimeBounds(settings.acl.token_min_expiration_ttl.ns, settings.acl.token_max_expiration_ttl.ns)
+    server.access.take(
+        AccessSettings(
+            enabled=settings.acl.enabled,
+            bounds=bounds,
+            issuer=settings.server.oidc_issuer,
+            authoritative_region=settings.server.authoritative_region,
+        )
+    )
+    server.access.providers = HttpProviders()
+    reset = Path(life.order.data_folder) / RESET_FILE
+    server.access.read_reset = lambda: read_reset(reset)
+
+
+def open_keyring(life: Life, server: Server) -> None:
+    """Raises CannotStart."""
+    configured = life.order.settings.keyring.file
+    take_keyring(server, Path(configured) if configured else Path(life.order.data_folder) / KEYRING_FILE)
+
+
+def gate_of(life: Life, server: Server) -> Gate:
+    return Gate(life.world, enabled=life.order.settings.acl.enabled, verifier=server.access.identities)
+
+
+def tending_settings(settings: Settings) -> TendingSettings:
+    server = settings.server
+    return TendingSettings(
+        begins_ring=True,
+        look_every_s=min(server.root_key_gc_interval.s, server.job_gc_interval.s),
+        rotation_threshold_ns=server.root_key_rotation_threshold.ns,
+        key_threshold_ns=server.root_key_gc_threshold.ns,
+        token_threshold_ns=server.acl_token_gc_threshold.ns,
+    )
+
+
+def read_reset(file: Path) -> str | None:
+    """What the file says; None where there is none that can be read."""
+    try:
+        with open(file, encoding="ascii", errors="replace") as reading:
+            return reading.read(RESET_AT_MOST)
+    except OSError:
+        return None

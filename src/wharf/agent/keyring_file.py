@@ -1,0 +1,83 @@
+"""The file with the key that wraps the keyring: read, or made at the first start of a cluster, for its owner only.
+
+It is never in the log, a snapshot or an archive. Where it is missing or another than the log's, a person must be told:
+a new one would not help, because what is sealed would stay closed.
+"""
+
+import base64
+import binascii
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from wharf.agent.life import CannotStart
+from wharf.server.keyring import KEY_BYTES, WrappingKey, WrongWrappingKey
+from wharf.server.server import Server
+from wharf.state.tables import KEYRING
+
+READ_AT_MOST: Final = 1_000
+OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+def take_keyring(server: Server, file: Path) -> None:
+    """Give the server its wrapping key. Call when the replica is loaded. Raises CannotStart."""
+    if not file.exists():
+        _make_first(server, file)
+    server.access.keyring.use(WrappingKey(_read(file), origin=str(file)))
+    try:
+        server.access.keyring.check(server.replica)
+    except WrongWrappingKey as wrong:
+        raise CannotStart(str(wrong)) from wrong
+
+
+def _make_first(server: Server, file: Path) -> None:
+    """Of several processes that start at once, one makes it; the others read what it made."""
+    known = next(server.replica.all(KEYRING), None)
+    if known is not None:
+        raise CannotStart(
+            f"the key of the keyring, {file}, is missing, and the log holds keys that it wraps ({known.wrapped_with}): "
+            "copy it from another server or from where it was saved, or set keyring.file; without it nothing that is "
+            "sealed can be read"
+        )
+    draft = file.with_name(f"{file.name}.{os.getpid()}")
+    text = base64.b64encode(server.world.token_bytes(KEY_BYTES)) + b"\n"
+    try:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as writing:
+            writing.write(text)
+            writing.flush()
+            os.fsync(writing.fileno())
+        try:
+            os.link(draft, file)  # Only where there is none yet.
+        except FileExistsError:
+            return
+        finally:
+            draft.unlink()
+        folder = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise CannotStart(f"the key of the keyring cannot be written to {file}: {error.strerror}") from error
+
+
+def _read(file: Path) -> bytes:
+    try:
+        with open(file, "rb") as reading:
+            mode = stat.S_IMODE(os.fstat(reading.fileno()).st_mode)
+            text = reading.read(READ_AT_MOST)
+    except OSError as error:
+        raise CannotStart(f"the key of the keyring, {file}, cannot be read: {error.strerror}") from error
+    if mode & OTHERS:
+        raise CannotStart(f"the key of the keyring, {file}, is open to others (mode {mode:04o}): chmod 600 {file}")
+    try:
+        secret = base64.b64decode(text.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        secret = b""
+    if len(secret) != KEY_BYTES:
+        raise CannotStart(
+            f"the key of the keyring, {file}, is none: it holds {KEY_BYTES} bytes as base64 text; put the right file "
+            "back, or set keyring.file"
+        )
+    return secret
