@@ -136,7 +136,7 @@ class Operator:
         if leader is None:
             raise Refusal(Code.UNAVAILABLE, "No cluster leader")
         if leader.member_id == heir.id:
-            raise invalid(f"{heir.name} leads already")
+            raise invalid(f"{heir.name or heir.id} leads already")
         await self._server.leader.ask(HAND_OVER, HandOver(heir.id))
         now = await self._taken_over(leader.member_id, heir)
         if now.member_id != heir.id:

@@ -23,7 +23,7 @@ def forget(snapshot: Replica, member_id: str, *, missing: str, cause: str = "") 
         raise unknown(missing)
     leader = snapshot.get(LEADER)
     if leader is not None and leader.member_id == member_id:
-        raise Refusal(Code.CONFLICT, f"{member.name} leads: make another server the leader first")
+        raise Refusal(Code.CONFLICT, f"{member.name or member.id} leads: make another server the leader first")
     change = MEMBERS.drop(member_id)
     write = Write(
         "member-forgotten", Cause(CauseKind.OPERATOR, cause), [change], [snapshot.as_seen(MEMBERS, member_id), snapshot.as_seen(LEADER)]

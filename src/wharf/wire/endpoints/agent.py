@@ -25,7 +25,7 @@ def _does(name: str, path: str, **more: Any) -> Endpoint:
 def _pprof(name: str, path: str, summary: str, *, parameters: tuple[Parameter, ...] = _PPROF) -> Endpoint:
     return tells(
         f"agent.pprof.{name}", f"/v1/agent/pprof/{path}", need=need.WRITE_AGENT, summary=summary, returns=str,
-        parameters=parameters,
+        media="text/plain", parameters=parameters,
     )  # fmt: skip
 
 

@@ -95,6 +95,10 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the handler reads the body part by part: one of any size."""
     returns: Any = None
     """The type of the reply's body; None: it has none."""
+    media: str = ""
+    """The content type of the reply, where it is not JSON."""
+    refuses: tuple[int, ...] = ()
+    """Statuses of refusals beside those that every endpoint of its kind may answer, for the documents."""
     parameters: tuple[Parameter, ...] = ()
     """Its own, beside those that its kind gives it."""
     lists: Lists | None = None

@@ -8,7 +8,7 @@ from wharf.wire.endpoints.endpoint import Endpoint, tells, text
 
 ROWS: Final[tuple[Endpoint, ...]] = (
     tells(
-        "metrics.read", "/v1/metrics", need=need.NOTHING, returns=agent_shapes.Metrics,
+        "metrics.read", "/v1/metrics", need=need.NOTHING, returns=agent_shapes.Metrics, refuses=(415,),
         summary="Figures of the process that answers and of its server: the last finished interval, or all since the "
         "start for Prometheus.",
         parameters=(text("format", "`prometheus` for its text form, where `telemetry.prometheus_metrics` is on."),),

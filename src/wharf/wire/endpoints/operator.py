@@ -52,9 +52,11 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     tells(
         "operator.health", "/v1/operator/autopilot/health", need=need.READ_OPERATOR,
         summary="The health of all servers; 429 where one is not healthy.", returns=operator_shapes.AutopilotHealth,
+        refuses=(429,),
     ),
     tells(
         "operator.save_snapshot", "/v1/operator/snapshot", need=need.SAVE_SNAPSHOT, returns=bytes,
+        media="application/x-gzip",
         summary="The whole state as one gzipped archive. Secrets in it need the keyring's key.",
     ),
     Endpoint(
