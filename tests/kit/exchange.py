@@ -79,5 +79,6 @@ async def ask(
         "client": ("127.0.0.1", 40_000),
     }
     await api(scope, receive, send)
-    start, last = sent
-    return Reply(start["status"], {n.decode(): v.decode() for n, v in start["headers"]}, last["body"])
+    start, *parts = sent
+    body_sent = b"".join(part["body"] for part in parts)
+    return Reply(start["status"], {n.decode(): v.decode() for n, v in start["headers"]}, body_sent)

@@ -110,10 +110,12 @@ class Api:
             return text_reply(400, "400 Bad Request")
         if len(path) > PATH_MAX_BYTES:
             return text_reply(414, f"the path is longer than {PATH_MAX_BYTES} bytes")
+        clean = cleaned(path)
+        if clean != path:
+            return _as_reply(sent_to(clean, method), scope)
         routed = self._router.find(path)
         if not routed.methods:
-            clean = cleaned(path)
-            return _as_reply(reply_astray(path, routed, method) if clean == path else sent_to(clean, method), scope)
+            return _as_reply(reply_astray(path, routed, method), scope)
         endpoint = routed.methods.get(method)
         if endpoint is None:
             if method == "OPTIONS" and (open_methods := methods_for_pages(path)):

@@ -22,6 +22,7 @@ VARY: Final = (b"vary", b"Accept-Encoding")
 
 OURS: Final = b"x-cluster-"
 PEERS: Final = b"x-nomad-"
+NO_CONTENT: Final = 204
 TOLD_TWICE: Final = frozenset(OURS + name for name in (b"index", b"knownleader", b"lastcontact", b"nexttoken"))
 READ_TWICE: Final = (b"token",)
 
@@ -60,7 +61,7 @@ class Replies:
         told = [*reply.headers, *self._more]
         if self._compat:
             told += [(PEERS + name[len(OURS) :], value) for name, value in reply.headers if name in TOLD_TWICE]
-        if methods_for_pages(path):
+        if methods_for_pages(path) and reply.status != NO_CONTENT:  # A preflight has said it all.
             told += headers_for_pages(headers)
         if isinstance(reply.body, Streamed):
             await self._stream(reply.status, told, reply.body, receive, send)
