@@ -43,6 +43,10 @@ class PowerCutDisk(apsw.VFS):
         self.operations = 0
         self.survivors: dict[str, bytes] | None = None
         self._files: dict[str, Contents] = {}
+        self._deleted: dict[str, Contents] = {}
+        """Files whose names are gone, though perhaps not yet from the disk."""
+        self._moved: tuple[str, str, Contents | None] | None = None
+        """A file that took another's place, though perhaps not yet on the disk: from where, to where, and the other."""
         self._lock = threading.RLock()
 
     def is_off(self) -> bool:
@@ -51,6 +55,7 @@ class PowerCutDisk(apsw.VFS):
     def begin(self, files: dict[str, bytes], *, cut_at: int) -> None:
         """The power is on again, with these files."""
         self._files = {path: Contents(bytearray(data), name_is_synced=True) for path, data in files.items()}
+        self._deleted, self._moved = {}, None
         self.operations, self.cut_at, self.survivors = 0, cut_at, None
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: Flags) -> apsw.VFSFile:
@@ -60,9 +65,10 @@ class PowerCutDisk(apsw.VFS):
     def xDelete(self, filename: str, syncdir: bool) -> None:
         with self._lock:
             super().xDelete(filename, syncdir)
-            # Whether the name is gone from the disk yet makes no difference here: SQLite deletes what it has emptied
-            # into another file, synced.
-            self._files.pop(filename, None)
+            contents = self._files.pop(filename, None)
+            if contents is not None and not syncdir:
+                self._deleted[filename] = contents
+            self._count()
 
     def was_written(self, path: str, change: tuple[int, bytes] | int) -> None:
         with self._lock:
@@ -79,6 +85,21 @@ class PowerCutDisk(apsw.VFS):
             contents.name_is_synced = True
             self._count()  # The power may go after the sync, before anybody hears of it.
 
+    def was_renamed(self, source: str, target: str) -> None:
+        with self._lock:
+            self._count()
+            self._moved = (source, target, self._files.get(target))
+            self._files[target] = self._files.pop(source)
+            self._count()
+
+    def was_folder_synced(self) -> None:
+        with self._lock:
+            self._count()
+            self._deleted, self._moved = {}, None
+            for contents in self._files.values():
+                contents.name_is_synced = True
+            self._count()
+
     def cut(self) -> None:
         """The power goes now, if it has not yet."""
         with self._lock:
@@ -88,6 +109,15 @@ class PowerCutDisk(apsw.VFS):
                     for path, contents in self._files.items()
                     if contents.name_is_synced or self.random.random() < 0.5
                 }
+                for path, contents in self._deleted.items():
+                    if path not in self.survivors and self.random.random() < 0.5:
+                        self.survivors[path] = self._after_the_cut(contents)
+                if self._moved is not None and self.random.random() < 0.5:
+                    source, target, replaced = self._moved
+                    if target in self.survivors:
+                        self.survivors[source] = self.survivors.pop(target)
+                    if replaced is not None:
+                        self.survivors[target] = self._after_the_cut(replaced)
 
     def _count(self) -> None:
         self.operations += 1

@@ -6,7 +6,9 @@ from pathlib import Path
 from random import Random
 
 from tests.engines.lying_disk import PowerCutDisk, place
-from wharf.engines.port import Batch, Change, Committed, LogWrite, Outcome
+from wharf.engines.port import Batch, Change, Committed, LogWrite, Outcome, Row, Standing
+from wharf.engines.sqlite_file import LogFile
+from wharf.engines.sqlite_restore import Restore as RestoreOfFile
 from wharf.engines.sqlite_store import Store
 from wharf.model.changes import Cause, CauseKind
 
@@ -22,17 +24,37 @@ class Tally:
     unknown_that_did_not: int = 0
     cut_while_opening: int = 0
     trimmed: int = 0
+    restored: int = 0
+    unknown_restores_that_happened: int = 0
+    unknown_restores_that_did_not: int = 0
+
+
+State = dict[tuple[str, str], tuple[int, bytes]]
+
+
+@dataclass
+class Restored:
+    """A state that was put in place of all, and where the log stood then."""
+
+    epoch: int = 0
+    index: int = 0
+    state: State = field(default_factory=dict)
 
 
 @dataclass
 class Expected:
-    """What the log must hold, as far as anybody was told."""
+    """What the log must hold, as far as anybody was told: the last restore, and the batches after it."""
 
+    base: Restored = field(default_factory=Restored)
     batches: list[Batch] = field(default_factory=list)
     unknown: list[LogWrite] = field(default_factory=list)
+    unknown_restore: Restored | None = None
 
-    def state(self) -> dict[tuple[str, str], tuple[int, bytes]]:
-        state: dict[tuple[str, str], tuple[int, bytes]] = {}
+    def adopt(self, restored: Restored) -> None:
+        self.base, self.batches = restored, []
+
+    def state(self) -> State:
+        state = dict(self.base.state)
         for batch in self.batches:
             for change in batch.changes:
                 if change.data is None:
@@ -42,10 +64,29 @@ class Expected:
         return state
 
 
+class WatchedFolder(LogFile):
+    """Tells the disk what happens to names."""
+
+    def __init__(self, folder: Path, disk: PowerCutDisk) -> None:
+        super().__init__(folder, vfs=disk.vfs_name)
+        self._disk = disk
+
+    def rename(self, path: Path) -> None:
+        super().rename(path)
+        self._disk.was_renamed(str(path), str(self.path))
+
+    def sync_folder(self) -> None:
+        super().sync_folder()
+        self._disk.was_folder_synced()
+
+
 class BlindDisk(PowerCutDisk):
     """Takes a sync for nothing."""
 
     def was_synced(self, path: str) -> None:
+        pass
+
+    def was_folder_synced(self) -> None:
         pass
 
 
@@ -85,6 +126,9 @@ def live(
         return
     settle(store, expected, tally)
     while not disk.is_off():
+        if random.random() < 0.1:
+            restore(store, disk, random, next(numbers), expected, tally)
+            continue
         writes = [a_write(random, next(numbers)) for _ in range(random.choice((1, 1, 2, 8)))]
         group = store.commit_group(writes)
         if disk.is_off():
@@ -99,9 +143,28 @@ def live(
     store.close()
 
 
+def restore(store: Store, disk: PowerCutDisk, random: Random, number: int, expected: Expected, tally: Tally) -> None:
+    """Other records take the place of all, in one step, or nothing happens."""
+    keys = random.sample(range(KEYS), random.choice((0, 3, KEYS)))
+    rows = [Row("t", f"k{key}", 1, b"%d-" % number * random.choice((10, 2_000))) for key in keys]
+    index = store.index + 1
+    restored = Restored(store.standing().epoch + 1, index, {(row.table, row.key): (index, row.data) for row in rows})
+    restoring = RestoreOfFile(store)
+    restoring.begin(Standing(0, {}))
+    restoring.add(rows)
+    told = restoring.finish()
+    if disk.is_off():
+        expected.unknown_restore = restored  # Nobody heard of it.
+        return
+    assert told == index
+    expected.adopt(restored)
+    tally.restored += 1
+
+
 def open_store(folder: Path, disk: PowerCutDisk) -> Store:
     # Checkpoints and trims all the time: they must not lose anything either.
     store = Store(folder, clock=lambda: 0.0, tail_changes=20, checkpoint_pages=8, vfs=disk.vfs_name)
+    store.file = WatchedFolder(folder, disk)
     store.open()
     return store
 
@@ -124,6 +187,12 @@ def settle(store: Store, expected: Expected, tally: Tally) -> None:
             tally.unknown_that_happened += 1
             expected.batches.append(Batch(index, write.id, write.kind, write.cause, write.changes))
     standing, dead = store.begin_load()
+    restored, expected.unknown_restore = expected.unknown_restore, None
+    if restored is not None and standing.epoch == restored.epoch:
+        expected.adopt(restored)
+        tally.unknown_restores_that_happened += 1
+    elif restored is not None:
+        tally.unknown_restores_that_did_not += 1
     rows, _ = store.reader.read_rows(0, upto=standing.index, dead=dead)
     store.end_load()
     found = {(table, key): (version, data) for table, key, version, data in rows}
@@ -131,7 +200,7 @@ def settle(store: Store, expected: Expected, tally: Tally) -> None:
     assert expected.state() == found
     tail = [batch for batch in expected.batches if batch.index > store.tail_from]
     assert tail == store.reader.read_batches(store.tail_from, upto=standing.index, max_bytes=10**9)
-    assert standing.index == len(expected.batches)
+    assert (standing.epoch, standing.index) == (expected.base.epoch, expected.base.index + len(expected.batches))
     tally.trimmed += store.tail_from > 0
 
 

@@ -24,6 +24,9 @@ def test_power_cuts_strike_before_and_after_the_point_of_no_return(tmp_path: Pat
     assert sum(tally.unknown_that_did_not for tally in tallies) > 0
     assert sum(tally.cut_while_opening for tally in tallies) > 0
     assert sum(tally.trimmed for tally in tallies) > 0
+    assert sum(tally.restored for tally in tallies) > 0
+    assert sum(tally.unknown_restores_that_happened for tally in tallies) > 0
+    assert sum(tally.unknown_restores_that_did_not for tally in tallies) > 0
 
 
 def test_a_log_that_did_not_sync_would_be_found_out(tmp_path: Path) -> None:

@@ -15,5 +15,6 @@ def test_a_store_killed_thirty_times_loses_nothing_acknowledged_and_keeps_nothin
 ) -> None:
     tally = asyncio.run(run_rounds(tmp_path / "log", rounds=30, seed=seed))
 
+    print(tally)  # What `make faults ARGS=-s` tells.
     assert tally.acknowledged > 300
     assert tally.unknown_that_happened + tally.unknown_that_did_not > 0

@@ -15,6 +15,9 @@ def test_no_power_cut_loses_what_was_acknowledged_or_keeps_half_of_anything(tmp_
         for seed in range(100_000 + block * 60, 100_060 + block * 60)
     ]
 
+    for tally in tallies:
+        print(tally)  # What `make faults ARGS=-s` tells.
+    assert sum(tally.restored for tally in tallies) > 0
     assert sum(tally.acknowledged for tally in tallies) > 1_000
     assert sum(tally.unknown_that_happened for tally in tallies) > 0
     assert sum(tally.unknown_that_did_not for tally in tallies) > 0

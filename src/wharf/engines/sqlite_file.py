@@ -128,8 +128,14 @@ class LogFile:
                 # Its frames would be applied to the new file.
                 raise Unavailable(f"{left} is still in use: nothing was replaced; stop what reads it and try again")
             left.unlink(missing_ok=True)
-        os.replace(path, self.path)
+        # The old write-ahead log must be gone from the disk before: beside the new file its frames would count again.
         self.sync_folder()
+        self.rename(path)
+        self.sync_folder()
+
+    def rename(self, path: Path) -> None:
+        """The step itself; a power cut may still undo it until the folder is synced."""
+        os.replace(path, self.path)
 
     def size_bytes(self) -> int:
         parts = (self.path, self.folder / "log.db-wal")
