@@ -1,0 +1,128 @@
+"""A real agent with access control on: its first token, its audit log, its keyring's file."""
+
+import json
+import stat
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from tests.agent.processes import RunningAgent, running
+from tests.agent.test_processes import an_agent
+from tests.waiting import wait_until
+
+ON = "[acl]\nenabled = true\n"
+
+
+def ask(agent: RunningAgent, method: str, path: str, body: object = None, *, token: str = "") -> tuple[int, str]:
+    sent = json.dumps(body).encode() if body is not None else None
+    headers = {"X-Cluster-Token": token} if token else {}
+    request = urllib.request.Request(agent.address + path, sent, headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def bootstrapped(agent: RunningAgent) -> dict[str, str]:
+    status, body = ask(agent, "PUT", "/v1/acl/bootstrap", {})
+    assert status == 200, body
+    made: dict[str, str] = json.loads(body)
+    return made
+
+
+def test_an_agent_with_access_control_lets_in_whoever_holds_a_token_and_audits_who_it_was(tmp_path: Path) -> None:
+    file = an_agent(tmp_path / "a", ON)
+    with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+        assert ask(agent, "GET", "/v1/jobs") == (403, "Permission denied")
+        token = bootstrapped(agent)
+        assert ask(agent, "GET", "/v1/jobs", token=token["SecretID"]) == (200, "[]")
+
+        put = ask(agent, "PUT", "/v1/acl/policy/p", {"Name": "p", "Rules": ""}, token=token["SecretID"])
+        variable = ask(agent, "PUT", "/v1/var/db", {"Items": {"password": "tiger-tiger"}}, token=token["SecretID"])
+
+        audit = [json.loads(line) for line in next(tmp_path.rglob("audit.log")).read_text().splitlines()]
+        told = [entry for entry in audit if entry["endpoint"] == "acl.policy.store"]
+        kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+        assert (put[0], variable[0]) == (200, 200)
+        assert [entry["accessor_id"] for entry in told] == [token["AccessorID"]]
+        # Neither the state, nor the logs, nor the audit log know a secret.
+        assert b"tiger-tiger" not in kept
+        assert token["SecretID"].encode() not in kept
+
+
+def test_the_first_token_is_made_again_by_whoever_can_write_in_the_data_folder(tmp_path: Path) -> None:
+    file = an_agent(tmp_path / "a", ON)
+    with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+        bootstrapped(agent)
+        _, text = ask(agent, "PUT", "/v1/acl/bootstrap", {})
+        number = text.rpartition(" ")[2].rstrip(")")
+
+        (next(tmp_path.rglob("agent.lock")).parent / "acl-bootstrap-reset").write_text(number)
+
+        assert bootstrapped(agent)["Type"] == "management"
+
+
+def test_the_key_of_the_keyring_is_its_owners_only_and_the_same_after_a_restart(tmp_path: Path) -> None:
+    file = an_agent(tmp_path / "a", ON)
+    with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+        token = bootstrapped(agent)
+        key = next(tmp_path.rglob("keyring.key"))
+        before = key.read_bytes()
+        agent.process.terminate()
+        agent.wait_end()
+    with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+
+        assert (stat.S_IMODE(key.stat().st_mode), key.read_bytes()) == (0o600, before)
+        status, body = ask(agent, "GET", "/v1/acl/token/self", token=token["SecretID"])
+        assert (status, json.loads(body)["SecretID"]) == (200, token["SecretID"])
+
+
+def test_a_key_of_the_keyring_that_is_missing_ends_the_start_with_its_sentence(tmp_path: Path) -> None:
+    file = an_agent(tmp_path / "a", ON)
+    with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+        bootstrapped(agent)
+        agent.process.terminate()
+        agent.wait_end()
+
+    next(tmp_path.rglob("keyring.key")).unlink()
+
+    with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+        assert agent.wait_end(30.0) == 1
+        assert "is missing, and the log holds keys that it wraps" in agent.err
+        assert "Traceback" not in agent.err
+
+
+def test_a_new_node_joins_with_an_introduction_and_without_one_it_does_not(tmp_path: Path) -> None:
+    file = an_agent(tmp_path / "a", ON)
+    with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+        token = bootstrapped(agent)["SecretID"]
+        _, body = ask(agent, "PUT", "/v1/acl/identity/client-introduction-token", {"TTL": "10m"}, token=token)
+        assert ask(agent, "GET", "/v1/nodes", token=token) == (200, "[]")
+        agent.process.terminate()
+        agent.wait_end()
+
+    # The server's own node is new too.
+    environment = {"WHARF_CONFIG__CLIENT__INTRO_TOKEN": json.loads(body)["JWT"]}
+    with running(tmp_path / "a", "agent", "--config", str(file), environment=environment) as agent:
+        agent.wait_ready()
+
+        def nodes() -> str:
+            return ask(agent, "GET", "/v1/nodes", token=token)[1]
+
+        wait_until(lambda: '"ready"' in nodes(), what="the node is there")
+        agent.process.terminate()
+        agent.wait_end()
+
+    with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+        wait_until(
+            lambda: '"ready"' in ask(agent, "GET", "/v1/nodes", token=token)[1], what="it is known by its secret"
+        )

@@ -1,0 +1,71 @@
+"""The file with the key that wraps the keyring: made once, read by every server, and told of when it does not fit."""
+
+import base64
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.api.access import AskedAs
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.virtual_time import in_virtual_time
+from wharf.agent.keyring_file import take_keyring
+from wharf.agent.life import CannotStart
+
+
+@in_virtual_time
+async def _made(file: Path) -> None:
+    async with ACluster() as cluster:
+        one = await cluster.a_server()
+        take_keyring(one.server, file)
+
+
+def test_a_first_start_makes_it_for_its_owner_only(tmp_path: Path) -> None:
+    file = tmp_path / "keyring.key"
+
+    _made(file)
+
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert len(base64.b64decode(file.read_bytes())) == 32
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_is_there_is_never_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "keyring.key"
+    _made(file)
+    before = file.read_bytes()
+
+    _made(file)
+
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda key: key.unlink(), "is missing, and the log holds keys that it wraps"),
+        (lambda key: key.write_text("no key"), "is none: it holds 32 bytes as base64 text"),
+        (lambda key: key.write_text("A" * 43 + "=\n"), "is not the one that wraps the keyring in the log"),
+        (lambda key: key.chmod(0o644), "is open to others (mode 0644): chmod 600"),
+    ],
+)
+def test_one_that_is_missing_or_wrong_is_told_with_how_to_mend_it(
+    tmp_path: Path, spoil: Callable[[Path], object], sentence: str
+) -> None:
+    file = tmp_path / "keyring.key"
+
+    @in_virtual_time
+    async def start_again() -> None:
+        async with ACluster() as cluster:
+            one: OneServer = await cluster.a_server()
+            take_keyring(one.server, file)
+            assert (await AskedAs(one).put("/v1/var/db", {"Items": {"a": "1"}}))[0] == 200
+            spoil(file)
+
+            with pytest.raises(CannotStart) as told:
+                take_keyring(one.server, file)
+
+            assert sentence in str(told.value)
+
+    start_again()
