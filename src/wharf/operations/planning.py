@@ -27,7 +27,7 @@ from wharf.scheduling.evaluate import evaluate
 from wharf.scheduling.plan import Plan
 from wharf.state import Replica
 from wharf.state.imagined import Imagined
-from wharf.state.tables import ALLOCATIONS_OF_JOB, JOBS
+from wharf.state.tables import ALLOCATIONS_OF_JOB, JOB_VERSIONS, JOBS
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +65,8 @@ def dry_run(
     if job.is_periodic or job.is_parameterized:  # It places nothing itself.
         return replace(result, diff=annotate(told, None) if told is not None else None)
     plan = _planned(snapshot, job, stored, moment)
-    annotations = _annotations(snapshot, plan, job)
     assert plan.finished is not None, "a plan that was not checked yet ends its evaluation"
+    annotations = plan.finished.plan_annotations or _annotations(snapshot, plan, job)
     return replace(
         result,
         annotations=annotations,
@@ -89,7 +89,7 @@ def _planned(snapshot: Replica, job: Job, stored: Job | None, moment: Moment) ->
             job_modify_index=next_index,
             modify_index=next_index,
         )
-    imagined = Imagined(snapshot, [JOBS.put(job)])
+    imagined = Imagined(snapshot, [JOBS.put(job), JOB_VERSIONS.put(job)])
     evaluation = replace(
         new_evaluation(job, moment, EvaluationTrigger.JOB_REGISTER),
         annotate_plan=True,
@@ -100,7 +100,9 @@ def _planned(snapshot: Replica, job: Job, stored: Job | None, moment: Moment) ->
 
 
 def _annotations(snapshot: Replica, plan: Plan, job: Job) -> PlanAnnotations:
-    """By group, how many allocations are treated in each way. Groups that are gone are told as long as they run."""
+    """By group, how many allocations are treated in each way, as the plan itself shows: for a scheduler that does not
+    tell. Groups that are gone are told as long as they run.
+    """
     placed: dict[str, int] = {}
     for allocations in plan.placements.values():
         for allocation in allocations:
