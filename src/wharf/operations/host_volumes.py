@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wharf.model import host_volume
-from wharf.model.changes import SEPARATOR, THIS, Cause, CauseKind, Condition, Put, Write
+from wharf.model.changes import THIS, Cause, CauseKind, Condition, Put, Write
 from wharf.model.host_volume import HostVolume, HostVolumeState
 from wharf.model.job import Job
 from wharf.model.node import Node
@@ -133,7 +133,7 @@ def _is_told_of(volume: HostVolume, node: Node) -> bool:
     return has is not None and has.id == volume.id
 
 
-def told_by(snapshot: Replica, node: Node, moment: Moment) -> tuple[list[Put], list[Condition]]:
+def told_by(snapshot: Replica, node: Node, moment: Moment, *, volumes_max: int) -> tuple[list[Put], list[Condition]]:
     """What the node's word about its folders makes of the volumes on it: the changes, and what they rest on."""
     changes: list[Put] = []
     conditions: list[Condition] = []
@@ -146,8 +146,6 @@ def told_by(snapshot: Replica, node: Node, moment: Moment) -> tuple[list[Put], l
         state = HostVolumeState.READY if is_told_of else HostVolumeState.UNAVAILABLE
         changes.append(HOST_VOLUMES.put(replace(volume, state=state, modify_time=moment.now_ns)))
         conditions.append(snapshot.unchanged(HOST_VOLUMES, volume))
+        if len(changes) == volumes_max:
+            break
     return changes, conditions
-
-
-def in_namespace(snapshot: Replica, namespace: str) -> Iterator[HostVolume]:
-    return snapshot.by_key(HOST_VOLUMES, prefix=namespace + SEPARATOR)

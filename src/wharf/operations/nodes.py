@@ -21,6 +21,7 @@ from wharf.model.node import Node, NodeStatus, SchedulingEligibility
 from wharf.model.refusal import Code, Refusal, invalid
 from wharf.model.task_state import TaskState
 from wharf.model.transitions import ALLOCATION, NODE
+from wharf.operations import host_volumes
 from wharf.operations.decision import Decision, Moment
 from wharf.operations.evaluations import new_evaluation
 from wharf.operations.node_writes import (
@@ -102,8 +103,11 @@ def register(snapshot: Replica, told: Node, moment: Moment, *, evaluations_max: 
     if node == stored:
         return nothing_to_write(node)
     is_looked_at = node.status is not stored.status or _fingerprint(node) != _fingerprint(stored)
-    evaluations = evaluations_of(snapshot, node, moment, evaluations_max) if is_looked_at else []
-    return node_write("node-registered", snapshot, node, evaluations, ())
+    # Volumes beyond these are taken over when the node registers again; jobs beyond theirs by `look_at_the_rest`.
+    volumes, rests_on = host_volumes.told_by(snapshot, node, moment, volumes_max=max(1, evaluations_max // 2))
+    most = max(1, evaluations_max - len(volumes))
+    evaluations = evaluations_of(snapshot, node, moment, most) if is_looked_at else []
+    return node_write("node-registered", snapshot, node, evaluations, volumes, rests_on)
 
 
 def _fingerprint(node: Node) -> tuple[object, ...]:

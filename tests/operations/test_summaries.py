@@ -1,0 +1,97 @@
+"""Summaries that are counted anew."""
+
+from msgspec.structs import replace
+
+from tests.builders import a_group, a_job, a_parameterized_job
+from tests.kit.state import AState
+from wharf.model.allocation import ClientStatus
+from wharf.model.changes import THIS
+from wharf.model.job import JobStatus
+from wharf.model.summary import ChildrenSummary, GroupSummary
+from wharf.operations.summaries import SummariesReconciled, reconcile
+from wharf.state.tables import JOBS, SUMMARIES
+
+
+def reconciled(state: AState, *, most: int = 10, after: str = "") -> SummariesReconciled:
+    return state.do(reconcile(state.replica, after=after, summaries_max=most))
+
+
+def with_work() -> AState:
+    state = AState()
+    state.with_node()
+    state.register(a_job("shop", a_group("web"), a_group("db")))
+    state.end_evaluations()
+    state.with_allocation(state.job(), "a1", client_status=ClientStatus.RUNNING)
+    state.with_allocation(state.job(), "a2", client_status=ClientStatus.PENDING)
+    return state
+
+
+def break_summary(state: AState, **groups: GroupSummary) -> None:
+    state.put(SUMMARIES.put(replace(state.summary(), summary=groups)))
+
+
+def test_a_summary_that_is_right_is_not_written() -> None:
+    state = with_work()
+    index = state.replica.index
+
+    done = reconciled(state)
+
+    assert (done.written, state.replica.index) == (0, index)
+
+
+def test_a_summary_that_is_wrong_is_counted_anew() -> None:
+    state = with_work()
+    break_summary(state, web=GroupSummary(running=7, lost=3))
+
+    done = reconciled(state)
+
+    assert done.written == 1
+    assert state.summary().summary == {"web": GroupSummary(running=1, starting=1), "db": GroupSummary()}
+
+
+def test_what_has_ended_and_is_collected_still_counts() -> None:
+    state = with_work()
+    break_summary(state, web=GroupSummary(complete=4, failed=2, queued=1))
+
+    reconciled(state)
+
+    assert state.summary().summary["web"] == GroupSummary(complete=4, failed=2, queued=1, running=1, starting=1)
+
+
+def test_a_summary_that_is_missing_is_made() -> None:
+    state = with_work()
+    state.put(SUMMARIES.drop("default", "shop"))
+
+    reconciled(state)
+
+    assert state.summary().summary["web"].running == 1
+    assert state.summary().create_index == state.replica.index
+
+
+def test_children_are_counted_anew() -> None:
+    state = AState()
+    state.register(a_parameterized_job())
+    for number, status in enumerate((JobStatus.RUNNING, JobStatus.DEAD, JobStatus.DEAD)):
+        child = a_job(f"convert/{number}", parent_id="convert", status=status, create_index=THIS)
+        state.put(JOBS.put(child))
+
+    reconciled(state)
+
+    assert state.summary("convert").children == ChildrenSummary(running=1, dead=2)
+
+
+def test_it_goes_on_where_a_write_was_full_and_says_when_it_is_through() -> None:
+    state = AState()
+    for name in ("a", "b", "c"):
+        state.register(a_job(name))
+        state.put(SUMMARIES.drop("default", name))
+
+    written, after, steps = 0, "", 0
+    while True:
+        done = reconciled(state, most=2, after=after)
+        written, after, steps = written + done.written, done.after, steps + 1
+        if not after:
+            break
+
+    assert (written, steps) == (3, 3)
+    assert state.replica.count(SUMMARIES) == 3
