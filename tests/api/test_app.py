@@ -314,7 +314,6 @@ async def test_deregistering_what_nobody_knows_is_fine_and_tells_no_index() -> N
         ("eval_priority=x", 400),
         ("eval_priority=-1", 200),
         ("purge=maybe", 400),
-        ("purge=true", 200),
         ("global=x", 400),
         ("no_shutdown_delay=true", 200),
     ],
