@@ -12,7 +12,7 @@ import resource
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -34,7 +34,7 @@ from wharf.model.changes import THIS, Cause, CauseKind
 from wharf.model.log import Batch, Change, Row, Standing
 from wharf.model.metric import AllocMetric, NodeScore
 from wharf.model.task_state import TaskEvent, TaskEventType, TaskState, TaskStatus
-from wharf.state import Loading, Replica, Subscription, Watched
+from wharf.state import Applying, Loading, Replica, Subscription, Watched
 from wharf.state.codec import encode
 from wharf.state.tables import ALL_TABLES, ALLOCATIONS, ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE
 from wharf.state.watches import beginning, one, those, whole
@@ -43,6 +43,7 @@ SEED: Final = 20_261_121
 BATCH_CHANGES: Final = 1_000
 APPLIED: Final = 100_000
 LOADED: Final = 1_000_000
+GROWN: Final = 1_000_000
 NODES: Final = 5_000
 WAITERS: Final = 10_000
 ROWS_AT_ONCE: Final = 250
@@ -53,7 +54,7 @@ CAUSE: Final = Cause(CauseKind.EVALUATION, "bench")
 
 def measure(loaded: int = LOADED) -> Figures:
     figures: Figures = {}
-    for part in (measure_apply, measure_apply_watched, measure_waking):
+    for part in (measure_apply, measure_apply_watched, measure_growth, measure_waking):
         figures |= in_a_process(part)
     for states in (False, True):
         figures |= in_a_process(measure_load, loaded, states)
@@ -100,27 +101,50 @@ def _measure_apply(name: str, *, watched: bool) -> Figures:
     return figures
 
 
-def _applied(name: str, replica: Replica, batches: Sequence[Batch], crowd: "Crowd | None" = None) -> Figures:
-    pauses = []
+def _applied(name: str, replica: Replica, batches: Iterable[Batch], crowd: "Crowd | None" = None) -> Figures:
+    """As the follower takes batches in: others get their turn between two steps, so a step is what holds a loop."""
+    steps: list[Pause] = []
+    count = 0
     for batch in batches:
+        count += 1
+        applying = Applying(replica, batch)
+        steps += _steps(applying.decode_in_steps())
         began = Stopwatch()
-        replica.apply(batch)
-        pauses.append(began.stop())
+        applying.take_in()
+        waking = applying.wake_in_steps()
+        next(waking, None)  # The first slice is woken in the same turn.
+        steps.append(began.stop())
+        steps += _steps(waking)
         if crowd is not None:
             crowd.rearm()
-    wall_ms = sorted(pause.wall_ms for pause in pauses)
-    changes = len(batches) * BATCH_CHANGES
-    processor_s = sum(pause.processor_ms for pause in pauses) / 1_000
-    median = f"median {wall_ms[len(wall_ms) // 2]:.1f} ms"
+    changes = count * BATCH_CHANGES
+    processor_s = sum(step.processor_ms for step in steps) / 1_000
+    holds = sorted(step.wall_ms for step in steps)
     return {
         name: Figure(
-            value=changes / sum(wall_ms) * 1_000,
+            value=changes / sum(holds) * 1_000,
             unit="changes/s",
             at_least=150_000,
             note=f"{changes / processor_s:,.0f} a second of the processor's time",
         ),
-        f"{name}, longest batch": longest(pauses, note=median),
+        f"{name}, longest hold": longest(steps, note=f"median {holds[len(holds) // 2]:.1f} ms"),
     }
+
+
+def _steps(steps: Iterator[None]) -> list["Pause"]:
+    pauses, is_over = [], False
+    while not is_over:
+        began = Stopwatch()
+        is_over = next(steps, steps) is steps
+        pauses.append(began.stop())
+    return pauses
+
+
+def measure_growth() -> Figures:
+    """Allocations come, batch by batch, until there are a million: dicts grow on the way."""
+    allocations = Allocations(salt=2)
+    batches = (Batch(2 + number, "w", "plan", CAUSE, allocations.placed()) for number in range(GROWN // BATCH_CHANGES))
+    return _applied(f"grow to {GROWN:,}", Replica(ALL_TABLES), batches)
 
 
 def measure_load(count: int, with_states: bool) -> Figures:
@@ -158,19 +182,13 @@ def measure_load(count: int, with_states: bool) -> Figures:
 
 def _load(replica: Replica, count: int, with_states: bool) -> tuple[list["Pause"], list["Pause"]]:
     """The pauses of the slices, and those of the steps to finish."""
-    slices, steps = [], []
+    slices = []
     loading = Loading(replica)
     for rows in Allocations().rows(count, with_states):
         began = Stopwatch()
         loading.take(rows)
         slices.append(began.stop())
-    finishing = loading.finish_in_steps(Standing(count, {ALLOCATIONS.name: count}))
-    is_over = False
-    while not is_over:
-        began = Stopwatch()
-        is_over = next(finishing, finishing) is finishing
-        steps.append(began.stop())
-    return slices, steps
+    return slices, _steps(loading.finish_in_steps(Standing(count, {ALLOCATIONS.name: count})))
 
 
 def measure_waking() -> Figures:
@@ -230,7 +248,7 @@ class Allocations:
     def _id(self) -> str:
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
-    def records(self, *, state: TaskState | None, created: int = THIS) -> Iterator[Allocation]:
+    def records(self, *, is_running: bool, created: int = THIS) -> Iterator[Allocation]:
         """The allocations of one job, without end."""
         number = len(self.jobs)
         job, evaluation, deployment = f"job-{number:05}", self._id(), self._id()
@@ -258,8 +276,8 @@ class Allocations:
                 allocated_resources=resources,
                 metrics=metrics,
                 desired_status=DesiredStatus.RUN,
-                client_status=ClientStatus.PENDING if state is None else ClientStatus.RUNNING,
-                task_states=None if state is None else {"server": state},
+                client_status=ClientStatus.RUNNING if is_running else ClientStatus.PENDING,
+                task_states={"server": a_running_task(place)} if is_running else None,
                 deployment_id=deployment,
                 create_index=created,
                 alloc_modify_index=created,
@@ -269,19 +287,19 @@ class Allocations:
 
     def placed(self) -> list[Change]:
         """A batch of new ones."""
-        records = islice(self.records(state=None), BATCH_CHANGES)
+        records = islice(self.records(is_running=False), BATCH_CHANGES)
         return [Change(ALLOCATIONS.name, record.id, encode(ALLOCATIONS, record)) for record in records]
 
     def started(self, batch: Batch) -> list[Change]:
         """Their nodes report that they run."""
         decode = msgspec.msgpack.Decoder(Allocation).decode
         changes = []
-        for change in batch.changes:
+        for number, change in enumerate(batch.changes):
             assert change.data is not None
             running = msgspec.structs.replace(
                 decode(change.data),
                 client_status=ClientStatus.RUNNING,
-                task_states={"server": a_running_task()},
+                task_states={"server": a_running_task(number)},
                 create_index=batch.index,
                 alloc_modify_index=batch.index,
             )
@@ -290,8 +308,7 @@ class Allocations:
 
     def rows(self, count: int, with_states: bool) -> Iterator[list[Row]]:
         """In order of key, as SQLite and etcd give them: neighbours are of different jobs. Made as they are asked for."""
-        state = a_running_task() if with_states else None
-        jobs = [self.records(state=state, created=1 + job) for job in range(count // BATCH_CHANGES)]
+        jobs = [self.records(is_running=with_states, created=1 + job) for job in range(count // BATCH_CHANGES)]
         rows = []
         for number in range(count):
             job = self._random.randrange(len(jobs))
@@ -304,9 +321,12 @@ class Allocations:
         yield rows
 
 
-def a_running_task() -> TaskState:
+def a_running_task(number: int) -> TaskState:
+    """No two have their times in common."""
     kinds = (TaskEventType.RECEIVED, TaskEventType.SETUP, TaskEventType.STARTED)
-    events = tuple(TaskEvent(type=kind, time=1_767_225_600_000_000_000 + at) for at, kind in enumerate(kinds))
+    events = tuple(
+        TaskEvent(type=kind, time=1_767_225_600_000_000_000 + 1_000 * number + at) for at, kind in enumerate(kinds)
+    )
     return TaskState(state=TaskStatus.RUNNING, events=events)
 
 
