@@ -84,9 +84,18 @@ async def test_an_etcd_that_asks_for_certificates_takes_ours_and_no_stranger(tmp
         assert await records(door) == {("jobs", "a"): b"data"}
         await door.close()
 
-        for stranger in (EtcdTls(ca_file=authority.ca_file), None):
+        (tmp_path / "other").mkdir()
+        other = Authority(tmp_path / "other")
+        their_cert, their_key = other.issue("wharf")
+        not_ours, not_its = "does not accept our certificate", "its certificate is not accepted"
+        for stranger, expected, told in (
+            (EtcdTls(ca_file=authority.ca_file), Misconfigured, not_ours),
+            (EtcdTls(ca_file=authority.ca_file, cert_file=their_cert, key_file=their_key), Misconfigured, not_ours),
+            (EtcdTls(ca_file=other.ca_file, cert_file=ours_cert, key_file=ours_key), Misconfigured, not_its),
+            (None, Unavailable, "cannot be reached"),
+        ):
             settings = EtcdSettings(endpoints=etcd.endpoints, tls=stranger, dial_timeout_s=0.5, request_timeout_s=0.5)
-            with pytest.raises(Unavailable):
+            with pytest.raises(expected, match=told):
                 await EtcdEngine(settings, RealWorld()).open()
 
 
@@ -133,6 +142,9 @@ async def test_an_etcd_that_asks_for_a_password_takes_ours_and_its_token_is_rene
 
         with pytest.raises(Misconfigured, match=r"does not let the user wharf in: .*authentication failed"):
             await EtcdEngine(settings("wharf", "bad"), RealWorld()).open()
-        for user, password, prefix in (("wharf", "good", "/other"), ("", "", "/wharf")):
-            with pytest.raises(Unavailable, match="etcd at"):
+        for user, password, prefix, told in (
+            ("wharf", "good", "/other", "the user wharf needs the right to read and write under /other/"),
+            ("", "", "/wharf", r"it asks for a user, and the configuration names none \(state\.etcd\.user\)"),
+        ):
+            with pytest.raises(Misconfigured, match=told):
                 await EtcdEngine(settings(user, password, prefix), RealWorld()).open()

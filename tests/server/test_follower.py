@@ -2,13 +2,13 @@
 
 import asyncio
 import itertools
+import logging
 
 import pytest
 
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from wharf.engines.faults import CancelWatch, Fault, Operation
-from wharf.engines.memory import MemoryEngine
 from wharf.model.changes import THIS, Cause, CauseKind, Write
 from wharf.model.cluster import Format
 from wharf.model.namespace import Namespace
@@ -68,13 +68,12 @@ async def test_a_line_that_stays_cut_is_tried_less_and_less_often() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         tries: list[float] = []
-        follow = MemoryEngine.follow
 
-        def counted(engine: MemoryEngine, after: int) -> object:
-            tries.append(now_s())
-            return follow(engine, after)
+        def count(asked: Operation) -> None:
+            if asked is Operation.BARRIER:
+                tries.append(now_s())
 
-        server.engine.follow = lambda after: counted(server.engine, after)  # type: ignore[method-assign,assignment,return-value]
+        server.faults.decide = count
         server.faults.cut()
         cluster.log.wake()
         await pass_time(20.0)
@@ -82,6 +81,23 @@ async def test_a_line_that_stays_cut_is_tried_less_and_less_often() -> None:
         pauses_s = [later - earlier for earlier, later in itertools.pairwise(tries)]
         assert max(pauses_s) >= 1.0
         assert len(tries) < 40
+
+
+@in_virtual_time
+async def test_a_log_that_is_out_of_reach_is_told_once_and_so_is_its_return(caplog: pytest.LogCaptureFixture) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        caplog.set_level(logging.INFO, "wharf.server.follower")
+
+        for _ in range(2):
+            server.faults.cut()
+            cluster.log.wake()
+            await pass_time(20.0)
+            server.faults.mend()
+            await pass_time(5.0)
+
+        told = [record.getMessage().partition(":")[0] for record in caplog.records]
+        assert told == ["the log is out of reach", "the log is reached again"] * 2
 
 
 @in_virtual_time

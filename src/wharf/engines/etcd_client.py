@@ -14,6 +14,7 @@ from aetcd.rpc import rpc_pb2_grpc as stubs  # type: ignore[import-untyped]  # G
 
 from wharf.engines import etcd_messages as messages
 from wharf.engines.etcd_messages import Message
+from wharf.engines.etcd_probe import tls_trouble
 from wharf.engines.etcd_settings import EtcdSettings
 from wharf.engines.port import Misconfigured, Unavailable
 from wharf.world import World
@@ -196,6 +197,10 @@ class EtcdClient:
             self._turn_from(channel)
         if self.closed:
             raise Unavailable(f"the door to {self._settings.where()} is closed")
+        if self._settings.tls is not None:
+            trouble = await tls_trouble(self._settings.endpoints[0], self._settings.tls)
+            if trouble:
+                raise Misconfigured(f"{self._settings.where()} cannot be spoken to: {trouble}")
         raise Unavailable(f"{self._settings.where()} cannot be reached; is it running, and is the address right?")
 
     async def _dial(self, channel: EtcdChannel) -> bool:

@@ -27,7 +27,7 @@ from wharf.engines.etcd_layout import (
 )
 from wharf.engines.etcd_messages import Message
 from wharf.engines.etcd_settings import EtcdSettings
-from wharf.engines.port import Unavailable
+from wharf.engines.port import Misconfigured, Unavailable
 from wharf.model.changes import Cause, CauseKind
 from wharf.world import World
 
@@ -174,7 +174,17 @@ class EtcdDoor:
         except EtcdRefusal as error:
             if error.reason in (Reason.COMPACTED, Reason.FUTURE, Reason.NO_SPACE):
                 raise
+            if error.reason is Reason.DENIED:
+                raise self._denied(error) from error
             raise Unavailable(str(error)) from error
+
+    def _denied(self, error: EtcdRefusal) -> Misconfigured:
+        settings = self.settings
+        if not settings.user:
+            return Misconfigured(f"{error}: it asks for a user, and the configuration names none (state.etcd.user)")
+        return Misconfigured(
+            f"{error}: the user {settings.user} needs the right to read and write under {settings.prefix}/"
+        )
 
     # --- epochs ---
 

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from wharf.engines.port import Batch, Behind, Engine, Unavailable
+from wharf.engines.port import Batch, Behind, Engine, Misconfigured, Unavailable
 from wharf.model.refusal import Code, Refusal
 from wharf.state import Applying, Loading, OutOfOrder, Replica
 from wharf.state.formats import refuse_newer_format
@@ -51,6 +51,8 @@ class Follower:
         self._reached: dict[int, dict[asyncio.Future[None], None]] = {}
         self._pause_s = RETRY_FIRST_S
         self._failure: Exception | None = None
+        self._away = ""
+        """Why the log was out of reach when it was asked last; empty when it answered."""
 
     async def run(self) -> None:
         """Until cancelled. Raises `NewerFormat` when this program cannot read what the cluster writes now, `Damaged`
@@ -67,6 +69,10 @@ class Follower:
         must_load = True
         while True:
             try:
+                if self._away:
+                    await self._engine.barrier()
+                    log.info("the log is reached again")
+                    self._away = ""
                 if must_load:
                     await self._load()
                     must_load = False
@@ -76,7 +82,11 @@ class Follower:
                 must_load = True
                 await self._pause()
             except Unavailable as away:
-                log.warning("the log is out of reach: %s; trying again in %.2f s at most", away, self._pause_s)
+                # Said once, and again when it turns out to need a person: who reads asks since when, not how often.
+                is_news = not self._away or (isinstance(away, Misconfigured) and self._away != str(away))
+                self._away = str(away)
+                if is_news:
+                    log.warning("the log is out of reach: %s; trying again until it answers", away)
                 await self._pause()
 
     async def _pause(self) -> None:

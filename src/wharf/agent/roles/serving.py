@@ -9,7 +9,7 @@ from wharf.agent.access_control import set_up_access
 from wharf.agent.collector import freeze_loaded, tune_collector
 from wharf.agent.identity import name_of, server_id
 from wharf.agent.life import CannotStart, Life
-from wharf.agent.log_access import describe, engine_for
+from wharf.agent.log_access import engine_for
 from wharf.engines.port import Engine, Misconfigured, Unavailable
 from wharf.model.job_settings import JobSettings
 from wharf.server.server import Identity, Server
@@ -61,22 +61,24 @@ async def open_log(life: Life, engine: Engine) -> bool:
 
     Raises `CannotStart` where no waiting helps.
     """
+    said = ""
     while not life.stopping.is_set():
         try:
             await engine.open()
         except Misconfigured as error:
             raise CannotStart(str(error)) from error
         except Unavailable as error:
-            log.warning(
-                "the log cannot be reached; trying again",
-                extra={"log": describe(life.order.settings), "why": str(error)},
-            )
+            if said != str(error):
+                said = str(error)
+                log.warning("the log cannot be reached yet: %s; trying again until it answers", said)
             try:
                 async with asyncio.timeout(OPEN_AGAIN_S):
                     await life.stopping.wait()
             except TimeoutError:
                 continue
         else:
+            if said:
+                log.info("the log is reached")
             return True
     return False
 
