@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from wharf.agent.log_telling import ToldLine
 from wharf.agent.logs import LogOrder
 from wharf.config.settings import Settings
 
@@ -66,7 +67,13 @@ class ReloadAnswer(msgspec.Struct, frozen=True, tag=True):
     problem: str = ""
 
 
-FromParent = Order | Go | Stop | NewSettings | DescribeYourself | ReloadAnswer
+class TellLog(msgspec.Struct, frozen=True, tag=True):
+    """From now on tell lines of this level and above; 0: no more."""
+
+    level: int
+
+
+FromParent = Order | Go | Stop | NewSettings | DescribeYourself | ReloadAnswer | TellLog
 
 
 # From a child.
@@ -103,7 +110,14 @@ class PleaseReload(msgspec.Struct, frozen=True, tag=True):
     question: int
 
 
-FromChild = Ready | Alive | CannotGoOn | Description | PleaseReload
+class LogTold(msgspec.Struct, frozen=True, tag=True):
+    """Lines, while TellLog asks for them. `missed`: how many were left out before them."""
+
+    lines: list[ToldLine]
+    missed: int = 0
+
+
+FromChild = Ready | Alive | CannotGoOn | Description | PleaseReload | LogTold
 
 M = TypeVar("M")
 
@@ -147,5 +161,9 @@ def send_if_room(channel: socket.socket, message: msgspec.Struct) -> None:
 
 def send(channel: socket.socket, message: msgspec.Struct) -> None:
     """Raises OSError when the other end is gone, TimeoutError when it takes nothing in."""
-    frame = msgspec.msgpack.encode(message)
-    channel.sendall(_LENGTH.pack(len(frame)) + frame)
+    channel.sendall(framed(message))
+
+
+def framed(message: msgspec.Struct) -> bytes:
+    body = msgspec.msgpack.encode(message)
+    return _LENGTH.pack(len(body)) + body

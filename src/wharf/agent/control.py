@@ -1,6 +1,6 @@
 """The control socket in the data folder: how commands on the same machine speak to a running agent.
 
-Only the owner of the folder can connect. One question and one answer a connection.
+Only the owner of the folder can connect. One question and one answer a connection, except for whoever follows the log.
 """
 
 import contextlib
@@ -28,7 +28,13 @@ class ReloadAsked(msgspec.Struct, frozen=True, tag=True):
     """What SIGHUP does, with an answer."""
 
 
-Question = DebugAsked | ReloadAsked
+class LogAsked(msgspec.Struct, frozen=True, tag=True):
+    """Lines of this level and above, as they are written, until the connection ends (`log_followers.LogLines`)."""
+
+    level: int
+
+
+Question = DebugAsked | ReloadAsked | LogAsked
 
 
 class ProcessNews(msgspec.Struct, frozen=True):

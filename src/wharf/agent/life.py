@@ -25,15 +25,18 @@ from wharf.agent.channel import (
     FromParent,
     Go,
     Inbox,
+    LogTold,
     NewSettings,
     Order,
     PleaseReload,
     Ready,
     ReloadAnswer,
     Stop,
+    TellLog,
     send,
     send_if_room,
 )
+from wharf.agent.log_telling import LogTeller
 from wharf.agent.logs import LogOrder, Logs
 from wharf.config.settings import Settings
 from wharf.server.agent_door import say_stacks
@@ -67,6 +70,7 @@ class Life:
         self.order = first
         self.world = RealWorld()
         self.logs = Logs(first.name)
+        self._teller = LogTeller(lambda lines, missed: self._say(LogTold(list(lines), missed)))
         self.logs.apply(first.log)
 
     def attach(self) -> None:
@@ -153,6 +157,8 @@ class Life:
             case Stop():
                 self.stopping.set()
                 self._gone.set()
+            case TellLog(level):
+                self.logs.tell(level, self._teller.put)
             case NewSettings(settings, order):
                 self._reload(settings, order)
             case ReloadAnswer(question) if question in self._questions:

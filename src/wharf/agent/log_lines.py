@@ -32,6 +32,11 @@ def level_name(number: int) -> str:
     )
 
 
+def level_number(name: str) -> int:
+    """The least number that is called so."""
+    return min(number for number, called in LEVEL_NAMES.items() if called == name)
+
+
 class Line(msgspec.Struct, frozen=True):
     """What every form shows, already free of secrets."""
 
@@ -125,6 +130,32 @@ class TextLines(logging.Formatter):
 
     def _dim(self, text: str) -> str:
         return f"\x1b[2m{text}\x1b[0m" if self._colours else text
+
+
+class WrittenLine(msgspec.Struct, frozen=True):
+    """A line as `JsonLines` writes it."""
+
+    time: str
+    level: str
+    process: str
+    logger: str
+    message: str
+    request_id: str = ""
+    fields: dict[str, object] = {}
+    error: str = ""
+
+
+_read_line = msgspec.json.Decoder(WrittenLine).decode
+
+
+def say_line(written: str) -> str:
+    """A line that was written as JSON, for people."""
+    line = _read_line(written)
+    fields = dict(line.fields) | ({"request": line.request_id} if line.request_id else {})
+    said = "".join(f"  {name}={_say_value(value)}" for name, value in fields.items())
+    message = line.message.replace("\n", "\n    ")
+    error = "\n    " + line.error.replace("\n", "\n    ") if line.error else ""
+    return f"{line.time} {line.level:<5} {line.process:<6} {message}{said}{error}"
 
 
 def say_time(at_s: float) -> str:

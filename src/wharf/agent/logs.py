@@ -97,6 +97,37 @@ class Lines(logging.Handler):
         super().close()
 
 
+class _Telling(Lines):
+    """Gives each line on with the number of its level."""
+
+    def __init__(self, put: Callable[[int, str], None], form: logging.Formatter) -> None:
+        super().__init__(lambda _line, _at_ns: None, form)
+        self._tell = put
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._tell(record.levelno, self.format(record))
+        except Exception:  # The top of a log call.
+            self.lost_lines += 1
+
+
+class _AsOrdered(logging.Filter):
+    """Lets through what would be logged if nobody followed at a lower level."""
+
+    def __init__(self, order: LogOrder) -> None:
+        super().__init__()
+        self._level = NUMBERS[order.level]
+        self._named = {logger_name(part): NUMBERS[level] for part, level in order.levels.items()}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        parts = record.name.split(".")
+        for length in range(len(parts), 0, -1):
+            level = self._named.get(".".join(parts[:length]))
+            if level is not None:
+                return record.levelno >= level
+        return record.levelno >= self._level
+
+
 class Logs:
     """The logging of this process. Made once; `apply` again when the configuration changed."""
 
@@ -106,6 +137,8 @@ class Logs:
         self._kept: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
         self._own: list[logging.Handler] = []
         self._levelled: set[str] = set()
+        self._order = LogOrder()
+        self._told: tuple[int, Callable[[int, str], None]] | None = None
 
     def apply(self, order: LogOrder) -> None:
         """Raises OSError when the log's file cannot be opened; logging is then as it was."""
@@ -136,8 +169,31 @@ class Logs:
         for handler in handlers:
             root.addHandler(handler)
         self._own = handlers
+        self._order = order
         self._set_levels(order)
+        self._begin_telling()
         logging.captureWarnings(True)
+
+    def tell(self, level: int, put: Callable[[int, str], None]) -> None:
+        """From now on give lines of this level and above, as JSON, to `put` too, which must not wait; 0: no more. What is
+        shown and kept stays as ordered.
+        """
+        self._told = (level, put) if level else None
+        self.apply(self._order)
+
+    def _begin_telling(self) -> None:
+        if self._told is None:
+            return
+        level, put = self._told
+        ordered = _AsOrdered(self._order)
+        for handler in self._own:
+            handler.addFilter(ordered)
+        telling = _Telling(put, JsonLines(self._process, Redactor(self._order.secrets)))
+        telling.setLevel(level)
+        root = logging.getLogger()
+        root.addHandler(telling)
+        root.setLevel(min(level, NUMBERS[self._order.level]))
+        self._own.append(telling)
 
     def kept_lines(self) -> list[str]:
         return list(self._kept)

@@ -186,6 +186,9 @@ class Agent(Duties):
         )
         return ReloadAnswer(0, difference.applied, difference.needs_restart), NewSettings(settings, order)
 
+    def tell_log(self, level: int, put: Callable[[int, str], None]) -> None:
+        self._logs.tell(level, put)
+
     def debug(self, processes: list[ProcessNews]) -> Answer:
         return DebugAnswer(
             version=__version__,

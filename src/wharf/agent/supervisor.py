@@ -27,15 +27,19 @@ from wharf.agent.channel import (
     FromChild,
     Go,
     Inbox,
+    LogTold,
     NewSettings,
     Order,
     PleaseReload,
     Ready,
     ReloadAnswer,
     Stop,
+    TellLog,
     send,
 )
-from wharf.agent.control import Answer, DebugAsked, ProcessNews, Question, ReloadAsked
+from wharf.agent.control import Answer, DebugAsked, LogAsked, ProcessNews, Question, ReloadAsked
+from wharf.agent.log_followers import LogFollowers
+from wharf.agent.log_telling import ToldLine
 from wharf.agent.tree import (
     SILENCE_BEFORE_READY_S,
     AnnounceReady,
@@ -116,6 +120,9 @@ class Duties:
     def debug(self, processes: list[ProcessNews]) -> Answer:
         raise NotImplementedError
 
+    def tell_log(self, level: int, put: Callable[[int, str], None]) -> None:
+        """Give lines of our own log to `put` too; level 0: no more."""
+
     def next_errand_s(self) -> float | None:
         """When, on the monotonic clock, `errand` wants to be called."""
         return None
@@ -140,6 +147,7 @@ class Supervisor:
         self._restarts: dict[str, int] = {}
         self._debugs: list[PendingDebug] = []
         self._questions = 0
+        self._followers = LogFollowers(self._selector, self._on_log_level)
         self._finish: Finish | None = None
 
     def run(self) -> str:
@@ -155,6 +163,7 @@ class Supervisor:
                     key.data()
                 self._on_time()
             self._end_errands()
+            self._followers.close()
         self._selector.close()
         return self._finish.why
 
@@ -249,6 +258,8 @@ class Supervisor:
                 child.why = why
             case Description():
                 self._on_description(child, message)
+            case LogTold(lines, missed):
+                self._followers.tell(lines, missed)
             case PleaseReload(question):
                 answer = self._reload()
                 self._send(child, msgspec.structs.replace(answer, question=question))
@@ -301,6 +312,8 @@ class Supervisor:
         child = Child(part, process, ours)
         self._selector.register(child.reading, selectors.EVENT_READ, lambda: self._on_child(child))
         self._send(child, spawned.order)
+        if self._followers.level:
+            self._send(child, TellLog(self._followers.level))
         return child
 
     def _send(self, child: Child, message: msgspec.Struct) -> None:
@@ -346,6 +359,8 @@ class Supervisor:
 
     def _on_question(self, connection: socket.socket, question: Question) -> None:
         match question:
+            case LogAsked(level):
+                self._followers.add(connection, max(1, level))
             case ReloadAsked():
                 self._answer(connection, self._reload())
             case DebugAsked():
@@ -358,6 +373,11 @@ class Supervisor:
                 self._debugs.append(debug)
                 if not waiting:
                     self._answer_debug(debug)
+
+    def _on_log_level(self, level: int) -> None:
+        self._duties.tell_log(level, lambda number, line: self._followers.tell([ToldLine(number, line)]))
+        for child in self._children.values():
+            self._send(child, TellLog(level))
 
     def _on_description(self, child: Child, description: Description) -> None:
         for debug in list(self._debugs):

@@ -7,14 +7,18 @@ from typing import Final
 from wharf.agent.access_control import gate_of, open_keyring
 from wharf.agent.audit import audit_from
 from wharf.agent.client_tls import client_tls
+from wharf.agent.door import RunningAgent
 from wharf.agent.http_port import HttpPort
 from wharf.agent.life import CannotStart, Life
 from wharf.agent.roles.serving import brain_socket, follow, make_server, open_log
 from wharf.api.app import Api, Written
 from wharf.api.audit import AuditPort, AuditRecord
+from wharf.api.elsewhere import Elsewhere
 from wharf.client.http import HttpExchange
+from wharf.client.passage import HttpPassage
 from wharf.server.asking import Leader
 from wharf.server.brain_socket import BrainLink
+from wharf.server.passing import Passing
 from wharf.server.peers import HttpPeers
 from wharf.server.server import Server
 from wharf.world import World
@@ -62,6 +66,11 @@ async def run(life: Life) -> None:
     peers = HttpPeers(lambda address: HttpExchange(f"{scheme}://{address}", tls=tls))
     server.brain = link
     server.leader = Leader(server.replica, server.identity.member_id, link, peers)
+    server.passing = Passing(
+        lambda address: HttpPassage(address if "://" in address else f"{scheme}://{address}", tls=tls),
+        regions={name: region.servers for name, region in settings.regions.items() if name != settings.region},
+    )
+    server.agent = RunningAgent(life)
     try:
         audit = audit_from(settings, Path(life.order.data_folder), secrets=life.order.log.secrets)
     except OSError as error:
@@ -76,7 +85,8 @@ async def run(life: Life) -> None:
         compat=settings.compat.nomad,
         gate=gate_of(life, server),
     )
-    port = HttpPort(life.world, api, settings, life.order.listening)
+    door = Elsewhere(api, server)
+    port = HttpPort(life.world, door, settings, life.order.listening)
     life.on_reload(port.reload)
     if not await open_log(life, server.engine):
         return
@@ -88,11 +98,13 @@ async def run(life: Life) -> None:
     # Whoever waits in a blocking query is answered with what is there, instead of being cut off.
     server.reader.close()
     api.close()
+    door.close()
     if stopping.done() and server.follower.loaded.is_set():
         await serving
     await life.first_of([stopping, following, serving])
     await link.close()
     await peers.close()
+    await server.passing.close()
     await server.engine.close()
 
 

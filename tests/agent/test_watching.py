@@ -1,0 +1,181 @@
+"""What an agent tells of itself over HTTP, with real processes: its log, its stacks, its figures, its snapshots."""
+
+import base64
+import io
+import json
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.agent.processes import RunningAgent, running
+from tests.agent.test_processes import A_JOB
+from tests.waiting import wait_until
+
+
+def configure(folder: Path, *, region: str = "global", more: str = "", top: str = "") -> Path:
+    folder.mkdir(exist_ok=True)
+    file = folder / "wharf.toml"
+    file.write_text(
+        f'name = "{region}-1"\nregion = "{region}"\ndata_dir = "{folder}/data"\nenable_debug = true\n{top}'
+        f"[ports]\nhttp = 0\n[server]\nenabled = true\n[client]\nenabled = true\n"
+        f"[telemetry]\nprometheus_metrics = true\n{more}"
+    )
+    return file
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
+    folder = tmp_path_factory.mktemp("agent")
+    with running(folder, "agent", "--config", str(configure(folder))) as started:
+        started.wait_ready()
+        wait_until(lambda: started.get("/v1/status/leader"), what="it leads", within_s=30.0)
+        yield started
+
+
+def fetch(agent: RunningAgent, path: str, *, method: str = "GET", body: bytes | None = None) -> tuple[int, bytes]:
+    request = urllib.request.Request(agent.address + path, body, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return reply.status, reply.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def test_lines_of_all_processes_are_streamed_below_the_level_that_is_shown(agent: RunningAgent) -> None:
+    path = "/v1/agent/monitor?log_level=debug&plain=true&log_json=true"
+    with urllib.request.urlopen(agent.address + path, timeout=30) as lines:
+        assert lines.headers["content-type"] == "text/plain"
+        seen: set[str] = set()
+
+        def has_come() -> bool:
+            # A reload makes every process say something at the level of debugging, and the agent at that of information.
+            fetch(agent, "/v1/agent/reload", method="PUT")
+            line = json.loads(lines.readline())
+            seen.add(line["process"])
+            return "agent" in seen
+
+        wait_until(has_come, what="the agent's line", within_s=20.0)
+
+
+def test_a_follower_of_frames_gets_each_line_as_base64(agent: RunningAgent) -> None:
+    with urllib.request.urlopen(agent.address + "/v1/agent/monitor?server_id=leader", timeout=30) as frames:
+        fetch(agent, "/v1/agent/reload", method="PUT")
+        first = frames.read1(4_096)
+
+    told = json.loads(first.partition(b"}")[0] + b"}")
+    assert b"configuration reloaded" in base64.b64decode(told["Data"])
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "text"),
+    [
+        ("log_level=loud", 400, b"Unknown log level: loud"),
+        ("log_json=x", 400, b"Unknown option for log json: x"),
+        ("plain=x", 400, b"Unknown option for plain: x"),
+        ("server_id=a&node_id=b", 400, b"Cannot target node and server simultaneously"),
+        ("server_id=nobody", 400, b"unknown Wharf server nobody"),
+    ],
+)
+def test_a_follower_that_asks_wrongly_is_told_so(agent: RunningAgent, query: str, status: int, text: bytes) -> None:
+    assert fetch(agent, f"/v1/agent/monitor?{query}") == (status, text)
+
+
+def test_stacks_of_all_processes_are_told(agent: RunningAgent) -> None:
+    status, body = fetch(agent, "/v1/agent/pprof/goroutine")
+
+    told = body.decode()
+    assert status == 200
+    assert all(f"process {name} (" in told for name in ("agent", "store", "brain", "api", "node"))
+    assert "task follower" in told
+
+
+def test_a_profile_counts_stacks_and_a_command_line_is_one(agent: RunningAgent) -> None:
+    status, body = fetch(agent, "/v1/agent/pprof/profile?seconds=1")
+
+    assert status == 200
+    stack, _, count = body.decode().splitlines()[0].rpartition(" ")
+    assert ";" in stack
+    assert int(count) > 10
+    assert b"wharf.agent.child\0api\0" in fetch(agent, "/v1/agent/pprof/cmdline")[1]
+    assert fetch(agent, "/v1/agent/pprof/heap") == (404, b"Pprof profile not found profile: heap")
+    assert fetch(agent, "/v1/agent/pprof/trace")[0] == 501
+
+
+def test_the_machine_is_told_without_secrets(agent: RunningAgent) -> None:
+    status, body = fetch(agent, "/v1/agent/host")
+
+    data = json.loads(body)["HostData"]
+    assert status == 200
+    assert (data["OS"].startswith("linux"), "PATH" in data["Environment"]) == (True, True)
+    assert data["Hosts"] == Path("/etc/hosts").read_text("utf-8")
+
+
+def test_an_agent_tells_what_it_is(agent: RunningAgent) -> None:
+    told = json.loads(fetch(agent, "/v1/agent/self")[1])
+
+    assert (told["config"]["region"], told["member"]["Name"]) == ("global", "global-1.global")
+    assert told["stats"]["raft"]["state"] == "Leader"
+    assert int(told["stats"]["runtime"]["memory_bytes"]) > 10_000_000
+
+
+def test_figures_are_real_in_both_forms(agent: RunningAgent) -> None:
+    agent.put("/v1/jobs", A_JOB)
+    fetch(agent, "/v1/jobs")
+
+    told = json.loads(fetch(agent, "/v1/metrics")[1])
+    gauges = {(gauge["Name"], *gauge["Labels"].values()): gauge["Value"] for gauge in told["Gauges"]}
+    text = fetch(agent, "/v1/metrics?format=prometheus")[1].decode()
+
+    assert gauges["wharf.state.records", "jobs"] >= 1
+    assert gauges["wharf.runtime.resident_bytes", "brain"] > 10_000_000
+    assert (gauges[("wharf.raft.state.leader",)], gauges[("wharf.log.writable",)]) == (1, 1)
+    assert 'wharf_http_request_ms_count{kind="read",noun="job",status="2xx"}' in text
+    assert "# TYPE wharf_broker_total_ready gauge" in text
+
+
+def test_a_snapshot_saved_over_http_is_restored_over_http(agent: RunningAgent) -> None:
+    agent.put("/v1/jobs", {"Job": A_JOB["Job"] | {"ID": "kept"}})
+    status, archive = fetch(agent, "/v1/operator/snapshot")
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        assert (status, tar.getnames()) == (200, ["meta.json", "state.bin", "SHA256SUMS"])
+    agent.put("/v1/jobs", {"Job": A_JOB["Job"] | {"ID": "later"}})
+    damaged = archive[: len(archive) // 2] + b"x" + archive[len(archive) // 2 + 1 :]
+
+    refused = fetch(agent, "/v1/operator/snapshot", method="PUT", body=damaged)
+    assert refused[0] == 400
+    assert refused[1].startswith(b"failed to restore from snapshot: ")
+    assert fetch(agent, "/v1/job/later")[0] == 200
+    assert fetch(agent, "/v1/operator/snapshot", method="PUT", body=b"") == (
+        400,
+        b"failed to restore from snapshot: failed to decompress snapshot: it is empty",
+    )
+
+    assert fetch(agent, "/v1/operator/snapshot", method="PUT", body=archive) == (200, b"")
+    wait_until(lambda: fetch(agent, "/v1/job/kept")[0] == 200, what="it reads again", within_s=30.0)
+    assert fetch(agent, "/v1/job/later")[0] == 404
+    # The cluster goes on: somebody leads again, and writes are taken.
+    wait_until(lambda: fetch(agent, "/v1/agent/health")[0] == 200, what="it is well", within_s=30.0)
+    agent.put("/v1/jobs", {"Job": A_JOB["Job"] | {"ID": "after"}})
+
+
+def test_a_request_for_another_region_is_answered_there(agent: RunningAgent, tmp_path: Path) -> None:
+    listed = f'[regions.global]\nservers = ["{agent.address.partition("://")[2]}"]\n'
+    file = configure(tmp_path / "west", region="west", more=listed)
+    with running(tmp_path / "west", "agent", "--config", str(file)) as west:
+        west.wait_ready()
+        wait_until(lambda: west.get("/v1/status/leader"), what="it leads", within_s=30.0)
+
+        west.put("/v1/jobs?region=global", {"Job": A_JOB["Job"] | {"ID": "sent"}})
+
+        assert fetch(agent, "/v1/job/sent")[0] == 200
+        assert fetch(west, "/v1/job/sent")[0] == 404
+        assert json.loads(fetch(west, "/v1/job/sent?region=global")[1])["ID"] == "sent"
+        assert json.loads(fetch(west, "/v1/regions")[1]) == ["global", "west"]
+        assert fetch(west, "/v1/jobs?region=nowhere") == (404, b"No path to region")
+        with urllib.request.urlopen(west.address + "/v1/agent/monitor?plain=1&region=global", timeout=30) as lines:
+            fetch(agent, "/v1/agent/reload", method="PUT")
+            assert b"configuration reloaded" in lines.readline()
