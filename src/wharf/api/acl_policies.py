@@ -1,5 +1,7 @@
 """Endpoints of policies and roles. Whoever is no management sees those that it carries."""
 
+import msgspec
+
 from wharf.access import CallerKind, InvalidRules, denial, read_rules, rules_json
 from wharf.api.answers import Act, Done, Missing, Reading
 from wharf.api.listing import Listing, by_name
@@ -155,8 +157,9 @@ def policy_stub(policy: Policy) -> shapes.PolicyStub:
 
 
 def policy_shown(policy: Policy) -> shapes.PolicyShown:
+    as_json: msgspec.Raw | None
     try:
-        as_json = rules_json(read_rules(policy.rules))
+        as_json = msgspec.Raw(rules_json(read_rules(policy.rules)))
     except InvalidRules:
         as_json = None  # Written by a server that knew another grammar; the text is shown all the same.
     return shapes.PolicyShown(
