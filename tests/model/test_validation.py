@@ -94,6 +94,7 @@ def test_plain_jobs_are_valid(job: Job) -> None:
         ({"datacenters": ("a", "")}, "Datacenters[1]", "Job datacenter must be non-empty string"),
         ({"payload": b"x"}, "Payload", "job can't be submitted with a payload, only dispatched"),
         ({"version": -1}, "Version", "negative"),
+        ({"version": 2**53 + 1}, "Version", "must not be greater than 9007199254740992"),
         ({"multiregion": Multiregion()}, "Multiregion", "not supported"),
         ({"ui": UI(description="é" * 501)}, "UI.Description", "1000"),
         ({"version_tag": VersionTag(description="x" * 1_001)}, "VersionTag.Description", "1000"),

@@ -277,3 +277,18 @@ def test_a_revert_starts_a_stopped_job_again() -> None:
     revert(state, 0)
 
     assert (state.job().stop, state.job().version) == (False, 2)
+
+
+def test_a_server_that_keeps_far_fewer_versions_drops_them_bit_by_bit() -> None:
+    state = AState()
+
+    def register(priority: int, kept: int) -> int:
+        """How many versions there are afterwards."""
+        registration = jobs.Registration(job=a_job(priority=priority))
+        state.do(jobs.register(state.replica, registration, state.moment, JobSettings(versions_kept=kept)))
+        return len(versions.versions_of(state.replica, "default", "shop"))
+
+    for priority in range(1, 41):
+        register(priority, 50)
+
+    assert [register(priority, 5) for priority in range(41, 46)] == [31, 22, 13, 5, 5]

@@ -18,6 +18,8 @@ from wharf.state.tables import JOB_VERSIONS, JOBS, SUBMISSIONS, VERSIONS_OF_JOB
 
 DESCRIPTION_MAX_BYTES: Final = 1_000
 NAME_MAX_BYTES: Final = 256
+DROPPED_AT_ONCE: Final = 10
+"""So that a write stays small where the server keeps far fewer versions than it did; the rest go with the next ones."""
 
 
 class Tagged(msgspec.Struct, frozen=True):
@@ -78,7 +80,7 @@ def store_version(
     """Store the job as its newest version, and drop what is beyond the versions kept, each with its source."""
     changes += [JOBS.put(job), JOB_VERSIONS.put(job)]
     conditions.append(snapshot.as_seen(JOBS, job.namespace, job.id))
-    for version in _versions_beyond(snapshot, job, kept):
+    for version in _versions_beyond(snapshot, job, kept)[-DROPPED_AT_ONCE:]:
         # One that is tagged or found stable meanwhile is in conflict, not gone.
         changes.append(JOB_VERSIONS.drop(version.namespace, version.id, version.version))
         conditions.append(snapshot.unchanged(JOB_VERSIONS, version))

@@ -18,6 +18,8 @@ from wharf.model.validation.schedule import check_children
 STANDARD_SETTINGS: Final = JobSettings()
 TYPES: Final = ("service", "batch", "system", "sysbatch")
 DESCRIPTION_MAX_BYTES: Final = 1_000
+VERSION_MAX: Final = 2**53
+"""So that every later version is a number that all readers of JSON keep exactly."""
 
 
 def validate(job: Job, settings: JobSettings = STANDARD_SETTINGS) -> Findings:
@@ -84,6 +86,8 @@ def _check_kind(job: Job, report: Report, settings: JobSettings) -> None:
         report.error("Payload", "job can't be submitted with a payload, only dispatched")
     if job.version < 0:
         report.error("Version", f"job version must not be negative; got {job.version}")
+    if job.version > VERSION_MAX:
+        report.error("Version", f"job version must not be greater than {VERSION_MAX}; got {job.version}")
     if job.multiregion is not None:
         report.error("Multiregion", "Multiregion jobs are not supported", "submit the job to each region")
 
