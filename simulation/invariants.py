@@ -295,7 +295,7 @@ def require_rest(witness: Witness) -> None:
     """In a calm cluster, after a while, everything that can be done is done and the rest is explained."""
     replica = witness.replica
     for evaluation in replica.all(EVALUATIONS):
-        if evaluation.status is EvaluationStatus.PENDING:
+        if evaluation.status is EvaluationStatus.PENDING and evaluation.wait_until is None:
             raise Broken(f"evaluation {evaluation.id} of {evaluation.job_id} is still pending", evaluation.id)
         if evaluation.status is EvaluationStatus.BLOCKED and not evaluation.failed_tg_allocs:
             raise Broken(f"evaluation {evaluation.id} is blocked and does not say why", evaluation.id)

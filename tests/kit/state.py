@@ -176,6 +176,7 @@ def a_node(id: str = "node-1", *, cpu: int = 1_000, memory_mb: int = 1_000, **fi
     given = {
         "name": id,
         "secret_digest": secret_digest(SECRET),
+        "attributes": {"driver.raw_exec": "1", "driver.exec": "1", "driver.mock": "1", "driver.docker": "1"},
         "node_resources": NodeResources(
             cpu=NodeCpu(cpu_shares=cpu), memory=NodeMemory(memory_mb=memory_mb), disk=NodeDisk(disk_mb=100_000)
         ),

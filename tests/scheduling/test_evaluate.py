@@ -5,16 +5,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_group, a_job, a_system_job, a_task, some_resources
-from tests.kit.state import AState
+from tests.kit.state import SECOND_NS, AState
 from wharf.model.allocation import Allocation, ClientStatus, DesiredStatus, DesiredTransition
 from wharf.model.evaluation import EvaluationStatus
 from wharf.model.job import Job
+from wharf.model.moment import to_time
 from wharf.model.node import NodeStatus, SchedulingEligibility
 from wharf.operations.derived import with_derived
 from wharf.operations.evaluations import unblock
-from wharf.scheduling.evaluate import FAILURES_REPLACED, evaluate
+from wharf.scheduling.evaluate import evaluate
 from wharf.scheduling.plan import Plan, check
-from wharf.state.tables import ALLOCATIONS, NODES
+from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS, NODES
 
 
 def plan_of(state: AState, job_id: str = "shop") -> Plan:
@@ -211,19 +212,28 @@ def test_what_is_marked_to_migrate_is_stopped_and_its_name_is_placed_anew() -> N
     assert placed(plan) == [("shop.web[0]", "node-1")]
 
 
-def test_a_failed_allocation_is_replaced_and_not_for_ever() -> None:
+def test_what_failed_is_looked_at_again_when_its_delay_is_over_and_then_replaced_elsewhere() -> None:
     state = AState()
     state.with_node()
-    state.register(of_count(1))
+    state.with_node("node-2")
+    state.register(of_count(1, cpu=10))
     run(state)
-    rounds = 0
-    while live(state):
-        rounds += 1
-        state.with_client_status(live(state)[0].id, ClientStatus.FAILED)
-        state.register(of_count(1))
-        run(state)
+    failed = live(state)[0]
+    state.put_led(*(DEPLOYMENTS.drop(each.id) for each in state.replica.all(DEPLOYMENTS)))
+    state.with_client_status(failed.id, ClientStatus.FAILED)
+    state.register(of_count(1, cpu=10))
+    run(state)
+    (again,) = state.open_evaluations()
+    waiting = (again.triggered_by, again.wait_until, state.allocation(failed.id).followup_eval_id)
 
-    assert rounds == FAILURES_REPLACED + 1
+    state.now_ns += 31 * SECOND_NS
+    run(state)
+
+    due = to_time(failed.modify_time + 30 * SECOND_NS)
+    assert waiting == ("alloc-reschedule", due, again.id)
+    (replacement,) = live(state)
+    assert (replacement.name, replacement.previous_allocation) == (failed.name, failed.id)
+    assert replacement.node_id != failed.node_id
 
 
 def test_a_batch_jobs_finished_work_is_not_done_again() -> None:

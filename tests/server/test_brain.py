@@ -17,17 +17,21 @@ from wharf.engines.memory_log import MemoryCopy
 from wharf.engines.port import Bounds, Conflict
 from wharf.model.allocation import ClientStatus
 from wharf.model.changes import Cause, CauseKind, Write
-from wharf.model.evaluation import EvaluationStatus
+from wharf.model.evaluation import Evaluation, EvaluationStatus
 from wharf.model.job import Job
 from wharf.model.machine import advance
+from wharf.model.moment import Moment
 from wharf.model.namespace import Namespace
 from wharf.model.refusal import Code, Refusal
 from wharf.model.transitions import ALLOCATION
 from wharf.operations.decision import Decision
 from wharf.operations.nodes import AllocationReport
-from wharf.scheduling import evaluate as scheduler
+from wharf.scheduling.ground import Ground
+from wharf.scheduling.plan import Plan
+from wharf.scheduling.schedule import schedule
 from wharf.scheduling.usage import Usage, room_of, usage_of
 from wharf.server import brain as brain_module
+from wharf.state import Replica
 from wharf.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, EVALUATIONS, JOBS, LEADER, NAMESPACES, NODES, SUMMARIES
 
 CAUSE = Cause(CauseKind.REQUEST, "test")
@@ -235,12 +239,12 @@ async def test_many_blocked_evaluations_come_free_in_writes_that_fit() -> None:
 async def test_an_evaluation_that_cannot_be_processed_fails_and_stops_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails_at_one(snapshot: object, evaluation: object, moment: object) -> object:
-        if evaluation.job_id == "poison":  # type: ignore[attr-defined]
+    def fails_at_one(ground: Ground, snapshot: Replica, evaluation: Evaluation, moment: Moment) -> Plan:
+        if evaluation.job_id == "poison":
             raise ZeroDivisionError("planted")
-        return scheduler.evaluate(snapshot, evaluation, moment)  # type: ignore[arg-type]
+        return schedule(ground, snapshot, evaluation, moment)
 
-    monkeypatch.setattr(brain_module, "evaluate", fails_at_one)
+    monkeypatch.setattr(brain_module, "schedule", fails_at_one)
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
@@ -313,7 +317,7 @@ async def test_an_evaluation_that_asks_for_an_illegal_step_fails_with_the_story(
     def loses_what_ended(*_given: object) -> None:
         advance(ALLOCATION, ClientStatus.COMPLETE, ClientStatus.LOST, record_id="a1", story=["placed"])
 
-    monkeypatch.setattr(brain_module, "evaluate", loses_what_ended)
+    monkeypatch.setattr(brain_module, "schedule", loses_what_ended)
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await server.client.register_job(of_count(1))

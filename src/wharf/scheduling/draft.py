@@ -38,6 +38,10 @@ class Draft:
             self.holdings_of(row, to_change=True).give_back(resources)
             self._ports_taken.subtract((port, row) for _address, port in ports_in(resources))
 
+    def hold_again(self, row: int, resources: AllocatedResources) -> None:
+        """Undo `give_back`."""
+        self.take(row, resources, usage_of_resources(resources))
+
     def _add(self, row: int, usage: Usage, sign: int) -> None:
         self.cpu_used[row] += sign * usage.cpu
         self.memory_used[row] += sign * usage.memory_mb

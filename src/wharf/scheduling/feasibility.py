@@ -85,6 +85,14 @@ def names_unique(constraint: Constraint) -> bool:
     return is_unique(constraint.l_target) or is_unique(constraint.r_target)
 
 
+def has_escaped(job: Job) -> bool:
+    """Whether some constraint names what differs from node to node, so that kinds of nodes say nothing."""
+    groups = job.groups
+    asked = [*(job.constraints or ()), *(each for group in groups for each in group.constraints or ())]
+    asked += [each for group in groups for task in group.tasks or () for each in task.constraints or ()]
+    return any(names_unique(each) for each in asked)
+
+
 def demands_of(job: Job, group: TaskGroup) -> Demands:
     tasks = group.tasks or ()
     own = [*(group.constraints or ()), *(each for task in tasks for each in task.constraints or ())]
@@ -127,6 +135,12 @@ class Feasibility:
             chosen = fleet.datacenters.chosen(lambda name: any(fnmatchcase(name, pattern) for pattern in patterns))
             mask &= chosen[fleet.datacenter[:rows]] & (fleet.datacenter[:rows] != NOWHERE)
         return mask
+
+    def is_named(self, job: Job, node: Node) -> bool:
+        """Whether the node's pool and datacenter are among those that the job names, whatever the node does now."""
+        if job.node_pool not in ("", ALL_NODE_POOL, node.node_pool):
+            return False
+        return any(fnmatchcase(node.datacenter, pattern) for pattern in job.datacenters or ("*",))
 
     def screen(self, looked_at: Mask, job: Job, group: TaskGroup, volume_of: VolumeOf) -> Screened:
         demands = demands_of(job, group)

@@ -295,6 +295,29 @@ class GroupPlacing:
         """Why nothing more could be placed; None: nothing failed."""
         return self._failure
 
+    def why_not_on(self, node: Node) -> AllocMetric:
+        """The metric of one node that could not take it."""
+        lack = self.lack(node)
+        at = self._at(node.id)
+        is_filtered = at is None or not self._dimension(at)
+        shown = {node.node_class: 1} if node.node_class else None
+        return AllocMetric(
+            nodes_evaluated=1,
+            nodes_filtered=int(is_filtered),
+            nodes_in_pool=1,
+            node_pool=self._job.node_pool,
+            nodes_available={node.datacenter: 1},
+            constraint_filtered={lack: 1} if is_filtered and lack else None,
+            class_filtered=shown if is_filtered else None,
+            nodes_exhausted=int(not is_filtered),
+            class_exhausted=None if is_filtered else shown,
+            dimension_exhausted=None if is_filtered else {lack: 1},
+        )
+
+    def why_nowhere(self) -> AllocMetric:
+        """The metric of all nodes together, where none can take it."""
+        return self._told_failure()
+
     def lack(self, node: Node) -> str:
         """What stands against one node now: a reason of the screening, or a dimension. Empty: nothing."""
         row = self._fleet.row_of.get(node.id, NOWHERE)

@@ -9,27 +9,54 @@ from msgspec.structs import replace
 from wharf.model.allocation import Allocation
 from wharf.model.changes import Cause, CauseKind, Condition, Drop, Put, Write
 from wharf.model.cluster import NodePlacement
+from wharf.model.deployment import Deployment
 from wharf.model.evaluation import Evaluation
 from wharf.model.job import Job
+from wharf.scheduling.ground import Ground
+from wharf.scheduling.holdings import Holdings, cores_in, devices_in, holds_anything, ports_in
 from wharf.scheduling.usage import Usage, room_of, usage_of
 from wharf.state import Replica
-from wharf.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, EVALUATIONS, JOBS, NODE_PLACEMENTS, NODES
+from wharf.state.tables import (
+    ALLOCATIONS,
+    DEPLOYMENTS,
+    EVALUATIONS,
+    JOB_VERSIONS,
+    JOBS,
+    NODE_PLACEMENTS,
+    NODES,
+)
 
 SPOKEN_FOR: Final = 2
 """Conditions of every part: the evaluation and the job."""
 
 
+class Change(msgspec.Struct, frozen=True):
+    """An allocation that is there already, as it shall be. A stop holds whatever its node has said of it meanwhile."""
+
+    shall: Allocation
+    is_stop: bool = True
+
+
 class Plan(msgspec.Struct, frozen=True):
-    """`stops` are allocations as they shall be, `placements` new ones by node."""
+    """`changes` are of allocations that are there, `placements` new ones by node."""
 
     evaluation: Evaluation
     job: Job | None = None
     """As the plan found it; None: there was none."""
-    stops: tuple[Allocation, ...] = ()
+    changes: tuple[Change, ...] = ()
     placements: dict[str, tuple[Allocation, ...]] = {}
     finished: Evaluation | None = None
     """The evaluation as it ends; None: it must run again."""
     follow_ups: tuple[Evaluation, ...] = ()
+    deployments: tuple[Deployment, ...] = ()
+    """As they shall be. They come first: what is placed counts in them."""
+    stable: Job | None = None
+    """The version that its deployment has proven."""
+    all_at_once: bool = False
+
+    @property
+    def stops(self) -> tuple[Allocation, ...]:
+        return tuple(change.shall for change in self.changes if change.is_stop)
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -55,28 +82,37 @@ class _Part:
         return self._max - len(self.changes)
 
 
-def check(plan: Plan, snapshot: Replica, *, changes_max: int) -> Checked:
+def check(plan: Plan, snapshot: Replica, *, changes_max: int, ground: Ground | None = None) -> Checked:
     """The next part of the plan, in one write that fits the log, checked against the newest state.
 
-    Stops first, for they make room; then node by node, leaving out each that can no longer take its part; last the
-    evaluation's own record, and only if nothing was left out. Each part is valid alone. A crash between two leaves the
-    evaluation pending: when it runs again it finds what is placed already. Where the evaluation or the job has moved
-    on, nothing of the plan holds.
+    The deployment first, then stops, for they make room; then node by node, leaving out each that can no longer take its
+    part; last the evaluation's own record, and only if nothing was left out. Each part is valid alone. A crash between
+    two leaves the evaluation pending: when it runs again it finds what is placed already. Where the evaluation or the
+    job has moved on, nothing of the plan holds. A plan that is all or nothing is one part, or is not carried out at all.
     """
     if not _still_holds(plan, snapshot):
         return Checked(None)
+    ground = Ground.of(snapshot) if ground is None else ground
     part = _Part(changes_max)
-    stops = _take_stops(plan.stops, snapshot, part)
-    placements, dropped = ({**plan.placements}, []) if stops else _take_placements(plan, snapshot, part)
+    if not _take_deployments(plan, snapshot, part):
+        return Checked(None)
+    changes = _take_changes(plan.changes, snapshot, part)
+    if changes is None:
+        return Checked(None)
+    placements, dropped = ({**plan.placements}, []) if changes else _take_placements(plan, snapshot, ground, part)
+    if plan.all_at_once and (changes or placements or dropped):
+        return Checked(None, None, dropped or sorted(placements))
     finished = None if dropped else plan.finished
-    is_last = not stops and not placements
+    is_last = not changes and not placements
     ends = _ends(plan, snapshot) if is_last and finished is not None else None
     if ends is not None and part.has_room_for(len(ends[0]), len(ends[1])):
         part.changes += ends[0]
         part.conditions += ends[1]
         ends = None
     is_done = is_last and (ends is None)
-    rest = None if is_done else replace(plan, stops=stops, placements=placements, finished=finished)
+    rest = None
+    if not is_done:
+        rest = replace(plan, changes=changes, placements=placements, finished=finished, deployments=(), stable=None)
     if not part.changes:
         return Checked(None, None, dropped)
     cause = Cause(CauseKind.EVALUATION, plan.evaluation.id)
@@ -104,18 +140,41 @@ def _rests_on(plan: Plan, snapshot: Replica, part: _Part) -> list[Condition]:
     return [condition for condition in resting if condition not in part.conditions]
 
 
-def _take_stops(stops: tuple[Allocation, ...], snapshot: Replica, part: _Part) -> tuple[Allocation, ...]:
-    """Put as many stops into the part as fit; answers those that are left."""
-    for position, allocation in enumerate(stops):
+def _take_deployments(plan: Plan, snapshot: Replica, part: _Part) -> bool:
+    """False: a deployment has moved on, so what was decided about it holds no more."""
+    for deployment in plan.deployments:
+        condition = snapshot.as_seen(DEPLOYMENTS, deployment.id)
+        if condition.version != deployment.modify_index:
+            return False
+        part.changes.append(DEPLOYMENTS.put(deployment))
+        part.conditions.append(condition)
+    stable = plan.stable
+    if stable is not None:
+        version = snapshot.get(JOB_VERSIONS, stable.namespace, stable.id, stable.version)
+        if version is not None:
+            part.changes.append(JOB_VERSIONS.put(replace(version, stable=True)))
+            part.conditions.append(snapshot.unchanged(JOB_VERSIONS, version))
+        job = snapshot.get(JOBS, stable.namespace, stable.id)
+        if job is not None:
+            part.changes.append(JOBS.put(replace(job, stable=True)))
+    return True
+
+
+def _take_changes(changes: tuple[Change, ...], snapshot: Replica, part: _Part) -> tuple[Change, ...] | None:
+    """Put as many into the part as fit; answers those that are left. None: one of them holds no more."""
+    for position, change in enumerate(changes):
         if not part.has_room_for(1, 1):
-            return stops[position:]
-        stands = snapshot.get(ALLOCATIONS, allocation.id)
+            return changes[position:]
+        shall = change.shall
+        stands = snapshot.get(ALLOCATIONS, shall.id)
         if stands is None:
             continue
-        if stands.modify_index != allocation.modify_index:
+        if stands.modify_index != shall.modify_index:
+            if not change.is_stop:
+                return None
             # It was reported on while an earlier part was on its way: what the node said stays.
-            allocation = _stopped_as_it_stands(stands, allocation)
-        part.changes.append(ALLOCATIONS.put(allocation))
+            shall = _stopped_as_it_stands(stands, shall)
+        part.changes.append(ALLOCATIONS.put(shall))
         part.conditions.append(snapshot.unchanged(ALLOCATIONS, stands))
     return ()
 
@@ -126,13 +185,19 @@ def _stopped_as_it_stands(stands: Allocation, wanted: Allocation) -> Allocation:
         stands,
         desired_status=wanted.desired_status,
         desired_description=wanted.desired_description,
+        next_allocation=wanted.next_allocation or stands.next_allocation,
+        followup_eval_id=wanted.followup_eval_id,
+        reschedule_tracker=wanted.reschedule_tracker,
+        alloc_states=wanted.alloc_states if is_lost else stands.alloc_states,
         client_status=wanted.client_status if is_lost else stands.client_status,
         alloc_modify_index=wanted.alloc_modify_index,
         modify_time=wanted.modify_time,
     )
 
 
-def _take_placements(plan: Plan, snapshot: Replica, part: _Part) -> tuple[dict[str, tuple[Allocation, ...]], list[str]]:
+def _take_placements(
+    plan: Plan, snapshot: Replica, ground: Ground, part: _Part
+) -> tuple[dict[str, tuple[Allocation, ...]], list[str]]:
     """Put nodes into the part as long as they fit; answers what is left, and the nodes that cannot take theirs.
 
     A node with more than a part takes comes in several. Each of them is checked anew and moves the placement record.
@@ -145,7 +210,7 @@ def _take_placements(plan: Plan, snapshot: Replica, part: _Part) -> tuple[dict[s
             break
         taken, later = placed[:room], placed[room:]
         del left[node_id]
-        if not _fits(snapshot, node_id, taken):
+        if not _fits(snapshot, ground, node_id, taken):
             dropped.append(node_id)
             continue
         part.changes.append(NODE_PLACEMENTS.put(NodePlacement(node_id=node_id)))
@@ -157,12 +222,36 @@ def _take_placements(plan: Plan, snapshot: Replica, part: _Part) -> tuple[dict[s
     return left, dropped
 
 
-def _fits(snapshot: Replica, node_id: str, placed: Sequence[Allocation]) -> bool:
+def _fits(snapshot: Replica, ground: Ground, node_id: str, placed: Sequence[Allocation]) -> bool:
     node = snapshot.get(NODES, node_id)
-    if node is None or not node.is_ready_for_placements:
+    fleet = ground.fleet
+    row = fleet.row_of.get(node_id)
+    if node is None or row is None or not node.is_ready_for_placements:
         return False
-    here = (each for each in snapshot.those(ALLOCATIONS_ON_NODE, node_id) if each.is_occupying)
-    return Usage.total(usage_of(allocation) for allocation in (*here, *placed)).fits_in(room_of(node))
+    if node.node_max_allocs and fleet.count[row] + len(placed) > node.node_max_allocs:
+        return False
+    if not (fleet.used(row) + Usage.total(map(usage_of, placed))).fits_in(room_of(node)):
+        return False
+    if any(each.allocated_resources is not None and holds_anything(each.allocated_resources) for each in placed):
+        return _has_one_owner_each(fleet.holdings.get(row) or Holdings(), placed)
+    return True
+
+
+def _has_one_owner_each(standing: Holdings, placed: Sequence[Allocation]) -> bool:
+    """Nothing of what these hold one by one is held by anybody else."""
+    held = standing.copy()
+    for allocation in placed:
+        resources = allocation.allocated_resources
+        if resources is None:
+            continue
+        if any(port in held.ports for port in ports_in(resources)):
+            return False
+        if any(core in held.cores for core in cores_in(resources)):
+            return False
+        if any(device in held.devices for device in devices_in(resources)):
+            return False
+        held.take(resources)
+    return True
 
 
 def _ends(plan: Plan, snapshot: Replica) -> tuple[list[Put | Drop], list[Condition]]:

@@ -34,10 +34,11 @@ from wharf.operations import evaluations, nodes
 from wharf.operations.decision import Decision
 from wharf.operations.derived import JobKey, settling, with_derived
 from wharf.operations.formats import raise_format
-from wharf.scheduling.evaluate import evaluate
 from wharf.scheduling.plan import Plan, check
+from wharf.scheduling.schedule import schedule
 from wharf.server.follower import Follower
 from wharf.server.founder import Founder
+from wharf.server.ground_keeper import GroundKeeper
 from wharf.server.leadership import Election, Leadership
 from wharf.server.writer import ATTEMPTS_MAX, Writer
 from wharf.state import Replica
@@ -70,6 +71,7 @@ CHANGES_LEAST: Final = 4
 UNBLOCKED_AT_ONCE: Final = 50
 REPORTS_REMEMBERED: Final = 8
 RETRY_S: Final = 0.5
+SECOND_NS: Final = 1_000_000_000
 CONTACT_WITHIN_S: Final = 2.0
 
 
@@ -125,6 +127,7 @@ class Brain:
         """Nodes that told of all their work in this term and epoch."""
         self.duties: list[Callable[[], Awaitable[None]]] = []
         """What else a leader does, each in a task of its own for as long as it leads."""
+        self._keeper = GroundKeeper(follower)
         follower.listeners.append(self._hear)
         follower.on_load.append(self._on_load)
 
@@ -316,6 +319,7 @@ class Brain:
         elif self._room_came_free:
             await self._unblock()
         else:
+            self._broker.wake(self._world.now_ns())
             evaluation = self._broker.next()
             if evaluation is None:
                 return False
@@ -426,12 +430,12 @@ class Brain:
         current = replica.get(EVALUATIONS, evaluation.id)
         if current is None or current.status is not EvaluationStatus.PENDING:
             return
-        plan: Plan | None = evaluate(replica, current, self._writer.moment())
+        plan: Plan | None = schedule(self._keeper.ground, replica, current, self._writer.moment())
         changes_max, conflicts = self.changes_max, 0
         while plan is not None and conflicts < ATTEMPTS_MAX:
             try:
                 async with self._writing:
-                    checked = check(plan, replica, changes_max=changes_max)
+                    checked = check(plan, replica, changes_max=changes_max, ground=self._keeper.ground)
                     if checked.write is None:
                         return
                     outcome = await self._commit(checked.write)
@@ -458,6 +462,9 @@ class Brain:
     async def _wait(self) -> None:
         """Until something happens or the next node may be late."""
         until_s = self._heartbeats.next_deadline() - self._world.monotonic_s()
+        due_ns = self._broker.next_wake_ns()
+        if due_ns is not None:
+            until_s = min(until_s, max(0.0, (due_ns - self._world.now_ns()) / SECOND_NS))
         try:
             async with asyncio.timeout(until_s if until_s < float("inf") else None):
                 await self._wake.wait()

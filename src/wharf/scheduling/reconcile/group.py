@@ -580,4 +580,6 @@ def _unpromoted(deployment: Deployment | None, group: str) -> tuple[str, ...]:
 
 
 def _highest_first(allocations: Allocations) -> list[str]:
-    return sorted(allocations, key=lambda key: index_of(allocations[key].name), reverse=True)
+    """By index; of one name, the newest first."""
+    newest_first = reversed(allocations)
+    return sorted(newest_first, key=lambda key: index_of(allocations[key].name), reverse=True)

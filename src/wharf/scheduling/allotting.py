@@ -1,0 +1,181 @@
+"""Placements become allocations on nodes: the best node for each, and the record that says so."""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from wharf.model.allocation import (
+    Allocation,
+    AllocDeploymentStatus,
+    ClientStatus,
+    DesiredStatus,
+    DesiredTransition,
+)
+from wharf.model.changes import THIS
+from wharf.model.evaluation import Evaluation
+from wharf.model.group import TaskGroup
+from wharf.model.job import Job
+from wharf.model.metric import AllocMetric
+from wharf.model.moment import Moment
+from wharf.model.node import Node
+from wharf.scheduling.chance import Chance
+from wharf.scheduling.draft import Draft
+from wharf.scheduling.feasibility import Screened
+from wharf.scheduling.fleet import NOWHERE
+from wharf.scheduling.ground import Ground, Volumes, rules_for
+from wharf.scheduling.placing import Chosen, GroupPlacing, Place, Rules, neighbours_of
+from wharf.scheduling.reconcile.outcome import Placement
+from wharf.scheduling.reconcile.rescheduling import nodes_to_avoid, tracker_after
+from wharf.state import Replica
+from wharf.state.tables import NODES
+
+
+class Allotment:
+    """The nodes as one evaluation goes through them. What it places counts at once for what it places next."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        snapshot: Replica,
+        evaluation: Evaluation,
+        moment: Moment,
+        allocations: Sequence[Allocation],
+    ) -> None:
+        self._ground = ground
+        self._snapshot = snapshot
+        self._evaluation = evaluation
+        self._moment = moment
+        self._chance = Chance(evaluation.id, snapshot.index)
+        self._live = [each for each in allocations if not each.is_client_terminal]
+        """The job's allocations that hold their nodes still, or will."""
+        self.draft = Draft(ground.fleet)
+        self._placings: dict[tuple[str, int, int], GroupPlacing] = {}
+        self._anywhere: dict[tuple[str, int, int], Screened] = {}
+        self._rules: Rules | None = None
+
+    def placing(self, job: Job, group: TaskGroup) -> GroupPlacing:
+        """Of this group of this version, made when it is first asked for."""
+        key = (group.name, job.version, job.create_index)
+        found = self._placings.get(key)
+        if found is None:
+            staying = [each for each in self._live if not each.is_server_terminal]
+            found = self._placings[key] = GroupPlacing(
+                self.draft,
+                self.screened(job, group),
+                job,
+                group,
+                rules=self.rules(job),
+                chance=self._chance,
+                neighbours=neighbours_of(self.draft, staying, group),
+            )
+        return found
+
+    def screened(self, job: Job, group: TaskGroup) -> Screened:
+        feasibility = self._ground.feasibility
+        volume_of = Volumes(self._snapshot, job.namespace)
+        return feasibility.screen(feasibility.in_reach(job), job, group, volume_of)
+
+    def screened_anywhere(self, job: Job, group: TaskGroup) -> Screened:
+        """Of all nodes, also those that take nothing new: what is there already may stay."""
+        key = (group.name, job.version, job.create_index)
+        found = self._anywhere.get(key)
+        if found is None:
+            every = self._ground.fleet.kind[: len(self._ground.fleet)] != NOWHERE
+            volume_of = Volumes(self._snapshot, job.namespace)
+            found = self._anywhere[key] = self._ground.feasibility.screen(every, job, group, volume_of)
+        return found
+
+    def rules(self, job: Job) -> Rules:
+        if self._rules is None:
+            self._rules = rules_for(self._snapshot, job)
+        return self._rules
+
+    def place(self, placement: Placement) -> Allocation | None:
+        """On the best node. None: on none; the group's `failure` says why."""
+        previous = placement.previous
+        sticky = placement.group.ephemeral_disk.sticky or placement.group.ephemeral_disk.migrate
+        prefer = previous.node_id if previous is not None and sticky and not placement.is_reschedule else ""
+        avoid = nodes_to_avoid(previous) if previous is not None and placement.is_reschedule else ()
+        chosen = self.placing(placement.job, placement.group).choose(Place(placement.name, avoid, prefer))
+        return None if chosen is None else self._allocation(placement, chosen)
+
+    def place_on(self, node: Node, placement: Placement) -> Allocation | None:
+        """On this node or nowhere."""
+        chosen = self.placing(placement.job, placement.group).choose_on(node, Place(placement.name))
+        return None if chosen is None else self._allocation(placement, chosen)
+
+    def failure(self, placement: Placement) -> AllocMetric | None:
+        return self.placing(placement.job, placement.group).failure
+
+    def may_stay(self, allocation: Allocation, job: Job, group: TaskGroup) -> bool:
+        """Whether the new version may go on where the old one runs, with what that has."""
+        node = self._snapshot.get(NODES, allocation.node_id)
+        if node is None or not self._ground.feasibility.is_named(job, node):
+            return False
+        row = self._ground.fleet.row_of.get(node.id)
+        return row is not None and bool(self.screened_anywhere(job, group).passing[row])
+
+    def would_fit_once_gone(self, allocation: Allocation, job: Job, group: TaskGroup) -> bool:
+        """Whether the new version would have room where the old one runs, when that has ended."""
+        row = self._ground.fleet.row_of.get(allocation.node_id)
+        resources = allocation.allocated_resources
+        if row is None or resources is None or row >= len(self.draft.count):
+            return False
+        node = self._ground.fleet.node(row)
+        self.draft.give_back(row, resources)
+        trial = GroupPlacing(
+            self.draft,
+            only(self.screened(job, group), row),
+            job,
+            group,
+            rules=self.rules(job),
+            chance=self._chance,
+        )
+        fits = not trial.lack(node)
+        self.draft.hold_again(row, resources)
+        return fits
+
+    def _allocation(self, placement: Placement, chosen: Chosen) -> Allocation:
+        job, now_ns, previous = placement.job, self._moment.now_ns, placement.previous
+        allocation = Allocation(
+            id=self._moment.new_id(),
+            namespace=job.namespace,
+            eval_id=self._evaluation.id,
+            name=placement.name,
+            node_id=chosen.node.id,
+            node_name=chosen.node.name,
+            job_id=job.id,
+            job_version=job.version,
+            job_create_index=job.create_index,
+            task_group=placement.group.name,
+            allocated_resources=chosen.resources,
+            metrics=chosen.metric,
+            desired_status=DesiredStatus.RUN,
+            desired_transition=_NO_TRANSITION,
+            client_status=ClientStatus.PENDING,
+            deployment_id=placement.deployment_id,
+            create_index=THIS,
+            alloc_modify_index=THIS,
+            create_time=now_ns,
+            modify_time=now_ns,
+        )
+        if placement.is_canary:
+            allocation = replace(allocation, deployment_status=AllocDeploymentStatus(canary=True, modify_index=THIS))
+        if previous is None:
+            return allocation
+        tracker = None
+        if placement.is_reschedule:
+            tracker = tracker_after(previous, placement.group, now_ns, placement.failed_at_ns)
+        return replace(allocation, previous_allocation=previous.id, reschedule_tracker=tracker)
+
+
+_NO_TRANSITION = DesiredTransition()
+
+
+def only(screened: Screened, row: int) -> Screened:
+    """The same, as if there were no other node."""
+    passing = screened.passing.copy()
+    passing[:] = False
+    passing[row] = screened.passing[row]
+    return msgspec.structs.replace(screened, passing=passing)

@@ -1,0 +1,153 @@
+"""How an evaluation ends, and which evaluations it leaves behind (scheduling.md 1.5, 5.7)."""
+
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from wharf.model.changes import THIS
+from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger
+from wharf.model.metric import AllocMetric
+from wharf.model.moment import Moment, to_time
+from wharf.model.plan import PlanAnnotations
+from wharf.scheduling.reconcile.outcome import LookAgain
+from wharf.scheduling.reconcile.rescheduling import SECOND_NS
+from wharf.state import Replica
+from wharf.state.tables import EVALUATIONS_OF_JOB, SUMMARIES
+
+EXISTS: Final = 'existing blocked evaluation exists for job "{}"'
+SUCCESSFUL: Final = 'evaluation "{}" successful'
+MORE_RECENT: Final = "canceled after more recent eval was processed"
+UNPLACED: Final = "created to place remaining allocations"
+LATER: Final = {
+    EvaluationTrigger.MAX_DISCONNECT_TIMEOUT: "created for delayed disconnect timeout",
+    EvaluationTrigger.ALLOC_RESCHEDULE: "created for delayed rescheduling",
+    EvaluationTrigger.ALLOC_FAILURE: "created for delayed rescheduling",
+}
+CANCELED_AT_ONCE: Final = 2
+"""So that the end of an evaluation fits the smallest write; those beyond are canceled by the next."""
+
+WINDOW_NS: Final = 5 * SECOND_NS
+"""What is due within one window of another is looked at together with it."""
+
+BLOCKED_BEFORE: Final = (EvaluationTrigger.QUEUED_ALLOCS, EvaluationTrigger.MAX_PLAN_ATTEMPTS)
+
+
+class MoreToSay(msgspec.Struct, frozen=True):
+    """What the evaluation came to. `later`: what must be looked at again, and when."""
+
+    failed: dict[str, AllocMetric]
+    queued: dict[str, int]
+    annotations: PlanAnnotations
+    deployment_id: str
+    later: tuple[LookAgain, ...]
+    has_escaped: bool = False
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """`marks`: allocation id to the evaluation that will look at it again."""
+
+    finished: Evaluation
+    follow_ups: tuple[Evaluation, ...]
+    marks: dict[str, str]
+
+
+class Ending:
+    def __init__(self, snapshot: Replica, evaluation: Evaluation, moment: Moment) -> None:
+        self._snapshot = snapshot
+        self._evaluation = evaluation
+        self._moment = moment
+
+    def end(self, more: MoreToSay) -> Ended:
+        evaluation, failed = self._evaluation, more.failed
+        was_blocked = evaluation.triggered_by in BLOCKED_BEFORE
+        delayed, marks = self._delayed(more.later)
+        finished = replace(
+            evaluation,
+            status=EvaluationStatus.BLOCKED if failed and was_blocked else EvaluationStatus.COMPLETE,
+            failed_tg_allocs=failed or None,
+            queued_allocations=self._queued(more) or None,
+            plan_annotations=more.annotations,
+            deployment_id=more.deployment_id or evaluation.deployment_id,
+            next_eval=delayed[0].id if delayed else evaluation.next_eval,
+            escaped_computed_class=more.has_escaped,
+            snapshot_index=self._snapshot.index,
+            modify_time=max(self._moment.now_ns, evaluation.create_time + 1),
+        )
+        follow_ups: tuple[Evaluation, ...] = ()
+        if failed and not was_blocked:
+            blocked = self._new(EvaluationTrigger.QUEUED_ALLOCS, EvaluationStatus.BLOCKED, UNPLACED)
+            blocked = replace(
+                blocked,
+                failed_tg_allocs=failed,
+                escaped_computed_class=more.has_escaped,
+                snapshot_index=self._snapshot.index,
+            )
+            finished = replace(finished, blocked_eval=blocked.id)
+            follow_ups = (blocked, *self._canceled(EvaluationStatus.BLOCKED, EXISTS.format(evaluation.job_id)))
+        elif not failed:
+            follow_ups = self._canceled(EvaluationStatus.BLOCKED, SUCCESSFUL.format(evaluation.id))
+        redundant = self._canceled(EvaluationStatus.PENDING, MORE_RECENT)
+        return Ended(finished, (*delayed, *follow_ups, *redundant), marks)
+
+    def _queued(self, more: MoreToSay) -> dict[str, int]:
+        """A group that is gone, or stopped, waits for nothing."""
+        summary = self._snapshot.get(SUMMARIES, self._evaluation.namespace, self._evaluation.job_id)
+        known = dict.fromkeys(summary.summary, 0) if summary is not None else {}
+        return {**known, **more.queued}
+
+    def _delayed(self, later: tuple[LookAgain, ...]) -> tuple[list[Evaluation], dict[str, str]]:
+        """One evaluation for each window of time in which something is due."""
+        delayed: list[Evaluation] = []
+        marks: dict[str, str] = {}
+        standing: dict[EvaluationTrigger, tuple[int, str]] = {}
+        for each in sorted(later, key=lambda each: (each.at_ns, each.allocation.id)):
+            window = standing.get(each.trigger)
+            if window is None or each.at_ns - window[0] > WINDOW_NS:
+                again = self._new(each.trigger, EvaluationStatus.PENDING, LATER[each.trigger])
+                delayed.append(replace(again, wait_until=to_time(each.at_ns)))
+                window = standing[each.trigger] = (each.at_ns, again.id)
+            if each.marks:
+                marks[each.allocation.id] = window[1]
+        return delayed, marks
+
+    def _canceled(self, status: EvaluationStatus, why: str) -> tuple[Evaluation, ...]:
+        """The job's other evaluations of that status: this one has seen all that they could see (1.3)."""
+        now_ns = self._moment.now_ns
+        mine = self._snapshot.those_by_key(EVALUATIONS_OF_JOB, self._evaluation.namespace, self._evaluation.job_id)
+        others = [
+            other
+            for other in mine
+            if other.status is status and other.id != self._evaluation.id and not self._is_for_later(other)
+        ]
+        return tuple(
+            replace(
+                other,
+                status=EvaluationStatus.CANCELED,
+                status_description=why,
+                modify_time=max(now_ns, other.create_time + 1),
+            )
+            for other in others[:CANCELED_AT_ONCE]
+        )
+
+    def _is_for_later(self, evaluation: Evaluation) -> bool:
+        """It waits for its time, at which there will be something to see that nobody sees now."""
+        return evaluation.wait_until is not None and evaluation.wait_until > to_time(self._moment.now_ns)
+
+    def _new(self, trigger: EvaluationTrigger, status: EvaluationStatus, why: str) -> Evaluation:
+        evaluation, now_ns = self._evaluation, self._moment.now_ns
+        return Evaluation(
+            id=self._moment.new_id(),
+            namespace=evaluation.namespace,
+            priority=evaluation.priority,
+            type=evaluation.type,
+            triggered_by=trigger,
+            job_id=evaluation.job_id,
+            job_modify_index=evaluation.job_modify_index,
+            status=status,
+            status_description=why,
+            previous_eval=evaluation.id,
+            create_index=THIS,
+            create_time=now_ns,
+            modify_time=now_ns,
+        )

@@ -1,0 +1,360 @@
+"""One evaluation from snapshot to plan: what should differ, which nodes take what is missing, and how it ends."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from wharf.model.allocation import Allocation, AllocDeploymentStatus, ClientStatus, DesiredStatus, RescheduleOutcome
+from wharf.model.changes import THIS
+from wharf.model.deployment import Deployment, DeploymentStatus
+from wharf.model.evaluation import Evaluation
+from wharf.model.group import TaskGroup
+from wharf.model.job import Job, JobType
+from wharf.model.metric import AllocMetric
+from wharf.model.moment import Moment
+from wharf.model.node import Node, NodeStatus
+from wharf.model.plan import DesiredUpdates, PlanAnnotations
+from wharf.scheduling.allotting import Allotment
+from wharf.scheduling.ending import Ending, MoreToSay
+from wharf.scheduling.feasibility import has_escaped
+from wharf.scheduling.ground import Ground
+from wharf.scheduling.plan import Change, Plan
+from wharf.scheduling.reconcile import every_node
+from wharf.scheduling.reconcile import group as of_group
+from wharf.scheduling.reconcile.classes import tainted_nodes
+from wharf.scheduling.reconcile.group import LOST, Sight
+from wharf.scheduling.reconcile.outcome import GroupOutcome, LookAgain, Placement, Replacement, Stop
+from wharf.scheduling.reconcile.rollout import begun, gone_on, rollout_of
+from wharf.state import Replica
+from wharf.state.tables import ALLOCATIONS_OF_JOB, DEPLOYMENTS_OF_JOB, JOB_VERSIONS, JOBS, NODES
+
+BATCH_TYPES: Final = (JobType.BATCH, JobType.SYSBATCH)
+EVERY_NODE_TYPES: Final = (JobType.SYSTEM, JobType.SYSBATCH)
+
+
+def schedule(ground: Ground, snapshot: Replica, evaluation: Evaluation, moment: Moment) -> Plan:
+    """The plan of one evaluation, for the state as the snapshot and the ground have it."""
+    return _Schedule(ground, snapshot, evaluation, moment).run()
+
+
+class _Schedule:
+    def __init__(self, ground: Ground, snapshot: Replica, evaluation: Evaluation, moment: Moment) -> None:
+        self._ground = ground
+        self._snapshot = snapshot
+        self._evaluation = evaluation
+        self._moment = moment
+        key = (evaluation.namespace, evaluation.job_id)
+        self._job = snapshot.get(JOBS, *key)
+        everyone = snapshot.those(ALLOCATIONS_OF_JOB, *key)
+        self._allocations = sorted(everyone, key=lambda each: (each.create_index, each.id))
+        self._rollout = rollout_of(self._job, snapshot.those(DEPLOYMENTS_OF_JOB, *key), moment)
+        self._allotment = Allotment(ground, snapshot, evaluation, moment, self._allocations)
+        self._tainted = tainted_nodes(self._allocations, lambda node_id: snapshot.get(NODES, node_id))
+        self._changed: dict[str, Change] = {}
+        self._placed: dict[str, list[Allocation]] = {}
+        self._failed: dict[str, AllocMetric] = {}
+        self._queued: dict[str, int] = {}
+        self._updates: dict[str, DesiredUpdates] = {}
+        self._later: list[LookAgain] = []
+        self._deployment = self._rollout.current
+
+    def run(self) -> Plan:
+        job = self._job
+        self._lose_what_was_stopped()
+        if job is None or job.stop:
+            outcomes = [
+                of_group.stop_all(self._sight(job), name, job.group(name) if job is not None else None, those)
+                for name, those in self._by_group().items()
+            ] if self._allocations else []  # fmt: skip
+            for outcome in outcomes:
+                self._carry_out(outcome, job)
+        else:
+            outcomes = self._reconcile(job)
+        deployments, stable = self._deployments(outcomes)
+        return self._plan(deployments, stable)
+
+    # -- what should differ ----------------------------------------------------------------------------------------
+
+    def _sight(self, job: Job | None) -> Sight:
+        evaluation = self._evaluation
+        return Sight(
+            job=job if job is not None else Job(id=evaluation.job_id, namespace=evaluation.namespace),
+            is_batch=job is not None and job.type in BATCH_TYPES,
+            evaluation_id=evaluation.id,
+            now_ns=self._moment.now_ns,
+            tainted=self._tainted,
+            deployment=self._rollout.current,
+            old_deployment=self._rollout.old,
+            version_of=self._version_of,
+            fits_in_place=self._fits_in_place,
+            stable_version=self._stable_version,
+        )
+
+    def _by_group(self) -> dict[str, list[Allocation]]:
+        by_group: dict[str, list[Allocation]] = {}
+        for allocation in self._allocations:
+            by_group.setdefault(allocation.task_group, []).append(allocation)
+        return by_group
+
+    def _reconcile(self, job: Job) -> list[GroupOutcome]:
+        sight, by_group = self._sight(job), self._by_group()
+        outcomes = []
+        for group in job.groups:
+            those = by_group.pop(group.name, [])
+            if job.type in EVERY_NODE_TYPES:
+                outcomes.append(self._on_every_node(sight, job, group, those))
+                continue
+            outcome = of_group.run(sight, group, those) if group.count else of_group.stop_all(
+                sight, group.name, group, those
+            )  # fmt: skip
+            outcomes.append(outcome)
+            self._begin(outcome, job)
+            self._carry_out(outcome, job)
+        for name, those in by_group.items():
+            self._carry_out(of_group.stop_all(sight, name, None, those), job)
+        return outcomes
+
+    def _begin(self, outcome: GroupOutcome, job: Job) -> None:
+        """The first group that needs it begins the deployment; the others join it."""
+        state = outcome.deployment
+        if not outcome.begins_deployment or state is None:
+            return
+        if self._deployment is None:
+            self._deployment = begun(job, self._evaluation, {outcome.name: state}, self._moment)
+        elif self._deployment.create_index == THIS:
+            groups = {**(self._deployment.task_groups or {}), outcome.name: state}
+            self._deployment = replace(self._deployment, task_groups=groups)
+
+    def _version_of(self, allocation: Allocation) -> Job | None:
+        job = self._snapshot.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
+        return job if job is not None and job.create_index == allocation.job_create_index else None
+
+    def _stable_version(self, group: str) -> tuple[Job, str] | None:
+        key = (self._evaluation.namespace, self._evaluation.job_id)
+        deployments = sorted(
+            self._snapshot.those(DEPLOYMENTS_OF_JOB, *key), key=lambda each: each.create_index, reverse=True
+        )
+        for deployment in deployments:
+            state = (deployment.task_groups or {}).get(group)
+            if state is not None and (state.promoted or not state.desired_canaries):
+                job = self._snapshot.get(JOB_VERSIONS, *key, deployment.job_version)
+                if job is not None and job.create_index == deployment.job_create_index:
+                    return job, deployment.id
+        return None
+
+    def _fits_in_place(self, allocation: Allocation, group: TaskGroup) -> bool:
+        job = self._job
+        assert job is not None, "nothing is updated for a job that is gone"
+        return self._allotment.may_stay(allocation, job, group)
+
+    def _lose_what_was_stopped(self) -> None:
+        """What was to stop already, on a node that is down or gone, has stopped for all that anybody will ever know."""
+        for allocation in self._allocations:
+            node = self._tainted.get(allocation.node_id)
+            is_gone = allocation.node_id in self._tainted and (node is None or node.status is NodeStatus.DOWN)
+            is_open = allocation.client_status in (ClientStatus.RUNNING, ClientStatus.PENDING)
+            if is_gone and is_open and allocation.is_server_terminal:
+                self._change(allocation, client_status=ClientStatus.LOST, is_stop=True)
+
+    # -- carrying it out -------------------------------------------------------------------------------------------
+
+    def _carry_out(self, outcome: GroupOutcome, job: Job | None) -> None:
+        self._updates[outcome.name] = outcome.updates
+        for stop in outcome.stops:
+            self._stop(stop)
+        for allocation in (*outcome.disconnects, *outcome.reconnects):
+            self._changed[allocation.id] = self._as_change(allocation)
+        self._later += outcome.later
+        if job is None:
+            return
+        for allocation in outcome.in_place:
+            self._update_in_place(allocation, job)
+        self._queued.setdefault(outcome.name, 0)
+        for placement in _most_urgent_first(outcome.places):
+            self._place(placement)
+        for replacement in outcome.replacements:
+            self._replace(replacement)
+
+    def _on_every_node(self, sight: Sight, job: Job, group: TaskGroup, those: list[Allocation]) -> GroupOutcome:
+        fleet = self._ground.fleet
+        in_reach = self._ground.feasibility.in_reach(job)
+        wanted = {fleet.node(int(row)).id: fleet.node(int(row)) for row in in_reach.nonzero()[0]}
+        nodes = every_node.Nodes(
+            wanted=wanted,
+            is_in_reach=lambda node: self._ground.feasibility.is_named(job, node),
+            node_of=lambda node_id: self._snapshot.get(NODES, node_id),
+        )
+        result = every_node.run(sight, group, those, nodes)
+        placing = self._allotment.placing(job, group)
+        # Nodes that can never run the group are none of those that it is missing on.
+        able = [each for each in result.places if not placing.is_filtered(each.node)]
+        filtered = len(result.places) - len(able)
+        outcome = result.outcome
+        if outcome.begins_deployment and outcome.deployment is not None:
+            total = outcome.deployment.desired_total - filtered
+            outcome.deployment = replace(outcome.deployment, desired_total=total)
+            outcome.begins_deployment = total > 0
+        if not able and not result.replacements and not outcome.in_place and not outcome.stops:
+            outcome.is_complete = self._is_rolled_out(outcome)
+        outcome.updates = replace(outcome.updates, place=outcome.updates.place - filtered)
+        self._begin(outcome, job)
+        self._carry_out(outcome, job)
+        for each in able:
+            self._place_on(each.node, each.placement)
+        for node, replacement in result.replacements:
+            self._stop(replacement.stop)
+            self._place_on(node, replacement.placement)
+        if result.places and not able and not those:
+            self._failed.setdefault(group.name, placing.why_nowhere())
+            self._queued[group.name] += 1
+        return outcome
+
+    def _is_rolled_out(self, outcome: GroupOutcome) -> bool:
+        state = outcome.deployment
+        return state is None or state.healthy_allocs >= state.desired_total
+
+    def _place(self, placement: Placement) -> None:
+        allocation = self._allotment.place(placement)
+        if allocation is None:
+            self._could_not_place(placement, self._allotment.failure(placement))
+        else:
+            self._take(placement, allocation)
+
+    def _place_on(self, node: Node, placement: Placement) -> None:
+        allocation = self._allotment.place_on(node, placement)
+        if allocation is None:
+            placing = self._allotment.placing(placement.job, placement.group)
+            self._could_not_place(placement, placing.why_not_on(node))
+        else:
+            self._take(placement, allocation)
+
+    def _take(self, placement: Placement, allocation: Allocation) -> None:
+        deployment = self._deployment
+        if deployment is not None and not allocation.deployment_id and self._is_of(deployment, placement):
+            status = allocation.deployment_status or AllocDeploymentStatus(modify_index=THIS)
+            allocation = replace(allocation, deployment_id=deployment.id, deployment_status=status)
+        self._placed.setdefault(allocation.node_id, []).append(allocation)
+        previous = placement.previous
+        if previous is not None:
+            outcome = RescheduleOutcome.OK if placement.is_reschedule else None
+            self._follow(previous, next_allocation=allocation.id, outcome=outcome)
+
+    def _is_of(self, deployment: Deployment, placement: Placement) -> bool:
+        is_version = (placement.job.version, placement.job.create_index) == (
+            deployment.job_version,
+            deployment.job_create_index,
+        )
+        return is_version and deployment.is_active and placement.group.name in (deployment.task_groups or {})
+
+    def _could_not_place(self, placement: Placement, why: AllocMetric | None) -> None:
+        name = placement.group.name
+        self._queued[name] = self._queued.get(name, 0) + 1
+        if why is not None:
+            self._failed[name] = why
+        if placement.previous is not None and placement.is_reschedule:
+            self._follow(placement.previous, outcome=RescheduleOutcome.NO_PLACEMENT)
+
+    def _replace(self, replacement: Replacement) -> None:
+        """The old one goes on running until there is room for the new, or will be once it is gone itself."""
+        placement, old = replacement.placement, replacement.stop.allocation
+        allocation = self._allotment.place(placement)
+        if allocation is not None:
+            self._stop(replacement.stop)
+            self._take(placement, allocation)
+            return
+        if self._allotment.would_fit_once_gone(old, placement.job, placement.group):
+            self._stop(replacement.stop)
+        self._could_not_place(placement, self._allotment.failure(placement))
+
+    def _update_in_place(self, allocation: Allocation, job: Job) -> None:
+        fields: dict[str, Any] = {
+            "job_version": job.version,
+            "job_create_index": job.create_index,
+            "eval_id": self._evaluation.id,
+        }
+        deployment = self._deployment
+        if deployment is not None and deployment.is_active and allocation.task_group in (deployment.task_groups or {}):
+            fields["deployment_id"] = deployment.id
+            fields["deployment_status"] = AllocDeploymentStatus(modify_index=THIS)
+        self._change(allocation, **fields)
+
+    # -- allocations as they shall be ------------------------------------------------------------------------------
+
+    def _stop(self, stop: Stop) -> None:
+        fields: dict[str, Any] = {}
+        if not stop.allocation.is_server_terminal:
+            fields |= {"desired_status": DesiredStatus.STOP, "desired_description": stop.why}
+        if stop.client_status is not None:
+            fields["client_status"] = stop.client_status
+            if stop.client_status is ClientStatus.LOST and stop.why == LOST:
+                noted = of_group.with_state(stop.allocation, ClientStatus.LOST, self._moment.now_ns)
+                fields["alloc_states"] = noted.alloc_states
+        self._change(stop.allocation, is_stop=True, **fields)
+
+    def _follow(
+        self, allocation: Allocation, *, next_allocation: str = "", outcome: RescheduleOutcome | None = None
+    ) -> None:
+        fields: dict[str, Any] = {"next_allocation": next_allocation} if next_allocation else {}
+        if outcome is not None and allocation.reschedule_tracker is not None:
+            fields["reschedule_tracker"] = replace(allocation.reschedule_tracker, last_reschedule=outcome)
+        if fields:
+            self._change(allocation, **fields)
+
+    def _change(self, allocation: Allocation, *, is_stop: bool = False, **fields: Any) -> None:
+        standing = self._changed.get(allocation.id)
+        base = standing.shall if standing is not None else allocation
+        shall = replace(base, **fields, alloc_modify_index=THIS, modify_time=self._moment.now_ns)
+        self._changed[allocation.id] = Change(shall, is_stop or (standing is not None and standing.is_stop))
+
+    def _as_change(self, shall: Allocation) -> Change:
+        return Change(replace(shall, alloc_modify_index=THIS, modify_time=self._moment.now_ns), False)
+
+    # -- how it ends -----------------------------------------------------------------------------------------------
+
+    def _deployments(self, outcomes: Iterable[GroupOutcome]) -> tuple[list[Deployment], Job | None]:
+        """Deployments as they shall be, and the version that is stable from now on."""
+        found = [] if self._rollout.cancelled is None else [self._rollout.cancelled]
+        deployment = self._deployment
+        if deployment is None:
+            return found, None
+        if deployment.create_index == THIS:
+            return [*found, deployment], None
+        went_on = gone_on(deployment, outcomes, self._moment)
+        if went_on is None:
+            return found, None
+        is_done = went_on.status is DeploymentStatus.SUCCESSFUL
+        stable = self._job if is_done and self._job is not None and not self._job.stable else None
+        return [*found, went_on], stable
+
+    def _plan(self, deployments: list[Deployment], stable: Job | None) -> Plan:
+        annotations = PlanAnnotations(desired_tg_updates=self._updates or None)
+        more = MoreToSay(
+            failed=self._failed,
+            queued=self._queued,
+            annotations=annotations,
+            deployment_id=self._deployment.id if self._deployment is not None else "",
+            later=tuple(self._later),
+            has_escaped=self._job is not None and has_escaped(self._job),
+        )
+        ending = Ending(self._snapshot, self._evaluation, self._moment).end(more)
+        for allocation_id, evaluation_id in ending.marks.items():
+            base = self._changed[allocation_id].shall if allocation_id in self._changed else None
+            allocation = base or next(each for each in self._allocations if each.id == allocation_id)
+            self._change(allocation, followup_eval_id=evaluation_id)
+        return Plan(
+            self._evaluation,
+            self._job,
+            tuple(self._changed.values()),
+            {node_id: tuple(placed) for node_id, placed in self._placed.items()},
+            ending.finished,
+            ending.follow_ups,
+            deployments=tuple(deployments),
+            stable=stable,
+            all_at_once=self._job is not None and self._job.all_at_once,
+        )
+
+
+def _most_urgent_first(places: Iterable[Placement]) -> list[Placement]:
+    """Canaries, then what takes the place of something, then what is new."""
+    return sorted(places, key=lambda place: (not place.is_canary, place.previous is None))
