@@ -203,6 +203,7 @@ def acts_of(server: Server) -> dict[str, Act]:
     return {
         **{f"client.{name}": agents.of_node for name in of_node},
         **{f"client.{name}": agents.of_allocation for name in of_allocation},
+        "client.checks_by_allocation": agents.of_allocation,
         "client.metadata_apply": agents.apply_metadata,
         "client.identity_renew": agents.renew_identity,
         "client.restart": agents.restart,

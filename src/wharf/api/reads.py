@@ -25,7 +25,7 @@ from wharf.model.refusal import Refusal, invalid
 from wharf.server.reading import Found
 from wharf.server.server import Server
 from wharf.state import Replica
-from wharf.wire.endpoints import ENDPOINTS, Endpoint
+from wharf.wire.endpoints import Endpoint
 
 Accepts = Callable[[Any], bool]
 
@@ -83,11 +83,17 @@ class Reads:
         self._board = Board()
         self._bodies = Bodies()
         self._forms = Forms()
-        self._subjects = {
-            endpoint.name: _subject(endpoint, server.replica)
-            for endpoint in ENDPOINTS
-            if endpoint.lists is not None and not endpoint.left_out
-        }
+        self._subjects: dict[str, Subject] = {}
+
+    def _subject(self, endpoint: Endpoint) -> Subject:
+        """What the endpoint's filters are compiled against; made when somebody filters."""
+        subject = self._subjects.get(endpoint.name)
+        if subject is None:
+            assert endpoint.lists is not None, f"{endpoint.name} lists nothing"
+            joins = JOINS.get(endpoint.lists.record, {})
+            reads = {name: join(self._server.replica) for name, join in joins.items()}
+            subject = self._subjects[endpoint.name] = endpoint.lists.subject(reads)
+        return subject
 
     async def answer(self, request: Request, options: ReadOptions, receive: Receive) -> Answered:
         if not options.stale:
@@ -104,7 +110,7 @@ class Reads:
         if lists is None:
             return options
         if options.filter and lists.filters:
-            _compiled(options.filter, self._subjects[request.endpoint.name])
+            _compiled(options.filter, self._subject(request.endpoint))
             if any(request.query.get(name) for name in lists.filtering):
                 raise invalid("Filter expression cannot be used with other filter parameters")
         if options.reverse and not lists.reverses:
@@ -195,7 +201,7 @@ class Reads:
         assert lists is not None, f"{request.endpoint.name} gives a listing and declares none"
         tests: list[Accepts] = []
         if options.filter and lists.filters:
-            tests.append(_compiled(options.filter, self._subjects[request.endpoint.name]))
+            tests.append(_compiled(options.filter, self._subject(request.endpoint)))
         is_everywhere = options.namespace == EVERY_NAMESPACE
         if listing.namespace_of is not None and is_everywhere and not request.caller.rights.is_management:
             tests.append(_may_read(request, listing.namespace_of))
@@ -282,12 +288,6 @@ def _compiled(text: str, subject: Subject) -> Accepts:
         raise invalid(f"failed to read result page: {error.text}") from error
     except FilterError as error:
         raise invalid(f"failed to create result paginator: failed to read filter expression: {error.text}") from error
-
-
-def _subject(endpoint: Endpoint, replica: Replica) -> Subject:
-    assert endpoint.lists is not None, f"{endpoint.name} lists nothing"
-    joins = JOINS.get(endpoint.lists.record, {})
-    return endpoint.lists.subject({name: join(replica) for name, join in joins.items()})
 
 
 def _may_read(request: Request, namespace_of: Callable[[Any], str]) -> Accepts:

@@ -76,6 +76,10 @@ ROWS: Final[tuple[Endpoint, ...]] = (
         summary="Read the results of an allocation's checks.", returns=shapes.Figures,
     ),
     tells(
+        "client.checks_by_allocation", "/v1/allocation/{alloc_id}/checks", need=need.READ_JOB, decides=Decides.OBJECT,
+        summary="Read the results of an allocation's checks.", returns=shapes.Figures,
+    ),
+    tells(
         "client.exec", f"{ALLOCATION}/exec", need=need.EXEC, decides=Decides.OBJECT,
         summary="Run a command beside a task, over a websocket.",
         parameters=(
