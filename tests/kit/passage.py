@@ -69,7 +69,8 @@ class _Call:
         await app(scope, self._receive, self._send)
 
     async def started(self, running: "asyncio.Task[None]") -> MutableMapping[str, Any]:
-        await asyncio.wait([running, self._start], return_when=asyncio.FIRST_COMPLETED)
+        waited: list[asyncio.Future[Any]] = [running, self._start]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if not self._start.done():
             running.result()
             raise Unreachable("it ended without a reply", sent=True)

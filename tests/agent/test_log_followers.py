@@ -1,0 +1,135 @@
+"""Following the log of an agent: what each follower gets, and what a slow one misses."""
+
+import logging
+import selectors
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+
+from tests.waiting import wait_until
+from wharf.agent.channel import Inbox
+from wharf.agent.log_followers import UNSENT_MOST_BYTES, LogFollowers, LogLines
+from wharf.agent.log_lines import say_line
+from wharf.agent.log_telling import WAITING_MOST, LogTeller, ToldLine
+from wharf.agent.logs import LogOrder, Logs
+from wharf.config.settings import LogLevel
+
+
+class Followed:
+    """One follower at the other end of a socket."""
+
+    def __init__(self) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.levels: list[int] = []
+        self.followers = LogFollowers(self.selector, self.levels.append)
+
+    def follow(self, level: int) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        self.followers.add(ours, level)
+        theirs.settimeout(5)
+        return theirs
+
+    def turn(self) -> None:
+        for key, _ in self.selector.select(0):
+            key.data()
+
+    def close(self) -> None:
+        self.followers.close()
+        self.selector.close()
+
+
+def taken(connection: socket.socket) -> list[LogLines]:
+    return list(Inbox[LogLines](LogLines).add(connection.recv(65_536)))
+
+
+def test_a_follower_gets_the_lines_of_its_level_and_above() -> None:
+    followed = Followed()
+    with followed.follow(logging.INFO) as one, followed.follow(logging.DEBUG) as other:
+        followed.followers.tell([ToldLine(logging.DEBUG, "small"), ToldLine(logging.ERROR, "large")])
+
+        assert taken(one) == [LogLines(["large"])]
+        assert taken(other) == [LogLines(["small", "large"])]
+    followed.close()
+
+
+def test_processes_are_told_the_least_level_that_is_followed_and_the_end() -> None:
+    followed = Followed()
+    one, other = followed.follow(logging.INFO), followed.follow(logging.DEBUG)
+    other.close()
+    followed.turn()
+    one.close()
+    followed.turn()
+
+    assert followed.levels == [logging.INFO, logging.DEBUG, logging.INFO, 0]
+    followed.close()
+
+
+def test_a_follower_that_reads_nothing_costs_a_bounded_amount_and_is_told_what_it_missed() -> None:
+    followed = Followed()
+    with followed.follow(logging.INFO) as slow:
+        for _ in range(100):
+            followed.followers.tell([ToldLine(logging.INFO, "x" * 100_000)])
+        slow.setblocking(False)
+        inbox, got, missed = Inbox[LogLines](LogLines), 0, 0
+
+        def read_all() -> None:
+            nonlocal got, missed
+            with suppress(BlockingIOError):
+                while True:
+                    for told in inbox.add(slow.recv(1_000_000)):
+                        got, missed = got + len(told.lines), missed + told.missed
+                    followed.turn()
+
+        read_all()
+        assert got * 100_000 < 2 * UNSENT_MOST_BYTES
+        followed.followers.tell([ToldLine(logging.INFO, "the last")])
+        read_all()
+
+        assert got + missed == 101
+        assert missed > 50
+    followed.close()
+
+
+def test_a_teller_never_holds_up_and_counts_what_it_left_out() -> None:
+    go_on = threading.Event()
+    told: list[tuple[int, int]] = []
+
+    def send(lines: Sequence[ToldLine], missed: int) -> None:
+        go_on.wait(10)
+        told.append((len(lines), missed))
+
+    teller = LogTeller(send)
+    for number in range(WAITING_MOST + 500):
+        teller.put(logging.INFO, f"line {number}")
+    go_on.set()
+    wait_until(lambda: sum(map(sum, told)) == WAITING_MOST + 500, what="every line is told or counted")
+
+    assert sum(missed for _, missed in told) > 0
+
+
+def test_a_follower_at_a_lower_level_changes_nothing_of_what_is_kept() -> None:
+    logs, told = Logs("test"), []
+    try:
+        logs.apply(LogOrder(level=LogLevel.WARN, levels={"quiet": LogLevel.ERROR}, on_terminal=False))
+        logs.tell(logging.DEBUG, lambda level, line: told.append((level, "small" in line)))
+        logging.getLogger("wharf.some").debug("small")
+        logging.getLogger("wharf.some").warning("large")
+
+        assert told == [(logging.DEBUG, True), (logging.WARNING, False)]
+        assert [("large" in line) for line in logs.kept_lines()] == [True]
+
+        logs.tell(0, lambda *_: None)
+        logging.getLogger("wharf.some").debug("small")
+        assert len(told) == 2
+    finally:
+        logs.close()
+
+
+def test_a_line_is_said_for_people_with_its_fields() -> None:
+    written = (
+        '{"time":"2026-01-02T03:04:05.678Z","level":"info","process":"api","logger":"wharf.x","message":"listening",'
+        '"request_id":"r1","fields":{"address":"127.0.0.1:4646"}}'
+    )
+
+    assert say_line(written) == "2026-01-02T03:04:05.678Z info  api    listening  address=127.0.0.1:4646  request=r1"
