@@ -15,7 +15,7 @@ from wharf.model.job import Job
 from wharf.model.job_settings import JobSettings
 from wharf.model.metric import AllocMetric
 from wharf.model.moment import to_time
-from wharf.model.plan import DesiredUpdates, JobDiff, PlanAnnotations
+from wharf.model.plan import JobDiff, PlanAnnotations
 from wharf.operations.admission import admit
 from wharf.operations.decision import Moment
 from wharf.operations.evaluations import new_evaluation
@@ -27,7 +27,7 @@ from wharf.scheduling.evaluate import evaluate
 from wharf.scheduling.plan import Plan
 from wharf.state import Replica
 from wharf.state.imagined import Imagined
-from wharf.state.tables import ALLOCATIONS_OF_JOB, JOB_VERSIONS, JOBS
+from wharf.state.tables import JOB_VERSIONS, JOBS
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ def dry_run(
         return replace(result, diff=annotate(told, None) if told is not None else None)
     plan = _planned(snapshot, job, stored, moment)
     assert plan.finished is not None, "a plan that was not checked yet ends its evaluation"
-    annotations = plan.finished.plan_annotations or _annotations(snapshot, plan, job)
+    annotations = plan.finished.plan_annotations
     return replace(
         result,
         annotations=annotations,
@@ -97,32 +97,6 @@ def _planned(snapshot: Replica, job: Job, stored: Job | None, moment: Moment) ->
         modify_index=next_index,
     )
     return evaluate(imagined, evaluation, moment)
-
-
-def _annotations(snapshot: Replica, plan: Plan, job: Job) -> PlanAnnotations:
-    """By group, how many allocations are treated in each way, as the plan itself shows: for a scheduler that does not
-    tell. Groups that are gone are told as long as they run.
-    """
-    placed: dict[str, int] = {}
-    for allocations in plan.placements.values():
-        for allocation in allocations:
-            placed[allocation.task_group] = placed.get(allocation.task_group, 0) + 1
-    queued = (plan.finished.queued_allocations if plan.finished is not None else None) or {}
-    stops = {allocation.id: allocation.task_group for allocation in plan.stops}
-    live: dict[str, list[str]] = {group.name: [] for group in job.groups}
-    for allocation in snapshot.those(ALLOCATIONS_OF_JOB, job.namespace, job.id):
-        if not allocation.is_terminal:
-            live.setdefault(allocation.task_group, []).append(allocation.id)
-    return PlanAnnotations(
-        desired_tg_updates={
-            name: DesiredUpdates(
-                ignore=sum(allocation_id not in stops for allocation_id in ids),
-                place=placed.get(name, 0) + queued.get(name, 0),
-                stop=sum(allocation_id in stops for allocation_id in ids),
-            )
-            for name, ids in live.items()
-        }
-    )
 
 
 def _created(plan: Plan) -> tuple[Evaluation, ...]:
