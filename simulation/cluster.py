@@ -94,7 +94,7 @@ class ServerProcess:
         self.applied.append((index, self.cluster.loop.time()))
 
     async def _be_brain(self, process: Process, server: Server) -> None:
-        election = election_of(server)
+        election = election_of(server, folder=self.member.name)
         brain = Brain(
             server.world, server.engine, server.follower, server.writer, election, heartbeats=self.cluster.heartbeats
         )

@@ -29,7 +29,7 @@ def configure(folder: Path, name: str, endpoint: str) -> Path:
     file.write_text(
         f'name = "{name}"\ndata_dir = "{folder}/data"\n[ports]\nhttp = 0\n[server]\nenabled = true\n'
         f'[client]\nenabled = true\n[state]\nengine = "etcd"\n[state.etcd]\nendpoints = ["{endpoint}"]\n'
-        f'prefix = "/{folder.parent.name}"\n'
+        f'prefix = "/{folder.parent.name}"\n[keyring]\nfile = "{folder.parent}/keyring.key"\n'
     )
     return file
 
@@ -71,9 +71,41 @@ def test_a_leader_that_is_stopped_in_order_leaves_no_gap(tmp_path: Path, endpoin
             wait_until(lambda: "elected leader" in second.err, what="the second leads", within_s=6.0)
 
 
-def test_a_copy_of_a_servers_data_folder_is_refused_and_the_first_goes_on(tmp_path: Path, endpoint: str) -> None:
+def test_the_leadership_moves_to_the_server_that_is_named_and_back(tmp_path: Path, endpoint: str) -> None:
+    first_file = configure(tmp_path / "one", "one", endpoint)
+    second_file = configure(tmp_path / "two", "two", endpoint)
+    with running(tmp_path / "one", "agent", "--config", str(first_file)) as first:
+        first.wait_ready()
+        wait_until(lambda: "elected leader" in first.err, what="the first leads", within_s=30.0)
+        with running(tmp_path / "two", "agent", "--config", str(second_file)) as second:
+            second.wait_ready()
+            leader = first.get("/v1/status/leader")
+            peers = second.get("/v1/status/peers")
+            assert isinstance(peers, list)
+            (other,) = [peer for peer in peers if peer != leader]
+
+            # Asked of the one that does not lead: it asks the leader, and answers when it leads itself.
+            assert second.do(f"/v1/operator/raft/transfer-leadership?address={other}") == 200
+            assert first.get("/v1/status/leader") == other
+            first.put("/v1/jobs", A_JOB)
+            wait_until(lambda: first.get("/v1/job/hello/allocations"), what="it is placed", within_s=30.0)
+
+            assert first.do(f"/v1/operator/raft/transfer-leadership?address={leader}") == 200
+            assert second.get("/v1/status/leader") == leader
+            health = second.get("/v1/operator/autopilot/health")
+            assert isinstance(health, dict)
+            assert (health["Healthy"], health["FailureTolerance"], len(health["Servers"])) == (True, 1, 2)
+
+
+@pytest.mark.parametrize("advertised", ["", "10.0.0.1:4646"], ids=["addresses of their own", "the same address"])
+def test_a_copy_of_a_servers_data_folder_is_refused_and_the_first_goes_on(
+    tmp_path: Path, endpoint: str, advertised: str
+) -> None:
     first_file = configure(tmp_path / "one", "one", endpoint)
     copy_file = configure(tmp_path / "two", "two", endpoint)
+    if advertised:
+        for file in (first_file, copy_file):
+            file.write_text(f'{file.read_text()}[advertise]\nhttp = "{advertised}"\n')
     with running(tmp_path / "one", "agent", "--config", str(first_file)) as first:
         first.wait_ready()
         wait_until(lambda: "elected leader" in first.err, what="the first leads", within_s=30.0)
@@ -81,10 +113,10 @@ def test_a_copy_of_a_servers_data_folder_is_refused_and_the_first_goes_on(tmp_pa
         shutil.copy(tmp_path / "one" / "data" / SERVER_ID_FILE, tmp_path / "two" / "data" / SERVER_ID_FILE)
         with running(tmp_path / "two", "agent", "--config", str(copy_file)) as copy:
             assert copy.wait_end(within_s=60.0) == 1
-            assert "is in use by one at 127.0.0.1:" in copy.err
+            assert f"is in use by one at {advertised or '127.0.0.1:'}" in copy.err
             assert "remove `server-id` from this data folder" in copy.err
 
-        assert [member["Name"] for member in members_of(first)] == ["one"]
+        assert [member["Name"] for member in members_of(first)] == ["one.global"]
         first.put("/v1/jobs", A_JOB)
         wait_until(lambda: first.get("/v1/job/hello/allocations"), what="it is placed", within_s=30.0)
 
@@ -92,10 +124,13 @@ def test_a_copy_of_a_servers_data_folder_is_refused_and_the_first_goes_on(tmp_pa
 def test_an_etcd_that_cannot_be_reached_is_waited_for_and_said(tmp_path: Path) -> None:
     file = configure(tmp_path / "one", "one", "127.0.0.1:1")
     with running(tmp_path / "one", "agent", "--config", str(file)) as agent:
-        wait_until(lambda: "the log cannot be reached; trying again" in agent.err, what="said", within_s=30.0)
+        wait_until(
+            lambda: "the log cannot be reached yet: etcd at 127.0.0.1:1" in agent.err, what="said", within_s=30.0
+        )
         agent.signal(signal.SIGTERM)
 
         assert agent.wait_end() == 0
+        assert agent.err.count("the log cannot be reached yet") == 2  # By api and brain, once each.
 
 
 def members_of(agent: RunningAgent) -> list[dict[str, object]]:

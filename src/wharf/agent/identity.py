@@ -1,5 +1,6 @@
 """Who this agent is: a name for people, and an id that stays the same over restarts."""
 
+import hashlib
 import os
 import socket
 from pathlib import Path
@@ -13,6 +14,19 @@ SERVER_ID_FILE: Final = "server-id"
 
 def name_of(settings: Settings) -> str:
     return settings.name or socket.gethostname().partition(".")[0] or "wharf"
+
+
+def folder_name(data_folder: Path) -> str:
+    """One name for a data folder on its machine, the same at every start; that of a copy is another."""
+    standing = data_folder.stat()
+    machine = Path("/etc/machine-id")
+    parts = (
+        socket.gethostname(),
+        machine.read_text("ascii", "replace").strip() if machine.is_file() else "",
+        str(standing.st_dev),
+        str(standing.st_ino),
+    )
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 def server_id(world: World, data_folder: Path) -> str:

@@ -26,6 +26,7 @@ class Member(Record):
     newest_format: int = 0
     started_at: int = 0  # ns since the epoch
     tags: dict[str, str] | None = None
+    folder: str = ""  # Which data folder on which machine it runs in; empty from programs that did not tell.
     door_secret: str = ""  # What another member says to be let in; made at each start, never in a reply.
     create_index: int = 0
     modify_index: int = 0

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+from pathlib import Path
 from typing import Final
 
 from wharf.agent.access_control import open_keyring, tending_settings
+from wharf.agent.identity import folder_name
 from wharf.agent.life import CannotStart, Life
 from wharf.agent.log_access import describe
 from wharf.agent.roles.candidacy import election_of
@@ -26,7 +28,7 @@ LEAVE_WITHIN_S: Final = 1.0
 
 async def run(life: Life) -> None:
     server = make_server(life)
-    election = election_of(server)
+    election = election_of(server, folder=folder_name(Path(life.order.data_folder)))
     settings = life.order.settings.server
     brain = Brain(
         life.world,

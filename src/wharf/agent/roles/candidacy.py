@@ -23,8 +23,9 @@ MARGIN_S: Final = 2.0
 
 
 class ServerCandidate:
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, folder: str) -> None:
         self._server = server
+        self._folder = folder
         self._started_ns = server.world.now_ns()
         self.member_id = server.identity.member_id
 
@@ -40,6 +41,7 @@ class ServerCandidate:
             oldest_format=FIRST_FORMAT,
             newest_format=NEWEST_FORMAT,
             started_at=self._started_ns,
+            folder=self._folder,
             door_secret=identity.door_secret,
         )
         record = msgspec.structs.replace(member, create_index=THIS, modify_index=THIS)
@@ -54,7 +56,8 @@ class ServerCandidate:
 class ReplicaView:
     """The leader's record and the one under our id, as this process has heard of them."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, folder: str) -> None:
+        self._folder = folder
         self._replica = server.replica
         self._identity = server.identity
 
@@ -75,13 +78,14 @@ class ReplicaView:
         await self._changed(one(MEMBERS, self._identity.member_id), lambda: self.member_version() != version)
 
     def other_holder(self) -> str:
-        """A record with our secret is of a process of this agent. One with our address is of the agent before it: two that
-        live cannot both listen there, and the data folder's lock is held by this one.
+        """A record with our secret is of a process of this agent. One of our address and our data folder is of the agent
+        before it, whose lock is held by this one. Neither of the two is enough: hosts may advertise the same address, and
+        machines that were cloned whole have the same folder.
         """
         record, own = self._replica.get(MEMBERS, self._identity.member_id), self._identity
-        if record is None or record.address == own.address:
+        if record is None or (own.door_secret and record.door_secret == own.door_secret):
             return ""
-        if own.door_secret and record.door_secret == own.door_secret:
+        if record.address == own.address and record.folder in ("", self._folder):
             return ""
         return f"{record.name or 'another server'} at {record.address}"
 
@@ -97,7 +101,7 @@ class ReplicaView:
             subscription.end()
 
 
-def election_of(server: Server) -> Election:
-    return Election(
-        server.world, server.engine, ServerCandidate(server), ReplicaView(server), ttl_s=TTL_S, margin_s=MARGIN_S
-    )
+def election_of(server: Server, *, folder: str) -> Election:
+    """`folder` names the data folder and the machine it lies on: a copy of it has another name."""
+    candidate, view = ServerCandidate(server, folder), ReplicaView(server, folder)
+    return Election(server.world, server.engine, candidate, view, ttl_s=TTL_S, margin_s=MARGIN_S)
