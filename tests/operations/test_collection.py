@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import a_batch_job, a_group, a_job
+from tests.builders import a_batch_job, a_group, a_job, a_periodic_job
 from tests.kit.state import SECOND_NS, AState
 from wharf.model.allocation import (
     Allocation,
@@ -20,7 +20,9 @@ from wharf.model.job import JobStatus, VersionTag
 from wharf.model.moment import to_time
 from wharf.model.node import NodeStatus
 from wharf.model.policies import ReschedulePolicy
+from wharf.model.scaling import ScalingPolicy
 from wharf.model.token import OneTimeToken, Token
+from wharf.operations import jobs
 from wharf.operations.collection import Collected, collect
 from wharf.state.tables import (
     ACL_TOKENS,
@@ -32,6 +34,8 @@ from wharf.state.tables import (
     NODE_PLACEMENTS,
     NODES,
     ONE_TIME_TOKENS,
+    PERIODIC_LAUNCHES,
+    SCALING_POLICIES,
     SUMMARIES,
 )
 
@@ -301,3 +305,16 @@ def test_a_node_that_is_ready_stays() -> None:
     state.with_node()
 
     assert collected(state, Collected.NODES) == 0
+
+
+def test_with_a_job_go_its_policies_and_its_launches() -> None:
+    state = AState()
+    scaled = a_group(scaling=ScalingPolicy(min=1, max=3))
+    state.register(a_periodic_job("nightly", scaled))
+    state.lead(jobs.deregister(state.replica, "default", "nightly", state.moment))
+    state.now_ns += HOUR_NS
+
+    collected(state, Collected.JOBS)
+
+    left = [state.replica.count(table) for table in (JOBS, SCALING_POLICIES, PERIODIC_LAUNCHES)]
+    assert left == [0, 0, 0]
