@@ -9,7 +9,7 @@ from tests.builders import a_job
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.state import an_allocation, an_evaluation
-from tests.kit.virtual_time import in_virtual_time
+from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from tests.kit.work import (
     DENIED,
     READ,
@@ -381,3 +381,21 @@ async def test_only_management_deletes_evaluations() -> None:
 
         assert told(await delete(server, "/v1/evaluations", {"EvalIDs": [E1]}, headers=writer)) == DENIED
         assert (await delete(server, "/v1/evaluations", {"EvalIDs": [E1]}, headers=manager)).status == 200
+
+
+# -- the broker's rest
+
+
+@in_virtual_time
+async def test_while_the_broker_rests_evaluations_are_kept_and_afterwards_all_are_processed() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        await pause_broker(server)
+        await server.client.register_job(a_job())
+
+        await pass_time(60.0)
+        assert [each["Status"] for each in await found(server, "/v1/evaluations")] == ["pending"]
+        await pause_broker(server, rests=False)
+
+        await until(lambda: server.replica.count(ALLOCATIONS), what="the job is placed")

@@ -55,10 +55,10 @@ async def a_namespace(server: OneServer, name: str) -> None:
     await store(server, NAMESPACES.put(Namespace(name=name, create_index=THIS)))
 
 
-async def pause_broker(server: OneServer) -> None:
-    """The scheduler rests."""
+async def pause_broker(server: OneServer, *, rests: bool = True) -> None:
+    """The scheduler rests, or goes on."""
     configuration = server.replica.get(SCHEDULER_CONFIGURATION) or SchedulerConfiguration(create_index=THIS)
-    await store(server, SCHEDULER_CONFIGURATION.put(replace(configuration, pause_eval_broker=True)))
+    await store(server, SCHEDULER_CONFIGURATION.put(replace(configuration, pause_eval_broker=rests)))
 
 
 async def get(server: OneServer, path: str, query: str = "", **options: Any) -> Reply:

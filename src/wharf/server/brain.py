@@ -52,6 +52,7 @@ from wharf.state.tables import (
     LEADER,
     MEMBERS,
     NODES,
+    SCHEDULER_CONFIGURATION,
 )
 from wharf.world import World
 
@@ -316,6 +317,8 @@ class Brain:
             await self._raise_format()
         elif self._nodes_changed:
             await self._look_at_node(next(iter(self._nodes_changed)))
+        elif self._is_paused():
+            return False
         elif self._room_came_free:
             await self._unblock()
         else:
@@ -328,6 +331,11 @@ class Brain:
             finally:
                 self._broker.done(evaluation)
         return True
+
+    def _is_paused(self) -> bool:
+        """An operator has the scheduler rest: evaluations are kept, and nothing is made of them."""
+        configuration = self._follower.replica.get(SCHEDULER_CONFIGURATION)
+        return configuration is not None and configuration.pause_eval_broker
 
     async def _give_up_node(self, node_id: str) -> None:
         """Mark a silent node down, unless it is heard of in the last moment. Whatever fails, it is tried again."""
@@ -462,7 +470,7 @@ class Brain:
     async def _wait(self) -> None:
         """Until something happens or the next node may be late."""
         until_s = self._heartbeats.next_deadline() - self._world.monotonic_s()
-        due_ns = self._broker.next_wake_ns()
+        due_ns = None if self._is_paused() else self._broker.next_wake_ns()
         if due_ns is not None:
             until_s = min(until_s, max(0.0, (due_ns - self._world.now_ns()) / SECOND_NS))
         try:
@@ -634,4 +642,7 @@ def _come_back(node_id: str, evaluations_max: int, snapshot: Replica, moment: Mo
     return nodes.come_back(snapshot, node_id, moment, evaluations_max=evaluations_max)
 
 
-HEARD: Final = frozenset({MEMBERS.name, EVALUATIONS.name, NODES.name, ALLOCATIONS.name, JOBS.name, DEPLOYMENTS.name})
+HEARD: Final = frozenset({
+    MEMBERS.name, EVALUATIONS.name, NODES.name, ALLOCATIONS.name, JOBS.name, DEPLOYMENTS.name,
+    SCHEDULER_CONFIGURATION.name,
+})  # fmt: skip
