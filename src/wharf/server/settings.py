@@ -17,8 +17,8 @@ class PlanRejectionTrackerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class SearchSettings(msgspec.Struct, frozen=True, kw_only=True):
     fuzzy_enabled: Annotated[bool, About("Whether fuzzy search is answered.")] = True
-    limit_query: Annotated[int, About("How many objects of each table a fuzzy search looks at.", least=1)] = 20
-    limit_results: Annotated[int, About("How many results a context may have.", least=1)] = 100
+    limit_query: Annotated[int, About("How many objects of each table a search looks at.", least=1)] = 100_000
+    limit_results: Annotated[int, About("How many results a context of a fuzzy search may have.", least=1)] = 100
     min_term_length: Annotated[int, About("The shortest text that a fuzzy search takes.", least=1)] = 2
 
 

@@ -12,6 +12,7 @@ from wharf.agent.life import CannotStart, Life
 from wharf.agent.log_access import engine_for
 from wharf.engines.port import Engine, Misconfigured, Unavailable
 from wharf.model.job_settings import JobSettings
+from wharf.operations.search import SearchLimits
 from wharf.server.server import Identity, Server
 from wharf.state.codec import Damaged, NewerFormat
 
@@ -50,6 +51,13 @@ def make_server(life: Life) -> Server:
         ),
     )
     set_up_access(life, server)
+    search = settings.server.search
+    server.search_limits = SearchLimits(
+        is_fuzzy_enabled=search.fuzzy_enabled,
+        examined_max=search.limit_query,
+        results_max=search.limit_results,
+        term_length_min=search.min_term_length,
+    )
     life.tell_facts(lambda: facts_of(server))
     tune_collector()
     server.follower.on_load.append(freeze_loaded)
