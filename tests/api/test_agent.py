@@ -20,16 +20,16 @@ from wharf.state.tables import MEMBERS
 class Talking(NoAgent):
     """An agent that logs three lines and then falls silent."""
 
-    is_followed = False
+    followers = 0
 
     async def follow_log(self, level: str, *, as_json: bool) -> AsyncGenerator[str, None]:
-        self.is_followed = True
+        self.followers += 1
         try:
             for number in range(3):
                 yield f"line {number} of {level}{' as JSON' if as_json else ''}"
             await pass_time(1_000)
         finally:
-            self.is_followed = False
+            self.followers -= 1
 
     async def processes(self) -> Sequence[ProcessTold]:
         return [ProcessTold("brain", 7, "ready", 0, "task think\n")]
@@ -198,14 +198,14 @@ async def test_lines_of_the_log_come_plain_or_in_frames_and_end_with_the_listene
 
         async with passage.open(Outgoing("GET", b"/v1/agent/monitor?plain=true&log_level=WARN", ())) as incoming:
             lines = [await anext(incoming.parts) for _ in range(3)]
-            assert talking.is_followed
+            assert talking.followers == 1
         assert (incoming.status, lines) == (200, [f"line {number} of warn\n".encode() for number in range(3)])
-        assert not talking.is_followed
+        assert talking.followers == 0
 
         async with passage.open(Outgoing("GET", b"/v1/agent/monitor", ())) as incoming:
             frames = [json.loads(await anext(incoming.parts)) for _ in range(5)]
         assert [sorted(frame) for frame in frames] == [["Data"], ["Data"], ["Data"], [], []]
-        assert not talking.is_followed
+        assert talking.followers == 0
 
 
 @in_virtual_time

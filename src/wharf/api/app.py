@@ -235,7 +235,8 @@ class Api:
         check(request.caller, request.endpoint, namespace=request.namespace, path_values=request.path_values)
 
     def _tell_audit(self, scope: Scope, request: Request, reply: Reply, error: str) -> None:
-        if self._audit is None or request.endpoint.kind not in (Kind.WRITE, Kind.ASK):
+        endpoint = request.endpoint
+        if self._audit is None or not (endpoint.kind in (Kind.WRITE, Kind.ASK) or endpoint.audited):
             return
         written = Written(
             request_id=request.id,

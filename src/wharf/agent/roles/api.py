@@ -18,6 +18,7 @@ from wharf.client.http import HttpExchange
 from wharf.client.passage import HttpPassage
 from wharf.server.asking import Leader
 from wharf.server.brain_socket import BrainLink
+from wharf.server.meter import Meter
 from wharf.server.passing import Passing
 from wharf.server.peers import HttpPeers
 from wharf.server.server import Server
@@ -71,6 +72,7 @@ async def run(life: Life) -> None:
         regions={name: region.servers for name, region in settings.regions.items() if name != settings.region},
     )
     server.agent = RunningAgent(life)
+    server.meter = Meter(life.world, interval_s=settings.telemetry.in_memory_collection_interval.s)
     try:
         audit = audit_from(settings, Path(life.order.data_folder), secrets=life.order.log.secrets)
     except OSError as error:

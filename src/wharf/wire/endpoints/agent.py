@@ -5,7 +5,7 @@ from typing import Any, Final
 from wharf.model import need
 from wharf.model.need import Manner
 from wharf.wire import agent_shapes as shapes
-from wharf.wire.endpoints.endpoint import Endpoint, Kind, Parameter, tells, text, texts
+from wharf.wire.endpoints.endpoint import Endpoint, Kind, Parameter, tells, text, texts, writes
 
 _NO_GOSSIP: Final = "servers find each other through the log and talk over HTTPS: there is no gossip, and no key for it"
 _ONE_SCHEDULER: Final = "one process schedules on each server; its settings are those of the configuration's [server]"
@@ -57,7 +57,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
         summary="Whether servers are members. They join by themselves, through the log that they share.",
         parameters=(texts("address", "The HTTP address of a server; may be repeated."),),
     ),
-    _does(
+    writes(
         "agent.force_leave", "/v1/agent/force-leave", need=need.WRITE_AGENT, manner=Manner.AGENT_SHORT,
         summary="Forget a server that is gone. One that lives writes its record again.",
         parameters=(
@@ -72,7 +72,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     _does(
         "agent.reload", "/v1/agent/reload", need=need.WRITE_AGENT, manner=Manner.AGENT,
-        summary="Read the configuration again.",
+        audited=True, summary="Read the configuration again.",
     ),
     tells(
         "agent.monitor", "/v1/agent/monitor", need=need.READ_AGENT, returns=shapes.MonitorFrame,

@@ -95,6 +95,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the handler reads the body part by part: one of any size."""
     returns: Any = None
     """The type of the reply's body; None: it has none."""
+    audited: bool = False
+    """Of a LOCAL: whether the audit log hears of it, as it does of every write."""
     media: str = ""
     """The content type of the reply, where it is not JSON."""
     refuses: tuple[int, ...] = ()

@@ -61,7 +61,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     Endpoint(
         name="operator.restore_snapshot", method="PUT", path="/v1/operator/snapshot", kind=Kind.LOCAL,
-        need=need.MANAGEMENT, streams_body=True, body=bytes,
+        need=need.MANAGEMENT, streams_body=True, body=bytes, audited=True,
         summary="Replace the whole state by that of a snapshot. One that is damaged changes nothing.",
     ),
     tells(
