@@ -49,6 +49,7 @@ class NamespaceWrites:
 
     async def delete(self, request: Request) -> Done:
         name, region = request.value("namespace_name"), self._server.identity.region
+        await self._server.writer.catch_up()  # That nothing is in it rests on no record: see all that was acknowledged.
         index = await self._server.writer.write(
             lambda snapshot, _moment: namespaces.delete(snapshot, name, region=region, cause=request.id)
         )

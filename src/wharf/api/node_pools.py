@@ -123,6 +123,7 @@ class NodePoolWrites:
 
     async def delete(self, request: Request) -> Done:
         name, region = request.value("pool_name"), self._server.identity.region
+        await self._server.writer.catch_up()  # That nothing is in it rests on no record: see all that was acknowledged.
         index = await self._server.writer.write(
             lambda snapshot, _moment: node_pools.delete(snapshot, name, region=region, cause=request.id)
         )

@@ -83,6 +83,7 @@ class QuotaWrites:
 
     async def delete(self, request: Request) -> Done:
         name = request.value("quota_name")
+        await self._server.writer.catch_up()  # That nothing is in it rests on no record: see all that was acknowledged.
         index = await self._server.writer.write(
             lambda snapshot, _moment: quotas.delete(snapshot, name, cause=request.id)
         )

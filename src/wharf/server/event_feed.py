@@ -48,10 +48,12 @@ class EventFeed:
         follower: Follower,
         *,
         commits_kept: int = COMMITS_KEPT,
+        changes_kept: int = CHANGES_KEPT,
         commits_behind_max: int = COMMITS_BEHIND_MAX,
     ) -> None:
         self._replica = follower.replica
         self._commits_kept = commits_kept
+        self._changes_kept = changes_kept
         self._commits_behind_max = commits_behind_max
         self._commits: deque[Commit] = deque()
         self._first = 0
@@ -73,6 +75,11 @@ class EventFeed:
     def listening(self) -> int:
         """How many listen."""
         return len(self._listeners)
+
+    @property
+    def kept(self) -> int:
+        """How many commits are kept, also for those who lag behind."""
+        return len(self._commits)
 
     # -- hearing -----------------------------------------------------------------------------------------------------
 
@@ -102,7 +109,7 @@ class EventFeed:
     def _keep(self, commit: Commit) -> None:
         self._commits.append(commit)
         self._changes += len(commit.changes)
-        commits_max, changes_max = self._commits_kept, CHANGES_KEPT
+        commits_max, changes_max = self._commits_kept, self._changes_kept
         if self._listeners:
             commits_max, changes_max = max(commits_max, self._commits_behind_max), CHANGES_BEHIND_MAX
         while len(self._commits) > 1 and (len(self._commits) > commits_max or self._changes > changes_max):
@@ -130,7 +137,7 @@ class EventFeed:
         """How many of those that are kept for the slow are no part of what a new listener hears."""
         passed_over, changes = max(0, len(self._commits) - self._commits_kept), self._changes
         for position, commit in enumerate(self._commits):
-            if position >= passed_over and changes <= CHANGES_KEPT:
+            if position >= passed_over and changes <= self._changes_kept:
                 return position
             changes -= len(commit.changes)
         return max(0, len(self._commits) - 1)
@@ -144,6 +151,10 @@ class EventFeed:
             raise CutOff
         begin = place - self._first
         return list(islice(self._commits, begin, begin + most))
+
+    def is_past(self, place: int) -> bool:
+        """Whether whoever stands there has something to hear, be it that it is cut off."""
+        return self._is_closed or self.next > place
 
     async def news(self) -> None:
         """Until there is something new, or the feed begins again."""
@@ -179,7 +190,7 @@ class Listener:
 
     async def wait(self, timeout_s: float) -> None:
         """Until there may be more, or the time is over."""
-        if self._feed.next > self._place:
+        if self._feed.is_past(self._place):
             return
         try:
             async with asyncio.timeout(timeout_s):

@@ -1,0 +1,45 @@
+"""Requests and replies in few words: what is sent is JSON, what comes back is read."""
+
+import json
+from typing import Any
+
+from tests.kit.cluster import OneServer
+from tests.kit.exchange import ask
+from wharf.client import Reply
+from wharf.model.changes import Cause, CauseKind, Write
+
+DENIED = (403, "Permission denied")
+
+
+async def get(server: OneServer, path: str, query: str = "", **options: Any) -> Reply:
+    return await ask(server.api, "GET", path, query=query, **options)
+
+
+async def put(server: OneServer, path: str, body: object = None, query: str = "", **options: Any) -> Reply:
+    return await send(server, "PUT", path, body, query, **options)
+
+
+async def send(
+    server: OneServer, method: str, path: str, body: object = None, query: str = "", **options: Any
+) -> Reply:
+    data = b"" if body is None else json.dumps(body).encode()
+    return await ask(server.api, method, path, query=query, body=data, **options)
+
+
+async def delete(server: OneServer, path: str, query: str = "", **options: Any) -> Reply:
+    return await ask(server.api, "DELETE", path, query=query, **options)
+
+
+def told(reply: Reply) -> tuple[int, str]:
+    return reply.status, reply.body.decode()
+
+
+def read(reply: Reply) -> Any:
+    assert reply.status == 200, told(reply)
+    return json.loads(reply.body)
+
+
+async def commit(server: OneServer, *changes: Any) -> int:
+    """Records as they are, past every operation."""
+    outcome = await server.server.writer.commit(Write("test", Cause(CauseKind.REQUEST, "test"), changes))
+    return outcome.index  # type: ignore[union-attr]  # without conditions there is no conflict
