@@ -1,0 +1,105 @@
+"""A provider of logins for tests: an ASGI application that makes real codes and signs real tokens.
+
+The person at its page is played by `visit`. It is as strict as providers are: a code is good once, for the client, the
+address and the verifier that it was asked for with.
+"""
+
+import base64
+import hashlib
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from joserfc import jwt
+from joserfc.jwk import KeySet, RSAKey
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+CLIENT_ID = "wharf"
+CLIENT_SECRET = "a secret of the client"
+
+
+class LoginProvider:
+    def __init__(self, now_s: Callable[[], int], *, issuer: str = "https://login.example") -> None:
+        self.now_s = now_s
+        self.issuer = issuer
+        self.key = RSAKey.generate_key(2048, {"kid": "one", "use": "sig"})
+        self.codes: dict[str, dict[str, str]] = {}
+        self.person: dict[str, Any] = {"sub": "ada", "email": "ada@example.com", "groups": ["web", "ops"]}
+        self.told_later: dict[str, Any] = {"sub": "ada", "team": "engines"}
+        self.changed: dict[str, Any] = {}
+        """Claims of identities that differ from what is right."""
+        self.asked: list[str] = []
+        self.app = Starlette(
+            routes=[
+                Route("/.well-known/openid-configuration", self._configuration),
+                Route("/keys", self._keys),
+                Route("/token", self._token, methods=["POST"]),
+                Route("/person", self._person),
+            ]
+        )
+
+    @property
+    def public_pem(self) -> str:
+        return self.key.as_pem(private=False).decode()
+
+    def visit(self, auth_url: str) -> dict[str, str]:
+        """Somebody logs in at the page; what it sends them back with."""
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(auth_url).query).items()}
+        code = f"code-{len(self.codes) + 1}"
+        self.codes[code] = asked
+        return {"state": asked["state"], "code": code, "iss": self.issuer, **asked}
+
+    def sign(self, claims: dict[str, Any], *, key: RSAKey | None = None, algorithm: str = "RS256") -> str:
+        signing = key or self.key
+        header = {"alg": algorithm, "kid": "one"}
+        return jwt.encode(header, claims, signing, algorithms=[algorithm])
+
+    def identity(self, **changed: Any) -> str:
+        now_s = self.now_s()
+        claims = {"iss": self.issuer, "aud": CLIENT_ID, "iat": now_s, "exp": now_s + 300, **self.person}
+        return self.sign({name: value for name, value in {**claims, **changed}.items() if value is not None})
+
+    async def _configuration(self, _request: Request) -> Response:
+        self.asked.append("configuration")
+        return JSONResponse(
+            {
+                "issuer": self.issuer,
+                "authorization_endpoint": f"{self.issuer}/page",
+                "token_endpoint": f"{self.issuer}/token",
+                "userinfo_endpoint": f"{self.issuer}/person",
+                "jwks_uri": f"{self.issuer}/keys",
+            }
+        )
+
+    async def _keys(self, _request: Request) -> Response:
+        self.asked.append("keys")
+        return JSONResponse(KeySet([self.key]).as_dict(private=False))
+
+    async def _token(self, request: Request) -> Response:
+        self.asked.append("token")
+        form = {name: values[0] for name, values in parse_qs((await request.body()).decode()).items()}
+        pair = base64.b64encode(f"{CLIENT_ID}:{CLIENT_SECRET.replace(' ', '+')}".encode()).decode()
+        asked = self.codes.pop(form["code"], None)
+        is_right = (
+            asked is not None
+            and request.headers["authorization"] == f"Basic {pair}"
+            and form["redirect_uri"] == asked["redirect_uri"]
+            and _challenge(form.get("code_verifier", "")) == asked.get("code_challenge", _challenge(""))
+        )
+        if asked is None or not is_right:
+            return JSONResponse({"error": "invalid_grant"}, status_code=400)
+        return JSONResponse(
+            {"access_token": "for-ada", "id_token": self.identity(**{"nonce": asked["nonce"], **self.changed})}
+        )
+
+    async def _person(self, request: Request) -> Response:
+        if request.headers["authorization"] != "Bearer for-ada":
+            return Response(status_code=401)
+        return JSONResponse(self.told_later)
+
+
+def _challenge(verifier: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
