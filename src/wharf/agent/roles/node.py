@@ -13,6 +13,7 @@ from wharf.agent.identity import name_of
 from wharf.agent.life import Life
 from wharf.client import Client
 from wharf.client.http import HttpExchange
+from wharf.client.turns import ServersInTurn
 from wharf.node.fake import FakeMachine, FakeNode, NodeIdentity
 from wharf.world import World
 
@@ -23,13 +24,18 @@ IDENTITIES_FILE: Final = "nodes.json"
 
 async def run(life: Life) -> None:
     settings = life.order.settings
-    address = settings.client.servers[0] if settings.client.servers else life.order.address
     tls = client_tls(settings.tls)
-    exchange = HttpExchange(
-        address if "://" in address else f"{'https' if tls else 'http'}://{address}",
-        # Where access control is on, a new node is introduced by it; later it is known by its own secret.
-        token=settings.client.intro_token.reveal(),
-        tls=tls,
+    addresses = settings.client.servers or (life.order.address,)
+    exchange = ServersInTurn(
+        [
+            HttpExchange(
+                address if "://" in address else f"{'https' if tls else 'http'}://{address}",
+                # Where access control is on, a new node is introduced by it; later it is known by its own secret.
+                token=settings.client.intro_token.reveal(),
+                tls=tls,
+            )
+            for address in addresses
+        ]
     )
     client = Client(exchange)
     # The real node is not built yet; a configuration that asks for none by number gets one that is fake.
