@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from tests.builders import a_batch_job, a_group, a_job, a_periodic_job, a_task, some_resources
 from tests.kit.state import SETTINGS, AState
 from wharf.model.changes import THIS
+from wharf.model.job import Parameterized
 from wharf.model.job_settings import JobSettings
 from wharf.model.refusal import Code, Refusal
 from wharf.model.scaling import ScalingPolicy
@@ -173,6 +174,23 @@ def test_with_several_time_tables_the_earliest_time_counts() -> None:
     found = next_launches(job, datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC), at_most=3)
 
     assert [(time.day, time.hour) for time in found] == [(1, 3), (1, 6), (2, 3)]
+
+
+def test_a_job_without_a_time_zone_lives_by_utc() -> None:
+    job = a_periodic_job("nightly")
+    assert job.periodic is not None
+    job = replace(job, periodic=replace(job.periodic, time_zone=""))
+
+    (time,) = next_launches(job, datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC), at_most=1)
+
+    assert time.isoformat() == "2026-05-01T03:00:00+00:00"
+
+
+def test_a_stopped_job_and_one_that_waits_for_a_dispatch_launch_nothing() -> None:
+    now = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)
+    template = replace(a_periodic_job(), parameterized_job=Parameterized())
+
+    assert [next_launches(job, now, at_most=5) for job in (a_periodic_job(stop=True), template)] == [[], []]
 
 
 def test_a_disabled_job_and_one_without_a_time_table_launch_nothing() -> None:

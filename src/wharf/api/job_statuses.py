@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable
 from itertools import dropwhile
+from operator import attrgetter
 from typing import Final
 
 from wharf.api.answers import Reading
 from wharf.api.listing import EVERY_NAMESPACE, Listing
 from wharf.api.request import ReadOptions, Request
 from wharf.model.allocation import Allocation
+from wharf.model.changes import SEPARATOR
 from wharf.model.deployment import Deployment
 from wharf.model.job import Job
 from wharf.model.reading import ReadError, read
@@ -32,15 +34,14 @@ Place = tuple[int, str, str]
 
 def statuses(replica: Replica, request: Request, options: ReadOptions) -> Listing[Job]:
     """Of all jobs of the namespace. Children are left out unless they are asked for."""
-    everywhere = options.namespace == EVERY_NAMESPACE
-    children = request.flag("include_children")
-    jobs = (
-        job
-        for job in replica.all(JOBS)
-        if (everywhere or job.namespace == options.namespace)
-        and job.id.startswith(options.prefix)
-        and (children or not job.parent_id)
-    )
+    prefix = options.prefix
+    jobs: Iterable[Job]
+    if options.namespace == EVERY_NAMESPACE:
+        jobs = (job for job in replica.by_key(JOBS, reverse=True) if not prefix or job.id.startswith(prefix))
+    else:
+        jobs = replica.by_key(JOBS, prefix=options.namespace + SEPARATOR + prefix, reverse=True)
+    if not request.flag("include_children"):
+        jobs = (job for job in jobs if not job.parent_id)
     return _listing(replica, request, jobs)
 
 
@@ -57,14 +58,14 @@ def statuses_of(replica: Replica, request: Request, options: ReadOptions) -> Lis
     if len(asked.jobs) > JOBS_ASKED_MAX:
         raise invalid(f"request names {len(asked.jobs)} jobs, must be {JOBS_ASKED_MAX} or fewer")
     named = {(name.namespace or "default", name.id): None for name in asked.jobs}
-    found = (job for key in named if (job := replica.get(JOBS, *key)) is not None)
+    found = (job for key in sorted(named, reverse=True) if (job := replica.get(JOBS, *key)) is not None)
     children = asked.include_children or request.flag("include_children")
     return _listing(replica, request, (job for job in found if children or not job.parent_id))
 
 
 def _listing(replica: Replica, request: Request, jobs: Iterable[Job]) -> Listing[Job]:
-    ordered = sorted(jobs, key=_place_of, reverse=True)
-    shared = _shared_indexes(ordered)
+    """`jobs` come with the greatest key first. The sort keeps that order where one write changed several."""
+    ordered = sorted(jobs, key=attrgetter("modify_index"), reverse=True)
 
     def begin(token: str, reverse: bool) -> Iterable[Job]:
         if not token:
@@ -75,9 +76,9 @@ def _listing(replica: Replica, request: Request, jobs: Iterable[Job]) -> Listing
         return dropwhile(lambda job: _place_of(job)[: len(place)] > place, ordered)
 
     def token_of(job: Job) -> str:
-        if job.modify_index not in shared:
-            return str(job.modify_index)
-        return f"{job.modify_index}.{job.namespace}.{job.id}"
+        if any(other.modify_index == job.modify_index for other in ordered if other is not job):
+            return f"{job.modify_index}.{job.namespace}.{job.id}"
+        return str(job.modify_index)
 
     return Listing(
         begin,
@@ -99,15 +100,6 @@ def _place(token: str) -> tuple[int] | Place:
     index = int(number) if number.isascii() and number.isdigit() and len(number) < 20 else 0
     namespace, dot, job_id = name.partition(".")
     return (index, namespace, job_id) if dot else (index,)
-
-
-def _shared_indexes(jobs: Iterable[Job]) -> dict[int, None]:
-    """The indexes at which more than one of these was changed."""
-    seen: dict[int, None] = {}
-    shared: dict[int, None] = {}
-    for job in jobs:
-        (shared if job.modify_index in seen else seen)[job.modify_index] = None
-    return shared
 
 
 def overview(replica: Replica, job: Job) -> JobStatusOverview:
