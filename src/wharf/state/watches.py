@@ -116,7 +116,8 @@ class WatchedIndex(NamedTuple):
 def _touch_named(touched: Touched, groups: dict[Hashable, Subscribers], names: set[Any]) -> None:
     """Note the groups of these names. In whatever order: who is woken first is decided later."""
     for name in groups.keys() & names:
-        touch(touched, groups[name])
+        group = groups[name]
+        touched[id(group)] = group
 
 
 class TableWatches:
