@@ -106,9 +106,11 @@ class CreationOrder:
         for number in self._block_numbers.irange(low, high, reverse=reverse):
             block = self._blocks[number]
             for created in sorted(block, reverse=reverse):
-                if start is None:
+                if start is None or (created < start[0] if reverse else created > start[0]):
                     yield from sorted(block[created], reverse=reverse)
                     continue
+                if created != start[0]:
+                    continue  # Before the start: its keys need not be looked at, and a block has many.
                 for key in sorted(block[created], reverse=reverse):
                     if (created, key) <= start if reverse else (created, key) >= start:
                         yield key
