@@ -99,6 +99,8 @@ def _take_out(archive: Path, state: Path) -> None:
             digests[member.name] = hashlib.sha256(text).hexdigest()
             if member.name == SUMS:
                 sums = text.decode("utf-8", "replace")
+        while tar.fileobj is not None and tar.fileobj.read(PART_BYTES):
+            pass  # To its end, so that one that was cut off is noticed.
     if STATE not in digests:
         raise ArchiveRefused(f"the archive holds no {STATE}: it is no snapshot")
     told = dict(_read_sums(sums))
