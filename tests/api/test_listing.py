@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -67,7 +68,7 @@ async def walk(server: OneServer, path: str, query: str) -> list[list[str]]:
 
 NUMBERS = st.integers(min_value=0, max_value=30)
 STEPS = st.lists(st.tuples(st.sampled_from(("put", "drop")), NUMBERS), max_size=8)
-LISTS = {
+LISTS: dict[str, tuple[Callable[[int], Any], Callable[[int], Any], Callable[[int], str]]] = {
     "/v1/jobs": (lambda n: put_job(f"j{n:02}"), lambda n: JOBS.drop("default", f"j{n:02}"), lambda n: f"j{n:02}"),
     "/v1/evaluations": (lambda n: put_evaluation(uuid(n)), lambda n: EVALUATIONS.drop(uuid(n)), uuid),
     "/v1/nodes": (lambda n: NODES.put(a_node(uuid(n), create_index=THIS)), lambda n: NODES.drop(uuid(n)), uuid),

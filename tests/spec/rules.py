@@ -1,0 +1,110 @@
+"""The rules of the specification of the HTTP API, by section, each with a short name. Every one is named by a test here.
+
+What a section does not show, and what only describes (which noun means what), is no rule.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+F = TypeVar("F", bound=Callable[..., object])
+
+RULES = {
+    "service": {
+        "json": "Bodies that the API returns are JSON.",
+        "minimized": "The JSON is minimized by default.",
+        "port": "The default port is 4646, and it can be changed.",
+        "prefix": "Every route starts with /v1/.",
+        "methods": "The same path with different methods performs different operations.",
+    },
+    "resources": {
+        "job": "An element of the list of jobs has these fields, of these types.",
+        "summary": "A summary counts children, and allocations of each group by their states.",
+        "deployment": "An element of the list of deployments has these fields, of these types.",
+        "group-state": "The state of a group in a deployment has these fields.",
+        "parent": "ParentID is empty when the job has no parent.",
+        "multiregion": "Multiregion is null or an object.",
+        "progress": "RequireProgressBy is null or a time in ISO 8601 with its offset.",
+    },
+    "states": {
+        "job": "A job's status is pending or running; its description is empty.",
+        "deployment": "A deployment may be cancelled or successful, with a text that says why.",
+        "stop": "A job also has the boolean Stop.",
+    },
+    "endpoints": {
+        "members": "GET /v1/agent/members tells the members that the agent sees.",
+        "jobs": "GET /v1/jobs lists all jobs, with a filter if one is given.",
+        "create": "PUT /v1/jobs creates a job.",
+        "deployments": "GET /v1/deployments lists deployments, with a filter if one is given.",
+    },
+    "parameters": {
+        "namespace": "namespace selects the namespace; it is needed where that is not the default one.",
+        "region": "region selects the region; by default it is the agent's own.",
+        "pretty": "pretty gives indented JSON.",
+        "gzip": "Where Accept-Encoding denotes gzip, the response is compressed by it.",
+        "reverse": "reverse=true reverses the order.",
+    },
+    "headers": {
+        "index": "X-Cluster-Index identifies the state, and starts at 1 on a new cluster.",
+        "nexttoken": "X-Cluster-Nexttoken is there while more follows, and absent on the last page.",
+        "lastcontact": "X-Cluster-LastContact is a time in milliseconds, on reads.",
+        "knownleader": "X-Cluster-KnownLeader says whether a leader is known, on reads.",
+    },
+    "filtering": {
+        "equality": "== and != compare.",
+        "emptiness": "is empty and is not empty look at what is in it.",
+        "containment": "in, not in, contains and not contains look for an element, a key or a part of a text.",
+        "patterns": "matches and not matches take a regular expression.",
+        "selectors": "A selector is names joined by dots; a name begins with a letter.",
+        "map-keys": 'A key of a map may be selected by ["key"].',
+        "values": "A value is a bare word, a number, or a text in quotes or backticks; the latter is raw.",
+        "precedence": "not binds before and, and before or; parentheses group.",
+        "whitespace": "White space counts only inside texts.",
+        "whole-object": "A match inside an inner array returns the whole object.",
+        "with-others": "A filter together with another filtering parameter is a 400.",
+        "selectors-that-occur": "Datacenters on jobs, Status and TaskGroups.<group> on deployments.",
+    },
+    "paging": {
+        "split": "per_page splits the result into pages of that size.",
+        "token": "next_token with the header's value gives the next page.",
+        "last": "On the last page the header is absent.",
+        "order": "Lists are ascending by key or by creation; reverse=true turns them round where supported.",
+    },
+    "blocking": {
+        "waits": "With an index a request waits until something changes or the time is over.",
+        "no-guarantee": "Returning does not mean that something changed: the time may be over.",
+        "bounds": "The wait is 5 minutes by default and 10 at most.",
+        "jitter": "Up to a sixteenth of the wait is added.",
+    },
+    "consistency": {
+        "default": "A default read sees every write that was acknowledged before it.",
+        "default-leader": "A default read needs a leader.",
+        "stale-any": "A stale read is served by any server, leader or not.",
+        "stale-leaderless": "A stale read works while the cluster has no leader.",
+        "bounds": "KnownLeader and LastContact let clients bound how old a read is.",
+    },
+    "authentication": {
+        "token": "A request carries a token, and the token's rights decide.",
+        "header": "The token may come in X-Cluster-Token.",
+        "bearer": "The token may come as a bearer token.",
+        "forbidden": "A request that is not authenticated for the operation is a 403.",
+    },
+    "errors": {
+        "success": "200 and 204 are success.",
+        "invalid": "What is wrong with the request is a 400.",
+        "forbidden": "A client that is not authenticated gets a 403.",
+        "unknown": "An unknown resource is a 404.",
+        "server": "5xx is a failure of the server.",
+    },
+    "versioning": {"prefix": "Every route is prefixed with /v1/."},
+}  # fmt: skip
+
+
+def rule(section: str, *names: str) -> Callable[[F], F]:
+    """Says which rules a test shows."""
+    unknown = [name for name in names if name not in RULES[section]]
+    assert not unknown, f"section {section} has no rule {unknown}"
+
+    def keep(test: F) -> F:
+        return test
+
+    return keep

@@ -1,0 +1,73 @@
+"""Authentication, and errors."""
+
+from tests.builders import a_job
+from tests.kit.callers import a_token, enable_acl
+from tests.kit.cluster import ACluster
+from tests.kit.exchange import ask
+from tests.kit.virtual_time import in_virtual_time
+from tests.spec.rules import rule
+from tests.spec.words import get, register
+from wharf.engines.faults import Operation, Refuse
+
+READ = 'namespace "default" { policy = "read" }'
+
+
+@rule("authentication", "token", "header", "bearer", "forbidden")
+@rule("errors", "forbidden")
+@in_virtual_time
+async def test_a_token_decides_what_is_allowed_in_either_header() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        enable_acl(server)
+        token = await a_token(server, READ)
+        bearer = {"authorization": f"Bearer {token['x-cluster-token']}"}
+
+        assert [(await get(server, "/v1/jobs", headers=given)).status for given in (token, bearer)] == [200, 200]
+        refused = [
+            await get(server, "/v1/jobs"),
+            await get(server, "/v1/jobs", headers={"x-cluster-token": "nobody's"}),
+            await register(server, a_job(), headers=token),
+        ]
+        assert [(reply.status, reply.body) for reply in refused] == [(403, b"Permission denied")] * 3
+
+
+@rule("errors", "success")
+@in_virtual_time
+async def test_success_is_200_or_204() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        replies = [
+            await get(server, "/v1/jobs"),
+            await register(server, a_job()),
+            await ask(server.api, "DELETE", "/v1/var/nothing/there"),
+        ]
+
+        assert [reply.status for reply in replies] == [200, 200, 204]
+
+
+@rule("errors", "invalid", "unknown")
+@in_virtual_time
+async def test_what_is_wrong_is_400_and_what_is_not_there_is_404() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        replies = [
+            await get(server, "/v1/jobs", "per_page=many"),
+            await get(server, "/v1/jobs", "filter=Nope+==+1"),
+            await ask(server.api, "PUT", "/v1/jobs", body=b"{"),
+            await get(server, "/v1/job/nobody"),
+            await get(server, "/v1/nowhere"),
+        ]
+
+        assert [reply.status for reply in replies] == [400, 400, 400, 404, 404]
+
+
+@rule("errors", "server")
+@in_virtual_time
+async def test_a_failure_of_the_server_is_5xx() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        server.faults.decide = lambda asked: Refuse("the disk is full") if asked is Operation.COMMIT else None
+
+        assert (await register(server, a_job())).status == 503

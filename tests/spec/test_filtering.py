@@ -1,0 +1,162 @@
+"""The filter language on lists. The language itself is shown by the tests of `wharf.filters`."""
+
+from urllib.parse import quote
+
+import pytest
+
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.virtual_time import in_virtual_time
+from tests.spec.rules import rule
+from tests.spec.words import a_deployment, get, listed, uuid, write
+from wharf.model.changes import THIS
+from wharf.model.deployment import DeploymentGroup, DeploymentStatus
+from wharf.model.group import TaskGroup
+from wharf.model.job import Job
+from wharf.state.tables import DEPLOYMENTS, JOBS
+
+
+async def with_jobs(cluster: ACluster) -> OneServer:
+    server = await cluster.a_server(leads=False)
+    jobs = [
+        Job(id="web", name="web", type="service", priority=50, datacenters=("dc1", "dc2"), meta={"a b": "x", "team": "red"}),
+        Job(id="db", name="db", type="service", priority=70, datacenters=("dc1",), task_groups=(TaskGroup(name="disk"),)),
+        Job(id="nightly", name="line\nend", type="batch", priority=50, datacenters=()),
+    ]  # fmt: skip
+    stamped = [Job(**{f: getattr(j, f) for f in j.__struct_fields__} | {"create_index": THIS, "namespace": "default"}) for j in jobs]  # fmt: skip
+    await write(server, *(JOBS.put(job) for job in stamped))
+    return server
+
+
+def chooses(text: str, expected: list[str]) -> None:
+    @in_virtual_time
+    async def story() -> None:
+        async with ACluster() as cluster:
+            server = await with_jobs(cluster)
+
+            found = await listed(server, "/v1/jobs", f"stale&filter={quote(text)}")
+
+            assert [job["ID"] for job in found] == expected
+
+    story()
+
+
+@rule("filtering", "equality")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [('Type == "batch"', ["nightly"]), ('Type != "batch"', ["db", "web"]), ("Priority == 70", ["db"])],
+)
+def test_equality(text: str, expected: list[str]) -> None:
+    chooses(text, expected)
+
+
+@rule("filtering", "emptiness")
+@pytest.mark.parametrize(
+    ("text", "expected"), [("Datacenters is empty", ["nightly"]), ("Datacenters is not empty", ["db", "web"])]
+)
+def test_emptiness(text: str, expected: list[str]) -> None:
+    chooses(text, expected)
+
+
+@rule("filtering", "containment", "selectors-that-occur")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('Datacenters contains "dc2"', ["web"]),
+        ('Datacenters not contains "dc1"', ["nightly"]),
+        ('"dc1" in Datacenters', ["db", "web"]),
+        ('"dc1" not in Datacenters', ["nightly"]),
+        ('"eb" in ID', ["web"]),
+        ('"team" in Meta', ["web"]),
+    ],
+)
+def test_containment(text: str, expected: list[str]) -> None:
+    chooses(text, expected)
+
+
+@rule("filtering", "patterns")
+@pytest.mark.parametrize(
+    ("text", "expected"), [('ID matches "^[dw]"', ["db", "web"]), ('ID not matches "b$"', ["nightly"])]
+)
+def test_patterns(text: str, expected: list[str]) -> None:
+    chooses(text, expected)
+
+
+@rule("filtering", "selectors", "map-keys")
+@pytest.mark.parametrize(
+    ("text", "expected"), [('Meta.team == "red"', ["web"]), ('Meta["a b"] == "x"', ["web"]), ("Meta.team is empty", ["db", "nightly"])]
+)  # fmt: skip
+def test_selectors(text: str, expected: list[str]) -> None:
+    chooses(text, expected)
+
+
+@rule("filtering", "values")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Type == batch", ["nightly"]),
+        ("Type == `batch`", ["nightly"]),
+        ('Name == "line\\nend"', ["nightly"]),
+        ("Name == `line\\nend`", []),
+        ("Priority == 50", ["nightly", "web"]),
+    ],
+)
+def test_values(text: str, expected: list[str]) -> None:
+    chooses(text, expected)
+
+
+@rule("filtering", "precedence", "whitespace")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Priority == 50 and not Type == batch or ID == db", ["db", "web"]),
+        ("(Priority == 50 and (not Type == batch)) or ID == db", ["db", "web"]),
+        ("Priority == 50 and not (Type == batch or ID == db)", ["web"]),
+        ("  Type==batch\n\t or   ID  ==  db ", ["db", "nightly"]),
+    ],
+)
+def test_precedence_and_white_space(text: str, expected: list[str]) -> None:
+    chooses(text, expected)
+
+
+@rule("filtering", "whole-object")
+@in_virtual_time
+async def test_a_match_inside_an_array_gives_the_whole_object() -> None:
+    async with ACluster() as cluster:
+        server = await with_jobs(cluster)
+
+        text = 'any TaskGroups as g { g.Name == "disk" }'
+        (job,) = await listed(server, "/v1/jobs", f"stale&filter={quote(text)}")
+
+        assert (job["ID"], job["Priority"]) == ("db", 70)
+
+
+@rule("filtering", "with-others")
+@in_virtual_time
+async def test_a_filter_beside_another_filtering_parameter_is_refused() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+
+        for other in ("status=pending", "job=web"):
+            reply = await get(server, "/v1/evaluations", f"stale&{other}&filter={quote('ID is not empty')}")
+            told = b"Filter expression cannot be used with other filter parameters"
+            assert (reply.status, reply.body) == (400, told)
+
+
+@rule("filtering", "selectors-that-occur")
+@in_virtual_time
+async def test_deployments_are_filtered_by_their_status_and_groups() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        groups = {"web": DeploymentGroup(promoted=True)}
+        await write(
+            server,
+            DEPLOYMENTS.put(a_deployment(uuid(1), status=DeploymentStatus.SUCCESSFUL)),
+            DEPLOYMENTS.put(a_deployment(uuid(2), status=DeploymentStatus.RUNNING, task_groups=groups)),
+        )
+
+        async def chosen(text: str) -> list[str]:
+            return [d["ID"] for d in await listed(server, "/v1/deployments", f"stale&filter={quote(text)}")]
+
+        assert await chosen('Status == "successful"') == [uuid(1)]
+        assert await chosen("web in TaskGroups") == [uuid(2)]
+        assert await chosen("web in TaskGroups and TaskGroups.web.Promoted == true") == [uuid(2)]

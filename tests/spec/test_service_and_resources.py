@@ -1,0 +1,184 @@
+"""What the service does; resources and their fields; states; endpoints."""
+
+import datetime
+import json
+from typing import Any
+
+from tests.builders import a_group, a_job, a_task
+from tests.kit.cluster import ACluster
+from tests.kit.exchange import ask
+from tests.kit.virtual_time import in_virtual_time, until
+from tests.spec.rules import rule
+from tests.spec.words import a_deployment, get, listed, register, uuid, write
+from wharf.api.settings import PortsSettings
+from wharf.model.deployment import DeploymentGroup, DeploymentStatus
+from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS
+from wharf.wire.endpoints import ENDPOINTS
+
+Kinds = dict[str, type | tuple[type, ...]]
+
+JOB: Kinds = {
+    "ID": str, "Name": str, "Namespace": str, "ParentID": str, "Type": str, "Priority": int, "Datacenters": list,
+    "Status": str, "StatusDescription": str, "Stop": bool, "ParameterizedJob": bool, "Periodic": bool,
+    "Multiregion": (dict, type(None)), "SubmitTime": int, "CreateIndex": int, "ModifyIndex": int, "JobModifyIndex": int,
+    "JobSummary": dict,
+}  # fmt: skip
+SUMMARY: Kinds = {
+    "JobID": str, "Namespace": str, "CreateIndex": int, "ModifyIndex": int, "Children": (dict, type(None)), "Summary": dict,
+}  # fmt: skip
+GROUP_COUNTS = ("Complete", "Failed", "Lost", "Queued", "Running", "Starting")
+DEPLOYMENT: Kinds = {
+    "ID": str, "JobID": str, "Namespace": str, "JobVersion": int, "JobCreateIndex": int, "JobModifyIndex": int,
+    "JobSpecModifyIndex": int, "CreateIndex": int, "ModifyIndex": int, "EvalPriority": int, "IsMultiregion": bool,
+    "Status": str, "StatusDescription": str, "TaskGroups": dict,
+}  # fmt: skip
+GROUP_STATE: Kinds = {
+    "AutoPromote": bool, "AutoRevert": bool, "Promoted": bool, "DesiredCanaries": int, "DesiredTotal": int,
+    "PlacedAllocs": int, "HealthyAllocs": int, "UnhealthyAllocs": int, "PlacedCanaries": (list, type(None)),
+    "ProgressDeadline": int, "RequireProgressBy": (str, type(None)),
+}  # fmt: skip
+
+
+def misfits(given: dict[str, Any], kinds: Kinds) -> list[str]:
+    """Fields that are missing or of another type."""
+    return [name for name, kind in kinds.items() if name not in given or not isinstance(given[name], kind)]
+
+
+@rule("service", "json", "minimized")
+@in_virtual_time
+async def test_bodies_are_minimized_json() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await register(server, a_job())
+
+        reply = await get(server, "/v1/jobs")
+
+        assert reply.headers["content-type"] == "application/json"
+        assert json.dumps(json.loads(reply.body), separators=(",", ":")).encode() == reply.body
+
+
+@rule("service", "port")
+def test_the_port_is_4646_unless_it_is_changed() -> None:
+    assert (PortsSettings().http, PortsSettings(http=80).http) == (4646, 80)
+
+
+@rule("service", "prefix")
+@rule("versioning", "prefix")
+def test_every_route_is_under_v1_but_what_others_look_for_elsewhere() -> None:
+    assert {e.path for e in ENDPOINTS if not e.path.startswith(("/v1/", "/.well-known/"))} == set()
+
+
+@rule("service", "methods")
+@rule("endpoints", "create", "jobs")
+@in_virtual_time
+async def test_one_path_creates_jobs_and_lists_them() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        created = await register(server, a_job())
+
+        assert (created.status, created.headers["content-type"]) == (200, "application/json")
+        assert [job["ID"] for job in await listed(server, "/v1/jobs")] == ["shop"]
+        assert await listed(server, "/v1/jobs", "filter=ID+==+other") == []
+
+
+@rule("endpoints", "members")
+@in_virtual_time
+async def test_members_are_told() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        told = json.loads((await get(server, "/v1/agent/members")).body)
+
+        assert [member["Name"].partition(".")[0] for member in told["Members"]] != []
+
+
+@rule("resources", "job", "parent", "multiregion")
+@rule("states", "stop")
+@in_virtual_time
+async def test_a_listed_job_has_all_its_fields() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await register(server, a_job())
+
+        (job,) = await listed(server, "/v1/jobs")
+
+        assert misfits(job, JOB) == []
+        assert (job["ParentID"], job["Multiregion"], job["Stop"]) == ("", None, False)
+
+
+@rule("resources", "summary")
+@in_virtual_time
+async def test_a_summary_counts_by_group_and_state() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await register(server, a_job("shop", a_group("web"), a_group("db")))
+
+        (job,) = await listed(server, "/v1/jobs")
+
+        assert misfits(job["JobSummary"], SUMMARY) == []
+        counts = job["JobSummary"]["Summary"]
+        assert {(group, name) for group in ("web", "db") for name in GROUP_COUNTS if counts[group][name] < 0} == set()
+
+
+@rule("states", "job")
+@in_virtual_time
+async def test_a_job_is_pending_until_something_of_it_is_placed_and_then_running() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await register(server, a_job("shop", a_group("web", a_task(driver="mock")), type="batch"))
+        (before,) = await listed(server, "/v1/jobs")
+        await cluster.ready_nodes(server, 1)
+        await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="placed")
+
+        async def status() -> str:
+            (job,) = await listed(server, "/v1/jobs")
+            return str(job["Status"])
+
+        assert (before["Status"], before["StatusDescription"], await status()) == ("pending", "", "running")
+
+
+@rule("endpoints", "deployments")
+@rule("resources", "deployment", "group-state", "progress")
+@rule("states", "deployment")
+@in_virtual_time
+async def test_a_listed_deployment_has_all_its_fields() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        at = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+        groups = {"web": DeploymentGroup(), "db": DeploymentGroup(require_progress_by=at, placed_canaries=("a",))}
+        done = "Deployment completed successfully"
+        over = "Cancelled due to newer version of job"
+        await write(
+            server,
+            DEPLOYMENTS.put(a_deployment(uuid(1), status=DeploymentStatus.SUCCESSFUL, status_description=done)),
+            DEPLOYMENTS.put(
+                a_deployment(uuid(2), status=DeploymentStatus.CANCELLED, status_description=over, task_groups=groups)
+            ),
+        )
+
+        first, second = await listed(server, "/v1/deployments", "stale")
+        chosen = await listed(server, "/v1/deployments", "stale&filter=Status+==+cancelled")
+
+        assert misfits(second, DEPLOYMENT) == []
+        assert [misfits(second["TaskGroups"][name], GROUP_STATE) for name in ("web", "db")] == [[], []]
+        assert second["TaskGroups"]["web"]["RequireProgressBy"] is None
+        assert datetime.datetime.fromisoformat(second["TaskGroups"]["db"]["RequireProgressBy"]) == at
+        assert [(d["Status"], d["StatusDescription"]) for d in (first, second)] == [
+            ("successful", done),
+            ("cancelled", over),
+        ]
+        assert [d["ID"] for d in chosen] == [uuid(2)]
+
+
+@rule("states", "stop")
+@in_virtual_time
+async def test_a_job_that_was_stopped_says_so() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await register(server, a_job())
+        await ask(server.api, "DELETE", "/v1/job/shop")
+
+        (job,) = await listed(server, "/v1/jobs")
+
+        assert job["Stop"] is True

@@ -1,0 +1,43 @@
+"""Words for the tests of the specification: a server, what is asked of it, what it says."""
+
+import json
+from typing import Any
+
+import msgspec
+
+from tests.kit.cluster import OneServer
+from tests.kit.exchange import ask
+from wharf.client import Reply
+from wharf.model.changes import THIS, Cause, CauseKind, Write
+from wharf.model.deployment import Deployment
+from wharf.model.job import Job
+
+
+async def get(server: OneServer, path: str, query: str = "", **options: Any) -> Reply:
+    return await ask(server.api, "GET", path, query=query, **options)
+
+
+async def listed(server: OneServer, path: str, query: str = "", **options: Any) -> list[Any]:
+    reply = await get(server, path, query, **options)
+    assert reply.status == 200, reply.body
+    found: list[Any] = json.loads(reply.body)
+    return found
+
+
+async def register(server: OneServer, job: Job, query: str = "", **options: Any) -> Reply:
+    return await ask(server.api, "PUT", "/v1/jobs", query=query, body=msgspec.json.encode({"Job": job}), **options)
+
+
+async def write(server: OneServer, *changes: Any) -> int:
+    outcome = await server.server.writer.commit(Write("test", Cause(CauseKind.REQUEST, "test"), changes))
+    await server.server.writer.catch_up()
+    return outcome.index  # type: ignore[union-attr]  # without conditions there is no conflict
+
+
+def a_deployment(id: str, **fields: Any) -> Deployment:
+    given = {"namespace": "default", "job_id": "shop", "create_index": THIS, **fields}
+    return Deployment(id=id, **given)
+
+
+def uuid(number: int) -> str:
+    return f"{number:08x}-0000-4000-8000-000000000000"
