@@ -72,6 +72,8 @@ class Shelves(Generic[R]):
         for name in sorted(self.shelves, reverse=reverse):
             if not name.startswith(prefix[: self.width]):
                 continue
+            if start is not None and (name > start[: self.width] if reverse else name < start[: self.width]):
+                continue  # A whole shelf before the start.
             keys: Iterable[str] = self.shelves[name]
             if len(prefix) > self.width:
                 keys = [key for key in keys if key.startswith(prefix)]
