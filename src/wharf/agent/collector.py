@@ -9,11 +9,11 @@ what has lived twice alone for long.
 import gc
 from typing import Final
 
-YOUNG: Final = 20_000
-"""Containers that came and stayed before the young ones are looked at: two or three milliseconds for that many."""
+YOUNG: Final = 10_000
+"""Containers that came and stayed before the young ones are looked at: a millisecond or two for that many."""
 
 MIDDLE: Final = 2
-OLD: Final = 1_000
+OLD: Final = 2_000
 
 
 def tune_collector() -> None:
