@@ -13,6 +13,7 @@ import pytest
 from tests.engines.contract import a_write, commit, follow_to, load, put, records, unchanged
 from tests.engines.store_process import StoreProcess
 from tests.waiting import wait_on_loop_until
+from wharf.engines.framing import Frames, frame
 from wharf.engines.port import Batch, Behind, Committed, Unavailable, Unknown
 from wharf.engines.remote import RemoteEngine
 from wharf.engines.store_wire import (
@@ -20,12 +21,10 @@ from wharf.engines.store_wire import (
     Barrier,
     Commit,
     Decided,
-    Frames,
     Hello,
     Message,
     Told,
     decode_reply,
-    frame,
 )
 from wharf.world import RealWorld
 

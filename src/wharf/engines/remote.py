@@ -10,6 +10,7 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Final
 
+from wharf.engines.framing import socket_address
 from wharf.engines.port import (
     Batch,
     Bounds,
@@ -43,7 +44,6 @@ from wharf.engines.store_wire import (
     Revoke,
     Slice,
     Told,
-    socket_address,
 )
 from wharf.world import World
 

@@ -9,22 +9,20 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from wharf.engines.framing import Frames, NotOurs, frame
 from wharf.engines.port import Behind, Bounds, Outcome, Unavailable, Unknown
 from wharf.engines.store_wire import (
     VERSION,
     Commit,
     Decided,
     Failed,
-    Frames,
     Healthy,
     Hello,
     Message,
-    NotOurs,
     Reply,
     Told,
     Welcome,
     decode_reply,
-    frame,
 )
 
 WELCOME_S: Final = 5.0

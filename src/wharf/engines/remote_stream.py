@@ -10,18 +10,15 @@ from typing import Final
 
 import msgspec
 
+from wharf.engines.framing import Frames, NotOurs, frame, socket_address
 from wharf.engines.port import Behind, Unavailable
 from wharf.engines.store_wire import (
     Failed,
-    Frames,
     Hello,
     Message,
-    NotOurs,
     Reply,
     Welcome,
     decode_reply,
-    frame,
-    socket_address,
 )
 
 _STREAM_BYTES: Final = 1_000_000

@@ -17,12 +17,15 @@ from typing import Final
 import msgspec
 import uvloop
 
+from wharf.engines.framing import frame, socket_address
 from wharf.engines.port import Batch, Bounds, Unavailable
 from wharf.engines.sqlite_hub import Hub
 from wharf.engines.sqlite_leases import LeaseBook
 from wharf.engines.sqlite_store import TAIL_CHANGES, Store
 from wharf.engines.store_caller import Caller
-from wharf.engines.store_wire import Fed, frame, socket_address
+from wharf.engines.store_wire import (
+    Fed,
+)
 from wharf.world import RealWorld, World
 
 SOCKET_NAME: Final = "store.sock"

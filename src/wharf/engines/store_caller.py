@@ -12,6 +12,7 @@ from typing import Final, Protocol, TypeVar, cast
 
 import msgspec
 
+from wharf.engines.framing import Frames, NotOurs, frame
 from wharf.engines.port import Behind, Outcome, Unavailable
 from wharf.engines.sqlite_hub import Hub
 from wharf.engines.sqlite_leases import LeaseBook
@@ -26,14 +27,12 @@ from wharf.engines.store_wire import (
     Failed,
     Find,
     Follow,
-    Frames,
     Grant,
     Healthy,
     Hello,
     LoadAll,
     Loaded,
     Message,
-    NotOurs,
     Request,
     RestoreBegin,
     RestoreEnd,
@@ -43,7 +42,6 @@ from wharf.engines.store_wire import (
     Told,
     Welcome,
     decode_request,
-    frame,
 )
 from wharf.world import World
 

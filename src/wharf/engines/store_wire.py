@@ -1,14 +1,11 @@
-"""What a store process and the engines attached to it say to each other: frames of msgpack over a Unix socket.
+"""What a store process and the engines attached to it say to each other, in frames (`engines.framing`) over a Unix socket.
 
-A frame is four bytes of length and one message. Every connection begins with `Hello` and is answered `Welcome`, or `Failed`
+Every connection begins with `Hello` and is answered `Welcome`, or `Failed`
 with number 0. On the main connection of an engine requests carry a number and are answered in any order. A connection
 that asks for a stream (`Follow`, `LoadAll`, `RestoreBegin`) carries that stream and nothing else.
 """
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -16,10 +13,6 @@ import msgspec
 from wharf.engines.port import Batch, Bounds, Health, LogWrite, Outcome, Row, Standing
 
 VERSION: Final = 1
-FRAME_BYTES: Final = 256_000_000
-"""A longer frame is none of ours."""
-
-_ADDRESS_BYTES: Final = 100  # Unix socket addresses hold 104 to 108, depending on the system.
 
 
 class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -162,60 +155,5 @@ class Loaded(Message, frozen=True, gc=False, tag="loaded"):
 
 Reply = Welcome | Decided | Told | Healthy | Failed | Fed | Slice | Loaded
 
-_encode = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode
 decode_reply = msgspec.msgpack.Decoder(Reply).decode
-
-
-class NotOurs(Exception):
-    """The other end does not speak this protocol."""
-
-
-def frame(message: msgspec.Struct) -> bytes:
-    body = _encode(message)
-    return len(body).to_bytes(4, "big") + body
-
-
-class Frames:
-    """Cuts what arrives into the bodies of frames."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The bodies that are whole with this. Raises `NotOurs`."""
-        buffer = self._buffer
-        source: bytes | bytearray = data
-        if buffer:
-            buffer += data
-            source = buffer
-        bodies = []
-        start, end = 0, len(source)
-        while end - start >= 4:
-            length = int.from_bytes(source[start : start + 4], "big")
-            if length > FRAME_BYTES:
-                raise NotOurs(f"a frame of {length} bytes")
-            if end - start - 4 < length:
-                break
-            bodies.append(bytes(source[start + 4 : start + 4 + length]))
-            start += 4 + length
-        if source is buffer:
-            del buffer[:start]
-        elif start < end:
-            buffer += data[start:]
-        return bodies
-
-
-@contextmanager
-def socket_address(path: Path) -> Iterator[str]:
-    """An address of the socket at `path` that is short enough for the system, as long as the context lasts."""
-    if len(os.fsencode(path)) <= _ADDRESS_BYTES:
-        yield str(path)
-        return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if not Path("/proc/self/fd").exists():
-            raise OSError(f"the path is longer than the {_ADDRESS_BYTES} bytes that a socket's address may have here")
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)

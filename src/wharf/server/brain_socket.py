@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from wharf.engines.store_wire import Frames, NotOurs, frame, socket_address
+from wharf.engines.framing import Frames, NotOurs, frame, socket_address
 from wharf.model.refusal import Code, Refusal
 from wharf.server.asking import Answered, Link
 from wharf.world import World
