@@ -12,8 +12,8 @@ from typing import Final
 YOUNG: Final = 10_000
 """Containers that came and stayed before the young ones are looked at: a millisecond or two for that many."""
 
-MIDDLE: Final = 2
-OLD: Final = 2_000
+MIDDLE: Final = 1
+OLD: Final = 3_000
 
 
 def tune_collector() -> None:
