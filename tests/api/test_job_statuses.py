@@ -237,3 +237,12 @@ async def test_who_waits_on_statuses_is_woken_by_an_allocation() -> None:
         await store(server, ALLOCATIONS.put(an_allocation(job, "a1")))
 
         assert (was_waiting, len((await waiting)[0]["Allocs"])) == (True, 1)
+
+
+@in_virtual_time
+async def test_as_many_are_shown_as_a_body_names_whatever_the_size_of_a_page() -> None:
+    async with ACluster() as cluster:
+        _, talk = await with_stored(cluster, a_job("a"), a_job("b"))
+        named = [{"ID": name, "Namespace": "default"} for name in "ab"]
+
+        assert await post(talk, {"Jobs": named}, per_page=1) == ["b", "a"]

@@ -46,7 +46,8 @@ _LISTS: Final = (
     ),
     Endpoint(
         name="job.statuses-of", method="POST", path="/v1/jobs/statuses", kind=Kind.READ, need=need.READ_JOB,
-        decides=Decides.OBJECT, summary="Show how the jobs that are named stand.", lists=STATUSES,
+        decides=Decides.OBJECT, summary="Show how the jobs that are named stand.",
+        lists=Lists(record=Job, pages=False),  # As many as are named.
         body=job_bodies.JobStatusesRequest, body_optional=True, returns=list[job_bodies.JobStatusOverview],
         parameters=(WITH_CHILDREN,),
     ),
@@ -113,6 +114,10 @@ _ONE: Final = (
     reads(
         "job.actions", f"{JOB}/actions", need=need.READ_JOB, summary="List the commands that a job offers.",
         returns=list[job_bodies.JobAction],
+    ),
+    reads(
+        "job.explain", f"{JOB}/explain", need=need.READ_JOB, summary="Tell why a job's work is where it is, or nowhere.",
+        left_out="explanations are not written yet; GET /v1/job/<id>/evaluations tells which groups found no room, and why",
     ),
     Endpoint(
         name="job.action", method="GET", path=f"{JOB}/action", kind=Kind.LOCAL, need=need.EXEC,
