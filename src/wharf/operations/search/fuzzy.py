@@ -12,8 +12,8 @@ from wharf.operations.search.contexts import EVERY_NAMESPACE, SEARCHED, Context,
 from wharf.operations.search.limits import SearchLimits
 from wharf.operations.search.names import NAMES, SHOWN_UNDER
 from wharf.operations.search.prefix import find_by_prefix
-from wharf.operations.search.steps import in_steps
-from wharf.state import Replica
+from wharf.operations.search.steps import all_in_steps, in_steps
+from wharf.state import Order, Replica
 
 KEPT: Final = 2
 """So many times the results shown are kept before the worst are let go."""
@@ -92,7 +92,8 @@ def _named(
     lies_in_namespaces = len(table.key_attributes) > 1
     beginning = namespace + SEPARATOR if lies_in_namespaces and namespace != EVERY_NAMESPACE else ""
     examined = 0
-    for some in in_steps(replica, table, beginning):
+    steps = in_steps(replica, table, beginning) if table.order is Order.KEY else all_in_steps(replica, table)
+    for some in steps:
         for record in some:
             if examined == limits.examined_max:
                 for each in best.values():

@@ -9,15 +9,15 @@ from wharf.operations.search.contexts import EVERY_NAMESPACE
 from wharf.state import Order, Replica, Table
 from wharf.state.tables import NAMESPACES
 
-AT_ONCE: Final = 200
-"""Records in one step: about two milliseconds, where jobs are searched through."""
+AT_ONCE: Final = 64
+"""Records in one step: about a millisecond, where jobs are searched through."""
 
-WORK_AT_ONCE: Final = 1_000
-"""Of tables of work there are more in each step: their keys are put in order anew for each, and their names are few."""
+WORK_AT_ONCE: Final = 250
+"""Of tables of work there are more in each step: their names are few."""
 
 
 def in_steps(replica: Replica, table: Table[Any], prefix: str = "") -> Iterator[list[Any]]:
-    """Those whose key begins so. None that stands all the while is passed over or told twice."""
+    """Those whose key begins so, in order of key. None that stands all the while is passed over or told twice."""
     at_once = AT_ONCE if table.order is Order.KEY else WORK_AT_ONCE
     start: str | None = None
     while True:
@@ -26,6 +26,17 @@ def in_steps(replica: Replica, table: Table[Any], prefix: str = "") -> Iterator[
         if len(some) <= at_once:
             return
         start = table.key_of(some[-1])
+
+
+def all_in_steps(replica: Replica, table: Table[Any]) -> Iterator[list[Any]]:
+    """All records of a table of work, in order of creation: their keys are not kept in order."""
+    start: tuple[int, str] | None = None
+    while True:
+        some = list(islice(replica.by_creation(table, start=start), WORK_AT_ONCE + 1))
+        yield some[:WORK_AT_ONCE]
+        if len(some) <= WORK_AT_ONCE:
+            return
+        start = (some[-1].create_index, table.key_of(some[-1]))
 
 
 def beginnings(replica: Replica, table: Table[Any], namespace: str, prefix: str) -> list[str]:
