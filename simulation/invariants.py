@@ -320,19 +320,24 @@ def _require_rest_of_job(replica: Replica, job: Job) -> None:
                 allocation.id, job.id, allocation.node_id,
             )  # fmt: skip
     blocked = any(evaluation.status is EvaluationStatus.BLOCKED for evaluation in evaluations)
+    # At rest, what is pending waits for its time; it looks at the job again, whatever that lacks now.
+    waits = any(evaluation.status is EvaluationStatus.PENDING for evaluation in evaluations)
     if job.type == JobType.SERVICE:
         wanted = 0 if job.stop else sum(group.count for group in job.groups)
-        if len(live) != wanted and not (blocked and len(live) < wanted):
+        if len(live) != wanted and not ((blocked or waits) and len(live) < wanted):
             raise Broken(f"job {job.id} wants {wanted} and has {len(live)}, and no evaluation explains it", job.id)
-    expected = _status(job, live, blocked or any(d.status not in DEPLOYMENT.terminal for d in deployments), evaluations)
+    is_deploying = any(deployment.status not in DEPLOYMENT.terminal for deployment in deployments)
+    expected = _status(job, live, blocked or waits, is_deploying, evaluations)
     if job.status is not expected:
         raise Broken(f"job {job.id} is {job.status}; by its records it is {expected}", job.id)
 
 
-def _status(job: Job, live: Sequence[Allocation], is_open: bool, evaluations: Iterable[Any]) -> JobStatus:
+def _status(
+    job: Job, live: Sequence[Allocation], is_open: bool, is_deploying: bool, evaluations: Iterable[Any]
+) -> JobStatus:
     if job.type == JobType.SYSTEM or job.is_periodic or job.is_parameterized:
         return JobStatus.DEAD if job.stop else JobStatus.RUNNING
-    if live:
+    if live or is_deploying:
         return JobStatus.RUNNING
     if is_open:
         return JobStatus.PENDING

@@ -24,6 +24,7 @@ from wharf.client.client import Answer as Reply
 from wharf.model.changes import join_key
 from wharf.model.group import TaskGroup
 from wharf.model.job import Job, JobType
+from wharf.model.policies import UpdatePolicy
 from wharf.model.refusal import Code, Refusal
 from wharf.model.resources import Resources
 from wharf.model.task import Task
@@ -67,6 +68,8 @@ class JobSketch:
         )  # fmt: skip
         group = TaskGroup(
             name="group", count=1 if per_node else draw.randint(1, 5), tasks=(task,),
+            # All at once, without a deployment: nobody watches over deployments yet (the scheduling issue).
+            update=UpdatePolicy(max_parallel=0) if self.type in (JobType.SERVICE, JobType.SYSTEM) else None,
         )  # fmt: skip
         datacenters = draw.choice([("*",), ("dc1",), ("dc1", "dc2")])
         return Job(
