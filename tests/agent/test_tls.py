@@ -120,3 +120,44 @@ def test_where_the_new_files_cannot_be_used_the_old_ones_are_still_shown(right: 
             end.do_handshake()
     shown = calling.getpeercert(binary_form=True)
     assert shown == ssl.PEM_cert_to_DER_cert((right / "server.pem").read_text())
+
+
+def test_where_callers_must_show_a_certificate_only_those_of_the_authority_are_let_in(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    assert run(folder, "tls", "create", "--folder", "tls").returncode == 0
+    assert run(folder, "tls", "create", "--folder", "others").returncode == 0
+    file = an_agent(
+        folder,
+        f'[tls]\nhttp = true\nverify_https_client = true\nca_file = "{folder}/tls/wharf-ca.pem"\n'
+        f'cert_file = "{folder}/tls/server-global.pem"\nkey_file = "{folder}/tls/server-global-key.pem"',
+    )
+
+    def nodes_as(authority: str) -> bytes:
+        """Asked by whoever has a certificate of this authority; of none where it is empty."""
+        context = ssl.create_default_context(cafile=str(folder / "tls" / "wharf-ca.pem"))
+        if authority:
+            own = folder / authority
+            context.load_cert_chain(own / "server-global.pem", own / "server-global-key.pem")
+        with urllib.request.urlopen(f"{agent.address}/v1/nodes", context=context, timeout=10) as reply:
+            return bytes(reply.read())
+
+    with running(folder, "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+        # The agent's own node shows its certificate too.
+        wait_until(lambda: b'"ID"' in nodes_as("tls"), what="the node is there")
+        for stranger in ("", "others"):
+            with pytest.raises((ssl.SSLError, OSError)):
+                nodes_as(stranger)
+
+        # A new authority is believed after a reload, without a restart.
+        authorities = (folder / "tls" / "wharf-ca.pem").read_text()
+        (folder / "tls" / "wharf-ca.pem").write_text(authorities + (folder / "others" / "wharf-ca.pem").read_text())
+        agent.signal(signal.SIGHUP)
+
+        def is_let_in() -> bool:
+            with suppress(ssl.SSLError, OSError):
+                return b'"ID"' in nodes_as("others")
+            return False
+
+        wait_until(is_let_in, what="the new authority is believed")

@@ -21,6 +21,11 @@ from wharf.world import World
 OF_THE_MOMENT: Final = frozenset((LEADER_TABLE, MEMBERS_TABLE))
 
 
+KEYRING_NEEDED: Final = (
+    "the key of its cluster's keyring (keyring.key) to read what is sealed: tokens, variables, logins"
+)
+
+
 class SavingRefused(Exception):
     """A sentence: what is wrong with the file, or where it was to go."""
 
@@ -29,7 +34,8 @@ async def save(engine: Engine, path: Path, *, world: World) -> SnapshotFacts:
     """Write the state as of now to a new file. Raises `SavingRefused`, or `Unavailable` of the engine."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return await save_snapshot(_Lasting(engine), path, world=world, program=f"wharf {__version__}")
+        program = f"wharf {__version__}"
+        return await save_snapshot(_Lasting(engine), path, world=world, program=program, needs=[KEYRING_NEEDED])
     except OSError as error:
         raise SavingRefused(f"the folder {path.parent} cannot be made: {error.strerror}") from error
     except SnapshotRefused as error:
