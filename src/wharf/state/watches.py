@@ -6,7 +6,7 @@ exactly those who named something that the batch changed, once each, in the orde
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -123,10 +123,11 @@ def _touch_named(touched: Touched, groups: dict[Hashable, Subscribers], names: s
 class TableWatches:
     """The subscriptions that concern one table."""
 
-    __slots__ = ("_indexes", "by_index", "by_key", "by_prefix", "by_table", "prefix_lengths")
+    __slots__ = ("_indexes", "by_index", "by_key", "by_prefix", "by_table", "journals", "prefix_lengths")
 
     def __init__(self, table: Table[Any]) -> None:
         self.by_table: Subscribers = {}
+        self.journals: dict[Journal, None] = {}
         self.by_key: dict[Hashable, Subscribers] = {}
         self.by_prefix: dict[Hashable, Subscribers] = {}
         self.by_index: dict[str, WatchedIndex] = {}
@@ -150,6 +151,8 @@ class TableWatches:
         All changes of a batch at once, and each thing that can be waited on in its own turn: where thousands wait and
         thousands of records change, this decides how many changes a replica takes in a second.
         """
+        for journal in self.journals:
+            journal.note(changes)
         if self.by_table:
             touch(touched, self.by_table)
         # A drop of what was not there moves the table's index and nothing else.
@@ -170,7 +173,13 @@ class TableWatches:
                 touch(touched, group)
 
     def is_empty(self) -> bool:
-        return not (self.by_table or self.by_key or self.by_prefix or self.by_index)
+        return not (self.by_table or self.by_key or self.by_prefix or self.by_index or self.journals)
+
+
+class Journal(Protocol):
+    """Is told of every change to a table, with what stood there before."""
+
+    def note(self, changes: Sequence[Changed]) -> None: ...
 
 
 class Watches:
@@ -199,6 +208,18 @@ class Watches:
                 length = len(str(name.value))
                 watches.prefix_lengths[length] = watches.prefix_lengths.get(length, 0) + 1
         return subscription
+
+    def keep_journal(self, table: Table[Any], journal: Journal) -> None:
+        """From now on; told in the moment in which a batch is taken in."""
+        watches = self.tables.get(table.name)
+        if watches is None:
+            watches = self.tables[table.name] = TableWatches(self._tables[table.name])
+        watches.journals[journal] = None
+
+    def end_journal(self, table: Table[Any], journal: Journal) -> None:
+        watches = self.tables.get(table.name)
+        if watches is not None and watches.journals.pop(journal, 0) is None and watches.is_empty():
+            del self.tables[table.name]
 
     def forget(self, subscription: Subscription) -> None:
         """Called once, by the subscription when it ends."""
