@@ -17,7 +17,15 @@ from tests.kit.work import store
 from wharf.engines.port import Bounds
 from wharf.model.allocation import Allocation, ClientStatus
 from wharf.model.job import Job
-from wharf.state.tables import ALLOCATIONS, ALLOCATIONS_OF_JOB, EVALUATIONS, EVALUATIONS_OF_JOB, JOB_PURGES, JOBS
+from wharf.state.tables import (
+    ALLOCATIONS,
+    ALLOCATIONS_OF_JOB,
+    EVALUATIONS,
+    EVALUATIONS_OF_JOB,
+    JOB_PURGES,
+    JOBS,
+    SCHEDULER_CONFIGURATION,
+)
 
 KEY = ("default", "shop")
 
@@ -429,3 +437,29 @@ async def test_the_namespace_of_a_body_is_the_one_that_rights_are_asked_for() ->
         body = {"JobID": "shop", "Namespace": "secret"}
 
         assert await writer.refusal("PUT", "/v1/job/shop/evaluate", body) == (403, "Permission denied")
+
+
+@in_virtual_time
+async def test_while_registration_is_disabled_only_a_management_token_brings_new_work() -> None:
+    async with ACluster() as cluster:
+        server, nobody = await with_job(cluster, a_parameterized_job("convert"))
+        stored = server.replica.get(SCHEDULER_CONFIGURATION)
+        assert stored is not None
+        await store(server, SCHEDULER_CONFIGURATION.put(replace(stored, reject_job_registration=True)))
+        denied = (403, "Job registration, dispatch, and scale are disabled by the scheduler configuration")
+        scaling = {"Count": 2, "Target": {"Group": "web"}}
+
+        async def tries(talk: Talk) -> list[tuple[int, str]]:
+            return [
+                await talk.refusal("PUT", "/v1/jobs", {"Job": a_job()}),
+                await talk.refusal("PUT", "/v1/job/convert/dispatch", {}),
+                await talk.refusal("PUT", "/v1/job/convert/scale", scaling),
+            ]
+
+        without_access_control = await tries(nobody)
+        enable_acl(server)
+        writer = Talk(server, await a_token(server, 'namespace "default" { policy = "write" }'))
+        manager = Talk(server, await a_token(server, management=True))
+
+        assert (without_access_control, await tries(writer)) == ([denied] * 3, [denied] * 3)
+        assert (await manager.put("/v1/jobs", {"Job": a_job()}))["EvalID"] != ""

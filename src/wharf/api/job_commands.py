@@ -1,7 +1,7 @@
 """What people tell a stored job to do: stop, be looked at again, make a child, have another count."""
 
 from wharf.api.answers import Act, Done
-from wharf.api.job_submitting import register_response
+from wharf.api.job_submitting import is_management, register_response
 from wharf.api.job_versions import namespace_of
 from wharf.api.request import Request
 from wharf.model import need
@@ -109,7 +109,7 @@ class Commands:
             priority=asked.priority,
             idempotency_token=request.query.get("idempotency_token") or asked.idempotency_token,
             accessor_id=request.caller.accessor_id,
-            is_management=request.caller.rights.is_management,
+            is_management=is_management(request),
             cause=request.id,
         )
         made = await self._server.leader.ask(DISPATCH_JOB, JobToDispatch(dispatch, self._settings))
@@ -143,7 +143,7 @@ class Commands:
             meta=asked.meta,
             job_modify_index=asked.job_modify_index,
             accessor_id=request.caller.accessor_id,
-            is_management=request.caller.rights.is_management,
+            is_management=is_management(request),
             cause=request.id,
         )
         done = await self._server.writer.write(
