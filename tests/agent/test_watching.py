@@ -30,7 +30,10 @@ def configure(folder: Path, *, region: str = "global", more: str = "", top: str 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
     folder = tmp_path_factory.mktemp("agent")
-    with running(folder, "agent", "--config", str(configure(folder))) as started:
+    top = f'log_file = "{folder}/wharf.log"\n'
+    (folder / "data" / "passing-of-a-process-that-was-killed").mkdir(parents=True)
+    (folder / "data").chmod(0o700)
+    with running(folder, "agent", "--config", str(configure(folder, top=top))) as started:
         started.wait_ready()
         wait_until(lambda: started.get("/v1/status/leader"), what="it leads", within_s=30.0)
         yield started
@@ -82,6 +85,24 @@ def test_a_follower_of_frames_gets_each_line_as_base64(agent: RunningAgent) -> N
 )
 def test_a_follower_that_asks_wrongly_is_told_so(agent: RunningAgent, query: str, status: int, text: bytes) -> None:
     assert fetch(agent, f"/v1/agent/monitor?{query}") == (status, text)
+
+
+def test_the_log_file_is_given_whole(agent: RunningAgent) -> None:
+    told = fetch(agent, "/v1/agent/monitor/export?on_disk=true&plain=true")[1]
+
+    assert (agent.folder / "wharf.log").read_bytes().startswith(told[:200])
+    assert b"elected leader" in told
+    assert fetch(agent, "/v1/agent/monitor/export") == (400, b"Either -service-name or -on-disk must be set")
+    assert fetch(agent, "/v1/agent/monitor/export?on_disk=1&service_name=x")[0] == 400
+    assert fetch(agent, "/v1/agent/monitor/export?service_name=x")[0] == 501
+
+
+def test_no_snapshot_leaves_a_file_behind(agent: RunningAgent) -> None:
+    fetch(agent, "/v1/operator/snapshot")
+    fetch(agent, "/v1/operator/snapshot", method="PUT", body=b"damaged")
+
+    left = agent.folder / "data"
+    wait_until(lambda: not list(left.glob("passing-*")), what="nothing is left behind")
 
 
 def test_stacks_of_all_processes_are_told(agent: RunningAgent) -> None:

@@ -3,7 +3,7 @@ knows itself, the machine is read from the kernel's files.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,9 +17,11 @@ from wharf.agent.log_followers import LogLines
 from wharf.agent.log_lines import level_number, say_line
 from wharf.agent.redaction import Redactor
 from wharf.agent.refusal import Refused
+from wharf.agent.snapshot_files import SnapshotFiles, file_parts
 from wharf.config.values import redacted
-from wharf.model.refusal import Code, Refusal, invalid
-from wharf.server.agent_door import AgentFacts, HostFacts, ProcessTold
+from wharf.engines.port import Engine
+from wharf.model.refusal import Code, Refusal, invalid, unknown
+from wharf.server.agent_door import AgentFacts, HostFacts, ProcessTold, SavedSnapshot
 
 ANSWER_WITHIN_S: Final = 10.0
 READ_BYTES: Final = 65_536
@@ -31,6 +33,7 @@ class RunningAgent:
     def __init__(self, life: Life) -> None:
         self._life = life
         self._folder = Path(life.order.data_folder)
+        self._snapshots = SnapshotFiles(life.world, self._folder)
 
     @property
     def facts(self) -> AgentFacts:
@@ -45,7 +48,6 @@ class RunningAgent:
             has_node=settings.client.enabled,
             node_servers=settings.client.servers,
             enabled_schedulers=settings.server.enabled_schedulers,
-            log_file=settings.log_file,
         )
 
     async def reload(self) -> None:
@@ -100,6 +102,18 @@ class RunningAgent:
 
     async def command_line(self) -> bytes:
         return await asyncio.to_thread(Path("/proc/self/cmdline").read_bytes)
+
+    def log_file(self) -> AsyncGenerator[bytes, None]:
+        file = self._life.order.settings.log_file
+        if not file:
+            raise unknown("this agent writes no log file: set log_file in its configuration")
+        return file_parts(Path(file))
+
+    async def save_snapshot(self, engine: Engine) -> SavedSnapshot:
+        return await self._snapshots.save(engine)
+
+    async def restore_snapshot(self, engine: Engine, parts: AsyncIterator[bytes]) -> int:
+        return await self._snapshots.restore(engine, parts)
 
 
 def _silent(error: Exception) -> Refusal:

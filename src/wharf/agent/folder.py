@@ -17,6 +17,8 @@ CONTROL_SOCKET: Final = "agent.sock"
 STORE_FOLDER: Final = "state"
 STORE_SOCKET: Final = "store.sock"
 SNAPSHOT_FOLDER: Final = "snapshots"
+PASSING_FOLDER: Final = "passing-"
+"""How folders begin whose contents only pass through."""
 KEYRING_FILE: Final = "keyring.key"
 
 PATIENCE_S: Final = 2.0
@@ -63,6 +65,11 @@ class DataFolder:
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
+
+    def remove_left_over(self) -> None:
+        """What a process that was killed left behind. Call before any process of this agent runs."""
+        for entry in self.path.glob(f"{PASSING_FOLDER}*"):
+            shutil.rmtree(entry, ignore_errors=True)
 
     def release(self) -> None:
         if self.lock >= 0:

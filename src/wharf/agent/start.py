@@ -20,7 +20,7 @@ from wharf.agent.folder import LOCK_FILE, STORE_FOLDER, DataFolder
 from wharf.agent.listening import listen, url_of
 from wharf.agent.logs import Logs, order_from
 from wharf.agent.refusal import Refused
-from wharf.agent.supervisor import Duties, Spawned, Supervisor
+from wharf.agent.supervisor import Spawned, Supervisor
 from wharf.agent.tree import Part, ProcessTree
 from wharf.config.configuration import Configuration
 from wharf.config.display import compare, take_live
@@ -72,7 +72,7 @@ def api_names(settings: Settings) -> tuple[str, ...]:
     return ("api",) if count == 1 else tuple(f"api-{number}" for number in range(1, count + 1))
 
 
-class Agent(Duties):
+class Agent:
     def __init__(
         self,
         configuration: Configuration,
@@ -115,6 +115,7 @@ class Agent(Duties):
             self._logs.apply(order_from(self.settings))
         except OSError as error:
             raise Refused(f"the log file {self.settings.log_file} cannot be written: {error.strerror}") from error
+        self._folder.remove_left_over()
         self._plan_snapshots()
         tree = ProcessTree(parts_of(self.settings))
         with listen_for_commands(self._folder.path) as commands:

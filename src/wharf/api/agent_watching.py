@@ -5,11 +5,9 @@ processes needs `enable_debug`: anybody who can connect could ask.
 """
 
 import asyncio
-import logging
 from base64 import b64encode
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -23,13 +21,10 @@ from wharf.model.refusal import Code, Refusal, invalid, unknown
 from wharf.server.server import Server
 from wharf.wire import agent_shapes as shapes
 
-log = logging.getLogger(__name__)
-
 TEXT: Final = "text/plain"
 LEVELS: Final = ("trace", "debug", "info", "warn", "error")
 HEARTBEAT_S: Final = 10.0
 """How long a stream of frames may be silent before it says that it lives."""
-FILE_PART_BYTES: Final = 64 * 1024
 PROFILE_MOST_S: Final = 60.0
 
 _frame = msgspec.json.Encoder().encode
@@ -90,10 +85,7 @@ class AgentWatching:
             return there
         if unit:
             raise Refusal(Code.NOT_OURS, "the system's journal is not read: ask for the log file, with on_disk")
-        file = self._server.agent.facts.log_file
-        if not file:
-            raise unknown("this agent writes no log file: set log_file in its configuration")
-        parts = _file_parts(Path(file))
+        parts = self._server.agent.log_file()
         return Done(Streamed(parts if plain else _framed(parts), TEXT if plain else "application/json"))
 
     async def host(self, request: Request) -> Done:
@@ -202,22 +194,6 @@ async def _framed(parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
     async with aclosing(parts):
         async for part in parts:
             yield _frame(shapes.MonitorFrame(data=b64encode(part).decode()))
-
-
-async def _file_parts(path: Path) -> AsyncGenerator[bytes, None]:
-    """Read on a thread: the disk may be slow."""
-    reading = _read_in_parts(path)
-    while part := await asyncio.to_thread(next, reading, b""):
-        yield part
-
-
-def _read_in_parts(path: Path) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as file:
-            while part := file.read(FILE_PART_BYTES):
-                yield part
-    except OSError as error:
-        log.warning("the log file %s cannot be read: %s", path, error)
 
 
 async def _next_line(lines: AsyncIterator[str]) -> str | None:

@@ -4,11 +4,12 @@ import asyncio
 import sys
 import threading
 import traceback
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
+from wharf.engines.port import Engine
 from wharf.model.refusal import Code, Refusal
 
 
@@ -32,8 +33,6 @@ class AgentFacts(msgspec.Struct, frozen=True):
     has_node: bool = False
     node_servers: Sequence[str] = ()
     enabled_schedulers: Sequence[str] = ()
-    log_file: str = ""
-    metrics_interval_s: float = 10.0
 
 
 class HostFacts(msgspec.Struct, frozen=True):
@@ -45,6 +44,14 @@ class HostFacts(msgspec.Struct, frozen=True):
     hosts: str = ""
     environment: Mapping[str, str] = {}
     disks: Mapping[str, Mapping[str, int]] = {}
+
+
+class SavedSnapshot(msgspec.Struct, frozen=True):
+    """An archive of the whole state. `parts` must be read to their end or closed: it lies in a file until then."""
+
+    index: int
+    sha256: bytes
+    parts: AsyncGenerator[bytes, None]
 
 
 class AgentDoor(Protocol):
@@ -73,6 +80,20 @@ class AgentDoor(Protocol):
         """The arguments, each ended by a zero byte."""
         ...
 
+    def log_file(self) -> AsyncGenerator[bytes, None]:
+        """What the log file holds, part by part. Raises `Refusal` where there is none."""
+        ...
+
+    async def save_snapshot(self, engine: Engine) -> SavedSnapshot:
+        """Raises `Refusal`."""
+        ...
+
+    async def restore_snapshot(self, engine: Engine, parts: AsyncIterator[bytes]) -> int:
+        """Take the archive in, check it whole, and only then replace what the log holds; the index where it stands then.
+        Raises `Refusal`, and what `parts` raise.
+        """
+        ...
+
 
 class NoAgent:
     """For a server that no agent runs: it tells of its own tasks, and refuses the rest."""
@@ -97,6 +118,15 @@ class NoAgent:
 
     async def command_line(self) -> bytes:
         raise _not_here("no process of its own")
+
+    def log_file(self) -> AsyncGenerator[bytes, None]:
+        raise _not_here("no log file")
+
+    async def save_snapshot(self, engine: Engine) -> SavedSnapshot:
+        raise _not_here(f"no disk to save a snapshot to ({type(engine).__name__})")
+
+    async def restore_snapshot(self, engine: Engine, parts: AsyncIterator[bytes]) -> int:
+        raise _not_here(f"no disk to restore {'a snapshot' if parts else 'nothing'} from ({type(engine).__name__})")
 
 
 def _not_here(what: str) -> Refusal:
