@@ -1,0 +1,105 @@
+"""A login over real sockets: the provider is served on a port of its own, and asked by the adapter that agents use."""
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.routing import Route
+
+from tests.agent.processes import running
+from tests.agent.test_access_control import ON, ask, bootstrapped
+from tests.agent.test_processes import an_agent
+from tests.api.login_provider import CLIENT_ID, CLIENT_SECRET, LoginProvider
+from tests.waiting import wait_until
+from wharf.agent.providers import BODY_MAX_BYTES, HttpProviders
+from wharf.server.providers import ProviderAway, ProviderRequest
+
+HERE = "http://localhost:4649/oidc/callback"
+
+
+@contextmanager
+def served(app: Any, listening: socket.socket) -> Iterator[None]:
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    try:
+        wait_until(lambda: server.started, what="the provider answers")
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def listening() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        yield bound
+
+
+def test_somebody_logs_in_at_a_provider_and_gets_a_token_of_a_real_agent(
+    tmp_path: Path, listening: socket.socket
+) -> None:
+    issuer = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    provider = LoginProvider(lambda: int(time.time()), issuer=issuer)
+    file = an_agent(tmp_path / "a", ON)
+    with served(provider.app, listening), running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+        secret = bootstrapped(agent)["SecretID"]
+
+        def put(path: str, body: object, *, token: str = "") -> Any:
+            status, told = ask(agent, "PUT", path, body, token=token)
+            assert status == 200, told
+            return json.loads(told) if told else None
+
+        config = {
+            "OIDCDiscoveryURL": issuer,
+            "OIDCClientID": CLIENT_ID,
+            "OIDCClientSecret": CLIENT_SECRET,
+            "AllowedRedirectURIs": [HERE],
+            "ClaimMappings": {"email": "email"},
+        }
+        method = {"Name": "sso", "Type": "OIDC", "TokenLocality": "local", "MaxTokenTTL": "1h", "Config": config}
+        put("/v1/acl/auth-method", method, token=secret)
+        put("/v1/acl/binding-rule", {"AuthMethod": "sso", "BindType": "management"}, token=secret)
+
+        begun = put("/v1/acl/oidc/auth-url", {"AuthMethodName": "sso", "RedirectURI": HERE, "ClientNonce": "a nonce"})
+        back = provider.visit(begun["AuthURL"])
+        body = {"AuthMethodName": "sso", "ClientNonce": "a nonce", "RedirectURI": HERE}
+        token = put("/v1/acl/oidc/complete-auth", {**body, "State": back["state"], "Code": back["code"]})
+
+        assert (token["Name"], token["Type"]) == ("OIDC-sso", "management")
+        assert ask(agent, "GET", "/v1/acl/tokens", token=token["SecretID"])[0] == 200
+
+
+def test_a_provider_that_does_not_answer_says_too_much_or_sends_elsewhere_is_not_followed(
+    listening: socket.socket,
+) -> None:
+    app = Starlette(
+        routes=[
+            Route("/much", lambda _request: PlainTextResponse("x" * (BODY_MAX_BYTES + 1))),
+            Route("/elsewhere", lambda _request: RedirectResponse("/much")),
+        ]
+    )
+    address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+    def asked(url: str) -> int:
+        return asyncio.run(HttpProviders().ask(ProviderRequest(url))).status
+
+    with served(app, listening):
+        assert asked(f"{address}/elsewhere") == 307
+        with pytest.raises(ProviderAway, match=f"more than {BODY_MAX_BYTES} bytes"):
+            asked(f"{address}/much")
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(ProviderAway, match="does not answer"):
+        asked(f"http://127.0.0.1:{port}")
