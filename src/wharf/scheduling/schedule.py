@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from wharf.model.allocation import Allocation, AllocDeploymentStatus, ClientStatus, DesiredStatus, RescheduleOutcome
 from wharf.model.changes import THIS
 from wharf.model.deployment import Deployment, DeploymentStatus
-from wharf.model.evaluation import Evaluation
+from wharf.model.evaluation import Evaluation, EvaluationStatus
 from wharf.model.group import TaskGroup
 from wharf.model.job import Job, JobType
 from wharf.model.metric import AllocMetric
@@ -27,7 +27,7 @@ from wharf.scheduling.reconcile.group import LOST, Sight
 from wharf.scheduling.reconcile.outcome import GroupOutcome, LookAgain, Placement, Replacement, Stop
 from wharf.scheduling.reconcile.rollout import begun, gone_on, rollout_of
 from wharf.state import Replica
-from wharf.state.tables import ALLOCATIONS_OF_JOB, DEPLOYMENTS_OF_JOB, JOB_VERSIONS, JOBS, NODES
+from wharf.state.tables import ALLOCATIONS_OF_JOB, DEPLOYMENTS_OF_JOB, EVALUATIONS, JOB_VERSIONS, JOBS, NODES
 
 BATCH_TYPES: Final = (JobType.BATCH, JobType.SYSBATCH)
 EVERY_NODE_TYPES: Final = (JobType.SYSTEM, JobType.SYSBATCH)
@@ -87,6 +87,7 @@ class _Schedule:
             deployment=self._rollout.current,
             old_deployment=self._rollout.old,
             version_of=self._version_of,
+            is_pending=self._is_pending,
             fits_in_place=self._fits_in_place,
             stable_version=self._stable_version,
         )
@@ -129,6 +130,10 @@ class _Schedule:
     def _version_of(self, allocation: Allocation) -> Job | None:
         job = self._snapshot.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
         return job if job is not None and job.create_index == allocation.job_create_index else None
+
+    def _is_pending(self, evaluation_id: str) -> bool:
+        found = self._snapshot.get(EVALUATIONS, evaluation_id)
+        return found is not None and found.status is EvaluationStatus.PENDING
 
     def _stable_version(self, group: str) -> tuple[Job, str] | None:
         key = (self._evaluation.namespace, self._evaluation.job_id)

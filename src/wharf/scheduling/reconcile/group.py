@@ -61,6 +61,8 @@ class Sight(msgspec.Struct, frozen=True):
     """Of an older version, or one that is done."""
     version_of: Callable[[Allocation], Job | None]
     """The version of the job that an allocation runs."""
+    is_pending: Callable[[str], bool]
+    """Whether an evaluation is still to be processed."""
     fits_in_place: Callable[[Allocation, TaskGroup], bool]
     stable_version: Callable[[str], tuple[Job, str] | None]
     """For a group: the newest version whose deployment is promoted or had no canaries for it, and that deployment."""
@@ -250,8 +252,14 @@ class _Group:
             return NOW
         if self._waits_for_watcher(allocation):
             return NEVER
-        is_followed_up = bool(allocation.followup_eval_id) and allocation.followup_eval_id == self._sight.evaluation_id
-        return retry_of(allocation, self._group, self._sight.now_ns, is_followed_up=is_followed_up)
+        follow_up = allocation.followup_eval_id
+        return retry_of(
+            allocation,
+            self._group,
+            self._sight.now_ns,
+            is_followed_up=bool(follow_up) and follow_up == self._sight.evaluation_id,
+            is_awaited=bool(follow_up) and self._sight.is_pending(follow_up),
+        )
 
     def _waits_for_watcher(self, allocation: Allocation) -> bool:
         """While its deployment goes on, the deployment's watcher decides whether it is tried again."""
@@ -307,8 +315,7 @@ class _Group:
             return False
         if self._waits_for_watcher(allocation):
             return False
-        fresh = replace(allocation, followup_eval_id="")
-        retry = retry_of(fresh, self._group, self._sight.now_ns, is_followed_up=False, failed_at_ns=since)
+        retry = retry_of(allocation, self._group, self._sight.now_ns, failed_at_ns=since)
         if retry.when is When.LATER:
             self._out.later.append(LookAgain(allocation, retry.at_ns, EvaluationTrigger.ALLOC_RESCHEDULE, marks=False))
         if retry.when is not When.NOW:

@@ -35,10 +35,16 @@ NOW: Final = Retry(When.NOW)
 
 
 def retry_of(
-    allocation: Allocation, group: TaskGroup, now_ns: int, *, is_followed_up: bool, failed_at_ns: int | None = None
+    allocation: Allocation,
+    group: TaskGroup,
+    now_ns: int,
+    *,
+    is_followed_up: bool = False,
+    is_awaited: bool = False,
+    failed_at_ns: int | None = None,
 ) -> Retry:
-    """By the group's policy. `is_followed_up`: this very evaluation was made to try it again. `failed_at_ns` stands for
-    the time of a failure that the node could not tell of.
+    """By the group's policy. `is_followed_up`: this very evaluation was made to try it again. `is_awaited`: another one
+    was, and its time is still to come. `failed_at_ns` stands for the time of a failure that the node could not tell of.
     """
     policy = group.reschedule_policy
     if policy is None or not policy.is_enabled:
@@ -51,7 +57,7 @@ def retry_of(
     due = failed_at + delay
     if is_followed_up or due - now_ns <= SOON_NS:
         return NOW
-    return Retry(When.LATER, due) if not allocation.followup_eval_id else NEVER
+    return NEVER if is_awaited else Retry(When.LATER, due)
 
 
 def is_eligible(
