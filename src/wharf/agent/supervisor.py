@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -104,35 +104,34 @@ class PendingDebug:
         self.descriptions: dict[str, Description] = {}
 
 
-class Duties:
+class Duties(Protocol):
     """What the supervisor leaves to its owner: how to start a part, what to tell people, what to read again."""
 
-    def spawned(self, part: str) -> Spawned:
-        raise NotImplementedError
+    def spawned(self, part: str) -> Spawned: ...
 
     def on_ready(self, details: Mapping[str, Mapping[str, str]]) -> None:
         """Everything is ready, for the first time."""
+        ...
 
     def reload(self) -> tuple[ReloadAnswer, NewSettings | None]:
         """Read the configuration again: what to answer, and what to tell every child."""
-        raise NotImplementedError
+        ...
 
-    def debug(self, processes: list[ProcessNews]) -> Answer:
-        raise NotImplementedError
+    def debug(self, processes: list[ProcessNews]) -> Answer: ...
 
     def tell_log(self, level: int, put: Callable[[int, str], None]) -> None:
         """Give lines of our own log to `put` too; level 0: no more."""
+        ...
 
     def next_errand_s(self) -> float | None:
         """When, on the monotonic clock, `errand` wants to be called."""
-        return None
+        ...
 
     def errand(self) -> str | None:
         """A part to run once, beside the tree."""
-        return None
+        ...
 
-    def on_errand_done(self, part: str, how: str, why: str) -> None:
-        pass
+    def on_errand_done(self, part: str, how: str, why: str) -> None: ...
 
 
 class Supervisor:

@@ -8,6 +8,9 @@ import click
 from wharf.cli.failing import plainly
 from wharf.cli.lazy import Entry, LazyGroup
 
+KEY_WIDTH = 44
+VALUE_WIDTH = 28
+
 COMMANDS = {
     "check": Entry("wharf.cli.config", "check", "Say what is wrong with files of configuration, and start nothing."),
     "show": Entry("wharf.cli.config", "show", "Print every setting and where its value came from, without secrets."),
@@ -70,7 +73,7 @@ def show(places: tuple[Path, ...], as_json: bool, changed: bool) -> None:
             click.echo(msgspec.json.format(msgspec.json.encode(values)))
             return
         texts = [(value.key, msgspec.json.encode(value.value).decode(), value.origin) for value in values]
-        key_width = max((len(key) for key, _, _ in texts), default=0)
-        value_width = min(40, max((len(text) for _, text, _ in texts), default=0))
         for key, text, origin in texts:
-            click.echo(f"{key:<{key_width}}  {text:<{value_width}}  {click.style(origin, dim=True)}")
+            # A long key takes from the room of its value, so that one long key does not widen every line.
+            width = max(KEY_WIDTH + VALUE_WIDTH - max(len(key), KEY_WIDTH), 0)
+            click.echo(f"{key:<{KEY_WIDTH}}  {text:<{width}}  {click.style(origin, dim=True)}")

@@ -1,16 +1,13 @@
 """`wharf operator`: snapshots, and an archive for finding faults."""
 
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
 from wharf.cli.failing import plainly
 from wharf.cli.lazy import Entry, LazyGroup
-
-if TYPE_CHECKING:
-    from wharf.config.configuration import Configuration
+from wharf.cli.place import of_an_agent, read
 
 COMMANDS: Final = {
     "debug": Entry(
@@ -27,14 +24,7 @@ def operator() -> None:
 
 
 @click.command
-@click.option(
-    "--config",
-    "places",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="The agent's configuration; none: `wharf dev`.",
-)
-@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="The agent's data folder.")
+@of_an_agent
 @click.option(
     "--output", type=click.Path(path_type=Path, dir_okay=False), help="[default: wharf-debug-<time>.tar.gz, here]"
 )
@@ -53,14 +43,3 @@ def debug(places: tuple[Path, ...], data_dir: Path | None, output: Path | None) 
         if made.silent:
             click.echo(f"These did not answer in time: {', '.join(made.silent)}.")
         click.echo(f"{made.path}  {made.files} files, {made.path.stat().st_size / 1_000:.0f} KB")
-
-
-def read(places: tuple[Path, ...], data_dir: Path | None) -> "Configuration":
-    """The configuration that tells where the agent's data is. Raises ConfigurationRefused."""
-    from wharf.cli.dev import read_for_dev
-    from wharf.config.configuration import Flag, load
-
-    flags = [Flag("--data-dir", ("data_dir",), str(data_dir.absolute()))] if data_dir is not None else []
-    if places:
-        return load(places, environment=os.environ, flags=flags)
-    return read_for_dev((), flags)

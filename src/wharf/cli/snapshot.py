@@ -8,6 +8,7 @@ import click
 
 from wharf.cli.failing import plainly
 from wharf.cli.lazy import Entry, LazyGroup
+from wharf.cli.place import of_an_agent, read
 
 if TYPE_CHECKING:
     from wharf.agent.saving import SnapshotFacts
@@ -26,14 +27,7 @@ def snapshot() -> None:
 
 @click.command
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
-@click.option(
-    "--config",
-    "places",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="The agent's configuration; none: `wharf dev`.",
-)
-@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="The agent's data folder.")
+@of_an_agent
 @click.option("--force", is_flag=True, help="Replace FILE where it is there already.")
 def save(file: Path | None, places: tuple[Path, ...], data_dir: Path | None, force: bool) -> None:
     """Save the whole state to one file.
@@ -43,7 +37,6 @@ def save(file: Path | None, places: tuple[Path, ...], data_dir: Path | None, for
     """
     with plainly():
         from wharf.agent import saving
-        from wharf.cli.operator import read
 
         path, facts = asyncio.run(saving.save_by_command(read(places, data_dir).settings, file, may_replace=force))
         click.echo(f"{path}")
@@ -69,14 +62,7 @@ def inspect(file: Path, as_json: bool) -> None:
 
 @click.command
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--config",
-    "places",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="The agent's configuration; none: `wharf dev`.",
-)
-@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="The agent's data folder.")
+@of_an_agent
 @click.option("--yes", is_flag=True, help="Do not ask before the state is replaced.")
 def restore(file: Path, places: tuple[Path, ...], data_dir: Path | None, yes: bool) -> None:
     """Replace the whole state by that of a snapshot.
@@ -87,7 +73,6 @@ def restore(file: Path, places: tuple[Path, ...], data_dir: Path | None, yes: bo
     with plainly():
         from wharf.agent import saving
         from wharf.agent.log_access import describe
-        from wharf.cli.operator import read
 
         settings = read(places, data_dir).settings
         facts = saving.inspect(file)

@@ -72,6 +72,8 @@ CHANGES_LEAST: Final = 4
 UNBLOCKED_AT_ONCE: Final = 50
 REPORTS_REMEMBERED: Final = 8
 RETRY_S: Final = 0.5
+NAMES_SAID: Final = 10
+"""In one line of the log. A whole rack that falls silent is one line too."""
 SECOND_NS: Final = 1_000_000_000
 CONTACT_WITHIN_S: Final = 2.0
 
@@ -306,9 +308,10 @@ class Brain:
 
     async def _think_once(self) -> bool:
         """One thing that is to be done, the most urgent first; False when there is nothing."""
-        for node_id in self._heartbeats.late(self._world.monotonic_s()):
-            log.warning("node %s missed its heartbeat", node_id)
-            self._silent[node_id] = None
+        late = self._heartbeats.late(self._world.monotonic_s())
+        if late:
+            self._silent |= dict.fromkeys(late)
+            log.warning("silent for longer than their heartbeats may take: %s", self._names_of(late))
         if self._silent:
             await self._give_up_node(next(iter(self._silent)))
         elif self._unsettled:
@@ -336,6 +339,13 @@ class Brain:
         """An operator has the scheduler rest: evaluations are kept, and nothing is made of them."""
         configuration = self._follower.replica.get(SCHEDULER_CONFIGURATION)
         return configuration is not None and configuration.pause_eval_broker
+
+    def _names_of(self, node_ids: Sequence[str]) -> str:
+        """For people: names, and ids where there is no name."""
+        nodes = [self._follower.replica.get(NODES, node_id) for node_id in node_ids[:NAMES_SAID]]
+        names = [node.name if node is not None and node.name else i for node, i in zip(nodes, node_ids, strict=False)]
+        more = len(node_ids) - len(names)
+        return ", ".join(names) + (f" and {more} more nodes" if more else "")
 
     async def _give_up_node(self, node_id: str) -> None:
         """Mark a silent node down, unless it is heard of in the last moment. Whatever fails, it is tried again."""

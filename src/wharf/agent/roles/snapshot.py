@@ -31,7 +31,7 @@ async def run(life: Life) -> None:
         with contextlib.suppress(FileNotFoundError):
             old.unlink()
     log.info(
-        "snapshot saved",
+        "the state was saved",
         extra={
             "file": str(path),
             "bytes": facts.size_bytes,
