@@ -23,13 +23,13 @@ class AskedAs:
         sent = b"" if body is None else json.dumps(body).encode()
         return await ask(self.server.api, method, path, query=query, headers=headers, body=sent)
 
-    async def get(self, path: str, query: str = "") -> Any:
+    async def get(self, path: str, query: str = "") -> tuple[int, Any]:
         return told(await self.ask("GET", path, query=query))
 
-    async def put(self, path: str, body: object = None, query: str = "") -> Any:
+    async def put(self, path: str, body: object = None, query: str = "") -> tuple[int, Any]:
         return told(await self.ask("PUT", path, body, query=query))
 
-    async def delete(self, path: str, query: str = "") -> Any:
+    async def delete(self, path: str, query: str = "") -> tuple[int, Any]:
         return told(await self.ask("DELETE", path, query=query))
 
     # -- words
