@@ -12,7 +12,7 @@ from tests.kit.exchange import ask
 from tests.kit.state import SECRET, a_node
 from tests.kit.streams import AStream, listen
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
-from wharf.api.events import HEARTBEAT_S
+from wharf.api.events import HEARTBEAT_S, WRITE_WITHIN_S
 from wharf.model.changes import THIS, Cause, CauseKind, Write
 from wharf.model.namespace import Namespace
 from wharf.model.node import NodeStatus
@@ -457,6 +457,20 @@ async def test_a_caller_that_hangs_up_is_forgotten() -> None:
         await stream.hang_up()
 
         assert (before, server.server.events.listening) == (1, 0)
+
+
+@in_virtual_time
+async def test_one_that_reads_nothing_is_let_go() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        assert server.server.events is not None
+        stream = await listen(cluster, server, "Job")
+        stream.reads.clear()
+
+        await pass_time(HEARTBEAT_S + WRITE_WITHIN_S)
+        await until(lambda: stream.is_over, what="it is let go")
+
+        assert server.server.events.listening == 0
 
 
 @in_virtual_time

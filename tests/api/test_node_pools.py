@@ -10,6 +10,7 @@ from tests.kit.state import a_node
 from tests.kit.virtual_time import in_virtual_time
 from wharf.model.changes import THIS
 from wharf.model.namespace import Namespace
+from wharf.server.access import AccessSettings
 from wharf.state.tables import JOBS, NAMESPACES, NODE_POOLS, NODES
 
 DAY_NS = 24 * 3_600 * 1_000_000_000
@@ -211,3 +212,48 @@ async def test_each_pool_is_read_written_and_deleted_by_its_own_right() -> None:
         assert [told(reply) for reply in refused] == [DENIED] * 7
         assert told(await put(server, "/v1/node/pools", {"Name": "gpu"}, headers=writer)) == (200, "")
         assert told(await delete(server, "/v1/node/pool/gpu", headers=writer)) == (200, "")
+
+
+def registration(pool: str) -> dict[str, object]:
+    return {"Node": {"ID": "node-1", "Name": "n", "NodePool": pool}, "SecretID": "s"}
+
+
+@in_virtual_time
+async def test_a_node_makes_the_pool_that_it_names_in_the_region_whose_pools_count() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        assert (await put(server, "/v1/node/node-1/register", registration("gpu"))).status == 200
+
+        assert read(await get(server, "/v1/node/pool/gpu"))["Name"] == "gpu"
+        assert read(await get(server, "/v1/nodes"))[0]["NodePool"] == "gpu"
+
+
+@in_virtual_time
+async def test_elsewhere_a_node_waits_for_the_pool_that_it_names() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        server.server.access.take(AccessSettings(authoritative_region="far-away"))
+
+        await put(server, "/v1/node/node-1/register", registration("gpu"))
+
+        node = server.replica.get(NODES, "node-1")
+        assert server.replica.get(NODE_POOLS, "gpu") is None
+        assert node is not None
+        assert (node.events or ())[-1].message == "Node registered but waiting for node pool to be created"
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    ("pool", "text"),
+    [
+        ("all", 'node is not allowed to register in node pool "all": every node is in it anyway'),
+        ("a b", 'invalid node pool name "a b". Must match regex ^[a-zA-Z0-9-_]{1,128}$'),
+    ],
+)
+async def test_no_node_registers_into_the_pool_of_all_or_one_whose_name_is_none(pool: str, text: str) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        assert told(await put(server, "/v1/node/node-1/register", registration(pool))) == (400, text)
+        assert (server.replica.count(NODES), server.replica.get(NODE_POOLS, pool) is None) == (0, pool != "all")

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from tests.builders import a_job
-from tests.kit.state import AState
+from tests.kit.state import AState, a_node
+from wharf.model.node import Node
 from wharf.model.node_pool import NodePool, NodePoolSchedulerConfiguration
 from wharf.model.refusal import Code, Refusal
 from wharf.operations import node_pools
@@ -111,5 +112,37 @@ def test_a_pool_that_only_dead_jobs_name_is_deleted() -> None:
     state.register(a_job(node_pool="gpu", stop=True))
 
     delete(state)
+
+    assert state.replica.get(NODE_POOLS, "gpu") is None
+
+
+def appear(state: AState, node: Node) -> int:
+    return state.do(node_pools.appear(state.replica, node))
+
+
+def test_a_pool_that_nobody_has_made_appears_with_its_first_node() -> None:
+    state = AState()
+
+    appear(state, a_node(node_pool="gpu"))
+
+    pool = state.replica.get(NODE_POOLS, "gpu")
+    assert pool is not None
+    assert len(pool.hash) == 32
+
+
+def test_a_pool_that_is_there_stays_as_it_is() -> None:
+    state = AState()
+    index = store(state, description="ours")
+
+    appear(state, a_node(node_pool="gpu"))
+
+    assert state.replica.index == index
+
+
+def test_for_a_node_that_shows_another_secret_no_pool_appears() -> None:
+    state = AState()
+    state.with_node()
+
+    appear(state, a_node(node_pool="gpu", secret_digest="another"))
 
     assert state.replica.get(NODE_POOLS, "gpu") is None

@@ -38,6 +38,8 @@ class Streamed(msgspec.Struct, frozen=True):
     parts: AsyncIterator[bytes]
     content_type: str = "application/json"
     headers: Sequence[tuple[bytes, bytes]] = ()
+    write_within_s: float | None = None
+    """A caller that takes longer to read a part is let go; None: it may take as long as it likes."""
 
 
 class Done(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ from wharf.wire.event_shapes import EventShown
 
 HEARTBEAT_S: Final = 30.0
 HEARTBEAT: Final = b"{}\n"
+WRITE_WITHIN_S: Final = 40.0
 COMMITS_AT_ONCE: Final = 50
 EVENTS_A_LINE: Final = 100
 """So that a large commit is neither encoded nor sent in one piece."""
@@ -51,7 +52,7 @@ class Events:
         if not interest.is_open_to(request.caller.rights):
             raise denial(request.caller)
         parts = _nothing() if index < 0 else self._parts(feed, request.caller, interest, index)
-        return Done(Streamed(parts, headers=(NO_CACHE, CLOSES)))
+        return Done(Streamed(parts, headers=(NO_CACHE, CLOSES), write_within_s=WRITE_WITHIN_S))
 
     def _interest(self, request: Request) -> Interest:
         """Of all namespaces those that there are now: whoever comes later asks again."""

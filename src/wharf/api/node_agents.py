@@ -11,14 +11,15 @@ from wharf.api.request import ReadOptions, Request
 from wharf.model.node import Node
 from wharf.model.refusal import Code, Refusal, invalid, unknown
 from wharf.model.secret import secret_digest
+from wharf.operations import node_pools
 from wharf.operations.introductions import admit
-from wharf.operations.nodes import AllocationReport
+from wharf.operations.nodes import AllocationReport, refuse_pool
 from wharf.server.asking import HEARTBEAT, REGISTER_NODE, REPORT, NodeAlive, NodeBelieved, NodeReport
 from wharf.server.reading import Found
 from wharf.server.server import Server
 from wharf.state import Replica
 from wharf.state import watches as watch
-from wharf.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, JOB_VERSIONS, NODES
+from wharf.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, JOB_VERSIONS, NODE_POOLS, NODES
 from wharf.wire import shapes
 
 SECOND_NS: Final = 1_000_000_000
@@ -53,7 +54,17 @@ class NodeSpeech:
             raise invalid("Node ID does not match request path")
         node = msgspec.structs.replace(asked.node, secret_digest=secret_digest(asked.secret_id))
         await self._admit(request, node)
+        await self._make_pool(node, request)
         return _told(await self._server.leader.ask(REGISTER_NODE, node))
+
+    async def _make_pool(self, node: Node, request: Request) -> None:
+        """A pool that nobody has made is made for its first node, in the region whose pools count."""
+        refuse_pool(node.node_pool)
+        here, authoritative = self._server.identity.region, self._server.access.settings.authoritative_region
+        if authoritative in ("", here) and self._server.replica.get(NODE_POOLS, node.node_pool) is None:
+            await self._server.writer.write(
+                lambda snapshot, _moment: node_pools.appear(snapshot, node, cause=request.id)
+            )
 
     async def _admit(self, request: Request, node: Node) -> None:
         """While access control is on, a node that is not known needs an introduction."""

@@ -120,7 +120,11 @@ async def _send_chunks(chunks: Sequence[bytes], send: Send) -> None:
 async def _send_parts(send: Send, body: Streamed) -> None:
     try:
         async for part in body.parts:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
+            try:
+                async with asyncio.timeout(body.write_within_s):
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+            except TimeoutError:
+                return  # It reads nothing: without an end to the reply its connection is closed.
     finally:
         if isinstance(body.parts, AsyncGenerator):
             await body.parts.aclose()  # What it holds is let go now, not when the collector comes by.

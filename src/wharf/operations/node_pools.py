@@ -8,12 +8,13 @@ from msgspec.structs import replace
 from wharf.model import node_pool
 from wharf.model.changes import THIS, Cause, CauseKind, Write
 from wharf.model.content import content_hash
+from wharf.model.node import Node
 from wharf.model.node_pool import NodePool
 from wharf.model.refusal import invalid, unknown
 from wharf.model.validation.findings import Problem, multi_error
 from wharf.operations.decision import Decision
 from wharf.state import Replica
-from wharf.state.tables import JOBS_OF_POOL, NODE_POOLS, NODES_OF_POOL
+from wharf.state.tables import JOBS_OF_POOL, NODE_POOLS, NODES, NODES_OF_POOL
 
 STORED: Final = "node-pool-stored"
 DELETED: Final = "node-pool-deleted"
@@ -38,6 +39,18 @@ def store(snapshot: Replica, wanted: NodePool, *, cause: str = "") -> Decision[i
         STORED, Cause(CauseKind.REQUEST, cause), [NODE_POOLS.put(pool)], [snapshot.as_seen(NODE_POOLS, wanted.name)]
     )
     return Decision(write, lambda index: index)
+
+
+def appear(snapshot: Replica, node: Node, *, cause: str = "") -> Decision[int]:
+    """A node that registers names a pool that nobody has made: it is there from now on (nodes-allocations.md 1.5).
+
+    Nothing is made for a node that will be refused.
+    """
+    stored = snapshot.get(NODES, node.id)
+    is_refused = stored is not None and stored.secret_digest != node.secret_digest
+    if is_refused or snapshot.get(NODE_POOLS, node.node_pool) is not None:
+        return Decision(None, lambda index: index)
+    return store(snapshot, NodePool(name=node.node_pool), cause=cause)
 
 
 def delete(snapshot: Replica, name: str, *, region: str, cause: str = "") -> Decision[int]:

@@ -17,7 +17,9 @@ from wharf.model.cluster import NodePlacement
 from wharf.model.evaluation import EvaluationTrigger
 from wharf.model.job import Job, JobType
 from wharf.model.machine import TransitionRefused, advance
+from wharf.model.naming import POOL_NAME, is_pool_name
 from wharf.model.node import Node, NodeStatus, SchedulingEligibility
+from wharf.model.node_pool import ALL
 from wharf.model.refusal import Code, Refusal, invalid
 from wharf.model.task_state import TaskState
 from wharf.model.transitions import ALLOCATION, NODE
@@ -88,6 +90,7 @@ def register(snapshot: Replica, told: Node, moment: Moment, *, evaluations_max: 
     """A node says what it is. What servers know of it (drain, eligibility, events) it cannot change."""
     if not told.id or not told.secret_digest:
         raise invalid("a node registers with an ID and a secret")
+    refuse_pool(told.node_pool)
     stored = snapshot.get(NODES, told.id)
     if stored is not None and stored.secret_digest != told.secret_digest:
         raise Refusal(Code.FORBIDDEN, f"node {told.id} is registered with another secret")
@@ -108,6 +111,14 @@ def register(snapshot: Replica, told: Node, moment: Moment, *, evaluations_max: 
     most = max(1, evaluations_max - len(volumes))
     evaluations = evaluations_of(snapshot, node, moment, most) if is_looked_at else []
     return node_write("node-registered", snapshot, node, evaluations, volumes, rests_on)
+
+
+def refuse_pool(name: str) -> None:
+    """Raises where no node may be in a pool of this name."""
+    if name == ALL:
+        raise invalid(f'node is not allowed to register in node pool "{ALL}": every node is in it anyway')
+    if not is_pool_name(name):
+        raise invalid(f'invalid node pool name "{name}". Must match regex {POOL_NAME}')
 
 
 def _fingerprint(node: Node) -> tuple[object, ...]:
