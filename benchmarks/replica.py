@@ -112,7 +112,7 @@ def _applied(name: str, replica: Replica, batches: Iterable[Batch], crowd: "Crow
         began = Stopwatch()
         applying.take_in()
         waking = applying.wake_in_steps()
-        next(waking, None)  # The first slice is woken in the same turn.
+        next(waking, None)  # The follower does both in the same turn.
         steps.append(began.stop())
         steps += _steps(waking)
         if crowd is not None:

@@ -75,7 +75,7 @@ def test_a_crowd_is_woken_in_slices_in_the_order_in_which_it_came() -> None:
     list(applying.decode_in_steps())
     applying.take_in()
 
-    assert [len(woken) for _ in applying.wake_in_steps()] == [WOKEN_AT_ONCE, WOKEN_AT_ONCE * 2]
+    assert [len(woken) for _ in applying.wake_in_steps()] == [0, WOKEN_AT_ONCE, WOKEN_AT_ONCE * 2]
     assert woken == list(range(WOKEN_AT_ONCE * 2 + 1))
 
 
@@ -88,6 +88,7 @@ def test_who_ends_or_comes_between_two_slices_is_not_woken() -> None:
     applying.take_in()
     waking = applying.wake_in_steps()
     next(waking)
+    next(waking)
     crowd[-1].end()
     late: list[int] = []
     a_crowd(replica, 1, late)
@@ -95,6 +96,33 @@ def test_who_ends_or_comes_between_two_slices_is_not_woken() -> None:
     assert list(waking) == []
     assert woken == list(range(WOKEN_AT_ONCE + 1))
     assert late == []
+
+
+def test_who_comes_after_a_large_batch_was_taken_in_is_not_woken_for_it() -> None:
+    replica = a_replica()
+    woken: list[int] = []
+    (first,) = a_crowd(replica, 1, woken)
+    applying = Applying(replica, a_large_batch(1))
+    list(applying.decode_in_steps())
+    applying.take_in()
+    late: list[int] = []
+    a_crowd(replica, 1, late)
+
+    assert [len(woken) for _ in applying.wake_in_steps()] == [0]
+    assert (woken, first.fired, late) == ([0], True, [])
+
+
+def test_a_large_batch_wakes_nobody_where_the_last_who_waited_has_gone() -> None:
+    replica = a_replica()
+    woken: list[int] = []
+    (only,) = a_crowd(replica, 1, woken)
+    applying = Applying(replica, a_large_batch(1))
+    list(applying.decode_in_steps())
+    applying.take_in()
+    only.end()
+
+    assert [len(woken) for _ in applying.wake_in_steps()] == [0]
+    assert woken == []
 
 
 def test_a_first_load_wakes_a_crowd_in_slices_too() -> None:

@@ -3,7 +3,7 @@
 Nothing here waits, so a caller that does not wait either sees one consistent state, however many records it reads.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, Final, TypeVar
 
@@ -14,7 +14,7 @@ from wharf.model.log import FIRST_INDEX, Batch, Change, LogWrite, Row, Standing
 from wharf.state.codec import NEWEST, Decoder, NewerFormat, encode
 from wharf.state.rows import Rows
 from wharf.state.table import Index, Order, Table
-from wharf.state.watches import Changed, Subscription, Touched, Watches, touch, wake_in_steps, woken_by
+from wharf.state.watches import Changed, Touched, Watches, touch, wake_in_steps, woken_by
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -179,7 +179,8 @@ class Applying:
         self._batch = batch
         self._begun_at = replica.index
         self._decoded: list[tuple[Rows[Any], str, Any]] = []
-        self._woken: Sequence[Subscription] = ()
+        self._changed: dict[str, list[Changed]] = {}
+        self._subscribed_last = 0
 
     def decode_in_steps(self) -> Iterator[None]:
         """Yields when there is more to decode. Nothing is changed yet; raises `Damaged` and `NewerFormat`."""
@@ -196,27 +197,34 @@ class Applying:
                 decoded.append((rows, key, None if data is None else rows.decoder.record(key, data, index)))
 
     def take_in(self) -> None:
-        """All of it, once it is decoded; also notes who is to be woken."""
+        """All of it, once it is decoded; also notes what those who wait must be compared with."""
         replica, index = self._replica, self._batch.index
         assert replica.index == self._begun_at, "a replica that takes in a batch takes in nothing else"
         replica.index = index
         watched = replica.watches.tables
+        self._subscribed_last = replica.watches.number_last
         changed: dict[str, list[Changed]] = {name: [] for name in watched}
+        self._changed = changed
         for rows, key, record in self._decoded:
             rows.last_change = index
             old = rows.drop(key) if record is None else rows.set(key, record)
             if watched and (changes := changed.get(rows.table.name)) is not None:
                 changes.append((key, old, record))
-        touched: Touched = {}
-        for name, changes in changed.items():
-            if changes:
-                watched[name].collect(changes, touched=touched)
-        if touched:
-            self._woken = woken_by(touched)
 
     def wake_in_steps(self) -> Iterator[None]:
-        """Those who waited for what changed. Yields when there are more to wake: drive it to its end."""
-        return wake_in_steps(self._woken)
+        """Those who waited for what changed. Yields when there is more to do: drive it to its end.
+
+        Who subscribed after `take_in` has read the state after, and is left alone.
+        """
+        if len(self._decoded) > DECODED_AT_ONCE:
+            yield
+        touched: Touched = {}
+        for name, changes in self._changed.items():
+            if changes and (watches := self._replica.watches.tables.get(name)) is not None:
+                watches.collect(changes, touched=touched)
+        if touched:
+            woken = [waiter for waiter in woken_by(touched) if waiter.number <= self._subscribed_last]
+            yield from wake_in_steps(woken)
 
 
 class Loading:

@@ -189,12 +189,12 @@ class Watches:
         self._tables = tables
         self.tables: dict[str, TableWatches] = {}
         self.count = 0  # Those that have not ended.
-        self._number_last = 0
+        self.number_last = 0
 
     def subscribe(self, watched: Iterable[Watched], wake: Callable[[], None]) -> Subscription:
         """`wake` is called at the first change to any of `watched`, from inside `apply`: it must only take note."""
-        self._number_last += 1
-        subscription = Subscription(self, self._number_last, tuple(dict.fromkeys(watched)), wake)
+        self.number_last += 1
+        subscription = Subscription(self, self.number_last, tuple(dict.fromkeys(watched)), wake)
         self.count += 1
         for name in subscription.watched:
             watches = self.tables.get(name.table)
