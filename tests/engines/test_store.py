@@ -15,7 +15,7 @@ from tests.engines.store_process import StoreProcess
 from tests.waiting import wait_on_loop_until
 from wharf.engines.framing import Frames, frame
 from wharf.engines.port import Batch, Behind, Committed, Unavailable, Unknown
-from wharf.engines.remote import RemoteEngine
+from wharf.engines.remote import STARTING_AGAIN, RemoteEngine
 from wharf.engines.store_wire import (
     VERSION,
     Barrier,
@@ -137,6 +137,23 @@ async def test_a_commit_on_its_way_when_the_store_dies_is_unknown_and_the_next_i
             await asking
         with pytest.raises(Unavailable):
             await engine.commit(a_write(put("c")))
+
+
+async def test_whoever_was_attached_is_told_that_the_log_comes_back_and_of_no_socket(store: StoreProcess) -> None:
+    async def why_refused() -> str:
+        with pytest.raises(Unavailable) as refused:
+            await engine.barrier()
+        return str(refused.value)
+
+    async with attached(store) as engine:
+        store.kill()
+        told: list[str] = []
+        while STARTING_AGAIN not in told:
+            async with asyncio.timeout(10.0):
+                told.append(await why_refused())
+                await asyncio.sleep(0.05)
+
+    assert not any(str(store.socket_path) in text for text in told)
 
 
 async def test_a_store_that_hangs_leaves_a_commit_unknown_and_refuses_the_rest_within_the_bound(

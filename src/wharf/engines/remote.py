@@ -53,6 +53,9 @@ CONTACT_S: Final = 1.0
 ANSWER_WITHIN_S: Final = 10.0
 """Far more than a commit takes on a slow disk."""
 
+STARTING_AGAIN: Final = "the process that keeps the log has ended and is being started again; ask again in a moment"
+"""Said by those who were attached before: whoever runs the server has started it, and callers know no sockets."""
+
 _RETRY_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -221,15 +224,20 @@ class RemoteEngine:
 
     async def _stay_attached(self) -> None:
         failures = 0
+        was_attached = False
         while True:
             try:
                 attached = await self._attach()
             except (OSError, Unavailable) as error:
-                self._away(_cannot_reach(self._path, error) if isinstance(error, OSError) else str(error))
+                if was_attached and isinstance(error, FileNotFoundError | ConnectionRefusedError):
+                    self._away(STARTING_AGAIN)
+                else:
+                    self._away(_cannot_reach(self._path, error) if isinstance(error, OSError) else str(error))
                 await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
                 failures += 1
                 continue
             failures = 0
+            was_attached = True
             self.bounds = attached.bounds
             self._attached = attached
             for lost in self._leases.keys() - set(attached.leases):
