@@ -6,11 +6,13 @@ from msgspec.structs import replace
 
 from tests.builders import a_job
 from tests.kit.state import SECOND_NS, AState, an_allocation
-from wharf.model.allocation import AllocDeploymentStatus
+from wharf.model.allocation import AllocDeploymentStatus, ClientStatus
 from wharf.model.changes import THIS
 from wharf.model.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.model.moment import to_time
+from wharf.operations import nodes
 from wharf.operations.deployment_counts import counted
+from wharf.operations.nodes import AllocationReport
 from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS
 
 DEADLINE_NS = 60 * SECOND_NS
@@ -165,3 +167,47 @@ def test_a_group_that_the_deployment_does_not_have_counts_nowhere() -> None:
     assert deployment is not None
 
     assert counted(deployment, [(None, stranger)]) is deployment
+
+
+def report(state: AState, healthy: bool | None, **fields: Any) -> None:
+    """The node says how the allocation is."""
+    status = AllocDeploymentStatus(healthy=healthy, **fields)
+    told = AllocationReport(id="a1", client_status=ClientStatus.RUNNING, deployment_status=status)
+    state.lead(nodes.report(state.replica, "node-1", [told], state.moment, is_whole=False, evaluations_max=10))
+
+
+def test_the_health_that_a_node_reports_is_taken_over_and_counted() -> None:
+    state = with_deployment()
+    state.with_node()
+    place(state, canary=True)
+
+    report(state, True, timestamp=to_time(state.now_ns), canary=False)
+
+    status = state.allocation("a1").deployment_status
+    assert status is not None
+    assert (status.healthy, status.canary, status.modify_index) == (True, True, state.replica.index)
+    assert health(state) == (1, 0)
+
+
+def test_a_health_that_a_node_reports_again_or_has_not_decided_changes_nothing() -> None:
+    state = with_deployment()
+    state.with_node()
+    place(state)
+    report(state, True)
+    before = state.allocation("a1")
+
+    state.now_ns += SECOND_NS
+    report(state, True)
+    report(state, None)
+
+    assert state.allocation("a1") == before
+
+
+def test_the_health_of_what_belongs_to_no_deployment_is_passed_over() -> None:
+    state = with_deployment()
+    state.with_node()
+    state.put_led(ALLOCATIONS.put(an_allocation(state.job(), "a1")))
+
+    report(state, False)
+
+    assert (state.allocation("a1").deployment_status, health(state)) == (None, (0, 0))

@@ -17,6 +17,7 @@ from wharf.model.cluster import NodePlacement
 from wharf.model.evaluation import EvaluationTrigger
 from wharf.model.job import Job, JobType
 from wharf.model.machine import TransitionRefused, advance
+from wharf.model.moment import to_time
 from wharf.model.naming import POOL_NAME, is_pool_name
 from wharf.model.node import Node, NodeStatus, SchedulingEligibility
 from wharf.model.node_pool import ALL
@@ -399,7 +400,17 @@ def _reported(stored: Allocation, told: AllocationReport, moment: Moment) -> All
         client_description=told.client_description or stored.client_description,
         task_states=told.task_states if told.task_states is not None else stored.task_states,
         network_status=told.network_status or stored.network_status,
+        deployment_status=_health_as_told(stored, told, moment),
     )
     if new == stored:
         return None
     return replace(new, modify_time=moment.now_ns)
+
+
+def _health_as_told(stored: Allocation, told: AllocationReport, moment: Moment) -> AllocDeploymentStatus | None:
+    """Whether it is healthy, its node decides; whether it is a canary, it does not."""
+    stands, given = stored.deployment_status or AllocDeploymentStatus(), told.deployment_status
+    if not stored.deployment_id or given is None or given.healthy is None or given.healthy is stands.healthy:
+        return stored.deployment_status
+    timestamp = given.timestamp or to_time(moment.now_ns)
+    return replace(stands, healthy=given.healthy, timestamp=timestamp, modify_index=THIS)
