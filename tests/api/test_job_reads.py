@@ -331,3 +331,26 @@ async def test_the_scale_of_a_job_is_told_by_group() -> None:
                 "web": {"Desired": 3, "Placed": 0, "Running": 0, "Healthy": 0, "Unhealthy": 0, "Events": None}
             },
         }
+
+
+@in_virtual_time
+async def test_lists_of_one_job_are_whole_whatever_page_filter_and_order_are_asked_for() -> None:
+    async with ACluster() as cluster:
+        _, talk = await with_two_lives(cluster)
+        asked = {"per_page": 1, "reverse": "true", "filter": 'ID == "none"', "all": "true"}
+
+        for noun in ("allocations", "deployments"):
+            plain = await talk.get(f"/v1/job/shop/{noun}", all="true")
+            assert (await talk.get(f"/v1/job/shop/{noun}", **asked), len(plain)) == (plain, 2)
+        assert (await talk.refusal("GET", "/v1/job/shop/allocations", per_page="x"))[0] == 400
+
+
+@in_virtual_time
+async def test_evaluations_of_a_job_come_in_the_order_in_which_they_were_made() -> None:
+    async with ACluster() as cluster:
+        _, talk = await with_jobs(cluster, a_batch_job("shop"))
+        made = [(await talk.put("/v1/job/shop/evaluate"))["EvalID"] for _ in range(3)]
+
+        told = await talk.get("/v1/job/shop/evaluations")
+
+        assert [each["ID"] for each in told if each["ID"] in made] == made

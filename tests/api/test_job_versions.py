@@ -216,3 +216,15 @@ async def test_the_fine_rights_are_enough_and_each_only_for_its_own() -> None:
         await tagger.put(TAG, {})
         await marker.put("/v1/job/shop/stable", {"JobID": "shop", "JobVersion": 0, "Stable": True})
         await reverter.put("/v1/job/shop/revert", revert)
+
+
+@in_virtual_time
+async def test_a_job_with_slashes_in_its_id_can_be_tagged_too() -> None:
+    async with ACluster() as cluster:
+        talk = Talk(await cluster.a_server())
+        await talk.put("/v1/jobs", {"Job": a_job("a/b")})
+
+        await talk.put("/v1/job/a/b/versions/golden/tag", {})
+
+        (version,) = (await talk.get("/v1/job/a/b/versions"))["Versions"]
+        assert version["VersionTag"]["Name"] == "golden"
