@@ -79,6 +79,7 @@ async def test_the_same_key_with_another_request_is_refused_and_changes_nothing(
     async with ACluster() as cluster:
         server = await a_server(cluster)
         await put(server, registration(), headers=KEY)
+        await pass_time(2.0)
         index = server.replica.last_change(JOBS)
 
         others = [

@@ -14,7 +14,7 @@ from tests.builders import a_job
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import ask
 from tests.kit.state import a_node, an_allocation, an_evaluation
-from tests.kit.virtual_time import in_virtual_time
+from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.api.listing import read_id_prefix
 from wharf.client import Reply
 from wharf.model.changes import THIS, Cause, CauseKind, Write
@@ -345,3 +345,52 @@ async def test_allocations_are_filtered_by_what_their_job_says() -> None:
 
         assert await ids(server, "/v1/allocations", "filter=" + quote('Job.Type == "batch"')) == [uuid(2)]
         assert await ids(server, "/v1/allocations", "filter=" + quote('Job.Type != "batch"')) == [uuid(1)]
+
+
+# -- long lists
+
+
+@in_virtual_time
+async def test_a_long_list_is_that_of_one_moment_while_others_write() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        for start in range(0, 6_000, 500):
+            await write(server, *(put_evaluation(uuid(2 * n)) for n in range(start, start + 500)))
+        before = [uuid(2 * n) for n in range(6_000)]
+        queries = ("", "filter=" + quote("Priority == 50"), "prefix=00")
+        asking = [cluster.start(get(server, "/v1/evaluations", query), name="lists") for query in queries]
+        while EVALUATIONS.name not in server.replica.watches.tables:
+            await pass_time(0.0)
+
+        last = EVALUATIONS.drop(uuid(11_998))
+        await server.server.writer.commit(
+            Write("test", CAUSE, [last, put_evaluation(uuid(1)), put_evaluation(uuid(9_001))])
+        )
+        await server.server.follower.reached(server.replica.index)
+        changed = server.replica.get(EVALUATIONS, uuid(11_998)) is None
+        unfinished = [each for each in asking if not each.done()]
+        replies = [await each for each in asking]
+
+        assert (changed, len(unfinished)) == (True, 3)
+        assert [[e["ID"] for e in json.loads(reply.body)] == before for reply in replies] == [True] * 3
+        assert {reply.headers["x-cluster-index"] for reply in replies} == {str(server.replica.index - 1)}
+        assert EVALUATIONS.name not in server.replica.watches.tables
+
+
+@in_virtual_time
+async def test_others_have_their_turn_while_a_long_list_is_made() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        for start in range(0, 2_000, 500):
+            await write(server, *(put_evaluation(uuid(n)) for n in range(start, start + 500)))
+        done: list[str] = []
+
+        async def ask_and_say(path: str) -> None:
+            await get(server, path)
+            done.append(path)
+
+        asking = [cluster.start(ask_and_say(path), name=path) for path in ("/v1/evaluations", "/v1/status/leader")]
+        for each in asking:
+            await each
+
+        assert done == ["/v1/status/leader", "/v1/evaluations"]

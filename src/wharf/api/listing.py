@@ -18,6 +18,7 @@ from wharf.model.changes import SEPARATOR
 from wharf.model.refusal import invalid
 from wharf.state import Replica, Table, Watched
 from wharf.state import watches as watch
+from wharf.state.still import Place, Still
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -40,6 +41,9 @@ class Listing(Generic[R]):
     `form`, with a name of its own, promises that what is `shown` depends on the record and on what it `rests_on` and on
     nothing else, and that it changes with the index: then it is encoded once for each version, and kept.
 
+    `still` is the same from the same place, but as it stands now: a long list is read from it in slices. Where there is
+    none, all records are taken at once. Of either, those count that `chooses` takes.
+
     `told` makes the whole reply of the records, where it is no list of them: a count, or groups.
     """
 
@@ -53,6 +57,8 @@ class Listing(Generic[R]):
     form: str = ""
     rests_on: Callable[[R], object] | None = None
     told: Callable[[list[R]], object] | None = None
+    still: Callable[[str, bool], Still[R]] | None = None
+    chooses: Callable[[R], bool] | None = None
 
 
 # -- orders --------------------------------------------------------------------------------------------------------
@@ -66,18 +72,28 @@ def by_namespace(
     prefix = "" if everywhere else options.namespace + SEPARATOR + options.prefix
     name_of = attrgetter(table.key_attributes[1])
 
-    def begin(token: str, reverse: bool) -> Iterable[R]:
+    def start_of(token: str) -> str | None:
         namespace, _, name = token.partition(".")
-        start = namespace + SEPARATOR + name if token else None
-        found = replica.by_key(table, prefix=prefix, start=start, reverse=reverse)
-        if everywhere and options.prefix:
-            return (record for record in found if name_of(record).startswith(options.prefix))
-        return found
+        return namespace + SEPARATOR + name if token else None
+
+    def begin(token: str, reverse: bool) -> Iterable[R]:
+        return replica.by_key(table, prefix=prefix, start=start_of(token), reverse=reverse)
+
+    def still(token: str, reverse: bool) -> Still[R]:
+        return Still(replica, table, prefix=prefix, start=place_of_key(start_of(token)), reverse=reverse)
+
+    def has_prefix(record: R) -> bool:
+        name: str = name_of(record)
+        return name.startswith(options.prefix)
 
     def token_of(record: R) -> str:
         return f"{record.namespace}.{name_of(record)}"  # type: ignore[attr-defined]  # the table's key has it
 
-    return _listing(replica, (table, *more), begin, token_of, namespace_of=attrgetter("namespace"), **parts)
+    chooses = has_prefix if everywhere and options.prefix else None
+    return _listing(
+        replica, (table, *more), begin, token_of,
+        still=still, chooses=chooses, namespace_of=attrgetter("namespace"), **parts,
+    )  # fmt: skip
 
 
 def by_creation_or_prefix(
@@ -91,19 +107,26 @@ def by_creation_or_prefix(
 
     def begin(token: str, reverse: bool) -> Iterable[R]:
         if prefix:
-            found = replica.by_key(table, prefix=prefix, start=token or None, reverse=reverse)
-        else:
-            found = replica.by_creation(table, start=_place(token), reverse=reverse)
-        if only is None:
-            return found
-        return (record for record in found if record.namespace == only)  # type: ignore[attr-defined]
+            return replica.by_key(table, prefix=prefix, start=token or None, reverse=reverse)
+        return replica.by_creation(table, start=_place(token), reverse=reverse)
+
+    def still(token: str, reverse: bool) -> Still[R]:
+        if prefix:
+            return Still(replica, table, prefix=prefix, start=place_of_key(token), reverse=reverse)
+        return Still(replica, table, by_creation=True, start=_place(token), reverse=reverse)
+
+    def is_in_namespace(record: R) -> bool:
+        return record.namespace == only  # type: ignore[attr-defined,no-any-return]  # asked of those that have one
 
     def token_of(record: R) -> str:
         key = table.key_of(record)
         return key if prefix else f"{record.create_index}.{key}"  # type: ignore[attr-defined]
 
     namespace_of = attrgetter("namespace") if is_namespaced else None
-    return _listing(replica, (table, *more), begin, token_of, namespace_of=namespace_of, **parts)
+    chooses = None if only is None else is_in_namespace
+    return _listing(
+        replica, (table, *more), begin, token_of, still=still, chooses=chooses, namespace_of=namespace_of, **parts
+    )
 
 
 def by_name(replica: Replica, table: Table[R], options: ReadOptions, *more: Table[Any], **parts: Any) -> Listing[R]:
@@ -112,7 +135,10 @@ def by_name(replica: Replica, table: Table[R], options: ReadOptions, *more: Tabl
     def begin(token: str, reverse: bool) -> Iterable[R]:
         return replica.by_key(table, prefix=options.prefix, start=token or None, reverse=reverse)
 
-    return _listing(replica, (table, *more), begin, table.key_of, **parts)
+    def still(token: str, reverse: bool) -> Still[R]:
+        return Still(replica, table, prefix=options.prefix, start=place_of_key(token), reverse=reverse)
+
+    return _listing(replica, (table, *more), begin, table.key_of, still=still, **parts)
 
 
 def gathered(
@@ -137,6 +163,10 @@ def _listing(
     **parts: Any,
 ) -> Listing[R]:
     return Listing(begin, token_of, replica.last_change(*tables), [watch.whole(table) for table in tables], **parts)
+
+
+def place_of_key(key: str | None) -> Place | None:
+    return (0, key) if key else None
 
 
 def _place(token: str) -> tuple[int, str] | None:

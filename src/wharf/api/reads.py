@@ -5,29 +5,27 @@ one evaluation and one encoded body.
 """
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from itertools import chain, islice
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 import msgspec
 
 from wharf.access import Caller
 from wharf.api.bodies import Receive, until_gone
-from wharf.api.encoding import AT_ONCE, Bodies, Body, Forms, body_of, encode, encode_list, pause
+from wharf.api.encoding import Bodies, Body, Forms, body_of, encode, encode_list
 from wharf.api.gate import Gate, check
 from wharf.api.handlers import JOINS, reads_of
 from wharf.api.listing import EVERY_NAMESPACE, Listing
+from wharf.api.paging import Accepts, Page
 from wharf.api.parameters import ReadOptions, is_pretty, read_options
 from wharf.api.request import Request
-from wharf.filters import DoesNotFit, FilterError, NotReadable, Subject, compile_filter
+from wharf.filters import DoesNotFit, FilterError, Subject, compile_filter
 from wharf.model.need import AnyToken, Nothing, OnVariable
 from wharf.model.refusal import Refusal, invalid
 from wharf.server.reading import Found
 from wharf.server.server import Server
 from wharf.state import Replica
 from wharf.wire.endpoints import Endpoint
-
-Accepts = Callable[[Any], bool]
 
 NOT_THE_QUESTION: Final = frozenset(("index", "wait", "stale", "region", "pretty"))
 """Parameters that say how to answer; the rest say what is asked."""
@@ -170,12 +168,15 @@ class Reads:
             # The first who asks makes it, in a task of its own: should that caller leave, the others still get it.
             making = shared.making.get(pretty)
             if making is None:
-                page = self._begin(found, shared)
+                options = shared.options
+                page = Page(self._tests(found, shared), per_page=options.per_page, token_of=found.token_of)
+                page.take_from(found, options.next_token, reverse=options.reverse)
                 if page.is_short:
                     return await self._make(shared, found, page, pretty=pretty)
                 making = self._server.world.start(self._make(shared, found, page, pretty=pretty), name="list")
+                making.add_done_callback(lambda _: page.end())
                 shared.making[pretty] = making
-            return await _of_many(making)
+            return await asyncio.shield(making)
         if isinstance(found.value, Refusal):
             answered = Answered(found.index, refusal=found.value)
         else:
@@ -183,23 +184,11 @@ class Reads:
         shared.answered[pretty] = answered
         return answered
 
-    def _begin(self, listing: Listing[Any], shared: Shared) -> "_Page":
-        """Takes what is listed in this one step, all of it or as much as the page needs."""
-        options, tests = shared.options, self._tests(listing, shared)
-        records = iter(listing.begin(options.next_token, options.reverse))
-        if options.per_page and not tests:
-            first = list(islice(records, max(0, options.per_page) + 1))
-            return _Page(first, tests, is_short=len(first) <= AT_ONCE)
-        first = list(islice(records, AT_ONCE))
-        if len(first) < AT_ONCE:
-            return _Page(first, tests, is_short=True)
-        return _Page(list(chain(first, records)), tests, is_short=False)
-
     def _tests(self, listing: Listing[Any], shared: Shared) -> list[Accepts]:
         request, options = shared.asked, shared.options
         lists = request.endpoint.lists
         assert lists is not None, f"{request.endpoint.name} gives a listing and declares none"
-        tests: list[Accepts] = []
+        tests: list[Accepts] = [] if listing.chooses is None else [listing.chooses]
         if options.filter and lists.filters:
             tests.append(_compiled(options.filter, self._subject(request.endpoint)))
         is_everywhere = options.namespace == EVERY_NAMESPACE
@@ -209,7 +198,7 @@ class Reads:
             tests.append(listing.may_see)
         return tests
 
-    async def _make(self, shared: Shared, listing: Listing[Any], page: "_Page", *, pretty: bool) -> Answered:
+    async def _make(self, shared: Shared, listing: Listing[Any], page: Page, *, pretty: bool) -> Answered:
         key = stands_for = None
         if listing.form and not page.is_short:
             key = (question_of(shared.asked), scope_of(shared.asked.caller, shared.asked.endpoint), pretty)
@@ -217,7 +206,8 @@ class Reads:
             known = self._bodies.get(key, stands_for)
             if known is not None:
                 return self._keep(shared, Answered(listing.index, known[0], next_token=known[1]), pretty=pretty)
-        records, next_token = await page.choose(shared.options.per_page, listing.token_of)
+        await page.finish()
+        records, next_token = page.records, page.next_token
         if listing.told is not None:
             body = body_of(listing.told(records), pretty=pretty)
         else:
@@ -245,40 +235,6 @@ class Reads:
             return data
 
         return form_of
-
-
-class _Page:
-    """Records that were taken in one step, to be chosen from."""
-
-    def __init__(self, taken: list[Any], tests: list[Accepts], *, is_short: bool) -> None:
-        self._taken = taken
-        self._tests = tests
-        self.is_short = is_short
-
-    async def choose(self, per_page: int, token_of: Callable[[Any], str]) -> tuple[list[Any], str]:
-        """Those that pass all tests, as many as fit the page, and the token of the next one that does."""
-        if not self._tests and not per_page:
-            return self._taken, ""
-        chosen: list[Any] = []
-        room = max(0, per_page)
-        try:
-            for start in range(0, len(self._taken), AT_ONCE):
-                if start:
-                    await pause()
-                for record in _passing(self._taken[start : start + AT_ONCE], self._tests):
-                    if per_page and len(chosen) == room:
-                        return chosen, token_of(record)
-                    chosen.append(record)
-        except NotReadable as error:
-            raise invalid(f"failed to read result page: {error.text}") from error
-        return chosen, ""
-
-
-def _passing(records: Iterable[Any], tests: list[Accepts]) -> Iterator[Any]:
-    passing = iter(records)
-    for test in tests:
-        passing = filter(test, passing)
-    return passing
 
 
 def _compiled(text: str, subject: Subject) -> Accepts:
@@ -316,8 +272,3 @@ def scope_of(caller: Caller, endpoint: Endpoint) -> Hashable:
     if isinstance(endpoint.need, AnyToken | OnVariable):
         return caller.rights, caller.kind, caller.accessor_id, caller.claims
     return caller.rights
-
-
-async def _of_many(making: asyncio.Task[Answered]) -> Answered:
-    """The task's result; a caller that leaves does not end it."""
-    return await asyncio.shield(making)
