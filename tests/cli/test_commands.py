@@ -120,6 +120,14 @@ def test_config_check_counts_what_is_right_and_lists_what_is_wrong(tmp_path: Pat
     assert lines(wrong.stderr) == ["wharf: wrong.json:2: regoin: there is no such setting; did you mean region?"]
 
 
+def test_config_show_fits_a_wide_terminal_where_values_are_short(tmp_path: Path) -> None:
+    done = run(tmp_path, "config", "show")
+
+    widths = {line.split()[0]: len(line) for line in lines(done.stdout) if len(line.split()[1]) <= 20}
+    assert len(widths) > 50
+    assert {name: width for name, width in widths.items() if width > 100} == {}
+
+
 def test_config_show_tells_values_and_where_they_come_from(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('data_dir = "/var/lib/wharf"\n[server]\nenabled = true\n')
     environment = {"WHARF_CONFIG__STATE__ETCD__PASSWORD": "hunter22", "WHARF_CONFIG__LOG_LEVEL": "debug"}

@@ -519,6 +519,21 @@ async def test_a_silent_node_goes_down_when_its_time_and_the_grace_are_over() ->
 
 
 @in_virtual_time
+async def test_silent_nodes_are_named_by_name_and_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=QUICK)
+        nodes = await cluster.ready_nodes(server, 2)
+        for node in nodes:
+            await node.die()
+        for node in nodes:
+            await node.has_status("down")
+        await pass_time(120.0)
+
+        lines = [record.getMessage() for record in caplog.records if "silent for longer" in record.getMessage()]
+        assert sorted(name for line in lines for name in line.partition(": ")[2].split(", ")) == ["node-1", "node-2"]
+
+
+@in_virtual_time
 async def test_a_node_that_registers_and_is_never_heard_of_again_goes_down() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(heartbeats=QUICK)
