@@ -17,10 +17,11 @@ from wharf.model.job import Job, JobStatus, VersionTag
 from wharf.model.machine import TransitionRefused
 from wharf.model.moment import to_time
 from wharf.model.refusal import Code, Refusal
+from wharf.model.scaling import ScalingPolicy
 from wharf.model.submission import Submission
 from wharf.operations import deployments, versions
 from wharf.operations.deployments import DeploymentWritten
-from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, JOB_VERSIONS, JOBS, SUBMISSIONS
+from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, JOB_VERSIONS, JOBS, SCALING_POLICIES, SUBMISSIONS
 
 MANY = 100
 DEADLINE_NS = 600 * SECOND_NS
@@ -268,6 +269,21 @@ def test_a_rollback_keeps_the_source_of_the_version_and_leaves_its_tag() -> None
     assert submission is not None
     assert (submission.source, submission.job_modify_index) == ("job {}", state.job().job_modify_index)
     assert state.job().version_tag is None
+
+
+def test_a_rollback_takes_the_scaling_policies_back_too() -> None:
+    state = AState()
+    scaled = a_group("web", scaling=ScalingPolicy(min=1, max=5))
+    state.register(a_job("shop", scaled))
+    state.do(versions.mark_stable(state.replica, "default", "shop", 0, stable=True))
+    (policy,) = state.replica.all(SCALING_POLICIES)
+    state.register(a_job("shop", replace(scaled, scaling=ScalingPolicy(min=1, max=9))))
+    groups = {"web": a_deployed_group(auto_revert=True)}
+    state.put(DEPLOYMENTS.put(a_deployment(state.job(), task_groups=groups)))
+
+    fail(state)
+
+    assert [(each.id, each.max) for each in state.replica.all(SCALING_POLICIES)] == [(policy.id, 5)]
 
 
 def test_without_a_stable_version_it_says_that_there_is_none() -> None:

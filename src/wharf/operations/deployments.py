@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from wharf.model.allocation import Allocation, AllocDeploymentStatus
+from wharf.model.allocation import Allocation, AllocDeploymentStatus, DesiredTransition
 from wharf.model.changes import THIS, Cause, CauseKind, Condition, Drop, Put, Write
 from wharf.model.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.model.evaluation import Evaluation, EvaluationTrigger
@@ -31,10 +31,11 @@ RUNNING_AUTO: Final = "Deployment is running pending automatic promotion"
 PAUSED: Final = "Deployment is paused"
 UNBLOCKING: Final = "Deployment is unblocking remaining regions"
 MARKED_FAILED: Final = "Deployment marked as failed"
+OUT_OF_TIME: Final = "Failed due to progress deadline"
 UNHEALTHY: Final = "Failed due to unhealthy allocations"
 
-BESIDE_ALLOCATIONS: Final = 8
-"""Changes of a write beside the allocations it marks: the deployment, the evaluation, what a rollback takes."""
+BESIDE_ALLOCATIONS: Final = 2
+"""Changes of a write beside the allocations it marks: the deployment and the evaluation."""
 
 VERSIONS_KEPT: Final = 6
 
@@ -63,6 +64,49 @@ def fail(
     reverts = any(group.auto_revert for group in _groups(deployment).values())
     rollback = roll_back(snapshot, deployment, moment, versions_kept=versions_kept) if reverts else None
     return _failed(snapshot, deployment, moment, why=MARKED_FAILED, rollback=rollback, cause=cause)
+
+
+def give_up(
+    snapshot: Replica,
+    deployment_id: str,
+    moment: Moment,
+    *,
+    why: str,
+    groups: Iterable[str],
+    versions_kept: int = VERSIONS_KEPT,
+) -> Deciding:
+    """It fails on account of these groups. Where one of them reverts by itself, the job goes back."""
+    deployment = _active(snapshot, deployment_id, "fail")
+    known = _groups(deployment)
+    reverts = any(known[name].auto_revert for name in groups if name in known)
+    rollback = roll_back(snapshot, deployment, moment, versions_kept=versions_kept) if reverts else None
+    return _failed(snapshot, deployment, moment, why=why, rollback=rollback, cause="")
+
+
+def go_on(
+    snapshot: Replica, deployment_id: str, moment: Moment, *, retried: Sequence[Allocation] = (), changes_max: int
+) -> Deciding:
+    """The rollout is evaluated again; what failed in it may be tried again."""
+    deployment = _active(snapshot, deployment_id, "go on with")
+    marked = [
+        replace(
+            each,
+            desired_transition=replace(each.desired_transition or DesiredTransition(), reschedule=True),
+            alloc_modify_index=THIS,
+            modify_time=moment.now_ns,
+        )
+        for each in retried[: max(1, changes_max - BESIDE_ALLOCATIONS)]
+    ]
+    evaluation = _evaluation(snapshot, deployment, moment, None)
+    if evaluation is None:
+        return Decision(None, lambda index: DeploymentWritten(index, deployment.modify_index))
+    write = Write(
+        "deployment-watched",
+        Cause(CauseKind.TIMER, deployment.id),
+        [*(ALLOCATIONS.put(each) for each in marked), EVALUATIONS.put(evaluation)],
+        [snapshot.as_seen(DEPLOYMENTS, deployment.id), *(snapshot.unchanged(ALLOCATIONS, each) for each in marked)],
+    )
+    return Decision(write, lambda index: DeploymentWritten(index, deployment.modify_index, evaluation.id, index))
 
 
 def pause(snapshot: Replica, deployment_id: str, moment: Moment, *, cause: str = "") -> Deciding:
@@ -106,7 +150,7 @@ def promote(
         raise invalid("\n".join(lacking))
     marked = [each for name in promoted for each in _canaries(snapshot, _groups(deployment)[name]) if _is_marked(each)]
     unmarked = [_without_mark(each, moment) for each in marked]
-    if len(marked) + BESIDE_ALLOCATIONS > changes_max:
+    if marked and len(marked) + BESIDE_ALLOCATIONS > changes_max:
         return _marks("canaries-promoted", snapshot, deployment, unmarked[:changes_max], cause=cause)
     groups_after = {
         name: replace(group, promoted=True, require_progress_by=_deadline(group, moment)) if name in promoted else group
@@ -149,14 +193,15 @@ def set_health(
         for allocation, is_healthy in told
         if health_of(allocation) is not is_healthy
     ]
-    if len(marks) + BESIDE_ALLOCATIONS > changes_max:
-        return _marks("allocation-health", snapshot, deployment, marks[:changes_max], cause=cause)
-    if not unhealthy:
-        return _written("allocation-health", snapshot, deployment, moment, allocations=marks, cause=cause)
     groups = _groups(deployment)
     sick = {allocation.task_group for allocation, is_healthy in told if not is_healthy}
     reverts = any(name in sick and group.auto_revert for name, group in groups.items())
     rollback = roll_back(snapshot, deployment, moment, versions_kept=versions_kept) if reverts else None
+    beside = BESIDE_ALLOCATIONS + (len(rollback.changes) if rollback is not None else 0)
+    if marks and len(marks) + beside > changes_max:
+        return _marks("allocation-health", snapshot, deployment, marks[:changes_max], cause=cause)
+    if not sick:
+        return _written("allocation-health", snapshot, deployment, moment, allocations=marks, cause=cause)
     return _failed(snapshot, deployment, moment, why=UNHEALTHY, rollback=rollback, allocations=marks, cause=cause)
 
 

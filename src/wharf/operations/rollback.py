@@ -7,10 +7,12 @@ by whoever fails the deployment.
 import msgspec
 from msgspec.structs import replace
 
-from wharf.model.changes import THIS, Condition, Drop, Put
+from wharf.model.changes import Condition, Drop, Put
 from wharf.model.deployment import Deployment
 from wharf.model.job import Job
 from wharf.model.moment import Moment
+from wharf.operations.scaling_policies import follow_policies, with_policy_ids
+from wharf.operations.sources import kept_with
 from wharf.operations.versions import new_version, specification, store_version, versions_of
 from wharf.state import Replica
 from wharf.state.tables import JOBS, SUBMISSIONS
@@ -44,14 +46,13 @@ def roll_back(snapshot: Replica, deployment: Deployment, moment: Moment, *, vers
         return Rollback(
             f" - not rolling back to stable job version {stable.version} as current job has same specification"
         )
-    restored = new_version(again, job, moment)
+    restored = new_version(with_policy_ids(snapshot, again, moment), job, moment)
     changes: list[Put | Drop] = []
     conditions: list[Condition] = []
     store_version(snapshot, restored, changes, conditions, kept=versions_kept)
-    submission = snapshot.get(SUBMISSIONS, job.namespace, job.id, stable.version)
-    if submission is not None:
-        changes.append(
-            SUBMISSIONS.put(replace(submission, version=restored.version, create_index=THIS, job_modify_index=THIS))
-        )
+    follow_policies(snapshot, restored, changes, conditions)
+    source = snapshot.get(SUBMISSIONS, job.namespace, job.id, stable.version)
+    if source is not None:
+        changes.append(kept_with(source, restored))
     told = f" - rolling back to job version {stable.version}"
     return Rollback(told, stable.version, restored, tuple(changes), tuple(conditions))
