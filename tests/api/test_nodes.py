@@ -16,7 +16,7 @@ from wharf.model.allocation import ClientStatus
 from wharf.model.changes import THIS
 from wharf.model.namespace import Namespace
 from wharf.model.node import DriverInfo, NodeHostVolume, NodeStatus
-from wharf.state.tables import ALLOCATIONS, EVALUATIONS, JOBS, NAMESPACES, NODES
+from wharf.state.tables import ALLOCATIONS, EVALUATIONS, JOB_VERSIONS, JOBS, NAMESPACES, NODES
 
 ID = "8a6f0c44-0000-0000-0000-{:012}"
 ONE, TWO, THREE = (ID.format(number) for number in (1, 2, 3))
@@ -177,6 +177,7 @@ async def test_the_allocations_on_a_node_are_those_of_readable_namespaces() -> N
         await commit(
             server,
             NAMESPACES.put(Namespace(name="team", create_index=THIS)),
+            JOB_VERSIONS.put(ours),
             ALLOCATIONS.put(an_allocation(ours, ID.format(11), node_id=ONE)),
             ALLOCATIONS.put(an_allocation(theirs, ID.format(12), node_id=ONE)),
         )
@@ -189,6 +190,7 @@ async def test_the_allocations_on_a_node_are_those_of_readable_namespaces() -> N
 
         assert [a["JobID"] for a in everybody] == ["ours", "theirs"]
         assert [a["JobID"] for a in readable] == ["ours"]
+        assert everybody[0]["Job"]["ID"] == "ours"
         assert read(await get(server, f"/v1/node/{TWO}/allocations", headers=headers)) == []
 
 

@@ -10,7 +10,7 @@ import msgspec
 from wharf.api.answers import Act, Done, Reading, one
 from wharf.api.job_stubs import job_stub
 from wharf.api.listing import EVERY_NAMESPACE, Listing, by_name
-from wharf.api.nodes import node_stub
+from wharf.api.nodes import stubs
 from wharf.api.request import ReadOptions, Request
 from wharf.model.job import Job
 from wharf.model.need import LIST_JOBS, READ_POOL
@@ -42,16 +42,13 @@ def pool_nodes(replica: Replica, request: Request, options: ReadOptions) -> List
     if not _is_known(replica, name, options):
         return pool_read(replica, request, options)
     if name == ALL:
-        return by_name(replica, NODES, options, shown=lambda node: node_stub(node, request))
+        return by_name(replica, NODES, options, **stubs(request))
     nodes = replica.those_by_key(NODES_OF_POOL, name)
 
     def begin(token: str, _reverse: bool) -> Iterable[Node]:
         return dropwhile(lambda node: node.id < token, nodes)
 
-    return Listing(
-        begin, attrgetter("id"), replica.last_change(NODES), [watch.whole(NODES)],
-        shown=lambda node: node_stub(node, request),
-    )  # fmt: skip
+    return Listing(begin, attrgetter("id"), replica.last_change(NODES), [watch.whole(NODES)], **stubs(request))
 
 
 def pool_jobs(replica: Replica, request: Request, options: ReadOptions) -> Listing[Job] | Found:

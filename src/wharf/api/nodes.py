@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
+from wharf.api.allocations import shown_allocation
 from wharf.api.answers import Act, Done, Missing, Reading, by_creation, one
 from wharf.api.ids import read_id
 from wharf.api.listing import Listing, by_name, read_id_prefix
@@ -30,7 +31,13 @@ VERSION_ATTRIBUTES: Final = ("wharf.version", "nomad.version")
 
 
 def node_list(replica: Replica, request: Request, options: ReadOptions) -> Listing[Node]:
-    return by_name(replica, NODES, with_id_prefix(options), shown=lambda node: node_stub(node, request))
+    return by_name(replica, NODES, with_id_prefix(options), **stubs(request))
+
+
+def stubs(request: Request) -> dict[str, Any]:
+    """How nodes are shown in lists: what is left out or added makes another text of the same record."""
+    form = f"node.list{' resources' * request.flag('resources')}{' os' * request.flag('os')}"
+    return {"shown": lambda node: node_stub(node, request), "form": form}
 
 
 def with_id_prefix(options: ReadOptions) -> ReadOptions:
@@ -74,7 +81,8 @@ def node_allocations(replica: Replica, request: Request, _options: ReadOptions) 
     node_id = request.value("node_id")
     readable = [a for a in replica.those(ALLOCATIONS_ON_NODE, node_id) if request.may(READ_JOB, namespace=a.namespace)]
     index = replica.last_change(ALLOCATIONS)
-    return Found(by_creation(readable), index, [watch.those(ALLOCATIONS_ON_NODE, node_id)])
+    shown = [shown_allocation(replica, allocation) for allocation in by_creation(readable)]
+    return Found(shown, index, [watch.those(ALLOCATIONS_ON_NODE, node_id)])
 
 
 READS: Final[dict[str, Reading]] = {

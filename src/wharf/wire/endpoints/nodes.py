@@ -3,11 +3,11 @@
 from typing import Final
 
 from wharf.model import need
-from wharf.model.allocation import Allocation
 from wharf.model.node import Node
 from wharf.wire import shapes
 from wharf.wire.endpoints.endpoint import Endpoint, Lists, Parameter, asks, flag, reads
 from wharf.wire.node_shapes import NodeChangeResponse, NodeDrainRequest, NodeListStub, NodeShown
+from wharf.wire.work_shapes import AllocationShown
 
 LISTED: Final = Lists(record=Node, hidden=frozenset({"SecretDigest"}), reverses=False)
 
@@ -25,7 +25,8 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     reads("node.read", "/v1/node/{node_id}", need=need.READ_NODE, summary="Read a node.", returns=NodeShown),
     reads(
         "node.allocations", "/v1/node/{node_id}/allocations", need=need.READ_NODE,
-        summary="List the allocations on a node, of the namespaces that the caller may read.", returns=list[Allocation],
+        summary="List the allocations on a node, of the namespaces that the caller may read.",
+        returns=list[AllocationShown],  # type: ignore[valid-type]  # made of the record's fields
     ),
     asks(
         "node.drain", "/v1/node/{node_id}/drain", need=need.WRITE_NODE,
