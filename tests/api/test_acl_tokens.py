@@ -5,6 +5,7 @@ import pytest
 from tests.api.access import NOBODY_S_SECRET, AskedAs, an_operator
 from tests.kit.cluster import ACluster
 from tests.kit.virtual_time import in_virtual_time, pass_time
+from wharf.engines.faults import Delay, Operation
 from wharf.state.tables import ACL_TOKENS
 
 READ_ALL = 'namespace "*" { policy = "read" }'
@@ -410,3 +411,20 @@ async def test_nobody_without_a_token_passes_one_on() -> None:
         operator = await an_operator(cluster)
 
         assert await AskedAs(operator.server).put("/v1/acl/token/onetime") == (403, "Permission denied")
+
+
+@in_virtual_time
+async def test_a_token_that_was_deleted_writes_nothing_on_any_server_however_far_behind() -> None:
+    async with ACluster() as cluster:
+        operator = await an_operator(cluster)
+        other = await cluster.a_server("m2", leads=False, access=True)
+        _, made = await operator.put("/v1/acl/token", {"Type": "management"})
+        guest = AskedAs(other, made["SecretID"])
+        body = {"Name": "p", "Rules": ""}
+        before = await guest.put("/v1/acl/policy/p", body)
+        other.faults.decide = lambda operation: Delay(reply_s=1.0) if operation is Operation.FEED else None
+
+        await operator.delete(f"/v1/acl/token/{made['AccessorID']}")
+
+        assert before == (200, "")
+        assert await guest.put("/v1/acl/policy/q", {**body, "Name": "q"}) == (403, "Permission denied")

@@ -21,6 +21,7 @@ from wharf.api.reads import Reads
 from wharf.api.replying import JSON, Headers, Replies, Reply, Send, text_reply
 from wharf.api.request import Request
 from wharf.api.router import Router
+from wharf.model.need import Nothing
 from wharf.model.refusal import Code, Refusal, unknown
 from wharf.server.server import Server
 from wharf.wire.endpoints import ENDPOINTS, Kind
@@ -139,10 +140,8 @@ class Api:
                 reply = await self._read(request, receive)
             else:
                 self._check_region(request)
-                request = await self._with_caller(
-                    request
-                )  # Also of one who is refused, the audit log tells who it was.
-                self._check(request)
+                request = await self._with_caller(request)
+                self._check(request)  # Apart from that: also of one who is refused, the audit log tells who it was.
                 reply = await self._act(scope, request)
         except Refusal as refusal:
             error = refusal.text
@@ -216,9 +215,14 @@ class Api:
     # -- who asks ----------------------------------------------------------------------------------------------------
 
     async def _with_caller(self, request: Request) -> Request:
-        """The request with its caller. A token or a right that was made elsewhere just now is known after a barrier."""
-        if not self._gate.enabled:
+        """The request with its caller. What was done elsewhere just now is known after a barrier: a write waits for one, so
+        that a token that was deleted writes nothing any more; the others only where they would be refused.
+        """
+        endpoint = request.endpoint
+        if not self._gate.enabled or isinstance(endpoint.need, Nothing):
             return request
+        if endpoint.kind is not Kind.LOCAL:
+            await self._server.reader.catch_up()
         known = self._known(request)
         try:
             self._check(known)
