@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from tests.builders import a_job
-from tests.kit.state import AState
+from tests.kit.state import SETTINGS, AState
+from wharf.engines.port import Conflict
 from wharf.model.allocation import ClientStatus
 from wharf.model.changes import THIS
 from wharf.model.host_volume import HostVolume
@@ -13,7 +14,7 @@ from wharf.model.namespace import Namespace
 from wharf.model.quota import Quota
 from wharf.model.refusal import Code, Refusal
 from wharf.model.variable import Variable
-from wharf.operations import namespaces
+from wharf.operations import jobs, namespaces
 from wharf.state.tables import HOST_VOLUMES, NAMESPACES, QUOTAS, VARIABLES
 
 
@@ -153,3 +154,15 @@ def test_what_lives_in_a_namespace_whose_name_begins_alike_does_not_count() -> N
     delete(state)
 
     assert state.replica.get(NAMESPACES, "team") is None
+
+
+def test_a_job_that_was_judged_before_its_namespace_went_is_in_conflict() -> None:
+    state = AState()
+    store(state)
+    asked = jobs.Registration(job=a_job(namespace="team"))
+    decided = jobs.register(state.replica, asked, state.moment, SETTINGS)
+
+    delete(state)
+
+    assert decided.write is not None
+    assert isinstance(state.try_commit(decided.write), Conflict)

@@ -22,7 +22,16 @@ from wharf.operations.scaling_policies import follow_policies, with_policy_ids
 from wharf.operations.sources import judge_source, kept_with
 from wharf.operations.versions import new_version, specification, store_version, unknown_version, version_of
 from wharf.state import Replica
-from wharf.state.tables import EVALUATIONS, JOBS, PERIODIC_LAUNCHES, SCHEDULER_CONFIGURATION, SUBMISSIONS, SUMMARIES
+from wharf.state.tables import (
+    EVALUATIONS,
+    JOBS,
+    NAMESPACES,
+    NODE_POOLS,
+    PERIODIC_LAUNCHES,
+    SCHEDULER_CONFIGURATION,
+    SUBMISSIONS,
+    SUMMARIES,
+)
 
 STANDARD_SETTINGS: Final = JobSettings()
 DEREGISTERED_PRIORITY: Final = 50
@@ -78,7 +87,8 @@ def register(snapshot: Replica, request: Registration, moment: Moment, settings:
     job = preserving(admitted.job, stored, counts=request.preserve_counts, resources=request.preserve_resources)
     job = with_policy_ids(snapshot, job, moment)
     changes: list[Put | Drop] = []
-    conditions: list[Condition] = []
+    # What it may be and where it may go was judged by these two: one that is deleted meanwhile takes no job in.
+    conditions = [snapshot.as_seen(NAMESPACES, job.namespace), snapshot.as_seen(NODE_POOLS, job.node_pool)]
     job_modify_index = THIS
     if stored is None or specification(stored) != specification(job):
         job = new_version(job, stored, moment)
