@@ -1,4 +1,7 @@
-"""Endpoints that describe this API. Both are made once, from the endpoint table, when they are first asked for."""
+"""Endpoints that describe this API.
+
+Both are made once, from the endpoint table: by `prepare`, or when they are first asked for.
+"""
 
 import functools
 from typing import Final
@@ -31,6 +34,12 @@ def _encoded() -> bytes:
 @functools.cache
 def _page() -> bytes:
     return docs_page(ENDPOINTS, _document()).encode()
+
+
+def prepare() -> None:
+    """Make both now, which takes some tenths of a second. Safe on another thread, so that no loop stands still for it."""
+    _encoded()
+    _page()
 
 
 async def openapi(request: Request) -> Done:

@@ -11,6 +11,7 @@ from wharf.agent.door import RunningAgent
 from wharf.agent.http_port import HttpPort
 from wharf.agent.life import CannotStart, Life
 from wharf.agent.roles.serving import brain_socket, follow, make_server, open_log
+from wharf.api import documents
 from wharf.api.app import Api, Written
 from wharf.api.audit import AuditPort, AuditRecord
 from wharf.api.elsewhere import Elsewhere
@@ -115,4 +116,6 @@ async def _serve(life: Life, server: Server, port: HttpPort) -> None:
     open_keyring(life, server)
     await port.open()
     life.ready(address=life.order.address)
+    preparing = life.world.start(asyncio.to_thread(documents.prepare), name="documents")
     await port.serve(life.stopping)
+    await asyncio.wait([preparing])
