@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from tests.builders import a_job
+from tests.kit.callers import a_token
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import ask
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.api.answers import Done, Streamed
 from wharf.api.app import HEADERS_MAX, PATH_MAX_BYTES, Api
 from wharf.api.compression import negotiated
+from wharf.api.gate import Gate
 from wharf.client import Reply
 
 
@@ -211,6 +213,37 @@ async def test_where_it_is_asked_for_the_peers_headers_stand_beside_ours() -> No
         for name in ("index", "knownleader", "lastcontact", "nexttoken"):
             assert told[f"x-nomad-{name}"] == told[f"x-cluster-{name}"]
         assert [name for name in silent if name.startswith("x-nomad")] == []
+
+
+@in_virtual_time
+async def test_where_it_is_asked_for_a_token_may_come_under_the_peers_name() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        token = (await a_token(server, management=True))["x-cluster-token"]
+        gate = Gate(server.world, enabled=True)
+        apis = [Api(server.server, gate=gate, compat=compat) for compat in (True, False)]
+
+        statuses = [(await ask(api, "GET", "/v1/jobs", headers={"x-nomad-token": token})).status for api in apis]
+        ours_first = await ask(apis[0], "GET", "/v1/jobs", headers={"x-nomad-token": token, "x-cluster-token": "no"})
+
+        assert (statuses, ours_first.status) == ([200, 403], 403)
+
+
+@in_virtual_time
+async def test_a_websocket_is_refused_and_not_left_waiting() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "websocket.connect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await server.api({"type": "websocket", "path": "/v1/jobs", "headers": []}, receive, send)
+
+        assert [message["type"] for message in sent] == ["websocket.close"]
 
 
 # -- paths

@@ -90,6 +90,7 @@ class Api:
             await _lifespan(receive, send)
             return
         if scope["type"] != "http":
+            await _refuse_upgrade(receive, send)
             return
         raw_path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
         path = raw_path.partition(b"?")[0].decode("latin-1")
@@ -275,6 +276,12 @@ def _as_reply(astray: Astray, scope: Scope) -> Reply:
         query = scope["query_string"]
         headers.append((b"location", astray.location.encode("latin-1") + (b"?" + query if query else b"")))
     return Reply(astray.status, headers, Body((astray.body,)))
+
+
+async def _refuse_upgrade(receive: Receive, send: Send) -> None:
+    """Nothing here speaks over a websocket yet; whoever tries must not be left waiting."""
+    await receive()
+    await send({"type": "websocket.close", "code": 1011, "reason": "this server speaks HTTP only"})
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

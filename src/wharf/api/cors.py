@@ -21,9 +21,13 @@ OPEN: Final = (
     ("/v1/var/", ANY_CHANGE),
 )
 
+BEGINNINGS: Final = tuple(beginning for beginning, _ in OPEN)
+
 
 def methods_for_pages(path: str) -> tuple[str, ...]:
     """The methods that pages from elsewhere may use here; none where they may not come at all."""
+    if not path.startswith(BEGINNINGS):
+        return ()
     return next((methods for beginning, methods in OPEN if path.startswith(beginning)), ())
 
 
