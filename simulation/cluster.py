@@ -29,6 +29,7 @@ from wharf.node.fake import FakeMachine, FakeNode
 from wharf.server.asking import Answers, Leader
 from wharf.server.brain import Brain
 from wharf.server.peers import HttpPeers
+from wharf.server.rollout_watch import RolloutWatch
 from wharf.server.server import Identity, Server
 from wharf.world import SimulatedWorld
 
@@ -98,6 +99,7 @@ class ServerProcess:
         brain = Brain(
             server.world, server.engine, server.follower, server.writer, election, heartbeats=self.cluster.heartbeats
         )
+        RolloutWatch(server.world, brain)
         await self._found(server)
         self.cluster.network.listen(brain_address(self.member.address), process, brain_app(Answers(brain)))
         process.start(election.stay_a_member(), name="membership")

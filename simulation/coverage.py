@@ -19,7 +19,7 @@ SEEDS_FOR_ALL: Final = 300
 
 # Machine and either end of a step, or both: what waits for a part that is not built.
 NOT_YET: Final[Mapping[str, str]] = {
-    DEPLOYMENT.name: "deployments and who watches over them: the scheduling issue",
+    f"{DEPLOYMENT.name} paused": "the simulation's people pause none yet: the scheduling issue",
     TASK.name: "tasks are seen on nodes only: the node's issue",
     f"{ALLOCATION.name} unknown": "lost_after: the scheduling issue",
     f"{ALLOCATION.name} running>pending": "restarts: the node's issue",

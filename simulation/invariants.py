@@ -217,13 +217,25 @@ def require_version(replica: Replica, job: Job, index: int, *, epoch_since: int)
         raise Broken(f"job {job.id} has no summary at {index}", job.id)
 
 
+def _canaries_of(replica: Replica, allocation: Allocation) -> set[str]:
+    deployments = replica.those(DEPLOYMENTS_OF_JOB, allocation.namespace, allocation.job_id)
+    groups = [group for deployment in deployments for group in (deployment.task_groups or {}).values()]
+    marked = {each for group in groups for each in group.placed_canaries or ()}
+    status = allocation.deployment_status
+    # In the write that places it the deployment may not list it yet.
+    return marked | ({allocation.id} if status is not None and status.canary else set())
+
+
 def require_unique(replica: Replica, placed: Allocation) -> None:
-    """A slot of a job is filled once."""
+    """A slot of a job is filled once; a canary has the name of one that it is to replace, until that is stopped."""
+    canaries = _canaries_of(replica, placed)
     per_node = _type_of(replica, placed) in (JobType.SYSTEM, JobType.SYSBATCH)
     for other in replica.those(ALLOCATIONS_OF_JOB, placed.namespace, placed.job_id):
         if other.id == placed.id or other.name != placed.name or not _is_wanted(other):
             continue
         if per_node and other.node_id != placed.node_id:
+            continue
+        if (other.id in canaries) != (placed.id in canaries):
             continue
         raise Broken(
             f"{placed.name} is placed twice: {other.id} on {other.node_name} and {placed.id} on {placed.node_name}",

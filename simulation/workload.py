@@ -68,13 +68,24 @@ class JobSketch:
         )  # fmt: skip
         group = TaskGroup(
             name="group", count=1 if per_node else draw.randint(1, 5), tasks=(task,),
-            # All at once, without a deployment: nobody watches over deployments yet (the scheduling issue).
-            update=UpdatePolicy(max_parallel=0) if self.type in (JobType.SERVICE, JobType.SYSTEM) else None,
+            update=self._update(draw),
         )  # fmt: skip
         datacenters = draw.choice([("*",), ("dc1",), ("dc1", "dc2")])
         return Job(
             id=self.id, type=self.type, priority=draw.choice([20, 50, 50, 80]), datacenters=datacenters,
             meta={"value": str(value)}, task_groups=(group,),
+        )  # fmt: skip
+
+    def _update(self, draw: Random) -> UpdatePolicy | None:
+        """How it is rolled out: mostly with a deployment, within times that fit a seed."""
+        if self.type not in (JobType.SERVICE, JobType.SYSTEM):
+            return None
+        if draw.random() < 0.3:
+            return UpdatePolicy(max_parallel=0)
+        canary = draw.choice([0, 0, 1, 2]) if self.type == JobType.SERVICE else 0
+        return UpdatePolicy(
+            max_parallel=draw.randint(1, 3), canary=canary, auto_promote=bool(canary), auto_revert=draw.random() < 0.5,
+            min_healthy_time=2 * SECOND_NS, healthy_deadline=20 * SECOND_NS, progress_deadline=40 * SECOND_NS,
         )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from wharf.server.access import AccessSettings
 from wharf.server.asking import Answers, Leader
 from wharf.server.brain import Brain
 from wharf.server.keyring import WrappingKey
+from wharf.server.rollout_watch import RolloutWatch
 from wharf.server.server import Identity, Server
 from wharf.server.tending import Tending
 from wharf.state.tables import NODES
@@ -57,6 +58,7 @@ class OneServer:
         self.server.access.keyring.use(WrappingKey(WRAPPING_SECRET))
         self.server.access.take(AccessSettings(enabled=access))
         self.tending = Tending(self.brain, self.server.access.keyring)
+        RolloutWatch(self.world, self.brain)
         gate = Gate(self.world, enabled=access, verifier=self.server.access.identities)
         self.api = Api(self.server, gate=gate)
         self.exchange = InMemory(self.api)

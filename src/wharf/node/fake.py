@@ -13,7 +13,7 @@ import msgspec
 
 from wharf import __version__
 from wharf.client import Client, Unreachable
-from wharf.model.allocation import ClientStatus, DesiredStatus
+from wharf.model.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus
 from wharf.model.job import Job, JobType
 from wharf.model.moment import to_time
 from wharf.model.node import DriverInfo, Node
@@ -64,6 +64,12 @@ class _Work(msgspec.Struct):
     tasks: tuple[str, ...] = ("task",)
     started_ns: int = 0
     finished_ns: int = 0
+    deployment_id: str = ""
+    min_healthy_s: float = 0.0
+    healthy: bool | None = None
+    """For its deployment; None: not decided yet."""
+    told_healthy: bool | None = None
+    becomes_healthy: asyncio.TimerHandle | None = None
 
 
 class FakeNode:
@@ -132,13 +138,16 @@ class FakeNode:
         )
 
     async def _register(self) -> None:
+        said = ""
         while True:
             try:
                 await self._client.register_node(self.describe(), self._secret_id)
                 self._on_contact(await self._client.heartbeat(self.id, self._secret_id))
                 return
             except (Refusal, Unreachable) as error:
-                log.info("%s cannot register yet: %s", self._machine.name, error)
+                if said != str(error):  # Tried once a second: who reads wants to know when the reason changes.
+                    said = str(error)
+                    log.info("%s cannot register yet: %s", self._machine.name, error)
                 await asyncio.sleep(RETRY_S)
 
     def _on_contact(self, reply: shapes.NodeUpdateResponse) -> None:
@@ -201,6 +210,12 @@ class FakeNode:
             self._finish(work, ClientStatus.COMPLETE)
         elif is_new:
             self._start(work, fetched.job, allocation.task_group)
+        if work.deployment_id != allocation.deployment_id:
+            # A new deployment wants to know anew, also of what was updated in place.
+            work.deployment_id = allocation.deployment_id
+            work.healthy = work.told_healthy = None
+            work.min_healthy_s = _min_healthy_s(fetched.job, allocation.task_group)
+            self._judge_health(work)
 
     def _start(self, work: _Work, job: Job | None, group_name: str) -> None:
         script = _script(job, group_name)
@@ -215,17 +230,35 @@ class FakeNode:
             ended = ClientStatus.FAILED if script.exit_code else ClientStatus.COMPLETE
             work.ends = asyncio.get_running_loop().call_later(script.run_for_s, self._finish, work, ended)
 
+    def _judge_health(self, work: _Work) -> None:
+        """What has run for long enough is healthy; what failed is not, whatever it was before."""
+        if not work.deployment_id:
+            return
+        if work.status is ClientStatus.FAILED:
+            work.healthy = False
+            self._changed.set()
+        elif work.status is ClientStatus.RUNNING and work.becomes_healthy is None:
+            loop = asyncio.get_running_loop()
+            work.becomes_healthy = loop.call_later(work.min_healthy_s, self._become_healthy, work)
+
+    def _become_healthy(self, work: _Work) -> None:
+        work.becomes_healthy = None
+        work.healthy = True
+        self._changed.set()
+
     def _finish(self, work: _Work, status: ClientStatus) -> None:
         self._end(work)
         work.status = status
+        self._judge_health(work)
         work.finished_ns = self._world.now_ns()
         self._changed.set()
 
     @staticmethod
     def _end(work: _Work) -> None:
-        if work.ends is not None:
-            work.ends.cancel()
-            work.ends = None
+        for timer in (work.ends, work.becomes_healthy):
+            if timer is not None:
+                timer.cancel()
+        work.ends = work.becomes_healthy = None
 
     async def _tell(self) -> None:
         while True:
@@ -247,7 +280,11 @@ class FakeNode:
         if self._report is not None and not (self._must_report and not self._report.is_whole):
             return self._report
         is_whole = self._must_report
-        news = [i for i, work in self._work.items() if is_whole or work.told is not work.status]
+        news = [
+            i
+            for i, work in self._work.items()
+            if is_whole or work.told is not work.status or work.told_healthy is not work.healthy
+        ]
         if not news and not is_whole:
             return None
         updates = tuple(self._update(i, self._work[i]) for i in news)
@@ -259,6 +296,7 @@ class FakeNode:
             work = self._work.get(update.id)
             if work is not None:
                 work.told = update.client_status
+                work.told_healthy = update.deployment_status.healthy if update.deployment_status is not None else None
         self._must_report = must_report
 
     @staticmethod
@@ -275,6 +313,7 @@ class FakeNode:
             client_status=work.status,
             client_description=DESCRIPTIONS.get(work.status, ""),
             task_states=dict.fromkeys(work.tasks, state),
+            deployment_status=AllocDeploymentStatus(healthy=work.healthy) if work.healthy is not None else None,
         )
 
 
@@ -305,6 +344,12 @@ def _script(job: Job | None, group_name: str) -> _Script:
         exit_code=_number(config.get("exit_code")),
         start_error=str(config.get("start_error") or ""),
     )
+
+
+def _min_healthy_s(job: Job | None, group_name: str) -> float:
+    group = job.group(group_name) if job is not None else None
+    update = group.update if group is not None else None
+    return update.min_healthy_time / SECOND_NS if update is not None else 0.0
 
 
 def _seconds(given: object, *, default: float | None) -> float | None:

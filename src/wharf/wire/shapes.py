@@ -125,6 +125,8 @@ class DesiredWork(Record):
     client_status: ClientStatus = ClientStatus.PENDING
     alloc_modify_index: int = 0
     allocated_resources: AllocatedResources | None = None
+    deployment_id: str = ""
+    """Set where the servers want to know whether it is healthy."""
 
 
 class DesiredAllocation(Record):
