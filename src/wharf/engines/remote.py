@@ -267,7 +267,7 @@ class RemoteEngine:
                 await link.settled()
         except TimeoutError:
             link.close()
-            raise Unavailable(f"the store at {self._path} took the connection and said nothing") from None
+            raise Unavailable("the store takes connections and says nothing: its process or its disk hangs") from None
         except asyncio.CancelledError:
             link.close()
             raise
