@@ -130,6 +130,14 @@ def test_a_body_that_cannot_be_read_is_told_with_its_place(body: bytes, text: st
     assert text in refused.value.text
 
 
+@pytest.mark.parametrize("after", [b" garbage", b"{", b'{"Job": 3}', b"\n\x00"])
+def test_what_follows_the_first_value_of_a_body_is_not_looked_at(after: bytes) -> None:
+    read = a_request(b'{"Job": {"ID": "a"}} ' + after).read_body(shapes.JobRegisterRequest)
+
+    assert read.job is not None
+    assert read.job.id == "a"
+
+
 def test_null_is_an_object_with_nothing_set() -> None:
     assert a_request(b" null ").read_body(shapes.JobRegisterRequest) == shapes.JobRegisterRequest()
 
