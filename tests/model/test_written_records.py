@@ -321,7 +321,7 @@ def test_items_of_variables(items: dict[str, str] | None, problems: list[str]) -
         ({"ttl": 24 * HOUR}, []),
         ({"ttl": 9 * SECOND}, ["lock TTL must be between 10s and 24h0m0s; got 9s"]),
         ({"ttl": 24 * HOUR + 1}, ["lock TTL must be between 10s and 24h0m0s; got 24h0m0.000000001s"]),
-        ({"lock_delay": -SECOND}, ["lock delay cannot be negative; got -1s"]),
+        ({"lock_delay": -SECOND}, ["lock delay must be between 0s and 24h0m0s; got -1s"]),
     ],
 )
 def test_locks_of_variables(given: dict[str, Any], problems: list[str]) -> None:

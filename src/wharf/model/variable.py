@@ -125,6 +125,8 @@ def lock_problems(lock: VariableLock) -> list[str]:
             f"lock TTL must be between {say_duration(MIN_LOCK_TTL)} and {say_duration(MAX_LOCK_TTL)}; "
             f"got {say_duration(lock.ttl)}"
         )
-    if lock.lock_delay < 0:
-        found.append(f"lock delay cannot be negative; got {say_duration(lock.lock_delay)}")
+    if not 0 <= lock.lock_delay <= MAX_LOCK_TTL:
+        found.append(
+            f"lock delay must be between 0s and {say_duration(MAX_LOCK_TTL)}; got {say_duration(lock.lock_delay)}"
+        )
     return found

@@ -9,7 +9,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import SplitResult, urlencode, urlsplit
 
 import msgspec
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -115,7 +115,7 @@ class Logins:
         if verifier:
             challenge = hashlib.sha256(verifier.encode()).digest()
             asked |= {"code_challenge": _text_of(challenge), "code_challenge_method": "S256"}
-        joiner = "&" if urlsplit(discovered.authorization_endpoint).query else "?"
+        joiner = "&" if "?" in discovered.authorization_endpoint else "?"
         return f"{discovered.authorization_endpoint}{joiner}{urlencode(asked)}"
 
     async def complete(
@@ -357,11 +357,21 @@ def _check_redirect(config: AuthMethodConfig, redirect_uri: str) -> None:
     for allowed in config.allowed_redirect_uris or ():
         if redirect_uri == allowed:
             return
-        given, known = urlsplit(redirect_uri), urlsplit(allowed)
+        given, known = _split(redirect_uri), _split(allowed)
+        if given is None or known is None:
+            continue
         is_own_machine = known.hostname in ("localhost", "127.0.0.1", "::1") and known.scheme == "http"
         if is_own_machine and (given.scheme, given.hostname, given.path) == (known.scheme, known.hostname, known.path):
             return
     raise invalid(f"unauthorized redirect_uri: {redirect_uri}")
+
+
+def _split(url: str) -> SplitResult | None:
+    """None for what is no address at all."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return None
 
 
 def _decode_by_any(text: str, keys: KeySet, allowed: list[str]) -> dict[str, Any]:
