@@ -4,7 +4,7 @@ The caller's rights are asked again before anything is sent; a stream whose call
 fell too far behind.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from re import compile as pattern
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ import msgspec
 
 from wharf.access import Caller, denial, who_is_it_now
 from wharf.api.answers import Act, Done, Reading, Streamed
+from wharf.api.encoding import pause
 from wharf.api.listing import EVERY_NAMESPACE
 from wharf.api.request import Request
 from wharf.model.refusal import Code, Refusal, invalid
@@ -73,6 +74,7 @@ class Events:
                     caller = self._again(caller, interest)
                     for line in _lines(commit, caller, interest):
                         yield line
+                        await pause()
                 await listener.wait(due_s - world.monotonic_s())
                 if world.monotonic_s() >= due_s:
                     caller = self._again(caller, interest)
@@ -101,10 +103,10 @@ async def _nothing() -> AsyncIterator[bytes]:
         yield part
 
 
-def _lines(commit: Commit, caller: Caller, interest: Interest) -> list[bytes]:
+def _lines(commit: Commit, caller: Caller, interest: Interest) -> Iterator[bytes]:
     told = [event for event in commit.events if interest.matches(event) and may_hear(caller.rights, event)]
-    slices = (told[start : start + EVENTS_A_LINE] for start in range(0, len(told), EVENTS_A_LINE))
-    return [_line(commit.index, events) for events in slices]
+    for start in range(0, len(told), EVENTS_A_LINE):
+        yield _line(commit.index, told[start : start + EVENTS_A_LINE])
 
 
 def _line(index: int, events: list[Event]) -> bytes:

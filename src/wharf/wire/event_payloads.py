@@ -1,6 +1,7 @@
 """What an event says of its record: the record under the name of its kind, without anything that is secret."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -26,10 +27,17 @@ def payload_of(topic: str, record: Any, *, is_gone: bool) -> dict[str, Any]:
 
 def _without_secrets(record: msgspec.Struct) -> object:
     """The record itself where it has nothing to hide."""
-    fields = msgspec.structs.fields(record)
+    shown = _shown_fields(type(record))
+    return record if shown is None else {encoded: getattr(record, name) for name, encoded in shown}
+
+
+@cache
+def _shown_fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...] | None:
+    """Name and wire's name of what a record shows; None where that is all of it."""
+    fields = msgspec.structs.fields(kind)
     if SECRET_FIELDS.isdisjoint(field.name for field in fields):
-        return record
-    return {field.encode_name: getattr(record, field.name) for field in fields if field.name not in SECRET_FIELDS}
+        return None
+    return tuple((field.name, field.encode_name) for field in fields if field.name not in SECRET_FIELDS)
 
 
 def _shown_variable(record: Any) -> object:
