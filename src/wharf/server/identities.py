@@ -6,6 +6,7 @@ be taken for another.
 
 import base64
 import json
+from collections import OrderedDict
 from typing import Any, Final
 
 import msgspec
@@ -60,6 +61,7 @@ class Identities:
         self._ring = ring
         self._issuer = issuer
         self._keys: dict[bytes, OKPKey] = {}
+        self._signed: OrderedDict[tuple[str, bytes], dict[str, Any]] = OrderedDict()
 
     # -- signing -----------------------------------------------------------------------------------------------------
 
@@ -131,12 +133,24 @@ class Identities:
         if key is None:
             raise _Unproven("it is not signed by a key of this cluster")
         try:
-            claims = jwt.decode(text, self._signing_key(key), algorithms=[ALGORITHM]).claims
+            claims = self._signed_claims(text, key)
             jwt.JWTClaimsRegistry(now=moment.now_ns // SECOND).validate(claims)
         except (JoseError, ValueError) as error:
             raise _Unproven(_said(error)) from None
         if claims.get(KIND_CLAIM) != kind:
             raise _Unproven(f"it is no identity of a {kind}" if kind == WORKLOAD else f"it is no {kind}")
+        return claims
+
+    def _signed_claims(self, text: str, key: KeyringKey) -> dict[str, Any]:
+        """What is signed. The same text is shown at every request and every wake: its signature is checked once."""
+        kept = self._signed.get((text, key.wrapped))
+        if kept is not None:
+            self._signed.move_to_end((text, key.wrapped))
+            return kept
+        claims: dict[str, Any] = jwt.decode(text, self._signing_key(key), algorithms=[ALGORITHM]).claims
+        self._signed[text, key.wrapped] = claims
+        if len(self._signed) > SIGNED_KEPT_MAX:
+            self._signed.popitem(last=False)
         return claims
 
     # -- keys --------------------------------------------------------------------------------------------------------
@@ -160,6 +174,7 @@ class Identities:
 
 
 KEPT_MAX: Final = 64
+SIGNED_KEPT_MAX: Final = 2_000
 
 
 class _Unproven(Exception):
