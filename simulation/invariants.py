@@ -13,6 +13,7 @@ from simulation.witness import Changed, Taken, Witness
 from wharf.engines.port import LogWrite
 from wharf.model.allocation import Allocation, ClientStatus, DesiredStatus
 from wharf.model.changes import CauseKind
+from wharf.model.deployment import DeploymentStatus
 from wharf.model.evaluation import EvaluationStatus
 from wharf.model.job import Job, JobStatus, JobType
 from wharf.model.node import Node
@@ -217,25 +218,27 @@ def require_version(replica: Replica, job: Job, index: int, *, epoch_since: int)
         raise Broken(f"job {job.id} has no summary at {index}", job.id)
 
 
-def _canaries_of(replica: Replica, allocation: Allocation) -> set[str]:
-    deployments = replica.those(DEPLOYMENTS_OF_JOB, allocation.namespace, allocation.job_id)
-    groups = [group for deployment in deployments for group in (deployment.task_groups or {}).values()]
-    marked = {each for group in groups for each in group.placed_canaries or ()}
+def _tried_by(replica: Replica, allocation: Allocation) -> str:
+    """The deployment that it was a canary of; empty: of none."""
+    deployment = replica.get(DEPLOYMENTS, allocation.deployment_id)
+    groups = (deployment.task_groups or {}).values() if deployment is not None else ()
     status = allocation.deployment_status
     # In the write that places it the deployment may not list it yet.
-    return marked | ({allocation.id} if status is not None and status.canary else set())
+    is_canary = status is not None and status.canary
+    is_listed = any(allocation.id in (group.placed_canaries or ()) for group in groups)
+    return allocation.deployment_id if is_canary or is_listed else ""
 
 
 def require_unique(replica: Replica, placed: Allocation) -> None:
     """A slot of a job is filled once; a canary has the name of one that it is to replace, until that is stopped."""
-    canaries = _canaries_of(replica, placed)
+    tried_by = _tried_by(replica, placed)
     per_node = _type_of(replica, placed) in (JobType.SYSTEM, JobType.SYSBATCH)
     for other in replica.those(ALLOCATIONS_OF_JOB, placed.namespace, placed.job_id):
         if other.id == placed.id or other.name != placed.name or not _is_wanted(other):
             continue
         if per_node and other.node_id != placed.node_id:
             continue
-        if (other.id in canaries) != (placed.id in canaries):
+        if _tried_by(replica, other) != tried_by:
             continue
         raise Broken(
             f"{placed.name} is placed twice: {other.id} on {other.node_name} and {placed.id} on {placed.node_name}",
@@ -336,7 +339,10 @@ def _require_rest_of_job(replica: Replica, job: Job) -> None:
     waits = any(evaluation.status is EvaluationStatus.PENDING for evaluation in evaluations)
     if job.type == JobType.SERVICE:
         wanted = 0 if job.stop else sum(group.count for group in job.groups)
-        if len(live) != wanted and not ((blocked or waits) and len(live) < wanted):
+        has_failed = any(
+            each.status is DeploymentStatus.FAILED and each.job_version == job.version for each in deployments
+        )  # Then nothing new is placed until somebody registers another version; the deployment says why.
+        if len(live) != wanted and not ((blocked or waits or has_failed) and len(live) < wanted):
             raise Broken(f"job {job.id} wants {wanted} and has {len(live)}, and no evaluation explains it", job.id)
     is_deploying = any(deployment.status not in DEPLOYMENT.terminal for deployment in deployments)
     expected = _status(job, live, blocked or waits, is_deploying, evaluations)

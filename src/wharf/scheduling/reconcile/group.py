@@ -105,6 +105,8 @@ class _Group:
         """To be rescheduled now."""
         self._now_staying: list[tuple[Allocation, int]] = []
         """To be replaced though they are not stopped, with the time from which delays count."""
+        self._owed = 0
+        """Stopped to be replaced where there was no room yet: these are placed, whatever became of the deployment."""
         self._is_held = False
         """Nothing is placed for the moment: what is lost may still be running where it was."""
 
@@ -125,6 +127,7 @@ class _Group:
     def run(self, everyone: Allocations) -> GroupOutcome:
         out = self._out
         by_id = dict(everyone)
+        self._owed = sum(map(_is_owed, everyone.values()))
         self._hold_while_lost_may_run(everyone.values())
         everyone = self._without_the_settled(everyone)
         canaries = self._sort_out_canaries(everyone)
@@ -156,7 +159,7 @@ class _Group:
         budget = self._budget(untainted, destructive, migrating, is_canarying=is_canarying)
         self._place(untainted, migrating, lost, names, is_canarying=is_canarying)
         replaced = destructive[: max(0, budget - len(out.places))]
-        self._replace(replaced)
+        self._replace(replaced, untainted.values(), names)
         self._migrate(migrating, is_canarying=is_canarying)
         self._tell_deployment(everyone.values(), destructive)
         out.is_complete = self._is_complete(destructive, migrating)
@@ -366,6 +369,7 @@ class _Group:
             taken = {canary.name for canary in canaries.values()}
             order += [(untainted, key) for key, each in known.items() if key not in canaries and each.name in taken]
         order += [(migrating, key) for key in _highest_first(migrating)]
+        order += [(untainted, key) for key in _namesakes(known)]
         order += [(untainted, key) for key in _highest_first(known)]
         for source, key in order:
             if surplus <= 0:
@@ -480,7 +484,9 @@ class _Group:
             existing += 1
             placed += 1
         missing = self._group.count - existing
-        if missing > 0 and may_place_new and not self._is_held:
+        if not may_place_new:
+            missing = min(missing, self._owed)
+        if missing > 0 and not self._is_held:
             for name in names.take(missing):
                 self._out.places.append(self._placement(name, None, is_canarying))
             placed += missing
@@ -512,9 +518,14 @@ class _Group:
             return old, group, ""
         return this
 
-    def _replace(self, replaced: list[Allocation]) -> None:
+    def _replace(self, replaced: list[Allocation], staying: Iterable[Allocation], names: Names) -> None:
+        """Each under its own name, unless another has that too: then under a free one."""
+        going = {allocation.id for allocation in replaced}
+        taken = {each.name for each in staying if each.id not in going}
         for allocation in replaced:
-            placement = Placement(allocation.name, self._job, self._group, allocation)
+            name = allocation.name if allocation.name not in taken else names.take(1)[0]
+            taken.add(name)
+            placement = Placement(name, self._job, self._group, allocation)
             self._out.replacements.append(Replacement(Stop(allocation, UPDATING), placement))
             self._counts["destructive_update"] += 1
 
@@ -575,6 +586,10 @@ def with_state(allocation: Allocation, status: ClientStatus, now_ns: int) -> All
     return replace(allocation, alloc_states=(*(allocation.alloc_states or ()), note))
 
 
+def _is_owed(allocation: Allocation) -> bool:
+    return allocation.desired_description == UPDATING and not allocation.next_allocation
+
+
 def _ran_well(allocation: Allocation) -> bool:
     """All its tasks ended as they should."""
     states = allocation.task_states or {}
@@ -584,6 +599,16 @@ def _ran_well(allocation: Allocation) -> bool:
 def _unpromoted(deployment: Deployment | None, group: str) -> tuple[str, ...]:
     state = (deployment.task_groups or {}).get(group) if deployment is not None else None
     return () if state is None or state.promoted else state.placed_canaries or ()
+
+
+def _namesakes(allocations: Allocations) -> list[str]:
+    """Those whose name another has too: all but one of each, which is of the newest version and the oldest of that."""
+    best: dict[str, str] = {}
+    for key, each in allocations.items():
+        standing = best.get(each.name)
+        if standing is None or allocations[standing].job_version < each.job_version:
+            best[each.name] = key
+    return [key for key, each in reversed(allocations.items()) if best[each.name] != key]
 
 
 def _highest_first(allocations: Allocations) -> list[str]:

@@ -39,7 +39,10 @@ class Names:
         return [name_of(self._job_id, self._group, index) for index in given]
 
     def take_for_canaries(self, number: int, canaries: Iterable[str], replaced: Iterable[str]) -> list[str]:
-        """The first of those that are to be replaced and that no canary has, then free ones, then those after the count."""
+        """The first of those that are to be replaced and that no canary has, then free ones, then those after the count.
+
+        They stay free for others: whoever has the name of a canary is stopped when that is promoted.
+        """
         taken = {index_of(name) for name in canaries}
         candidates = sorted({index_of(name) for name in replaced} - taken)
         given = [index for index in candidates if index < self._count][:number]
@@ -51,7 +54,6 @@ class Names:
             if after not in taken:
                 given.append(after)
             after += 1
-        self._used.update(given)
         return [name_of(self._job_id, self._group, index) for index in given]
 
 
