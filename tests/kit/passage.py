@@ -4,7 +4,7 @@ Parts pass one by one through queues of one place, so a slow reader slows whoeve
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -30,10 +30,12 @@ class InMemoryPassage:
         call = _Call(outgoing)
         running = asyncio.get_running_loop().create_task(call.run(self.app), name="passed on")
         self.open_count += 1
+        parts = call.parts()
         try:
             start = await call.started(running)
-            yield Incoming(start["status"], travelling(start["headers"]), call.parts())
+            yield Incoming(start["status"], travelling(start["headers"]), parts)
         finally:
+            await parts.aclose()
             self.open_count -= 1
             call.gone.set()
             call.hang_up()
@@ -76,7 +78,7 @@ class _Call:
             raise Unreachable("it ended without a reply", sent=True)
         return self._start.result()
 
-    async def parts(self) -> AsyncIterator[bytes]:
+    async def parts(self) -> AsyncGenerator[bytes, None]:
         while (part := await self._parts.get()) is not None:
             yield part
 
