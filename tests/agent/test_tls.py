@@ -14,7 +14,7 @@ from tests.agent.processes import run, running
 from tests.agent.test_processes import an_agent
 from tests.waiting import wait_until
 from wharf.agent.certificates import create
-from wharf.agent.client_tls import client_tls
+from wharf.agent.client_tls import client_tls, renew_client_tls
 from wharf.agent.http_port import tls_context
 from wharf.agent.life import CannotStart
 from wharf.agent.tls_files import show
@@ -161,3 +161,33 @@ def test_where_callers_must_show_a_certificate_only_those_of_the_authority_are_l
             return False
 
         wait_until(is_let_in, what="the new authority is believed")
+
+
+def shown_by(calling: ssl.SSLContext, files: Path) -> bytes | None:
+    """The certificate that a caller shows to a server that asks for one."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files / "server.pem", files / "server-key.pem")
+    context.load_verify_locations(files / "wharf-ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = context.wrap_bio(there, back, server_side=True)
+    caller = calling.wrap_bio(back, there, server_hostname="localhost")
+    for end in (caller, server, caller, server):
+        with suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    return server.getpeercert(binary_form=True)
+
+
+def test_what_an_agent_shows_to_other_servers_is_renewed_at_a_reload_and_stays_where_the_new_files_are_wrong(
+    right: Path,
+) -> None:
+    files = {"ca_file": "wharf-ca.pem", "cert_file": "server.pem", "key_file": "server-key.pem"}
+    tls = TlsSettings(http=True, **{name: str(right / file) for name, file in files.items()})  # type: ignore[arg-type] # All are paths.
+    context = client_tls(tls)
+    assert context is not None
+    other = replace(tls, cert_file=str(right / "other.pem"), key_file=str(right / "other-key.pem"))
+
+    renew_client_tls(context, other)
+    renew_client_tls(context, replace(tls, key_file=str(right / "gone")))
+
+    assert shown_by(context, right) == ssl.PEM_cert_to_DER_cert((right / "other.pem").read_text())

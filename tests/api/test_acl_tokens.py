@@ -4,6 +4,7 @@ import pytest
 
 from tests.api.access import NOBODY_S_SECRET, AskedAs, an_operator
 from tests.kit.cluster import ACluster
+from tests.kit.exchange import ask
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.engines.faults import Delay, Operation
 from wharf.state.tables import ACL_TOKENS
@@ -190,9 +191,7 @@ async def test_a_bearer_is_as_good_as_our_own_header() -> None:
         operator = await an_operator(cluster)
         headers = {"Authorization": f"bearer {operator.token} and more"}
 
-        reply = await operator.server.exchange.send(
-            "GET", "/v1/acl/tokens", query={}, headers=headers, body=b"", timeout_s=5
-        )
+        reply = await ask(operator.server.api, "GET", "/v1/acl/tokens", headers=headers)
 
         assert reply.status == 200
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from wharf.agent.access_control import gate_of, open_keyring
 from wharf.agent.audit import audit_from
-from wharf.agent.client_tls import client_tls
+from wharf.agent.client_tls import client_tls, renew_client_tls
 from wharf.agent.door import RunningAgent
 from wharf.agent.http_port import HttpPort
 from wharf.agent.life import CannotStart, Life
@@ -91,6 +91,7 @@ async def run(life: Life) -> None:
     door = Elsewhere(api, server)
     port = HttpPort(life.world, door, settings, life.order.listening)
     life.on_reload(port.reload)
+    life.on_reload(lambda new: renew_client_tls(tls, new.tls))
     if not await open_log(life, server.engine):
         return
     following = life.world.start(follow(server), name="follower")

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from wharf.agent.client_tls import client_tls
+from wharf.agent.client_tls import client_tls, renew_client_tls
 from wharf.agent.identity import name_of
 from wharf.agent.life import Life
 from wharf.client import Client
@@ -25,6 +25,7 @@ IDENTITIES_FILE: Final = "nodes.json"
 async def run(life: Life) -> None:
     settings = life.order.settings
     tls = client_tls(settings.tls)
+    life.on_reload(lambda new: renew_client_tls(tls, new.tls))
     addresses = settings.client.servers or (life.order.address,)
     exchange = ServersInTurn(
         [
