@@ -375,11 +375,12 @@ class _Group:
             if surplus <= 0:
                 break
             allocation = source.pop(key, None)
-            if allocation is None or allocation.is_terminal:
-                if allocation is not None:
-                    source[key] = allocation  # It ended by itself; there is nothing to stop.
+            if allocation is None:
                 continue
-            self._stop(Stop(allocation, NOT_NEEDED))
+            if (
+                allocation.client_status is not ClientStatus.COMPLETE
+            ):  # Work that is done is no longer counted, that is all.
+                self._stop(Stop(allocation, NOT_NEEDED))
             if all(each.name != allocation.name for each in (*untainted.values(), *migrating.values())):
                 names.release(allocation.name)
             surplus -= 1
