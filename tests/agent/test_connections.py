@@ -6,7 +6,7 @@ import pytest
 import uvicorn
 
 from tests.kit.virtual_time import in_virtual_time, pass_time
-from wharf.agent.connections import HEAD_MAX_BYTES, Connections, is_loopback, protocol_of
+from wharf.agent.connections import HEAD_MAX_BYTES, HEAD_WITHIN_S, Connections, is_loopback, protocol_of
 from wharf.world import SimulatedWorld
 
 ELSEWHERE = "10.0.0.7"
@@ -120,3 +120,19 @@ def test_a_head_without_end_is_cut_off(head: bytes) -> None:
         assert wire.sent.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
 
     asyncio.run(story())
+
+
+@in_virtual_time
+async def test_a_head_that_was_begun_and_does_not_end_is_given_up() -> None:
+    protocol, wire = connect(some(1))
+    silent, silent_wire = connect(some(1))
+    protocol.data_received(b"GET / HT")
+    await pass_time(HEAD_WITHIN_S - 1)
+    protocol.data_received(b"TP/1.1\r\n")
+    before = wire.is_closed
+    await pass_time(2.0)
+
+    assert (before, wire.is_closed, silent_wire.is_closed) == (False, True, False)
+    assert wire.sent.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+    protocol.connection_lost(None)
+    silent.connection_lost(None)

@@ -158,7 +158,7 @@ async def test_a_stream_is_sent_part_by_part_as_it_is_and_ends_when_the_server_s
         assert ended == ["closed"]
 
 
-async def _forever() -> None:
+async def _forever() -> Any:
     await asyncio.Event().wait()
 
 
@@ -341,3 +341,22 @@ async def test_a_region_that_nobody_knows_is_told_after_everything_that_is_wrong
 
         assert [(r.status, r.body) for r in (wrong, unknown)] == [(400, b"Invalid index"), (404, b"No path to region")]
         assert ours.status == 200
+
+
+@in_virtual_time
+async def test_a_body_that_does_not_come_is_given_up() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        sent: list[Any] = []
+        parts = [{"type": "http.request", "body": b"{", "more_body": True}]
+
+        async def receive() -> Any:
+            return parts.pop() if parts else await _forever()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "PUT", "path": "/v1/jobs", "query_string": b"", "headers": []}
+        await server.api(scope, receive, send)
+
+        assert sent[0]["status"] == 408

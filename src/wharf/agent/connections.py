@@ -14,10 +14,12 @@ from wharf.world import World
 
 HEAD_MAX_BYTES: Final = 1024 * 1024
 HEADERS_MAX: Final = 1_000
+HEAD_WITHIN_S: Final = 30.0
 TELLING_A_SECOND: Final = 10.0
 TELLING_AT_ONCE: Final = 100.0
 
 TOO_MANY: Final = b"Your IP is issuing too many concurrent connections, please rate limit your calls\n"
+TOO_SLOW: Final = b"408 Request Timeout"
 TOO_LARGE: Final = b"431 Request Header Fields Too Large"
 
 
@@ -83,6 +85,7 @@ def protocol_of(connections: Connections) -> type[asyncio.Protocol]:
             self._is_in_head = True
             self._head_bytes = 0
             self._has_too_many = False
+            self._head_due: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the server's
             peer = transport.get_extra_info("peername")
@@ -101,14 +104,25 @@ def protocol_of(connections: Connections) -> type[asyncio.Protocol]:
             if self._is_in_head:
                 self._head_bytes += len(data)
                 if self._head_bytes > HEAD_MAX_BYTES:
-                    self._end_with_431()
+                    self._end_with(TOO_LARGE)
                     return
             super().data_received(data)
+            self._watch_head()
+
+        def _watch_head(self) -> None:
+            """A head that was begun must come to its end; most come whole, and cost no timer."""
+            if self._is_in_head and self._head_bytes:
+                self._head_due = self._head_due or self.loop.call_later(HEAD_WITHIN_S, self._end_with, TOO_SLOW)
+            elif self._head_due is not None:
+                self._head_due.cancel()
+                self._head_due = None
 
         def connection_lost(self, exc: Exception | None) -> None:
             if self._address is None:
                 return
             connections.leave(self._address)
+            if self._head_due is not None:
+                self._head_due.cancel()
             super().connection_lost(exc)
 
         def handle_websocket_upgrade(self) -> None:
@@ -119,6 +133,7 @@ def protocol_of(connections: Connections) -> type[asyncio.Protocol]:
 
         def on_message_begin(self) -> None:
             self._is_in_head = True
+            self._head_bytes = self._head_bytes or 1
             super().on_message_begin()
 
         def on_headers_complete(self) -> None:
@@ -134,13 +149,13 @@ def protocol_of(connections: Connections) -> type[asyncio.Protocol]:
 
         def send_400_response(self, msg: str) -> None:
             if self._has_too_many:
-                self._end_with_431()
+                self._end_with(TOO_LARGE)
             else:
                 super().send_400_response(msg)
 
-        def _end_with_431(self) -> None:
+        def _end_with(self, status: bytes) -> None:
             if not self.transport.is_closing():
-                self.transport.write(_plain(TOO_LARGE, TOO_LARGE))
+                self.transport.write(_plain(status, status))
                 self.transport.close()
 
     return BoundedProtocol

@@ -9,7 +9,7 @@ import msgspec
 
 from wharf.api.answers import Packed, Streamed
 from wharf.api.astray import Astray, cleaned, reply_astray, sent_to
-from wharf.api.bodies import Gone, Receive, body_parts, read_body
+from wharf.api.bodies import PART_WITHIN_S, Gone, Receive, TooSlow, body_parts, read_body
 from wharf.api.cors import methods_for_pages, preflight
 from wharf.api.encoding import EMPTY, Body, body_of
 from wharf.api.gate import Gate, check
@@ -149,6 +149,8 @@ class Api:
             reply = text_reply(STATUS_OF[refusal.code], error, _code(refusal))
         except Gone:
             return text_reply(400, "the request ended before its body")
+        except TooSlow:
+            return text_reply(408, f"the next part of the body did not come within {PART_WITHIN_S:g} s")
         except Exception:  # The top of a request: whoever asks must hear something.
             log.exception("request %s %s %s failed", request.id, scope["method"], scope["path"])
             error = f"an error of our own; the log tells of it under {request.id}"

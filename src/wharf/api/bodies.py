@@ -1,5 +1,6 @@
 """Reading the body of a request, within its bound."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
@@ -10,8 +11,16 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 BODY_DIGITS: Final = 18
 
 
+PART_WITHIN_S: Final = 30.0
+"""How long the next part of a body may take."""
+
+
 class Gone(Exception):
     """The caller went away before its body was here."""
+
+
+class TooSlow(Exception):
+    """The caller sends its body too slowly, or not at all."""
 
 
 async def read_body(receive: Receive, headers: Mapping[bytes, bytes], body_max_bytes: int) -> bytes:
@@ -21,7 +30,7 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], body_max_b
     parts: list[bytes] = []
     size = 0
     while True:
-        message = await receive()
+        message = await _next(receive)
         if message["type"] == "http.disconnect":
             raise Gone
         part = message.get("body", b"")
@@ -31,6 +40,14 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], body_max_b
         parts.append(part)
         if not message.get("more_body"):
             return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _next(receive: Receive) -> MutableMapping[str, Any]:
+    try:
+        async with asyncio.timeout(PART_WITHIN_S):
+            return await receive()
+    except TimeoutError:
+        raise TooSlow from None
 
 
 async def body_parts(receive: Receive) -> AsyncIterator[bytes]:
