@@ -73,7 +73,7 @@ async def test_bodies_of_any_size_are_compressed_where_it_is_asked_for_errors_an
             deflated = await get(server, path, headers={"accept-encoding": "deflate"})
 
             assert gzip.decompress(zipped.body) == plain.body
-            assert zlib.decompress(deflated.body, -zlib.MAX_WBITS) == plain.body
+            assert zlib.decompress(deflated.body) == plain.body
             assert [r.headers.get("content-encoding") for r in (plain, zipped, deflated)] == [None, "gzip", "deflate"]
             assert int(zipped.headers["content-length"]) == len(zipped.body)
 

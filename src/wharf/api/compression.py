@@ -11,7 +11,7 @@ COMPRESSED_AT_ONCE: Final = 256 * 1024
 """Bytes taken in one step: about two milliseconds."""
 
 # How zlib is told to write the header that each encoding has.
-WINDOWS: Final = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": -zlib.MAX_WBITS}
+WINDOWS: Final = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
 
 
 def negotiated(accept_encoding: bytes) -> bytes:
