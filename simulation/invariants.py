@@ -229,6 +229,12 @@ def _tried_by(replica: Replica, allocation: Allocation) -> str:
     return allocation.deployment_id if is_canary or is_listed else ""
 
 
+def _is_open(replica: Replica, canary: Allocation) -> bool:
+    """Whether its deployment still waits for a promotion."""
+    deployment = replica.get(DEPLOYMENTS, canary.deployment_id)
+    return deployment is not None and deployment.is_active and deployment.awaits_promotion
+
+
 def require_unique(replica: Replica, placed: Allocation) -> None:
     """A slot of a job is filled once; a canary has the name of one that it is to replace, until that is stopped."""
     tried_by = _tried_by(replica, placed)
@@ -342,7 +348,11 @@ def _require_rest_of_job(replica: Replica, job: Job) -> None:
         has_failed = any(
             each.status is DeploymentStatus.FAILED and each.job_version == job.version for each in deployments
         )  # Then nothing new is placed until somebody registers another version; the deployment says why.
-        if len(live) != wanted and not ((blocked or waits or has_failed) and len(live) < wanted):
+        # Canaries that nobody promoted yet run beside what they shall replace, and what goes on is less than is wanted
+        # while a rollout exchanges it; its deadlines end that.
+        trying = sum(_tried_by(replica, each) != "" and _is_open(replica, each) for each in live)
+        is_explained = blocked or waits or has_failed
+        if len(live) != wanted and not (is_explained and len(live) - trying <= wanted):
             raise Broken(f"job {job.id} wants {wanted} and has {len(live)}, and no evaluation explains it", job.id)
     is_deploying = any(deployment.status not in DEPLOYMENT.terminal for deployment in deployments)
     expected = _status(job, live, blocked or waits, is_deploying, evaluations)
