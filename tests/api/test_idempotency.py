@@ -90,7 +90,7 @@ async def test_the_same_key_with_another_request_is_refused_and_changes_nothing(
         ]
 
         assert [reply.status for reply in others] == [400] * 4
-        assert b"was sent with another request (PUT /v1/jobs?)" in others[0].body
+        assert b"was sent with another request (PUT /v1/jobs)" in others[0].body
         assert server.replica.last_change(JOBS) == index
 
 

@@ -198,7 +198,8 @@ class Api:
     async def _act(self, scope: Scope, request: Request) -> Reply:
         act = self._acts[request.endpoint.name]
         if HEADER in request.headers and request.endpoint.kind in (Kind.WRITE, Kind.ASK):
-            target = f"{scope['path']}?{scope['query_string'].decode('latin-1')}"
+            query = scope["query_string"].decode("latin-1")
+            target = f"{scope['path']}?{query}" if query else scope["path"]
             done = await self._idempotency.act(request, act, method=scope["method"], target=target)
         else:
             done = await act(request)
