@@ -101,6 +101,8 @@ class _Group:
         known = (deployment.task_groups or {}).get(group.name) if deployment is not None else None
         self._had_state = known is not None
         self._state = known if known is not None else self._new_state()
+        self._tried = dict.fromkeys(self._state.placed_canaries or ())
+        """The canaries of this try, whatever became of them."""
         self._now: list[Allocation] = []
         """To be rescheduled now."""
         self._now_staying: list[tuple[Allocation, int]] = []
@@ -144,7 +146,8 @@ class _Group:
 
         is_canarying = self._state.desired_canaries > 0 and not self._state.promoted and self._is_deploying
         if is_canarying:
-            for canary_id in canaries:
+            # Whatever becomes of them, they take nobody's place before they are promoted.
+            for canary_id in self._tried:
                 untainted.pop(canary_id, None)
         names = Names(
             self._job.id,
@@ -210,7 +213,7 @@ class _Group:
                     self._stop(_lost(everyone.pop(canary_id)))
                 case _:
                     found[canary_id] = canary
-        return {key: canary for key, canary in found.items() if not canary.is_terminal}
+        return {key: canary for key, canary in found.items() if _is_still_tried(canary)}
 
     # -- what failed, what is out of contact, what came back ---------------------------------------------------------
 
@@ -477,7 +480,9 @@ class _Group:
             self._out.places.append(replace(placement, stays=True, failed_at_ns=since))
             self._counts["reschedule_now"] += 1
             placed += 1
-        existing = len(untainted) + len(migrating) + len(self._now) + len(self._now_staying)
+        beside = self._tried if is_canarying else {}
+        retried = sum(each.id not in beside for each in self._now)
+        existing = len(untainted) + len(migrating) + retried + len(self._now_staying)
         for allocation in lost.values():
             if existing >= self._group.count or self._is_held:
                 break
@@ -585,6 +590,12 @@ def with_state(allocation: Allocation, status: ClientStatus, now_ns: int) -> All
     """The allocation with a note of what servers said of it, and when."""
     note = AllocationState(value=status.value, time=to_time(now_ns))
     return replace(allocation, alloc_states=(*(allocation.alloc_states or ()), note))
+
+
+def _is_still_tried(canary: Allocation) -> bool:
+    """It runs, or failed and is to be tried again: no other canary takes its place meanwhile."""
+    waits = canary.client_status is ClientStatus.FAILED and not canary.next_allocation
+    return not canary.is_server_terminal and (waits or not canary.is_client_terminal)
 
 
 def _is_owed(allocation: Allocation) -> bool:
