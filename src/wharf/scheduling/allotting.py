@@ -25,6 +25,7 @@ from wharf.scheduling.feasibility import Screened
 from wharf.scheduling.fleet import NOWHERE
 from wharf.scheduling.ground import Ground, Volumes, rules_for
 from wharf.scheduling.placing import Chosen, GroupPlacing, Place, Rules, neighbours_of
+from wharf.scheduling.reach import is_in_reach
 from wharf.scheduling.reconcile.outcome import Placement
 from wharf.scheduling.reconcile.rescheduling import nodes_to_avoid, tracker_after
 from wharf.state import Replica
@@ -111,7 +112,7 @@ class Allotment:
     def may_stay(self, allocation: Allocation, job: Job, group: TaskGroup) -> bool:
         """Whether the new version may go on where the old one runs, with what that has."""
         node = self._snapshot.get(NODES, allocation.node_id)
-        if node is None or not self._ground.feasibility.is_named(job, node):
+        if node is None or not is_in_reach(job, node):
             return False
         row = self._ground.fleet.row_of.get(node.id)
         return row is not None and bool(self.screened_anywhere(job, group).passing[row])

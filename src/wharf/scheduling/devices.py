@@ -158,7 +158,7 @@ def _value(attribute: DeviceAttribute) -> Value:
 def _differ(left: Value, right: Value) -> bool:
     if left is None or right is None:
         return left is not right
-    return not _compare(Operand.EQUALS, left, right)
+    return _compare(Operand.DIFFERS, left, right)
 
 
 def _compare(operand: str, left: Value, right: Value) -> bool:

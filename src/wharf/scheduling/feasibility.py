@@ -7,7 +7,6 @@ when a node is chosen.
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 from typing import Final
 
 import msgspec
@@ -25,6 +24,7 @@ from wharf.scheduling.columns import Codes, Mask, Words
 from wharf.scheduling.devices import asked_devices, has_enough
 from wharf.scheduling.fleet import NOWHERE, Fleet
 from wharf.scheduling.operands import LOOKED_AT_LATER, holds
+from wharf.scheduling.reach import EVERYWHERE, is_datacenter_named
 from wharf.scheduling.targets import is_unique, is_variable, resolve
 
 MISSING_DRIVERS: Final = "missing drivers"
@@ -67,8 +67,16 @@ class Demands(msgspec.Struct, frozen=True):
         )
 
     @property
-    def by_node(self) -> tuple[Constraint, ...]:
-        return tuple(each for each in (*self.job_constraints, *self.constraints) if names_unique(each))
+    def unique_to_the_job(self) -> tuple[Constraint, ...]:
+        return tuple(each for each in self.job_constraints if names_unique(each))
+
+    @property
+    def unique_to_the_group(self) -> tuple[Constraint, ...]:
+        return tuple(each for each in self.constraints if names_unique(each))
+
+    @property
+    def has_unique(self) -> bool:
+        return any(names_unique(each) for each in (*self.job_constraints, *self.constraints))
 
 
 class Screened(msgspec.Struct, frozen=True):
@@ -116,12 +124,29 @@ def _about_nodes(constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:
     return tuple(each for each in constraints if each.operand not in LOOKED_AT_LATER)
 
 
+class _Verdicts:
+    """What each kind of node lacks first, by the kind's number."""
+
+    def __init__(self) -> None:
+        self.reasons: Words[str] = Words()
+        self.reasons.code("")  # FINE
+        self.codes: list[int] = []
+        self.is_late: list[bool] = []
+        """Whether that is looked at only after the constraints of the group."""
+
+    def add(self, example: Node, demands: Demands) -> None:
+        early = first_lack(example, demands)
+        late = "" if early else late_lack(example, demands)
+        self.codes.append(self.reasons.code(early or late))
+        self.is_late.append(bool(late))
+
+
 class Feasibility:
     """Answers for one fleet, and keeps what was answered."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._verdicts: OrderedDict[Demands, tuple[Words[str], list[int]]] = OrderedDict()
+        self._verdicts: OrderedDict[Demands, _Verdicts] = OrderedDict()
 
     def in_reach(self, job: Job) -> Mask:
         """The nodes that take placements, in the job's pool and datacenters."""
@@ -130,61 +155,65 @@ class Feasibility:
         mask: Mask = fleet.is_ready[:rows].copy()
         if job.node_pool not in ("", ALL_NODE_POOL):
             mask &= fleet.pool[:rows] == fleet.pools.code_of.get(job.node_pool, NOWHERE)
-        patterns = job.datacenters or ("*",)
+        patterns = job.datacenters or EVERYWHERE
         if "*" not in patterns and rows:
-            chosen = fleet.datacenters.chosen(lambda name: any(fnmatchcase(name, pattern) for pattern in patterns))
+            chosen = fleet.datacenters.chosen(lambda name: is_datacenter_named(name, patterns))
             mask &= chosen[fleet.datacenter[:rows]] & (fleet.datacenter[:rows] != NOWHERE)
         return mask
 
-    def is_named(self, job: Job, node: Node) -> bool:
-        """Whether the node's pool and datacenter are among those that the job names, whatever the node does now."""
-        if job.node_pool not in ("", ALL_NODE_POOL, node.node_pool):
-            return False
-        return any(fnmatchcase(node.datacenter, pattern) for pattern in job.datacenters or ("*",))
-
     def screen(self, looked_at: Mask, job: Job, group: TaskGroup, volume_of: VolumeOf) -> Screened:
         demands = demands_of(job, group)
-        reasons, by_kind = self._by_kind(demands.by_kind)
+        verdicts = self._by_kind(demands.by_kind)
         rows = len(self._fleet)
+        kinds = self._fleet.kind[:rows][looked_at]
+        reasons = verdicts.reasons
         reason_of: Codes = np.full(rows, NOWHERE, dtype=np.int32)
-        reason_of[looked_at] = by_kind[self._fleet.kind[:rows][looked_at]]
-        if demands.by_node or _host_volumes(group):
+        reason_of[looked_at] = np.asarray(verdicts.codes, dtype=np.int32)[kinds]
+        if demands.has_unique or _host_volumes(group):
             own = Words[str]()
             own.values, own.code_of = [*reasons.values], {**reasons.code_of}
             reasons = own
-            self._ask_for_unique(demands.by_node, reasons, reason_of)
+            is_late: Mask = np.zeros(rows, dtype=np.bool_)
+            is_late[looked_at] = np.asarray(verdicts.is_late, dtype=np.bool_)[kinds]
+            self._ask_for_unique(demands.unique_to_the_job, reasons, reason_of, reason_of != NOWHERE)
+            self._ask_for_unique(demands.unique_to_the_group, reasons, reason_of, (reason_of == FINE) | is_late)
             self._ask_for_volumes(group, reasons, reason_of, volume_of)
         return Screened(reason_of == FINE, looked_at, reasons, reason_of)
 
-    def _by_kind(self, demands: Demands) -> tuple[Words[str], Codes]:
+    def _by_kind(self, demands: Demands) -> "_Verdicts":
         found = self._verdicts.get(demands)
         if found is None:
-            reasons: Words[str] = Words()
-            reasons.code("")  # FINE
-            found = self._verdicts[demands] = reasons, []
+            found = self._verdicts[demands] = _Verdicts()
             if len(self._verdicts) > VERDICTS_KEPT:
                 self._verdicts.popitem(last=False)
         else:
             self._verdicts.move_to_end(demands)
-        reasons, codes = found
-        for example in self._fleet.kind_examples[len(codes) :]:
-            codes.append(reasons.code(first_lack(example, demands)))
-        return reasons, np.asarray(codes, dtype=np.int32)
+        for example in self._fleet.kind_examples[len(found.codes) :]:
+            found.add(example, demands)
+        return found
 
-    def _ask_for_unique(self, constraints: Sequence[Constraint], reasons: Words[str], reason_of: Codes) -> None:
+    def _ask_for_unique(
+        self, constraints: Sequence[Constraint], reasons: Words[str], reason_of: Codes, asked: Mask
+    ) -> None:
+        """Of the rows that are asked: those that lack one of these lack that first."""
         for constraint in constraints:
             code = reasons.code(str(constraint))
-            if is_variable(constraint.r_target):
-                for row in np.flatnonzero(reason_of == FINE):
-                    if not satisfies(self._fleet.node(int(row)), constraint):
-                        reason_of[row] = code
-                continue
-            # One answer for each value that the property has, and one for nodes that do not have it (the last).
-            column = self._fleet.property(constraint.l_target)
-            operand, right = constraint.operand, constraint.r_target
-            answers = [holds(operand, value, right) for value in (*column.words.values, None)]
-            is_so = np.asarray(answers, dtype=np.bool_)[column.codes[: len(reason_of)]]
-            reason_of[(reason_of == FINE) & ~is_so] = code
+            lacks = asked & ~self._satisfying(constraint, asked)
+            reason_of[lacks] = code
+            asked = asked & ~lacks
+
+    def _satisfying(self, constraint: Constraint, asked: Mask) -> Mask:
+        if is_variable(constraint.r_target):
+            found: Mask = np.zeros(len(asked), dtype=np.bool_)
+            for row in np.flatnonzero(asked):
+                found[row] = satisfies(self._fleet.node(int(row)), constraint)
+            return found
+        # One answer for each value that the property has, and one for nodes that do not have it (the last).
+        column = self._fleet.property(constraint.l_target)
+        operand, right = constraint.operand, constraint.r_target
+        answers = [holds(operand, value, right) for value in (*column.words.values, None)]
+        by_row: Mask = np.asarray(answers, dtype=np.bool_)[column.codes[: len(asked)]]
+        return by_row
 
     def _ask_for_volumes(self, group: TaskGroup, reasons: Words[str], reason_of: Codes, volume_of: VolumeOf) -> None:
         asked = _host_volumes(group)
@@ -202,7 +231,7 @@ def satisfies(node: Node, constraint: Constraint) -> bool:
 
 
 def first_lack(node: Node, demands: Demands) -> str:
-    """The first thing that the node lacks, in the reference's order; empty: nothing."""
+    """The first of the constraints and drivers that the node lacks, in the reference's order; empty: nothing."""
     for constraint in demands.job_constraints:
         if not satisfies(node, constraint):
             return str(constraint)
@@ -211,6 +240,11 @@ def first_lack(node: Node, demands: Demands) -> str:
     for constraint in demands.constraints:
         if not satisfies(node, constraint):
             return str(constraint)
+    return ""
+
+
+def late_lack(node: Node, demands: Demands) -> str:
+    """The same of what is looked at after them."""
     if demands.devices and not has_enough(node, demands.devices):
         return MISSING_DEVICES
     return _lack_of_network(node, demands)

@@ -20,6 +20,7 @@ from wharf.scheduling.ending import Ending, MoreToSay
 from wharf.scheduling.feasibility import has_escaped
 from wharf.scheduling.ground import Ground
 from wharf.scheduling.plan import Change, Plan
+from wharf.scheduling.reach import is_in_reach
 from wharf.scheduling.reconcile import every_node
 from wharf.scheduling.reconcile import group as of_group
 from wharf.scheduling.reconcile.classes import tainted_nodes
@@ -187,7 +188,7 @@ class _Schedule:
         wanted = {fleet.node(int(row)).id: fleet.node(int(row)) for row in in_reach.nonzero()[0]}
         nodes = every_node.Nodes(
             wanted=wanted,
-            is_in_reach=lambda node: self._ground.feasibility.is_named(job, node),
+            is_in_reach=lambda node: is_in_reach(job, node),
             node_of=lambda node_id: self._snapshot.get(NODES, node_id),
         )
         result = every_node.run(sight, group, those, nodes)
