@@ -28,6 +28,7 @@ from wharf.model.refusal import Refusal
 from wharf.node.fake import FakeMachine, FakeNode
 from wharf.server.asking import Answers, Leader
 from wharf.server.brain import Brain
+from wharf.server.drain_watch import DrainWatch
 from wharf.server.peers import HttpPeers
 from wharf.server.rollout_watch import RolloutWatch
 from wharf.server.server import Identity, Server
@@ -100,6 +101,7 @@ class ServerProcess:
             server.world, server.engine, server.follower, server.writer, election, heartbeats=self.cluster.heartbeats
         )
         RolloutWatch(server.world, brain)
+        DrainWatch(server.world, brain)
         await self._found(server)
         self.cluster.network.listen(brain_address(self.member.address), process, brain_app(Answers(brain)))
         process.start(election.stay_a_member(), name="membership")

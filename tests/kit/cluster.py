@@ -20,6 +20,7 @@ from wharf.node.fake import FakeMachine, FakeNode
 from wharf.server.access import AccessSettings
 from wharf.server.asking import Answers, Leader
 from wharf.server.brain import Brain
+from wharf.server.drain_watch import DrainWatch
 from wharf.server.keyring import WrappingKey
 from wharf.server.rollout_watch import RolloutWatch
 from wharf.server.server import Identity, Server
@@ -59,6 +60,7 @@ class OneServer:
         self.server.access.take(AccessSettings(enabled=access))
         self.tending = Tending(self.brain, self.server.access.keyring)
         RolloutWatch(self.world, self.brain)
+        DrainWatch(self.world, self.brain)
         gate = Gate(self.world, enabled=access, verifier=self.server.access.identities)
         self.api = Api(self.server, gate=gate)
         self.exchange = InMemory(self.api)

@@ -203,11 +203,22 @@ def test_a_health_that_a_node_reports_again_or_has_not_decided_changes_nothing()
     assert state.allocation("a1") == before
 
 
-def test_the_health_of_what_belongs_to_no_deployment_is_passed_over() -> None:
+def test_the_health_of_what_belongs_to_no_deployment_is_kept_and_counted_nowhere() -> None:
     state = with_deployment()
     state.with_node()
     state.put_led(ALLOCATIONS.put(an_allocation(state.job(), "a1")))
 
     report(state, False)
 
-    assert (state.allocation("a1").deployment_status, health(state)) == (None, (0, 0))
+    status = state.allocation("a1").deployment_status
+    assert (status is not None and status.healthy, health(state)) == (False, (0, 0))
+
+
+def test_the_deadline_of_what_is_updated_in_place_begins_with_the_update() -> None:
+    deployment = a_deployment(progress_deadline=40 * SECOND_NS)
+    old = an_allocation(a_job(), create_time=1 * SECOND_NS, modify_time=1 * SECOND_NS)
+    new = replace(old, deployment_id=deployment.id, modify_time=1_000 * SECOND_NS)
+
+    (group,) = (counted(deployment, [(old, new)]).task_groups or {}).values()
+
+    assert group.require_progress_by == to_time(1_040 * SECOND_NS)

@@ -65,9 +65,11 @@ class _Work(msgspec.Struct):
     started_ns: int = 0
     finished_ns: int = 0
     deployment_id: str = ""
+    is_judged: bool = False
+    """Whether somebody waits for its health: its deployment, or whoever drains a node of its group."""
     min_healthy_s: float = 0.0
     healthy: bool | None = None
-    """For its deployment; None: not decided yet."""
+    """None: not decided yet."""
     told_healthy: bool | None = None
     becomes_healthy: asyncio.TimerHandle | None = None
 
@@ -210,11 +212,15 @@ class FakeNode:
             self._finish(work, ClientStatus.COMPLETE)
         elif is_new:
             self._start(work, fetched.job, allocation.task_group)
-        if work.deployment_id != allocation.deployment_id:
+        if is_new or work.deployment_id != allocation.deployment_id:
             # A new deployment wants to know anew, also of what was updated in place.
             work.deployment_id = allocation.deployment_id
             work.healthy = work.told_healthy = None
-            work.min_healthy_s = _min_healthy_s(fetched.job, allocation.task_group)
+            is_service = fetched.job is not None and fetched.job.type == JobType.SERVICE
+            work.is_judged = bool(work.deployment_id) or is_service
+            work.min_healthy_s = _min_healthy_s(
+                fetched.job, allocation.task_group, is_deployed=bool(work.deployment_id)
+            )
             self._judge_health(work)
 
     def _start(self, work: _Work, job: Job | None, group_name: str) -> None:
@@ -232,7 +238,7 @@ class FakeNode:
 
     def _judge_health(self, work: _Work) -> None:
         """What has run for long enough is healthy; what failed is not, whatever it was before."""
-        if not work.deployment_id:
+        if not work.is_judged:
             return
         if work.status is ClientStatus.FAILED:
             work.healthy = False
@@ -346,10 +352,13 @@ def _script(job: Job | None, group_name: str) -> _Script:
     )
 
 
-def _min_healthy_s(job: Job | None, group_name: str) -> float:
+def _min_healthy_s(job: Job | None, group_name: str, *, is_deployed: bool) -> float:
+    """By the rules of its deployment, or by those for what is moved from one node to another."""
     group = job.group(group_name) if job is not None else None
-    update = group.update if group is not None else None
-    return update.min_healthy_time / SECOND_NS if update is not None else 0.0
+    if group is None:
+        return 0.0
+    policy = group.update if is_deployed else group.migrate
+    return policy.min_healthy_time / SECOND_NS if policy is not None else 0.0
 
 
 def _seconds(given: object, *, default: float | None) -> float | None:

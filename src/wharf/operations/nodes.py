@@ -408,9 +408,10 @@ def _reported(stored: Allocation, told: AllocationReport, moment: Moment) -> All
 
 
 def _health_as_told(stored: Allocation, told: AllocationReport, moment: Moment) -> AllocDeploymentStatus | None:
-    """Whether it is healthy, its node decides; whether it is a canary, it does not."""
+    """Whether it is healthy, its node decides; whether it is a canary, it does not. What is in no deployment is judged
+    too: a drain waits for what took the place of what it moved."""
     stands, given = stored.deployment_status or AllocDeploymentStatus(), told.deployment_status
-    if not stored.deployment_id or given is None or given.healthy is None or given.healthy is stands.healthy:
+    if given is None or given.healthy is None or given.healthy is stands.healthy:
         return stored.deployment_status
     timestamp = given.timestamp or to_time(moment.now_ns)
     return replace(stands, healthy=given.healthy, timestamp=timestamp, modify_index=THIS)

@@ -19,6 +19,7 @@ from wharf.server.asking import Answers
 from wharf.server.brain import Brain
 from wharf.server.brain_socket import BrainSocket
 from wharf.server.compactor import Compactor
+from wharf.server.drain_watch import DrainWatch
 from wharf.server.rollout_watch import RolloutWatch
 from wharf.server.server import Server
 from wharf.server.tending import Tending
@@ -46,6 +47,7 @@ async def run(life: Life) -> None:
     )
     Tending(brain, server.access.keyring, tending_settings(life.order.settings))
     RolloutWatch(life.world, brain)
+    DrainWatch(life.world, brain)
     if not await open_log(life, server.engine):
         return
     door = BrainSocket(life.world, brain_socket(life), Answers(brain))

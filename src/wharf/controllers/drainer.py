@@ -1,0 +1,235 @@
+"""What leaves a node that is drained, and when: a few at a time, or all of it when the time is over (scheduling.md 9.3).
+
+Services leave within the limits of their groups, work that ends has until the deadline, system jobs go last. All is read
+from the state, so a new leader goes on where the old one was. It holds nothing.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from wharf.model.allocation import Allocation
+from wharf.model.group import TaskGroup
+from wharf.model.job import Job, JobType
+from wharf.model.moment import Moment, to_ns
+from wharf.model.node import Node
+from wharf.model.policies import MigratePolicy
+from wharf.operations import moving
+from wharf.operations.decision import Decision
+from wharf.operations.moving import Moved
+from wharf.operations.node_writes import NodeWritten
+from wharf.state import Replica
+from wharf.state.tables import ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE, JOBS, NODES
+
+JobKey = tuple[str, str]
+
+SECOND_NS: Final = 1_000_000_000
+WINDOW_NS: Final = 5 * SECOND_NS
+"""Deadlines so close together are met together, with the last of them: nobody gets less time than was promised."""
+
+CHANGES_AN_EVALUATION: Final = 4
+"""An evaluation, and what follows from it."""
+
+
+class Drain(msgspec.Struct, frozen=True):
+    """One node on its way to be empty. `is_forced`: nothing is waited for any more."""
+
+    node: Node
+    is_forced: bool
+    ignores_system: bool
+    is_done_but_system: bool
+    """All is over there, but what runs on every node."""
+
+
+Drains = Mapping[str, Drain]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What one write moved, and the jobs that it did not get to."""
+
+    marked: int
+    left: tuple[JobKey, ...]
+
+
+def drains_of(snapshot: Replica, now_ns: int) -> Drains:
+    """The nodes that are being drained, by id."""
+    nodes = [node for node in snapshot.all(NODES) if node.drain_strategy is not None]
+    forced = {node.id: None for node in nodes if _is_at_once(node)}
+    forced |= {node_id: None for due_ns, ids in _windows(nodes) if due_ns <= now_ns for node_id in ids}
+    return {
+        node.id: Drain(
+            node=node,
+            is_forced=node.id in forced,
+            ignores_system=node.drain_strategy is not None and node.drain_strategy.ignore_system_jobs,
+            is_done_but_system=not any(not _is_system(snapshot, each) for each in _occupying(snapshot, node.id)),
+        )
+        for node in nodes
+    }
+
+
+def next_deadline_ns(snapshot: Replica, now_ns: int) -> int | None:
+    """When the time of the next nodes is over; None: time alone decides nothing."""
+    nodes = [node for node in snapshot.all(NODES) if node.drain_strategy is not None]
+    return min((due_ns for due_ns, _ in _windows(nodes) if due_ns > now_ns), default=None)
+
+
+def jobs_on(snapshot: Replica, drains: Drains) -> list[JobKey]:
+    """The jobs that have something on these nodes which nobody has marked yet."""
+    found: dict[JobKey, None] = {}
+    for node_id in drains:
+        for allocation in snapshot.those_by_key(ALLOCATIONS_ON_NODE, node_id):
+            if _is_movable(allocation):
+                found[allocation.namespace, allocation.job_id] = None
+    return list(found)
+
+
+def move(
+    snapshot: Replica, drains: Drains, jobs: Sequence[JobKey], moment: Moment, *, changes_max: int
+) -> Decision[Step]:
+    """As much of what may leave now as fits in one write. A group with more than that goes on with the next."""
+    nodes: dict[str, None] = {}
+    taken: list[tuple[Job, Sequence[Allocation]]] = []
+    room, left = changes_max, tuple(jobs)
+    for position, key in enumerate(jobs):
+        left = tuple(jobs[position:])
+        job = snapshot.get(JOBS, *key)
+        leaving = to_move(snapshot, drains, key) if job is not None else []
+        if job is not None and leaving:
+            if taken and room < CHANGES_AN_EVALUATION + 2:
+                break
+            room -= CHANGES_AN_EVALUATION
+            fitting = _fitting(leaving, nodes, room)
+            taken.append((job, fitting))
+            room -= moving.cost_of(fitting, nodes)
+            nodes |= {each.node_id: None for each in fitting}
+            if len(fitting) < len(leaving):
+                break
+        left = tuple(jobs[position + 1 :])
+    decision: Decision[Moved] | None = moving.move(snapshot, taken, moment)
+    if decision is None:
+        return Decision(None, lambda _index: Step(0, left))
+    reply = decision.reply
+    return Decision(decision.write, lambda index: Step(reply(index).marked, left))
+
+
+def _fitting(leaving: Sequence[Allocation], nodes: Mapping[str, None], room: int) -> list[Allocation]:
+    """At least one, whatever the room: a write that is too large is refused with a sentence, no write is a silence."""
+    fitting = list(leaving[: max(1, room)])
+    while len(fitting) > 1 and moving.cost_of(fitting, nodes) > room:
+        fitting = fitting[: max(1, len(fitting) - (moving.cost_of(fitting, nodes) - room))]
+    return fitting
+
+
+def to_move(snapshot: Replica, drains: Drains, key: JobKey) -> list[Allocation]:
+    """What of the job leaves now. What is stopped leaves anyway."""
+    job = snapshot.get(JOBS, *key)
+    if job is None or job.stop:
+        return []
+    everyone = snapshot.those_by_key(ALLOCATIONS_OF_JOB, *key)
+    here = [each for each in everyone if _is_movable(each) and each.node_id in drains]
+    if job.type == JobType.SYSTEM:
+        drained = {each.id: drains[each.node_id] for each in here if not drains[each.node_id].ignores_system}
+        return [
+            each
+            for each in here
+            if each.id in drained and (drained[each.id].is_forced or drained[each.id].is_done_but_system)
+        ]
+    forced = [each for each in here if drains[each.node_id].is_forced]
+    if job.type != JobType.SERVICE:
+        return forced
+    gentle = {each.id: each for each in here if not drains[each.node_id].is_forced}
+    return [*forced, *_by_limits(job, everyone, gentle, forced)]
+
+
+def _by_limits(
+    job: Job, everyone: Iterable[Allocation], gentle: Mapping[str, Allocation], forced: Iterable[Allocation]
+) -> Iterator[Allocation]:
+    """So many of each group that `count` less `max_parallel` of it stay well."""
+    if not gentle:
+        return
+    going = {each.id: None for each in forced}
+    well: dict[str, int] = {}
+    for each in everyone:
+        if not each.is_terminal and not each.is_to_migrate and each.id not in going and _is_judged(each):
+            well[each.task_group] = well.get(each.task_group, 0) + 1
+    for group in job.groups:
+        leaving = [each for each in gentle.values() if each.task_group == group.name]
+        room = well.get(group.name, 0) - _least_well(group)
+        yield from leaving[: max(0, room)]
+
+
+def _least_well(group: TaskGroup) -> int:
+    return group.count - (group.migrate or MigratePolicy()).max_parallel
+
+
+def finish(snapshot: Replica, node_id: str, moment: Moment) -> Decision[NodeWritten] | None:
+    """The end of the node's drain, once nothing is left there to be moved; None: it is not over."""
+    drain = drains_of(snapshot, moment.now_ns).get(node_id)
+    if drain is None or not is_finished(snapshot, drain):
+        return None
+    is_out_of_time = drain.is_forced and any(True for _ in _concerned(snapshot, drain))
+    return moving.complete(snapshot, drain.node, moment, is_out_of_time=is_out_of_time)
+
+
+def is_finished(snapshot: Replica, drain: Drain) -> bool:
+    """Whether all has left, or is told to where there is no more time."""
+    if not drain.is_forced and not drain.is_done_but_system:
+        return False
+    return not any(_is_movable(each) and _is_wanted(snapshot, each) for each in _concerned(snapshot, drain))
+
+
+def _concerned(snapshot: Replica, drain: Drain) -> Iterator[Allocation]:
+    """What still occupies the node, but for what the drain ignores."""
+    for each in _occupying(snapshot, drain.node.id):
+        if not (drain.ignores_system and _is_system(snapshot, each)):
+            yield each
+
+
+def _is_wanted(snapshot: Replica, allocation: Allocation) -> bool:
+    """Whether its job is there and goes on: all others are stopped without any drain."""
+    job = snapshot.get(JOBS, allocation.namespace, allocation.job_id)
+    return job is not None and not job.stop
+
+
+def _occupying(snapshot: Replica, node_id: str) -> Iterator[Allocation]:
+    return (each for each in snapshot.those(ALLOCATIONS_ON_NODE, node_id) if each.is_occupying)
+
+
+def _is_system(snapshot: Replica, allocation: Allocation) -> bool:
+    job = snapshot.get(JOBS, allocation.namespace, allocation.job_id)
+    return job is not None and job.type == JobType.SYSTEM
+
+
+def _is_movable(allocation: Allocation) -> bool:
+    return not allocation.is_terminal and not allocation.is_to_migrate
+
+
+def _is_judged(allocation: Allocation) -> bool:
+    """Its node has said whether it is well. One that is not is none that a drain could make worse."""
+    status = allocation.deployment_status
+    return status is not None and status.healthy is not None
+
+
+def _is_at_once(node: Node) -> bool:
+    return node.drain_strategy is not None and node.drain_strategy.deadline < 0
+
+
+def _windows(nodes: Iterable[Node]) -> Iterator[tuple[int, list[str]]]:
+    """Deadlines that are close together, by the last of them."""
+    deadlines = sorted(
+        (to_ns(node.drain_strategy.force_deadline), node.id)
+        for node in nodes
+        if node.drain_strategy is not None and node.drain_strategy.force_deadline is not None
+    )
+    first_ns, last_ns, ids = 0, 0, list[str]()
+    for deadline_ns, node_id in deadlines:
+        if ids and deadline_ns - first_ns > WINDOW_NS:
+            yield last_ns, ids
+            ids = []
+        if not ids:
+            first_ns = deadline_ns
+        last_ns = deadline_ns
+        ids = [*ids, node_id]
+    if ids:
+        yield last_ns, ids
