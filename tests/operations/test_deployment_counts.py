@@ -46,7 +46,13 @@ def the_group(state: AState) -> DeploymentGroup:
 def place(state: AState, id: str = "a1", *, canary: bool = False, **fields: Any) -> None:
     status = AllocDeploymentStatus(canary=True) if canary else None
     allocation = an_allocation(
-        state.job(), id, deployment_id="d1", deployment_status=status, create_time=state.now_ns, **fields
+        state.job(),
+        id,
+        deployment_id="d1",
+        deployment_status=status,
+        create_time=state.now_ns,
+        modify_time=state.now_ns,
+        **fields,
     )
     state.put_led(ALLOCATIONS.put(allocation))
 
@@ -215,10 +221,11 @@ def test_the_health_of_what_belongs_to_no_deployment_is_kept_and_counted_nowhere
 
 
 def test_the_deadline_of_what_is_updated_in_place_begins_with_the_update() -> None:
-    deployment = a_deployment(progress_deadline=40 * SECOND_NS)
+    group = DeploymentGroup(progress_deadline=40 * SECOND_NS, desired_total=1)
+    deployment = Deployment(id="d1", status=DeploymentStatus.RUNNING, task_groups={"web": group})
     old = an_allocation(a_job(), create_time=1 * SECOND_NS, modify_time=1 * SECOND_NS)
     new = replace(old, deployment_id=deployment.id, modify_time=1_000 * SECOND_NS)
 
-    (group,) = (counted(deployment, [(old, new)]).task_groups or {}).values()
+    (counted_in,) = (counted(deployment, [(old, new)]).task_groups or {}).values()
 
-    assert group.require_progress_by == to_time(1_040 * SECOND_NS)
+    assert counted_in.require_progress_by == to_time(1_040 * SECOND_NS)

@@ -38,7 +38,7 @@ def _with_placement(
     if _is_canary(new):
         group = replace(group, placed_canaries=(*(group.placed_canaries or ()), new.id))
     if group.progress_deadline and group.require_progress_by is None:
-        begun = to_time(new.create_time)
+        begun = to_time(new.modify_time)  # What is updated in place was created long ago.
         group = replace(group, require_progress_by=after(begun, group.progress_deadline))
     return group
 
