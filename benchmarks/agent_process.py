@@ -1,0 +1,108 @@
+"""A server of our own for benchmarks: `wharf agent` on SQLite, on a free port in a folder that goes away."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+START_WITHIN_S: Final = 60.0
+STOP_WITHIN_S: Final = 60.0
+
+_ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:(\d+)")
+_READY: Final = re.compile(r"ready after [\d.]+ s|\bready\b.*after")
+
+CONFIG: Final = """
+data_dir = "{folder}/data"
+enable_debug = true
+log_level = "warn"
+
+[server]
+enabled = true
+
+[client]
+enabled = false
+
+[acl]
+enabled = {acl}
+
+[api]
+processes = {processes}
+"""
+
+
+class AgentProcess:
+    def __init__(self, folder: Path, *, api_processes: int = 1, acl: bool = False) -> None:
+        config, out = folder / "agent.toml", folder / "out.txt"
+        config.write_text(CONFIG.format(folder=folder, processes=api_processes, acl=str(acl).lower()), "utf-8")
+        with out.open("wb") as opened, (folder / "err.txt").open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "wharf", "agent", "--config", str(config), "--port", "0"],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=opened,
+                stderr=errors,
+            )
+        deadline = time.monotonic() + START_WITHIN_S
+        while not _READY.search(out.read_text("utf-8")):
+            said = out.read_text("utf-8") + (folder / "err.txt").read_text("utf-8")
+            assert self._process.poll() is None, f"the agent ended before it was ready: {said}"
+            assert time.monotonic() < deadline, f"the agent was not ready in time: {said}"
+            time.sleep(0.02)
+        found = _ADDRESS.search(out.read_text("utf-8"))
+        assert found is not None, out.read_text("utf-8")
+        self.port = int(found[1])
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def pids(self) -> list[int]:
+        return [self._process.pid, *children_of(self._process.pid)]
+
+    def pids_of(self, role: str) -> list[int]:
+        return [pid for pid in self.pids() if _role_of(pid) == role]
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(timeout=STOP_WITHIN_S)
+
+
+@contextmanager
+def agent(*, api_processes: int = 1, acl: bool = False) -> Iterator[AgentProcess]:
+    with tempfile.TemporaryDirectory() as folder:
+        process = AgentProcess(Path(folder), api_processes=api_processes, acl=acl)
+        try:
+            yield process
+        finally:
+            process.stop()
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def cpu_s(pids: Sequence[int]) -> float:
+    """What these processes have used of a processor since they began."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def own_mb(pids: Sequence[int]) -> float:
+    """Their share: what several processes map is divided among them."""
+    return sum(map(_own_kb, pids)) / 1_000
+
+
+def _own_kb(pid: int) -> int:
+    line = next(line for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line.startswith("Pss:"))
+    return int(line.split()[1])
+
+
+def _role_of(pid: int) -> str:
+    arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return arguments[-2].decode() if len(arguments) > 2 and b"wharf.agent.child" in arguments else ""

@@ -1,0 +1,117 @@
+"""Load on an HTTP port: `wrk` for throughput, processes of waiters for blocked queries, and one caller for latencies."""
+
+import http.client
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from benchmarks.http_bare import Recorded
+
+_RATE = re.compile(r"Requests/sec:\s+([\d.]+)")
+_WRONG = re.compile(r"Non-2xx or 3xx responses: (\d+)|Socket errors: (.*)")
+
+
+def wrk(
+    url: str, *, callers: int, seconds: float, headers: tuple[str, ...] = (), script: Path | None = None
+) -> float:  # fmt: skip
+    """Requests a second. Anything but good answers is a failure of the benchmark."""
+    assert shutil.which("wrk"), "install wrk (Debian: apt-get install wrk)"
+    options = ["-t1", f"-c{callers}", f"-d{seconds:g}s", "--timeout", "30s"]
+    options += [part for header in headers for part in ("-H", header)]
+    if script is not None:
+        options += ["-s", str(script)]
+    told = subprocess.run(["wrk", *options, url], check=True, capture_output=True, text=True).stdout
+    wrong, rate = _WRONG.search(told), _RATE.search(told)
+    assert wrong is None, told
+    assert rate is not None, told
+    return float(rate[1])
+
+
+class OneCaller:
+    """One connection that is kept, for latencies."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+
+    def ask(self, method: str, target: str, body: object = None, **headers: str) -> Recorded:
+        data = None if body is None else json.dumps(body)
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        self._connection.request(method, target, data, named)
+        reply = self._connection.getresponse()
+        read = reply.read()
+        assert reply.status == 200, f"{method} {target}: {reply.status} {read[:300]!r}"
+        told = [(name.lower().encode(), value.encode()) for name, value in reply.getheaders() if name.lower() != "date"]
+        return Recorded(told, read)
+
+    def index(self, target: str) -> int:
+        return int(dict(self.ask("GET", target).headers)[b"x-cluster-index"])
+
+
+class Waiters:
+    """Callers of `http_waiters`, all of whom have asked."""
+
+    def __init__(self, port: int, count: int, target: str) -> None:
+        command = [sys.executable, "-m", "benchmarks.http_waiters", str(port), str(count), target]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self._out = self._process.stdout
+        assert self._out.readline() == "asked\n", "the waiters could not ask"
+
+    def answers(self) -> list[float]:
+        """When each was answered, on the monotonic clock. Waits for the last."""
+        answered: list[float] = json.loads(self._out.readline())
+        return answered
+
+    def __enter__(self) -> "Waiters":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class Bare:
+    """The bare application with these replies, on a port of its own."""
+
+    def __init__(self, folder: Path, replies: dict[str, Recorded], *, processes: int = 1) -> None:
+        path = folder / "replies"
+        path.write_bytes(msgspec.msgpack.encode(replies))
+        command = [sys.executable, "-m", "benchmarks.http_bare", str(path), str(processes)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+        self.url = f"http://127.0.0.1:{self.port}"
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                OneCaller(self.port).ask("GET", next(iter(replies)))
+                return
+            except ConnectionError:
+                assert time.monotonic() < deadline, "the bare application does not answer"
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(timeout=3)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+@contextmanager
+def bare(folder: Path, replies: dict[str, Recorded], *, processes: int = 1) -> Iterator[Bare]:
+    app = Bare(folder, replies, processes=processes)
+    try:
+        yield app
+    finally:
+        app.stop()
