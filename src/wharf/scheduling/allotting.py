@@ -20,11 +20,12 @@ from wharf.model.metric import AllocMetric
 from wharf.model.moment import Moment
 from wharf.model.node import Node
 from wharf.scheduling.chance import Chance
+from wharf.scheduling.distinct import Neighbour
 from wharf.scheduling.draft import Draft
-from wharf.scheduling.feasibility import Screened
+from wharf.scheduling.feasibility import Screened, volumes_by_index
 from wharf.scheduling.fleet import NOWHERE
 from wharf.scheduling.ground import Ground, Volumes, rules_for
-from wharf.scheduling.placing import Chosen, GroupPlacing, Place, Rules, neighbours_of
+from wharf.scheduling.placing import Chosen, GroupPlacing, Place, Rules
 from wharf.scheduling.reach import is_in_reach
 from wharf.scheduling.reconcile.outcome import Placement
 from wharf.scheduling.reconcile.rescheduling import nodes_to_avoid, tracker_after
@@ -48,9 +49,12 @@ class Allotment:
         self._evaluation = evaluation
         self._moment = moment
         self._chance = Chance(evaluation.id, snapshot.index)
-        self._live = [each for each in allocations if not each.is_client_terminal]
-        """The job's allocations that hold their nodes still, or will."""
         self.draft = Draft(ground.fleet)
+        self._neighbours: dict[str, Neighbour] = {}
+        """By id: the job's allocations that stand somewhere and shall go on, those placed by this evaluation too."""
+        for each in allocations:
+            if not each.is_terminal:
+                self._note(each)
         self._placings: dict[tuple[str, int, int], GroupPlacing] = {}
         self._anywhere: dict[tuple[str, int, int], Screened] = {}
         self._rules: Rules | None = None
@@ -60,7 +64,6 @@ class Allotment:
         key = (group.name, job.version, job.create_index)
         found = self._placings.get(key)
         if found is None:
-            staying = [each for each in self._live if not each.is_server_terminal]
             found = self._placings[key] = GroupPlacing(
                 self.draft,
                 self.screened(job, group),
@@ -68,9 +71,31 @@ class Allotment:
                 group,
                 rules=self.rules(job),
                 chance=self._chance,
-                neighbours=neighbours_of(self.draft, staying, group),
+                neighbours=self._neighbours.values(),
+                has_volumes=volumes_by_index(group, Volumes(self._snapshot, job.namespace)),
             )
         return found
+
+    def _note(self, allocation: Allocation) -> Neighbour | None:
+        row = self._ground.fleet.row_of.get(allocation.node_id)
+        if row is None:
+            return None
+        neighbour = self._neighbours[allocation.id] = Neighbour(row, allocation.task_group)
+        return neighbour
+
+    def leaves(self, allocation: Allocation) -> None:
+        """It is to stop: it stands in nobody's way any more, though what it holds it holds until it has ended."""
+        neighbour = self._neighbours.pop(allocation.id, None)
+        if neighbour is not None:
+            for placing in self._placings.values():
+                placing.join(neighbour, -1)
+
+    def stays(self, allocation: Allocation) -> None:
+        """Undo `leaves`."""
+        neighbour = self._note(allocation)
+        if neighbour is not None:
+            for placing in self._placings.values():
+                placing.join(neighbour)
 
     def screened(self, job: Job, group: TaskGroup) -> Screened:
         feasibility = self._ground.feasibility
@@ -137,6 +162,14 @@ class Allotment:
         self.draft.hold_again(row, resources)
         return fits
 
+    def _tell_the_others(self, allocation: Allocation, placement: Placement) -> None:
+        """Whoever placed it knows already; other groups, and other versions of this one, do not."""
+        neighbour = self._note(allocation)
+        own = self.placing(placement.job, placement.group)
+        for placing in self._placings.values():
+            if neighbour is not None and placing is not own:
+                placing.join(neighbour)
+
     def _allocation(self, placement: Placement, chosen: Chosen) -> Allocation:
         job, now_ns, previous = placement.job, self._moment.now_ns, placement.previous
         allocation = Allocation(
@@ -161,6 +194,7 @@ class Allotment:
             create_time=now_ns,
             modify_time=now_ns,
         )
+        self._tell_the_others(allocation, placement)
         if placement.is_canary:
             allocation = replace(allocation, deployment_status=AllocDeploymentStatus(canary=True, modify_index=THIS))
         if previous is None:

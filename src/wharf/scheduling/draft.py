@@ -23,6 +23,8 @@ class Draft:
         self.memory_used: Ints = fleet.memory_used[:rows].copy()
         self.disk_used: Ints = fleet.disk_used[:rows].copy()
         self.count: Ints = fleet.count[:rows].copy()
+        self.touched: list[int] = []
+        """Rows in the order in which they were changed, so that whoever looked before can look again."""
         self._holdings: dict[int, Holdings] = {}
         self._ports_taken: Counter[tuple[int, int]] = Counter()
 
@@ -47,6 +49,7 @@ class Draft:
         self.memory_used[row] += sign * usage.memory_mb
         self.disk_used[row] += sign * usage.disk_mb
         self.count[row] += sign
+        self.touched.append(row)
 
     def holdings_of(self, row: int, *, to_change: bool = False) -> Holdings:
         held = self._holdings.get(row)

@@ -290,6 +290,21 @@ def _has_volume(node: Node, request: VolumeRequest, volume_of: VolumeOf) -> bool
     return volume is not None and volume.state is HostVolumeState.READY and _may_use(volume, request)
 
 
+def volumes_by_index(group: TaskGroup, volume_of: VolumeOf) -> Callable[[Node, int], bool] | None:
+    """Whether a node has what the allocation of an index asks for by its index; None: the group asks for nothing so."""
+    asked = [request for request in _host_volumes(group) if request.per_alloc]
+    if not asked:
+        return None
+
+    def has_volumes(node: Node, index: int) -> bool:
+        named = [
+            msgspec.structs.replace(each, source=f"{each.source}[{index}]", per_alloc=False) for each in asked
+        ]
+        return all(_has_volume(node, each, volume_of) for each in named)
+
+    return has_volumes
+
+
 def _may_use(volume: HostVolume, request: VolumeRequest) -> bool:
     implied = AccessMode.SINGLE_NODE_READER if request.read_only else AccessMode.SINGLE_NODE_WRITER
     access = request.access_mode or implied

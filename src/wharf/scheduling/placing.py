@@ -4,30 +4,29 @@ The nodes that can are taken once, in an order that chance gives (so equals are 
 one row that it chose, and what it does to the spread. Nothing here loops over nodes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
 import numpy as np
 
 from wharf.model.allocated_resources import AllocatedResources
-from wharf.model.allocation import Allocation
 from wharf.model.group import TaskGroup
-from wharf.model.job import Job
+from wharf.model.job import Job, JobType
 from wharf.model.metric import AllocMetric, NodeScore
 from wharf.model.node import Node
-from wharf.model.placement import Constraint, Operand
-from wharf.model.resources import Resources
 from wharf.model.scheduler_configuration import SchedulerAlgorithm
+from wharf.scheduling import telling
+from wharf.scheduling.candidates import Candidates
 from wharf.scheduling.chance import Chance
 from wharf.scheduling.columns import Codes, Floats, Ints, Mask
 from wharf.scheduling.devices import asked_devices, best_affinity
+from wharf.scheduling.distinct import Distinctions, Neighbour
 from wharf.scheduling.draft import Draft
-from wharf.scheduling.feasibility import FINE, Screened
-from wharf.scheduling.fleet import NOWHERE, Property
-from wharf.scheduling.granting import Grants, Refused, core_mhz, usable_cores
-from wharf.scheduling.operands import asks_for_distinct_hosts
-from wharf.scheduling.ports import static_ports
+from wharf.scheduling.feasibility import FINE, MISSING_VOLUMES, Screened
+from wharf.scheduling.fleet import NOWHERE
+from wharf.scheduling.granting import Grants, Refused
+from wharf.scheduling.reconcile.names import index_of
 from wharf.scheduling.scoring import (
     AFFINITY,
     ANTI_AFFINITY,
@@ -39,14 +38,13 @@ from wharf.scheduling.scoring import (
     packing,
     packing_of_one,
 )
-from wharf.scheduling.spreading import SpreadCount, spreads_of
-from wharf.scheduling.usage import Usage, demand_of, usage_of_resources
+from wharf.scheduling.spreading import SpreadCount, spread_counts
+from wharf.scheduling.usage import demand_of, usage_of_resources
 
-SHOWN: Final = 5
-"""Scores kept in a metric: those of the best nodes."""
-
-DISTINCT_HOSTS: Final = "distinct_hosts"
 NEVER: Final = -np.inf
+
+HasVolumes = Callable[[Node, int], bool]
+"""Whether the node has the volumes that the allocation of this index asks for by its index."""
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -72,37 +70,6 @@ class Chosen(msgspec.Struct, frozen=True):
     metric: AllocMetric
 
 
-class Neighbours(msgspec.Struct, frozen=True):
-    """Where the job's own allocations are, by row: of all its groups, and of this one. One entry for each of them."""
-
-    of_job: Sequence[int] = ()
-    of_group: Sequence[int] = ()
-
-
-class _Distinct:
-    """A `distinct_property`: how many allocations each value has, and may have."""
-
-    def __init__(self, constraint: Constraint, column: Property, there: Iterable[int]) -> None:
-        self.constraint = constraint
-        self.column = column
-        self.allowed = int(constraint.r_target) if constraint.r_target.isdigit() else 1
-        self.used = np.zeros(len(column.words) + 1, dtype=np.int64)
-        for row in there:
-            self.used[column.codes[row]] += 1
-        self.used[NOWHERE] = self.allowed  # Whoever does not have the property has no room.
-
-    def may_take(self, rows: Ints) -> Mask:
-        mask: Mask = self.used[self.column.codes[rows]] < self.allowed
-        return mask
-
-    def reason(self, row: int) -> str:
-        code = int(self.column.codes[row])
-        if code == NOWHERE:
-            return f'missing property "{self.constraint.l_target}"'
-        value = self.column.words.values[code]
-        return f"distinct_property: {self.constraint.l_target}={value} used by {self.used[code]} allocs"
-
-
 class GroupPlacing:
     """The placements of one group in one evaluation, one after the other."""
 
@@ -115,7 +82,8 @@ class GroupPlacing:
         *,
         rules: Rules,
         chance: Chance,
-        neighbours: Neighbours = Neighbours(),  # noqa: B008  # frozen
+        neighbours: Iterable[Neighbour] = (),
+        has_volumes: HasVolumes | None = None,
     ) -> None:
         self._draft = draft
         self._fleet = draft.fleet
@@ -124,195 +92,150 @@ class GroupPlacing:
         self._group = group
         self._rules = rules
         self._chance = chance
+        self._has_volumes = has_volumes
         self._grants = Grants(group, may_oversubscribe=rules.may_oversubscribe)
         self._demand = demand_of(group)
         self._failure: AllocMetric | None = None
+        self._failures = 0
         self._metric: AllocMetric | None = None
         self.rows: Ints = chance.shuffled(np.flatnonzero(screened.passing))
-        self._place_of_row = {int(row): place for place, row in enumerate(self.rows)} if len(self.rows) < 64 else None
-        self._gather()
-        self._ask_about_neighbours(neighbours)
+        self._candidates = Candidates(draft, self.rows, self._grants, self._demand)
+        self._seen = len(draft.touched)
+        is_on_every_node = job.type in (JobType.SYSTEM, JobType.SYSBATCH)
+        self._distinctions = Distinctions(self._fleet, job, group, hosts=not is_on_every_node)
+        self._spreads: list[SpreadCount] = spread_counts(job, group, self._fleet)
+        self._spread_codes: list[Codes] = [spread.column.codes[self.rows] for spread in self._spreads]
+        self._collisions: Ints = np.zeros(len(self.rows), dtype=np.int64)
+        self._count_neighbours(neighbours)
         self._score()
 
     # -- setting out -----------------------------------------------------------------------------------------------
 
-    def _gather(self) -> None:
-        fleet, draft, rows, demand = self._fleet, self._draft, self.rows, self._demand
-        self._cpu, self._memory = fleet.cpu[rows], fleet.memory[rows]
-        self._cpu_asked: Ints = np.full(len(rows), demand.cpu, dtype=np.int64)
-        self._lacking: dict[int, str] = {}
-        """By place: what the node has not got, of what only it could tell."""
-        if self._grants.cores_asked:
-            self._ask_for_cores()
-        self._cpu_with = draft.cpu_used[rows] + self._cpu_asked
-        self._memory_with = draft.memory_used[rows] + demand.memory_mb
-        self._disk_with = draft.disk_used[rows] + demand.disk_mb
-        self._disk = fleet.disk[rows]
-        most = fleet.count_most[rows]
-        self._count_room = np.where(most > 0, most - draft.count[rows], np.iinfo(np.int64).max)
-        self._has_room: Mask = (
-            (self._cpu_with <= self._cpu)
-            & (self._memory_with <= self._memory)
-            & (self._disk_with <= self._disk)
-            & (self._count_room > 0)
-        )
-        for port in static_ports(self._grants.networks):
-            self._rule_out_holders(port)
-
-    def _ask_for_cores(self) -> None:
-        for place, row in enumerate(self.rows):
-            node = self._fleet.node(int(row))
-            free = [core for core in usable_cores(node) if core not in self._draft.holdings_of(int(row)).cores]
-            wanted = free[: self._grants.cores_asked]
-            if len(wanted) < self._grants.cores_asked:
-                self._lacking[place] = "cores"
-            self._cpu_asked[place] += sum(core_mhz(node, core) for core in wanted)
-
-    def _rule_out_holders(self, port: int) -> None:
-        """A quick look that may leave a node in that has no such port free; whoever is chosen is asked exactly."""
-        holders = list(self._draft.rows_holding_port(port))
-        if not holders:
-            return
-        for place in np.flatnonzero(np.isin(self.rows, holders)):
-            if not self._has_several_addresses(int(place)):
-                self._lacking.setdefault(int(place), f"network: reserved port collision {self._label_of(port)}={port}")
-
-    def _has_several_addresses(self, place: int) -> bool:
-        resources = self._fleet.node(int(self.rows[place])).node_resources
-        networks = (resources.node_networks if resources is not None else None) or ()
-        return sum(len(network.addresses or ()) for network in networks) > 1
-
-    def _label_of(self, number: int) -> str:
-        ports = [port for network in self._grants.networks for port in network.reserved_ports or ()]
-        return next(port.label for port in ports if port.value == number)
-
-    def _ask_about_neighbours(self, neighbours: Neighbours) -> None:
-        size = len(self._fleet)
-        of_group = np.bincount(np.asarray(neighbours.of_group, dtype=np.int64), minlength=size)
-        self._collisions: Ints = of_group[self.rows]
-        own = [*(self._group.constraints or ()), *(c for t in self._group.tasks or () for c in t.constraints or ())]
-        self._distinct_hosts: Mask | None = None
-        self._is_alone_wanted = False
-        for constraints, there in ((self._job.constraints or (), neighbours.of_job), (own, neighbours.of_group)):
-            if any(c.operand == Operand.DISTINCT_HOSTS and asks_for_distinct_hosts(c.r_target) for c in constraints):
-                mask = np.ones(size, dtype=np.bool_)
-                mask[np.asarray(there, dtype=np.int64)] = False
-                taken = mask[self.rows]
-                self._distinct_hosts = taken if self._distinct_hosts is None else self._distinct_hosts & taken
-        self._distinct = [
-            _Distinct(constraint, self._fleet.property(constraint.l_target), there)
-            for constraints, there in ((self._job.constraints or (), neighbours.of_job), (own, neighbours.of_group))
-            for constraint in constraints
-            if constraint.operand == Operand.DISTINCT_PROPERTY
-        ]
-        spreads = spreads_of(self._job, self._group)
-        weights = sum(spread.weight for spread in spreads)
-        self._spreads = [
-            SpreadCount(
-                spread,
-                self._fleet.property(spread.attribute),
-                count=self._group.count,
-                weight_share=spread.weight / weights if weights else 0.0,
-            )
-            for spread in spreads
-        ]
+    def _count_neighbours(self, neighbours: Iterable[Neighbour]) -> None:
+        those = list(neighbours)
+        self._distinctions.count(those)
+        siblings = [each.row for each in those if each.group == self._group.name]
+        by_row = np.bincount(np.asarray(siblings, dtype=np.int64), minlength=len(self._fleet))
+        self._collisions += by_row[self.rows]
         for spread in self._spreads:
-            for row in neighbours.of_group:
-                code = int(spread.column.codes[row])
-                if code != NOWHERE:
-                    spread.add(spread.column.words.values[code])
-        self._spread_codes = [spread.column.codes[self.rows] for spread in self._spreads]
+            for row in siblings:
+                spread.count(row)
 
     def _score(self) -> None:
-        rules = self._rules
-        self._packing = packing(self._cpu, self._cpu_with, self._memory, self._memory_with, rules.algorithm)
+        candidates = self._candidates
+        self._packing = packing(
+            candidates.cpu, candidates.cpu_with, candidates.memory, candidates.memory_with, self._rules.algorithm
+        )
         self._fixed: dict[str, Floats] = {}
         asks = [asked for _task, asked in asked_devices(self._group)]
         if any(asked.affinities for asked in asks):
             examples = [best_affinity(node, asks) for node in self._fleet.kind_examples]
             self._fixed[DEVICES] = np.asarray(examples)[self._fleet.kind[self.rows]]
-        tasks = self._group.tasks or ()
         wanted = [*(self._job.affinities or ()), *(self._group.affinities or ())]
-        wanted += [affinity for task in tasks for affinity in task.affinities or ()]
+        wanted += [affinity for task in self._group.tasks or () for affinity in task.affinities or ()]
         if wanted:
             self._fixed[AFFINITY] = affinities(self._fleet, self.rows, wanted)
-        anti = self._anti_affinity()
-        total: Floats = np.asarray(self._packing + anti, dtype=np.float64)
+        self._fixed_total: Floats = np.zeros(len(self.rows))
         for scores in self._fixed.values():
-            total += scores
-        self._total = total
-        self._number: Floats = np.asarray(1.0 + len(self._fixed) + (self._collisions > 0), dtype=np.float64)
-        self._is_open: Mask = self._has_room.copy()
-        self._is_open[list(self._lacking)] = False
-        if self._distinct_hosts is not None:
-            self._is_open &= self._distinct_hosts
+            self._fixed_total += scores
+        collided = self._collisions > 0
+        anti = np.where(collided, -(self._collisions + 1) / max(1, self._group.count), 0.0)
+        self._total: Floats = np.asarray(self._packing + self._fixed_total + anti, dtype=np.float64)
+        self._number: Floats = np.asarray(1.0 + len(self._fixed) + collided, dtype=np.float64)
+        self._is_open: Mask = candidates.has_room.copy()
+        self._is_open[list(candidates.lacking)] = False
         self._plain: Floats = np.where(self._is_open, self._total / self._number, NEVER)
-        """The scores as they are without spread and penalties."""
+        """The scores as they are without spread, penalties and what must be distinct."""
 
-    def _anti_affinity(self) -> Floats:
-        count = max(1, self._group.count)
-        anti: Floats = np.where(self._collisions > 0, -(self._collisions + 1) / count, 0.0)
-        return anti
+    def _rescore(self, at: int) -> None:
+        """One node, after something came or went there."""
+        candidates = self._candidates
+        packed = packing_of_one(
+            int(candidates.cpu[at]),
+            int(candidates.cpu_with[at]),
+            int(candidates.memory[at]),
+            int(candidates.memory_with[at]),
+            self._rules.algorithm,
+        )
+        collisions = int(self._collisions[at])
+        total, number = packed + float(self._fixed_total[at]), 1.0 + len(self._fixed)
+        if collisions:
+            total, number = total - (collisions + 1) / max(1, self._group.count), number + 1
+        is_open = bool(candidates.has_room[at]) and at not in candidates.lacking
+        self._packing[at], self._total[at], self._number[at] = packed, total, number
+        self._is_open[at] = is_open
+        self._plain[at] = total / number if is_open else NEVER
+
+    # -- what others do meanwhile ----------------------------------------------------------------------------------
+
+    def join(self, neighbour: Neighbour, sign: int = 1) -> None:
+        """Another allocation of the job came there, or (-1) leaves."""
+        self._distinctions.count((neighbour,), sign)
+        if neighbour.group != self._group.name:
+            return
+        for spread in self._spreads:
+            spread.count(neighbour.row, sign)
+        at = self._candidates.at(neighbour.row)
+        if at is not None:
+            self._collisions[at] += sign
+            self._rescore(at)
+
+    def _catch_up(self) -> None:
+        """Rows that others of this evaluation changed."""
+        for row in self._draft.touched[self._seen :]:
+            at = self._candidates.at(row)
+            if at is not None:
+                self._candidates.look_again(at)
+                self._rescore(at)
+        self._seen = len(self._draft.touched)
 
     # -- choosing --------------------------------------------------------------------------------------------------
 
     def choose(self, place: Place) -> Chosen | None:
         """The best node, and the draft changed by what is put there. None: no node; `failure` says why."""
-        if self._failure is not None:
-            self._failure = msgspec.structs.replace(
-                self._failure, coalesced_failures=self._failure.coalesced_failures + 1
-            )
+        if self._failure is not None and self._has_volumes is None:
+            self._failures += 1  # One like it found no node; neither does this.
             return None
+        self._catch_up()
         scores = self._scores(place)
         if place.prefer:
             at = self._at(place.prefer)
             if at is not None and scores[at] > NEVER:
-                chosen = self._take(at, scores)
+                chosen = self._take(at, scores, place)
                 if chosen is not None:
                     return chosen
+                scores[at] = NEVER
         while len(scores):
             best = int(scores.argmax())
             if scores[best] == NEVER:
                 break
-            chosen = self._take(best, scores)
+            chosen = self._take(best, scores, place)
             if chosen is not None:
                 return chosen
-            if scores is not self._plain:
-                scores[best] = NEVER
-        self._failure = self._told_failure()
+            scores[best] = NEVER
+        self._failure = self._told_failure(place)
+        self._failures += 1
         return None
 
     def choose_on(self, node: Node, place: Place) -> Chosen | None:
         """That node and no other: for work that runs on every node. What fails on one says nothing of the next."""
+        self._catch_up()
         at = self._at(node.id)
         if at is None:
             return None
         scores = self._scores(place)
-        return None if scores[at] == NEVER else self._take(at, scores)
+        return None if scores[at] == NEVER else self._take(at, scores, place)
 
     @property
     def failure(self) -> AllocMetric | None:
-        """Why nothing more could be placed; None: nothing failed."""
-        return self._failure
+        """Why what was left could not be placed; None: nothing failed."""
+        return None if self._failure is None else telling.coalesced(self._failure, self._failures)
 
     def why_not_on(self, node: Node) -> AllocMetric:
         """The metric of one node that could not take it."""
-        lack = self.lack(node)
         at = self._at(node.id)
-        is_filtered = at is None or not self._dimension(at)
-        shown = {node.node_class: 1} if node.node_class else None
-        return AllocMetric(
-            nodes_evaluated=1,
-            nodes_filtered=int(is_filtered),
-            nodes_in_pool=1,
-            node_pool=self._job.node_pool,
-            nodes_available={node.datacenter: 1},
-            constraint_filtered={lack: 1} if is_filtered and lack else None,
-            class_filtered=shown if is_filtered else None,
-            nodes_exhausted=int(not is_filtered),
-            class_exhausted=None if is_filtered else shown,
-            dimension_exhausted=None if is_filtered else {lack: 1},
-        )
+        is_full = at is not None and not self._reason(at) and bool(self._candidates.lack(at))
+        return telling.one_node(node, self._job, self.lack(node), is_filtered=not is_full)
 
     def why_nowhere(self) -> AllocMetric:
         """The metric of all nodes together, where none can take it."""
@@ -320,6 +243,7 @@ class GroupPlacing:
 
     def lack(self, node: Node) -> str:
         """What stands against one node now: a reason of the screening, or a dimension. Empty: nothing."""
+        self._catch_up()
         row = self._fleet.row_of.get(node.id, NOWHERE)
         if row == NOWHERE:
             return "node is gone"
@@ -327,24 +251,22 @@ class GroupPlacing:
         if at is None:
             code = int(self._screened.reason_of[row])
             return self._screened.reasons.values[code] if code > FINE else "not ready"
-        return self._dimension(at) or self._distinct_reason(at)
+        return self._reason(at) or self._candidates.lack(at)
 
     def is_filtered(self, node: Node) -> bool:
         """Whether the node can never run the group as it is now, full or not."""
         return self._at(node.id) is None
 
     def _at(self, node_id: str) -> int | None:
-        row = self._fleet.row_of.get(node_id)
-        if row is None or row >= len(self._screened.passing) or not self._screened.passing[row]:
-            return None
-        if self._place_of_row is None:
-            self._place_of_row = {int(each): place for place, each in enumerate(self.rows)}
-        return self._place_of_row.get(row)
+        return self._candidates.at(self._fleet.row_of.get(node_id))
+
+    def _reason(self, at: int) -> str:
+        return self._distinctions.reason(int(self.rows[at])) if self._distinctions else ""
 
     def _scores(self, place: Place) -> Floats:
-        """For this allocation; without spread, penalty and distinct properties these are kept from the last."""
+        """For this allocation; without anything of its own these are kept from the last."""
         avoided = [at for at in map(self._at, place.avoid) if at is not None]
-        if not (avoided or self._spreads or self._distinct):
+        if not (avoided or self._spreads or self._distinctions or self._has_volumes):
             return self._plain
         total, number = self._total, self._number
         if self._spreads:
@@ -355,8 +277,10 @@ class GroupPlacing:
             total[avoided] -= 1
             number[avoided] += 1
         is_open = self._is_open
-        for distinct in self._distinct:
-            is_open = is_open & distinct.may_take(self.rows)
+        if self._distinctions:
+            is_open = is_open & self._distinctions.allowed(self.rows)
+        if self._has_volumes is not None:
+            is_open = is_open & self._having_volumes(place)
         scores: Floats = np.where(is_open, total / number, NEVER)
         return scores
 
@@ -366,181 +290,60 @@ class GroupPlacing:
             boost += spread.boosts()[codes]
         return boost
 
-    def _take(self, at: int, scores: Floats) -> Chosen | None:
+    def _having_volumes(self, place: Place) -> Mask:
+        has, index = self._has_volumes, index_of(place.name)
+        assert has is not None, "asked only where volumes go by index"
+        found = [has(self._fleet.node(int(row)), index) for row in self.rows]
+        return np.asarray(found, dtype=np.bool_)
+
+    def _take(self, at: int, scores: Floats, place: Place) -> Chosen | None:
         row = int(self.rows[at])
         node = self._fleet.node(row)
         try:
             resources = self._grants.grant(node, self._draft.holdings_of(row), self._chance.below)
         except Refused as refused:
-            self._rule_out(at, refused.dimension)
+            self._candidates.lacking[at] = refused.dimension
+            self._rescore(at)
             return None
-        if self._metric is None:
-            self._metric = self._told(scores)
+        metric = self._told(scores, place)
         usage = self._demand if self._grants.is_plain else usage_of_resources(resources)
         self._draft.take(row, resources, usage)
-        self._change(at, row, usage)
-        return Chosen(node, resources, self._metric)
-
-    def _rule_out(self, at: int, dimension: str) -> None:
-        self._lacking[at] = dimension
-        self._is_open[at] = False
-        self._plain[at] = NEVER
-
-    def _change(self, at: int, row: int, usage: Usage) -> None:
-        """What the placement does to the row that it chose, and to the spread."""
-        cpu = int(self._cpu_with[at]) + usage.cpu
-        memory = int(self._memory_with[at]) + usage.memory_mb
-        disk = int(self._disk_with[at]) + usage.disk_mb
-        self._cpu_with[at], self._memory_with[at], self._disk_with[at] = cpu, memory, disk
-        self._count_room[at] -= 1
-        room_cpu, room_memory = int(self._cpu[at]), int(self._memory[at])
-        has_room = cpu <= room_cpu and memory <= room_memory and disk <= self._disk[at] and self._count_room[at] > 0
-        self._has_room[at] = has_room
-        packed = packing_of_one(room_cpu, cpu, room_memory, memory, self._rules.algorithm)
-        collisions = int(self._collisions[at]) + 1
-        self._collisions[at] = collisions
-        fixed = sum(float(scores[at]) for scores in self._fixed.values())
-        self._packing[at] = packed
-        total = packed + fixed - (collisions + 1) / max(1, self._group.count)
-        number = 2.0 + len(self._fixed)
-        self._total[at], self._number[at] = total, number
-        if self._distinct_hosts is not None:
-            self._distinct_hosts[at] = False
-            has_room = False
-        self._is_open[at] = has_room
-        self._plain[at] = total / number if has_room else NEVER
-        for spread in self._spreads:
-            code = int(spread.column.codes[row])
-            if code != NOWHERE:
-                spread.add(spread.column.words.values[code])
-        for distinct in self._distinct:
-            distinct.used[distinct.column.codes[row]] += 1
-            distinct.used[NOWHERE] = distinct.allowed
+        self._seen = len(self._draft.touched)
+        self._candidates.look_again(at)
+        self.join(Neighbour(row, self._group.name))
+        return Chosen(node, resources, metric)
 
     # -- telling ---------------------------------------------------------------------------------------------------
 
-    def _counted(self) -> AllocMetric:
-        """What was looked at and left out for good."""
-        fleet, screened = self._fleet, self._screened
-        rows = np.flatnonzero(screened.looked_at)
-        by_reason = np.bincount(screened.reason_of[rows], minlength=len(screened.reasons))
-        filtered = {
-            reason: int(by_reason[code])
-            for code, reason in enumerate(screened.reasons.values)
-            if code > FINE and by_reason[code]
-        }
-        return AllocMetric(
-            nodes_evaluated=len(rows),
-            nodes_filtered=sum(filtered.values()),
-            nodes_in_pool=len(rows),
-            node_pool=self._job.node_pool,
-            nodes_available=nodes_available(fleet.datacenter[rows], fleet.datacenters.values),
-            class_filtered=self._classes(np.flatnonzero(screened.looked_at & ~screened.passing)) or None,
-            constraint_filtered=filtered or None,
-        )
+    def _told(self, scores: Floats, place: Place) -> AllocMetric:
+        """Siblings share what was told of the first, unless something was special about them."""
+        if self._metric is not None and not place.avoid:
+            return self._metric
+        avoided = {self._at(node_id) for node_id in place.avoid}
+        boost = self._boost() if self._spreads else None
 
-    def _classes(self, rows: Ints) -> dict[str, int]:
-        """How many of the rows have each class that people gave to nodes."""
-        found: dict[str, int] = {}
-        by_kind = np.bincount(self._fleet.kind[rows], minlength=len(self._fleet.kind_examples))
-        for kind, example in enumerate(self._fleet.kind_examples):
-            if example.node_class and by_kind[kind]:
-                found[example.node_class] = found.get(example.node_class, 0) + int(by_kind[kind])
-        return found
+        def shown(at: int, score: float) -> NodeScore:
+            collisions = int(self._collisions[at])
+            parts = {BINPACK: float(self._packing[at])}
+            parts |= {name: float(each[at]) for name, each in self._fixed.items()}
+            parts[ANTI_AFFINITY] = -(collisions + 1) / max(1, self._group.count) if collisions else 0.0
+            parts[PENALTY] = -1.0 if at in avoided else 0.0
+            if boost is not None:
+                parts[SPREAD] = float(boost[at])
+            return NodeScore(node_id=self._fleet.node(int(self.rows[at])).id, scores=parts, norm_score=score)
 
-    def _told(self, scores: Floats) -> AllocMetric:
-        """The metric of a placement: the best nodes with what each scorer gave them."""
-        best = np.argpartition(scores, -SHOWN)[-SHOWN:] if len(scores) > SHOWN else np.arange(len(scores))
-        best = best[np.argsort(-scores[best], kind="stable")]
-        shown = tuple(self._shown(int(at), float(scores[at])) for at in best if scores[at] > NEVER)
-        return msgspec.structs.replace(self._counted(), score_meta_data=shown)
+        told = telling.with_scores(telling.screening(self._fleet, self._screened, self._job), scores, shown)
+        if not place.avoid:
+            self._metric = told
+        return told
 
-    def _shown(self, at: int, score: float) -> NodeScore:
-        parts = {BINPACK: float(self._packing[at])}
-        parts |= {name: float(scores[at]) for name, scores in self._fixed.items()}
-        collisions = int(self._collisions[at])
-        parts[ANTI_AFFINITY] = -(collisions + 1) / max(1, self._group.count) if collisions else 0.0
-        parts[PENALTY] = 0.0
-        if self._spreads:
-            parts[SPREAD] = float(self._boost()[at])
-        return NodeScore(node_id=self._fleet.node(int(self.rows[at])).id, scores=parts, norm_score=score)
+    def _told_failure(self, place: Place | None = None) -> AllocMetric:
+        def reason(at: int) -> str:
+            has, row = self._has_volumes, int(self.rows[at])
+            if place is not None and has is not None and not has(self._fleet.node(row), index_of(place.name)):
+                return MISSING_VOLUMES
+            return self._reason(at)
 
-    def _told_failure(self) -> AllocMetric:
-        counted = self._counted()
-        exhausted: dict[str, int] = {}
-        filtered = dict(counted.constraint_filtered or {})
-        is_full = np.zeros(len(self.rows), dtype=np.bool_)
-        for dimension, lacks in self._dimensions():
-            lacks_first = lacks & ~is_full
-            number = int(lacks_first.sum())
-            if number:
-                exhausted[dimension] = exhausted.get(dimension, 0) + number
-                is_full |= lacks_first
-        for at in np.flatnonzero(~is_full):
-            reason = self._distinct_reason(int(at))
-            if reason:
-                filtered[reason] = filtered.get(reason, 0) + 1
-        full = self.rows[is_full]
-        more_filtered = sum(filtered.values()) - sum((counted.constraint_filtered or {}).values())
-        return msgspec.structs.replace(
-            counted,
-            nodes_filtered=counted.nodes_filtered + more_filtered,
-            constraint_filtered=filtered or None,
-            nodes_exhausted=sum(exhausted.values()),
-            class_exhausted=self._classes(full) or None,
-            dimension_exhausted=exhausted or None,
-            resources_exhausted=self._resources_exhausted(exhausted) or None,
-        )
-
-    def _dimensions(self) -> list[tuple[str, Mask]]:
-        """What nodes have too little of, in the reference's order: the first that a node lacks is the one that counts."""
-        told: dict[str, list[int]] = {}
-        for at, dimension in self._lacking.items():
-            told.setdefault(dimension, []).append(at)
-        lacking = []
-        for dimension, places in told.items():
-            mask = np.zeros(len(self.rows), dtype=np.bool_)
-            mask[places] = True
-            lacking.append((dimension, mask))
-        return [
-            *((dimension, mask) for dimension, mask in lacking if dimension == "cores"),
-            ("cpu", self._cpu_with > self._cpu),
-            ("memory", self._memory_with > self._memory),
-            ("disk", self._disk_with > self._disk),
-            ("max allocation exceeded", self._count_room <= 0),
-            *((dimension, mask) for dimension, mask in lacking if dimension != "cores"),
-        ]
-
-    def _dimension(self, at: int) -> str:
-        return next((dimension for dimension, lacks in self._dimensions() if lacks[at]), "")
-
-    def _distinct_reason(self, at: int) -> str:
-        if self._distinct_hosts is not None and not self._distinct_hosts[at]:
-            return DISTINCT_HOSTS
-        one = self.rows[at : at + 1]
-        for distinct in self._distinct:
-            if not distinct.may_take(one)[0]:
-                return distinct.reason(int(one[0]))
-        return ""
-
-    def _resources_exhausted(self, exhausted: dict[str, int]) -> dict[str, Resources]:
-        found = {}
-        for task in self._group.tasks or ():
-            if task.resources is not None and ("cpu" in exhausted or "memory" in exhausted):
-                found[task.name] = Resources(
-                    cpu=task.resources.cpu if "cpu" in exhausted else 0,
-                    memory_mb=task.resources.memory_mb if "memory" in exhausted else 0,
-                )
-        return found
-
-
-def nodes_available(codes: Codes, names: Sequence[str]) -> dict[str, int] | None:
-    counts = np.bincount(codes, minlength=len(names))
-    return {name: int(counts[code]) for code, name in enumerate(names) if counts[code]} or None
-
-
-def neighbours_of(draft: Draft, allocations: Iterable[Allocation], group: TaskGroup) -> Neighbours:
-    """Where the job's allocations stand that are not over, for anti-affinity, spread and what must be distinct."""
-    rows = [(draft.fleet.row_of.get(each.node_id, NOWHERE), each.task_group) for each in allocations]
-    there = [(row, name) for row, name in rows if row != NOWHERE]
-    return Neighbours([row for row, _ in there], [row for row, name in there if name == group.name])
+        told = telling.screening(self._fleet, self._screened, self._job)
+        may_tell = reason if self._distinctions or self._has_volumes is not None else None
+        return telling.failing(told, self._fleet, self._candidates, self._group, may_tell)

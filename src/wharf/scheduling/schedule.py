@@ -264,11 +264,13 @@ class _Schedule:
     def _replace(self, replacement: Replacement) -> None:
         """The old one goes on running until there is room for the new, or will be once it is gone itself."""
         placement, old = replacement.placement, replacement.stop.allocation
+        self._allotment.leaves(old)
         allocation = self._allotment.place(placement)
         if allocation is not None:
             self._stop(replacement.stop)
             self._take(placement, allocation)
             return
+        self._allotment.stays(old)
         if self._allotment.would_fit_once_gone(old, placement.job, placement.group):
             self._stop(replacement.stop)
         self._could_not_place(placement, self._allotment.failure(placement))
@@ -296,6 +298,7 @@ class _Schedule:
             if stop.client_status is ClientStatus.LOST and stop.why == LOST:
                 noted = of_group.with_state(stop.allocation, ClientStatus.LOST, self._moment.now_ns)
                 fields["alloc_states"] = noted.alloc_states
+        self._allotment.leaves(stop.allocation)
         self._change(stop.allocation, is_stop=True, **fields)
 
     def _follow(

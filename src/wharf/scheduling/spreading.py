@@ -8,7 +8,7 @@ from wharf.model.group import TaskGroup
 from wharf.model.job import Job
 from wharf.model.placement import Spread
 from wharf.scheduling.columns import Floats
-from wharf.scheduling.fleet import Property
+from wharf.scheduling.fleet import NOWHERE, Fleet, Property
 
 MISSING = -1.0
 ANY_OTHER = "*"
@@ -27,6 +27,12 @@ class SpreadCount:
         self._used: dict[str, int] = {}
         self._desired = _desired(spread, count)
         self._lowest = -1.0
+
+    def count(self, row: int, sign: int = 1) -> None:
+        """One more, or one less, on the node of this row."""
+        code = int(self.column.codes[row])
+        if code != NOWHERE:
+            self.add(self.column.words.values[code], sign)
 
     def add(self, value: str, number: int = 1) -> None:
         self._used[value] = self._used.get(value, 0) + number
@@ -70,8 +76,19 @@ class SpreadCount:
         return boosts
 
 
-def spreads_of(job: Job, group: TaskGroup) -> list[Spread]:
-    return [*(job.spreads or ()), *(group.spreads or ())]
+def spread_counts(job: Job, group: TaskGroup, fleet: Fleet) -> list[SpreadCount]:
+    """Of the job's spreads and the group's own: each is counted for this group alone."""
+    spreads = [*(job.spreads or ()), *(group.spreads or ())]
+    weights = sum(spread.weight for spread in spreads)
+    return [
+        SpreadCount(
+            spread,
+            fleet.property(spread.attribute),
+            count=group.count,
+            weight_share=spread.weight / weights if weights else 0.0,
+        )
+        for spread in spreads
+    ]
 
 
 def _desired(spread: Spread, count: int) -> dict[str, float] | None:
