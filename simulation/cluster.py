@@ -29,6 +29,7 @@ from wharf.node.fake import FakeMachine, FakeNode
 from wharf.server.asking import Answers, Leader
 from wharf.server.brain import Brain
 from wharf.server.drain_watch import DrainWatch
+from wharf.server.launcher import Launcher
 from wharf.server.peers import HttpPeers
 from wharf.server.rollout_watch import RolloutWatch
 from wharf.server.server import Identity, Server
@@ -102,6 +103,7 @@ class ServerProcess:
         )
         RolloutWatch(server.world, brain)
         DrainWatch(server.world, brain)
+        Launcher(server.world, brain, server.job_settings)
         await self._found(server)
         self.cluster.network.listen(brain_address(self.member.address), process, brain_app(Answers(brain)))
         process.start(election.stay_a_member(), name="membership")

@@ -22,6 +22,7 @@ from wharf.server.asking import Answers, Leader
 from wharf.server.brain import Brain
 from wharf.server.drain_watch import DrainWatch
 from wharf.server.keyring import WrappingKey
+from wharf.server.launcher import Launcher
 from wharf.server.rollout_watch import RolloutWatch
 from wharf.server.server import Identity, Server
 from wharf.server.tending import Tending
@@ -61,6 +62,7 @@ class OneServer:
         self.tending = Tending(self.brain, self.server.access.keyring)
         RolloutWatch(self.world, self.brain)
         DrainWatch(self.world, self.brain)
+        Launcher(self.world, self.brain, self.server.job_settings)
         gate = Gate(self.world, enabled=access, verifier=self.server.access.identities)
         self.api = Api(self.server, gate=gate)
         self.exchange = InMemory(self.api)

@@ -20,6 +20,7 @@ from wharf.server.brain import Brain
 from wharf.server.brain_socket import BrainSocket
 from wharf.server.compactor import Compactor
 from wharf.server.drain_watch import DrainWatch
+from wharf.server.launcher import Launcher
 from wharf.server.rollout_watch import RolloutWatch
 from wharf.server.server import Server
 from wharf.server.tending import Tending
@@ -48,6 +49,7 @@ async def run(life: Life) -> None:
     Tending(brain, server.access.keyring, tending_settings(life.order.settings))
     RolloutWatch(life.world, brain)
     DrainWatch(life.world, brain)
+    Launcher(life.world, brain, server.job_settings)
     if not await open_log(life, server.engine):
         return
     door = BrainSocket(life.world, brain_socket(life), Answers(brain))
