@@ -10,6 +10,7 @@ from wharf.model.group import TaskGroup
 from wharf.model.implied import with_implied_constraints
 from wharf.model.job import Job, JobType, Parameterized, Periodic
 from wharf.model.job_settings import JobSettings
+from wharf.model.placement import Affinity, Constraint, Spread, SpreadTarget
 from wharf.model.resources import Resources
 from wharf.model.service import Service, ServiceCheck
 from wharf.model.task import Task
@@ -73,3 +74,19 @@ def a_check(**fields: Any) -> ServiceCheck:
 def admitted(job: Job, settings: JobSettings | None = None) -> Job:
     """The job as the server stores it."""
     return with_implied_constraints(canonicalize(job, settings or JobSettings()))
+
+
+def a_constraint(left: str, right: str = "", operand: str = "=") -> Constraint:
+    """Nodes of which this is not true are not used."""
+    return Constraint(l_target=left, r_target=right, operand=operand)
+
+
+def an_affinity(left: str, right: str, operand: str = "=", weight: int = 50) -> Affinity:
+    """Nodes of which this is true are preferred."""
+    return Affinity(l_target=left, r_target=right, operand=operand, weight=weight)
+
+
+def a_spread(attribute: str, weight: int = 50, **percents: int) -> Spread:
+    """Evenly, or by percent a value."""
+    targets = tuple(SpreadTarget(value=value, percent=percent) for value, percent in percents.items())
+    return Spread(attribute=attribute, weight=weight, spread_target=targets or None)
