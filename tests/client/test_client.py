@@ -1,12 +1,12 @@
 """The typed client: what it sends, what it makes of replies."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from tests.kit.virtual_time import in_virtual_time
-from wharf.client import Client, Reply, Unreachable
+from wharf.client import Client, Reply, Request, Unreachable
+from wharf.client.exchange import Opened
 from wharf.model.refusal import Code, Refusal
 
 
@@ -17,27 +17,21 @@ class Scripted:
         self.replies = list(replies)
         self.asked: list[dict[str, Any]] = []
 
-    async def send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: bytes,
-        timeout_s: float,
-    ) -> Reply:
+    async def send(self, request: Request) -> Reply:
         self.asked.append(
             {
-                "method": method,
-                "path": path,
-                "query": dict(query),
-                "headers": dict(headers),
-                "body": body,
-                "timeout_s": timeout_s,
+                "method": request.method,
+                "path": request.path,
+                "query": dict(request.query),
+                "headers": dict(request.headers),
+                "body": request.body,
+                "timeout_s": request.timeout_s,
             }
         )
         return self.replies.pop(0)
+
+    async def open(self, _: Request) -> Opened:
+        raise AssertionError("nothing here is streamed")
 
     async def close(self) -> None:
         return

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from wharf.client import Unreachable
+from wharf.client import Request, Unreachable
 from wharf.client.http import HttpExchange
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -15,7 +15,7 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 async def send(address: str, path: str = "/v1/jobs", timeout_s: float = 5.0) -> object:
     exchange = HttpExchange(address)
     try:
-        return await exchange.send("GET", path, query={"a": "1"}, headers={"x-one": "1"}, body=b"", timeout_s=timeout_s)
+        return await exchange.send(Request("GET", path, (("a", "1"),), {"x-one": "1"}, b"", timeout_s))
     finally:
         await exchange.close()
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from wharf.client.exchange import Reply, Unreachable
+from wharf.client.exchange import Opened, Reply, Request, Unreachable
 from wharf.client.turns import ServersInTurn
 
 Answer = Callable[[], Reply]
@@ -19,9 +19,12 @@ class Played:
         self.asked = 0
         self.is_closed = False
 
-    async def send(self, *_: object, **__: object) -> Reply:
+    async def send(self, _: Request) -> Reply:
         self.asked += 1
         return self.answer()
+
+    async def open(self, _: Request) -> Opened:
+        raise AssertionError("nothing here is streamed")
 
     async def close(self) -> None:
         self.is_closed = True
@@ -44,7 +47,7 @@ def silent() -> Reply:
 
 
 def ask(turns: ServersInTurn) -> Reply:
-    return asyncio.run(turns.send("GET", "/v1/jobs", query={}, headers={}, body=b"", timeout_s=1.0))
+    return asyncio.run(turns.send(Request("GET", "/v1/jobs")))
 
 
 def test_one_server_is_used_for_as_long_as_it_serves() -> None:

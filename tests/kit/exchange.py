@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from wharf.api.app import Api
-from wharf.client import Reply, Unreachable
+from wharf.client import Reply, Request, Unreachable
 
 
 class InMemory:
@@ -18,29 +18,88 @@ class InMemory:
         self.sent: list[tuple[str, str, bytes]] = []
         self.replies: list[Reply] = []
 
-    async def send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: bytes,
-        timeout_s: float,
-    ) -> Reply:
+    async def send(self, request: Request) -> Reply:
         if self.is_away:
             raise Unreachable("nobody answers", sent=False)
+        method, path, body = request.method, request.path, request.body
         self.sent.append((method, path, body))
         try:
-            async with asyncio.timeout(timeout_s):
-                reply = await ask(self.api, method, path, query=urlencode(query), headers=headers, body=body)
+            async with asyncio.timeout(request.timeout_s):
+                query = urlencode(request.query)
+                reply = await ask(self.api, method, path, query=query, headers=request.headers, body=body)
         except TimeoutError as error:
-            raise Unreachable(f"no reply within {timeout_s} s", sent=True) from error
+            raise Unreachable(f"no reply within {request.timeout_s} s", sent=True) from error
         self.replies.append(reply)
         return reply
 
+    async def open(self, request: Request) -> "OpenedInMemory":
+        if self.is_away:
+            raise Unreachable("nobody answers", sent=False)
+        self.sent.append((request.method, request.path, request.body))
+        opened = OpenedInMemory(self.api, request)
+        await opened.begins()
+        return opened
+
     async def close(self) -> None:
         return
+
+
+class OpenedInMemory:
+    """A reply that comes piece by piece. The application runs beside whoever reads it, until one of them ends."""
+
+    def __init__(self, api: Api, request: Request) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.gone = asyncio.Event()
+        self._within_s = request.timeout_s
+        self._request = request
+        self._messages: asyncio.Queue[Any] = asyncio.Queue()
+        self._is_read = False
+        scope = scope_of(request.method, request.path, query=urlencode(request.query), headers=request.headers)
+        self._task = asyncio.get_running_loop().create_task(self._run(api, scope), name=f"stream {request.path}")
+
+    async def _run(self, api: Api, scope: dict[str, Any]) -> None:
+        try:
+            await api(scope, self._receive, self._messages.put)
+        finally:
+            self._messages.put_nowait(None)
+
+    async def _receive(self) -> Any:
+        if not self._is_read:
+            self._is_read = True
+            return {"type": "http.request", "body": self._request.body, "more_body": False}
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _message(self) -> Any:
+        try:
+            async with asyncio.timeout(self._within_s):
+                return await self._messages.get()
+        except TimeoutError as error:
+            raise Unreachable(f"nothing came within {self._within_s} s", sent=True) from error
+
+    async def begins(self) -> None:
+        message = await self._message()
+        assert message is not None, "the application ended without a word"
+        self.status = message["status"]
+        self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+
+    async def next(self) -> bytes:
+        while (message := await self._message()) is not None:
+            if message["body"]:
+                piece: bytes = message["body"]
+                return piece
+            if not message.get("more_body", False):
+                return b""
+        return b""
+
+    def break_off(self) -> None:
+        """The connection breaks, in the middle of the reply."""
+        self.gone.set()
+
+    async def close(self) -> None:
+        self.gone.set()
+        await asyncio.gather(self._task, return_exceptions=True)
 
 
 async def ask(
@@ -69,16 +128,19 @@ async def ask(
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {
+    await api(scope_of(method, path, query=query, headers=headers or {}), receive, send)
+    start, *parts = sent
+    body_sent = b"".join(part["body"] for part in parts)
+    return Reply(start["status"], {n.decode(): v.decode() for n, v in start["headers"]}, body_sent)
+
+
+def scope_of(method: str, path: str, *, query: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    return {
         "type": "http",
         "method": method,
         "path": path,
         "raw_path": path.encode(),
         "query_string": query.encode(),
-        "headers": [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()],
+        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
         "client": ("127.0.0.1", 40_000),
     }
-    await api(scope, receive, send)
-    start, *parts = sent
-    body_sent = b"".join(part["body"] for part in parts)
-    return Reply(start["status"], {n.decode(): v.decode() for n, v in start["headers"]}, body_sent)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.builders import a_batch_job, a_group, a_job, a_task, some_resources
 from tests.kit.cluster import ACluster, ANode, OneServer
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
-from wharf.client import Reply, Unreachable
+from wharf.client import Reply, Request, Unreachable
 from wharf.controllers.heartbeats import HeartbeatSettings
 from wharf.engines.faults import Delay, Operation
 from wharf.model.allocation import Allocation
@@ -235,10 +235,10 @@ class Lossy:
         self.report_ids: list[str] = []
         inner = node.exchange.send
 
-        async def send(method: str, path: str, **given: Any) -> Reply:
-            reply = await inner(method, path, **given)
-            if path.endswith("/report"):
-                self.report_ids.append(json.loads(given["body"])["ReportID"])
+        async def send(request: Request) -> Reply:
+            reply = await inner(request)
+            if request.path.endswith("/report"):
+                self.report_ids.append(json.loads(request.body)["ReportID"])
                 if len(self.report_ids) == 1:
                     raise Unreachable("the reply was lost", sent=True)
             return reply

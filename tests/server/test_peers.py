@@ -1,12 +1,11 @@
 """The way to another member's brain: what its replies mean to the server that asked."""
 
 import asyncio
-from collections.abc import Mapping
 
 import msgspec
 import pytest
 
-from wharf.client.exchange import Reply, Unreachable
+from wharf.client.exchange import Opened, Reply, Request, Unreachable
 from wharf.model.cluster import Member
 from wharf.model.refusal import Code, Refusal
 from wharf.server.asking import Answered
@@ -19,19 +18,13 @@ class OneReply:
     def __init__(self, end: Reply | Unreachable) -> None:
         self._end = end
 
-    async def send(
-        self,
-        method: str,  # noqa: ARG002  # The port's own words.
-        path: str,  # noqa: ARG002
-        *,
-        query: Mapping[str, str],  # noqa: ARG002
-        headers: Mapping[str, str],  # noqa: ARG002
-        body: bytes,  # noqa: ARG002
-        timeout_s: float,  # noqa: ARG002
-    ) -> Reply:
+    async def send(self, _: Request) -> Reply:
         if isinstance(self._end, Unreachable):
             raise self._end
         return self._end
+
+    async def open(self, _: Request) -> Opened:
+        raise AssertionError("nothing here is streamed")
 
     async def close(self) -> None:
         return

@@ -1,6 +1,47 @@
-"""A typed client of the HTTP API, over whatever carries a request: a socket, or a call in memory."""
+"""A typed client of the HTTP API: `connect` for one that waits, `connect_async` for one that is awaited.
 
-from wharf.client.client import Answer, Client
-from wharf.client.exchange import Exchange, Reply, Unreachable
+What is heavy is loaded when it is used: the command line imports this for a page of help.
+"""
 
-__all__ = ["Answer", "Client", "Exchange", "Reply", "Unreachable"]
+from typing import TYPE_CHECKING, Any, Final
+
+from wharf.client.exchange import Exchange, Reply, Request, Unreachable
+
+if TYPE_CHECKING:
+    from wharf.client.async_client import AsyncClient
+    from wharf.client.calls import Answer
+    from wharf.client.client import Client
+    from wharf.client.connecting import CannotConnect, connect, connect_async
+    from wharf.client.flow import ONCE, Defaults, Retries
+    from wharf.client.settings import ClientSettings, read_settings
+    from wharf.client.sync_client import SyncClient
+
+_WHERE: Final = {
+    "Answer": "calls",
+    "AsyncClient": "async_client",
+    "CannotConnect": "connecting",
+    "Client": "client",
+    "ClientSettings": "settings",
+    "Defaults": "flow",
+    "ONCE": "flow",
+    "Retries": "flow",
+    "SyncClient": "sync_client",
+    "connect": "connecting",
+    "connect_async": "connecting",
+    "read_settings": "settings",
+}
+
+
+def __getattr__(name: str) -> Any:  # Of the kinds that are told above.
+    module = _WHERE.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{module}"), name)
+
+
+__all__ = [
+    "ONCE", "Answer", "AsyncClient", "CannotConnect", "Client", "ClientSettings", "Defaults", "Exchange", "Reply", "Request",
+    "Retries", "SyncClient", "Unreachable", "connect", "connect_async", "read_settings",
+]  # fmt: skip

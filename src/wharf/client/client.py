@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from wharf.client.exchange import Exchange, Reply, Unreachable
+from wharf.client.exchange import Exchange, Reply, Request, Unreachable
 from wharf.model.allocation import AllocationStub
 from wharf.model.evaluation import Evaluation
 from wharf.model.job import Job
@@ -68,9 +68,8 @@ class Client:
             timeout_s = waits_s * LONGEST_WAIT + BLOCKING_SLACK_S
         if stale:
             parameters["stale"] = ""
-        reply = await self._exchange.send(
-            "GET", path, query=parameters, headers=headers or {}, body=b"", timeout_s=timeout_s
-        )
+        asked = Request("GET", path, tuple(parameters.items()), headers or {}, b"", timeout_s)
+        reply = await self._exchange.send(asked)
         return Answer(
             _value(reply, kind),
             _number(reply, "x-cluster-index"),
@@ -91,9 +90,8 @@ class Client:
         """A request that may change something. Raises as `read` does; where the answer was lost it may have happened."""
         parameters = {"namespace": self._namespace, **(query or {})}
         coded = b"" if body is None else msgspec.json.encode(body)
-        reply = await self._exchange.send(
-            method, path, query=parameters, headers=headers or {}, body=coded, timeout_s=TIMEOUT_S
-        )
+        asked = Request(method, path, tuple(parameters.items()), headers or {}, coded, TIMEOUT_S)
+        reply = await self._exchange.send(asked)
         return _value(reply, kind)
 
     # -- work ------------------------------------------------------------------------------------------------------

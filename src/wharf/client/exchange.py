@@ -1,9 +1,11 @@
-"""The port under the client: one request out, one reply back."""
+"""The port under the client: one request out, one reply back, whole or piece by piece."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
+
+TIMEOUT_S: Final = 30.0
 
 
 class Unreachable(Exception):
@@ -14,6 +16,17 @@ class Unreachable(Exception):
         self.sent = sent
 
 
+class Request(msgspec.Struct, frozen=True):
+    """`path` is escaped. `timeout_s` bounds the wait for the reply, and of a stream that for each piece of it."""
+
+    method: str
+    path: str
+    query: tuple[tuple[str, str], ...] = ()
+    headers: Mapping[str, str] = {}
+    body: bytes = b""
+    timeout_s: float = TIMEOUT_S
+
+
 class Reply(msgspec.Struct, frozen=True):
     """`headers` have lower-case names."""
 
@@ -22,18 +35,51 @@ class Reply(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class Exchange(Protocol):
-    async def send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: bytes,
-        timeout_s: float,
-    ) -> Reply:
-        """Raises `Unreachable`."""
+class Head(Protocol):
+    """The beginning of a reply that comes piece by piece."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+
+class Opened(Head, Protocol):
+    async def next(self) -> bytes:
+        """The next piece; an empty one is the end. Raises `Unreachable` where the reply breaks off."""
         ...
 
     async def close(self) -> None: ...
+
+
+class SyncOpened(Head, Protocol):
+    def next(self) -> bytes:
+        """As that of `Opened`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Exchange(Protocol):
+    """The way to one server."""
+
+    async def send(self, request: Request) -> Reply:
+        """Raises `Unreachable`."""
+        ...
+
+    async def open(self, request: Request) -> Opened:
+        """The reply from its first byte on. Raises `Unreachable`."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class SyncExchange(Protocol):
+    """The same for those who wait with their thread."""
+
+    def send(self, request: Request) -> Reply: ...
+
+    def open(self, request: Request) -> SyncOpened: ...
+
+    def close(self) -> None: ...

@@ -4,10 +4,10 @@ A request that reached nobody goes to the next server at once. One that may have
 asks knows whether that does harm.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from wharf.client.exchange import Exchange, Reply, Unreachable
+from wharf.client.exchange import Exchange, Opened, Reply, Request, Unreachable
 
 UNABLE: Final = (500, 503)
 """A server that answers so has lost its leader or its log: another may have both."""
@@ -19,44 +19,34 @@ class ServersInTurn:
         self._exchanges = exchanges
         self._current = 0
 
-    async def send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: bytes,
-        timeout_s: float,
-    ) -> Reply:
+    async def send(self, request: Request) -> Reply:
         for _ in self._exchanges[1:]:
             try:
-                return await self._send(method, path, query=query, headers=headers, body=body, timeout_s=timeout_s)
+                return await self._send(request)
             except Unreachable as error:
                 if error.sent:
                     raise
-        return await self._send(method, path, query=query, headers=headers, body=body, timeout_s=timeout_s)
+        return await self._send(request)
 
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: bytes,
-        timeout_s: float,
-    ) -> Reply:
+    async def _send(self, request: Request) -> Reply:
         used = self._current
         exchange = self._exchanges[used]
         try:
-            reply = await exchange.send(method, path, query=query, headers=headers, body=body, timeout_s=timeout_s)
+            reply = await exchange.send(request)
         except Unreachable:
             self._turn_from(used)
             raise
         if reply.status in UNABLE:
             self._turn_from(used)
         return reply
+
+    async def open(self, request: Request) -> Opened:
+        used = self._current
+        try:
+            return await self._exchanges[used].open(request)
+        except Unreachable:
+            self._turn_from(used)
+            raise
 
     def _turn_from(self, used: int) -> None:
         """To the next one, unless somebody turned already."""

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from wharf.client.exchange import Exchange, Reply, Unreachable
+from wharf.client.exchange import Exchange, Reply, Request, Unreachable
 from wharf.model.cluster import Member
 from wharf.model.refusal import Code, Refusal
 from wharf.server.asking import Answered, Link
@@ -50,9 +50,8 @@ class _HttpLink:
     async def ask(self, name: str, body: bytes) -> Answered:
         headers = {SECRET_HEADER: self._member.door_secret, "content-type": "application/msgpack"}
         try:
-            reply = await self._exchange.send(
-                "PUT", PATH + name, query={}, headers=headers, body=body, timeout_s=TIMEOUT_S
-            )
+            asked = Request("PUT", PATH + name, headers=headers, body=body, timeout_s=TIMEOUT_S)
+            reply = await self._exchange.send(asked)
         except Unreachable as error:
             code = Code.UNDECIDED if error.sent else Code.UNAVAILABLE
             raise Refusal(code, f"the leader, {self._member.name}, did not answer: {error}") from error

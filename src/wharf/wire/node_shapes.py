@@ -1,6 +1,6 @@
 """Bodies about nodes that are no records: how nodes are shown, and what is asked of them."""
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -22,9 +22,15 @@ def _shown_definition() -> list[tuple[str, Any, Any]]:
 
 
 # Made of the record's fields, so that a field of nodes is declared once.
-NodeShown: Final = msgspec.defstruct(
-    "NodeShown", _shown_definition(), module=__name__, frozen=True, gc=False, kw_only=True
-)
+if TYPE_CHECKING:
+
+    class NodeShown(Node):
+        secret_id: str = ""
+
+else:
+    NodeShown = msgspec.defstruct(
+        "NodeShown", _shown_definition(), module=__name__, frozen=True, gc=False, kw_only=True
+    )
 
 
 def shown_node(node: Node) -> msgspec.Struct:

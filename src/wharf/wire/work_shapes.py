@@ -1,6 +1,6 @@
 """Bodies about evaluations, allocations, deployments, services and scaling that are no records."""
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -59,9 +59,16 @@ def _shown_definition() -> list[tuple[str, Any, Any]]:
 
 
 # Made of the record's fields, so that a field of allocations is declared once.
-AllocationShown: Final = msgspec.defstruct(
-    "AllocationShown", _shown_definition(), module=__name__, frozen=True, gc=False, kw_only=True, omit_defaults=True
-)
+if TYPE_CHECKING:
+
+    class AllocationShown(Allocation):
+        job: Job | None = None
+        task_states: dict[str, ShownTaskState] | None = None  # type: ignore[assignment]  # Stored in a form of its own.
+
+else:
+    AllocationShown = msgspec.defstruct(
+        "AllocationShown", _shown_definition(), module=__name__, frozen=True, gc=False, kw_only=True, omit_defaults=True
+    )
 SHOWN_FIELDS: Final = tuple(name for name in AllocationShown.__struct_fields__ if name not in ("job", *_SHOWN_AS))
 
 

@@ -26,7 +26,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     reads(
         "node.allocations", "/v1/node/{node_id}/allocations", need=need.READ_NODE,
         summary="List the allocations on a node, of the namespaces that the caller may read.",
-        returns=list[AllocationShown],  # type: ignore[valid-type]  # made of the record's fields
+        returns=list[AllocationShown],
     ),
     asks(
         "node.drain", "/v1/node/{node_id}/drain", need=need.WRITE_NODE,

@@ -1,0 +1,107 @@
+"""The client that is awaited: takes the steps of flows on an event loop, and decides nothing."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from wharf.client.calls import Ask
+from wharf.client.exchange import Exchange, Opened, Unreachable
+from wharf.client.flow import (
+    Close,
+    Course,
+    Defaults,
+    Flow,
+    Give,
+    Heard,
+    Next,
+    Open,
+    Pause,
+    Retries,
+    Send,
+    Standing,
+    Step,
+    perform,
+)
+from wharf.client.nouns import Nouns
+from wharf.wire.endpoints import Endpoint
+from wharf.world import World
+
+
+class AsyncClient(Nouns["AsyncClient"]):
+    """Calls as `await client.jobs.read("web")`, and what goes on as `async for`. Servers are used in turn."""
+
+    IS_AWAITED: ClassVar = True
+
+    def __init__(
+        self,
+        world: World,
+        exchanges: Sequence[Exchange],
+        *,
+        defaults: Defaults | None = None,
+        retries: Retries | None = None,
+    ) -> None:
+        super().__init__(self)
+        self._exchanges = tuple(exchanges)
+        self._standing = Standing(world, servers=len(exchanges), defaults=defaults, retries=retries)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        for exchange in self._exchanges:
+            await exchange.close()
+
+    async def perform(self, row: Endpoint, ask: Ask) -> Any:  # As the row says; methods are typed.
+        course = Course(perform(self._standing, row, ask))
+        while (step := course.step) is not None:
+            try:
+                heard = await self._take(step)
+            except Unreachable as error:
+                course.fail(error)
+            else:
+                course.hear(heard)
+        return course.result
+
+    async def iterate(
+        self, begin: Callable[[Standing, Endpoint, Ask], Flow[None]], row: Endpoint, ask: Ask
+    ) -> AsyncGenerator[Any, None]:  # As the row says; methods are typed.
+        course = Course(begin(self._standing, row, ask))
+        opened: Opened | None = None
+        try:
+            while (step := course.step) is not None:
+                if isinstance(step, Give):
+                    yield step.value
+                    course.hear(None)
+                    continue
+                try:
+                    heard = await self._take(step)
+                except Unreachable as error:
+                    course.fail(error)
+                    continue
+                if isinstance(step, Open):
+                    opened = heard  # type: ignore[assignment]  # What this exchange opened is that.
+                course.hear(heard)
+        finally:
+            if opened is not None:
+                await opened.close()
+
+    async def _take(self, step: Step) -> Heard:
+        match step:
+            case Send(request, server):
+                return await self._exchanges[server].send(request)
+            case Open(request, server):
+                return await self._exchanges[server].open(request)
+            case Next(opened):
+                piece: bytes = await opened.next()
+                return piece
+            case Close(opened):
+                await opened.close()
+            case Pause(seconds):
+                await asyncio.sleep(seconds)
+        return None

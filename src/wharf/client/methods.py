@@ -1,0 +1,176 @@
+"""How a description of a call becomes a method of both clients: one that gives T, and one that is awaited for T.
+
+A method is declared once, in a noun: a function that takes what the caller says and returns what to ask. Bound to a
+client it asks. Both clients see the function's own arguments; type checkers too.
+"""
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, overload
+
+from wharf.client import flow
+from wharf.client.calls import Answer, Ask, Call, Listing, Read, Stream
+from wharf.client.streams import listen
+from wharf.wire.endpoints import BY_NAME, Endpoint
+
+if TYPE_CHECKING:
+    from wharf.client.async_client import AsyncClient
+    from wharf.client.sync_client import SyncClient
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+M = TypeVar("M", bound="SyncClient | AsyncClient")
+
+Describe = Callable[..., Ask]
+
+DECLARED: Final[dict[str, list[tuple[str, Describe]]]] = {}
+"""Of each row the methods that ask it: their full names and descriptions. For the test that walks the table."""
+
+
+class Noun(Generic[M]):
+    """Methods about one kind of thing, of one client."""
+
+    def __init__(self, client: M) -> None:
+        self.client = client
+
+
+class _Bound(Generic[P]):
+    """A method of a client."""
+
+    def __init__(self, client: Any, noun: Any, row: Endpoint, describe: Describe) -> None:  # Typed where it is bound.
+        self._client = client
+        self._noun = noun
+        self._row = row
+        self._describe = describe
+        self.__doc__ = describe.__doc__
+
+    def _ask(self, *args: Any, **options: Any) -> Ask:
+        return self._describe(self._noun, *args, **options)
+
+
+class SyncRead(_Bound[P], Generic[P, T]):
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Answer[T]:
+        answer: Answer[T] = self._client.perform(self._row, self._ask(*args, **kwargs))
+        return answer
+
+    def follow(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[Answer[T]]:
+        """What it says now, and again whenever that changes, for ever. Outages are waited out."""
+        gives: Iterator[Answer[T]] = self._client.iterate(flow.follow, self._row, self._ask(*args, **kwargs))
+        return gives
+
+
+class AsyncRead(_Bound[P], Generic[P, T]):
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Answer[T]:
+        answer: Answer[T] = await self._client.perform(self._row, self._ask(*args, **kwargs))
+        return answer
+
+    def follow(self, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Answer[T]]:
+        """What it says now, and again whenever that changes, for ever. Outages are waited out."""
+        gives: AsyncIterator[Answer[T]] = self._client.iterate(flow.follow, self._row, self._ask(*args, **kwargs))
+        return gives
+
+
+class SyncList(SyncRead[P, list[R]]):
+    def each(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+        """All records, fetched page by page."""
+        gives: Iterator[R] = self._client.iterate(flow.each, self._row, self._ask(*args, **kwargs))
+        return gives
+
+
+class AsyncList(AsyncRead[P, list[R]]):
+    def each(self, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[R]:
+        """All records, fetched page by page."""
+        gives: AsyncIterator[R] = self._client.iterate(flow.each, self._row, self._ask(*args, **kwargs))
+        return gives
+
+
+class _Method:
+    def __init__(self, name: str, describe: Describe) -> None:
+        self.row = BY_NAME[name]
+        self.describe = describe
+        self.__doc__ = describe.__doc__
+        DECLARED.setdefault(name, []).append((describe.__qualname__, describe))
+
+
+class ReadMethod(_Method, Generic[P, T]):
+    @overload
+    def __get__(self, noun: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, noun: "Noun[SyncClient]", owner: type) -> SyncRead[P, T]: ...
+    @overload
+    def __get__(self, noun: "Noun[AsyncClient]", owner: type) -> AsyncRead[P, T]: ...
+    def __get__(self, noun: Any, owner: type) -> Any:  # Which of these it is, is told above.
+        if noun is None:
+            return self
+        kind = AsyncRead if noun.client.IS_AWAITED else SyncRead
+        return kind(noun.client, noun, self.row, self.describe)
+
+
+class ListMethod(_Method, Generic[P, R]):
+    @overload
+    def __get__(self, noun: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, noun: "Noun[SyncClient]", owner: type) -> SyncList[P, R]: ...
+    @overload
+    def __get__(self, noun: "Noun[AsyncClient]", owner: type) -> AsyncList[P, R]: ...
+    def __get__(self, noun: Any, owner: type) -> Any:  # Which of these it is, is told above.
+        if noun is None:
+            return self
+        kind = AsyncList if noun.client.IS_AWAITED else SyncList
+        return kind(noun.client, noun, self.row, self.describe)
+
+
+class CallMethod(_Method, Generic[P, T]):
+    @overload
+    def __get__(self, noun: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, noun: "Noun[SyncClient]", owner: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, noun: "Noun[AsyncClient]", owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, noun: Any, owner: type) -> Any:  # Which of these it is, is told above.
+        if noun is None:
+            return self
+
+        def method(*args: Any, **kwargs: Any) -> Any:  # As the description.
+            return noun.client.perform(self.row, self.describe(noun, *args, **kwargs))
+
+        method.__doc__ = self.__doc__
+        return method
+
+
+class StreamMethod(_Method, Generic[P, T]):
+    @overload
+    def __get__(self, noun: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, noun: "Noun[SyncClient]", owner: type) -> Callable[P, Iterator[T]]: ...
+    @overload
+    def __get__(self, noun: "Noun[AsyncClient]", owner: type) -> Callable[P, AsyncIterator[T]]: ...
+    def __get__(self, noun: Any, owner: type) -> Any:  # Which of these it is, is told above.
+        if noun is None:
+            return self
+
+        def method(*args: Any, **kwargs: Any) -> Any:  # As the description.
+            return noun.client.iterate(listen, self.row, self.describe(noun, *args, **kwargs))
+
+        method.__doc__ = self.__doc__
+        return method
+
+
+# What stands above a description: the row that it is about, and what it comes back as. A description's first argument is
+# its noun, of either client.
+
+
+def reads(name: str) -> Callable[[Callable[Concatenate[Any, P], Read[T]]], ReadMethod[P, T]]:
+    return lambda describe: ReadMethod(name, describe)
+
+
+def lists(name: str) -> Callable[[Callable[Concatenate[Any, P], Listing[R]]], ListMethod[P, R]]:
+    return lambda describe: ListMethod(name, describe)
+
+
+def calls(name: str) -> Callable[[Callable[Concatenate[Any, P], Call[T]]], CallMethod[P, T]]:
+    return lambda describe: CallMethod(name, describe)
+
+
+def streams(name: str) -> Callable[[Callable[Concatenate[Any, P], Stream[T]]], StreamMethod[P, T]]:
+    return lambda describe: StreamMethod(name, describe)
