@@ -148,6 +148,8 @@ class Allotment:
         resources = allocation.allocated_resources
         if row is None or resources is None or row >= len(self.draft.count):
             return False
+        if not allocation.is_occupying:
+            return True
         node = self._ground.fleet.node(row)
         self.draft.give_back(row, resources)
         trial = GroupPlacing(

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from wharf.model.changes import THIS
 from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger
 from wharf.model.metric import AllocMetric
-from wharf.model.moment import Moment, to_time
+from wharf.model.moment import Moment, to_ns, to_time
 from wharf.model.plan import PlanAnnotations
 from wharf.scheduling.reconcile.outcome import LookAgain
 from wharf.scheduling.reconcile.rescheduling import SECOND_NS
@@ -26,6 +26,9 @@ LATER: Final = {
 }
 CANCELED_AT_ONCE: Final = 2
 """So that the end of an evaluation fits the smallest write; those beyond are canceled by the next."""
+
+MICROSECOND_NS: Final = 1_000
+"""Times of evaluations are told as exactly as that."""
 
 WINDOW_NS: Final = 5 * SECOND_NS
 """What is due within one window of another is looked at together with it."""
@@ -101,15 +104,30 @@ class Ending:
         delayed: list[Evaluation] = []
         marks: dict[str, str] = {}
         standing: dict[EvaluationTrigger, tuple[int, str]] = {}
+        later = tuple(each for each in later if each.marks or not self._is_coming(each))
         for each in sorted(later, key=lambda each: (each.at_ns, each.allocation.id)):
             window = standing.get(each.trigger)
             if window is None or each.at_ns - window[0] > WINDOW_NS:
-                again = self._new(each.trigger, EvaluationStatus.PENDING, LATER[each.trigger])
+                trigger = each.trigger
+                if window is not None and trigger is EvaluationTrigger.ALLOC_RESCHEDULE:
+                    trigger = EvaluationTrigger.ALLOC_FAILURE  # As the reference names all windows but the first.
+                again = self._new(trigger, EvaluationStatus.PENDING, LATER[trigger])
                 delayed.append(replace(again, wait_until=to_time(each.at_ns)))
                 window = standing[each.trigger] = (each.at_ns, again.id)
             if each.marks:
                 marks[each.allocation.id] = window[1]
         return delayed, marks
+
+    def _is_coming(self, again: LookAgain) -> bool:
+        """Whether an evaluation waits for about that time already."""
+        mine = self._snapshot.those_by_key(EVALUATIONS_OF_JOB, self._evaluation.namespace, self._evaluation.job_id)
+        return any(
+            other.status is EvaluationStatus.PENDING
+            and other.id != self._evaluation.id
+            and other.wait_until is not None
+            and 0 <= to_ns(other.wait_until) + MICROSECOND_NS - again.at_ns <= WINDOW_NS
+            for other in mine
+        )
 
     def _canceled(self, status: EvaluationStatus, why: str) -> tuple[Evaluation, ...]:
         """The job's other evaluations of that status: this one has seen all that they could see (1.3)."""

@@ -5,7 +5,14 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from wharf.model.allocation import Allocation, AllocDeploymentStatus, ClientStatus, DesiredStatus, RescheduleOutcome
+from wharf.model.allocation import (
+    Allocation,
+    AllocDeploymentStatus,
+    ClientStatus,
+    DesiredStatus,
+    RescheduleOutcome,
+    RescheduleTracker,
+)
 from wharf.model.changes import THIS
 from wharf.model.deployment import Deployment, DeploymentStatus
 from wharf.model.evaluation import Evaluation, EvaluationStatus
@@ -242,6 +249,8 @@ class _Schedule:
             allocation = replace(allocation, deployment_id=deployment.id, deployment_status=status)
         self._placed.setdefault(allocation.node_id, []).append(allocation)
         previous = placement.previous
+        if placement.stop is not None:
+            self._stop(placement.stop)
         if previous is not None:
             outcome = RescheduleOutcome.OK if placement.is_reschedule else None
             self._follow(previous, next_allocation=allocation.id, outcome=outcome)
@@ -305,8 +314,9 @@ class _Schedule:
         self, allocation: Allocation, *, next_allocation: str = "", outcome: RescheduleOutcome | None = None
     ) -> None:
         fields: dict[str, Any] = {"next_allocation": next_allocation} if next_allocation else {}
-        if outcome is not None and allocation.reschedule_tracker is not None:
-            fields["reschedule_tracker"] = replace(allocation.reschedule_tracker, last_reschedule=outcome)
+        if outcome is not None:
+            tracker = allocation.reschedule_tracker or RescheduleTracker()
+            fields["reschedule_tracker"] = replace(tracker, last_reschedule=outcome)
         if fields:
             self._change(allocation, **fields)
 

@@ -118,13 +118,15 @@ class _Verdict:
             )
         if found is Class.RECONNECTING and allocation.client_status is not ClientStatus.UNKNOWN:
             return with_state(allocation, allocation.client_status, sight.now_ns)
-        if allocation.client_status is ClientStatus.UNKNOWN or node.id not in self._nodes.wanted:
+        if allocation.client_status is ClientStatus.UNKNOWN or node.id in sight.tainted:
             return "stays"
+        if node.id not in self._nodes.wanted:  # It takes nothing new, so what is old cannot be exchanged there.
+            return "stays" if self._is_current(allocation) else Stop(allocation, NOT_NEEDED)
         return self._of_version(allocation)
 
     def _of_terminal(self, allocation: Allocation) -> str:
-        """Work of a sysbatch job that ended on a node is done there, for this version."""
-        if not self._sight.is_batch or allocation.is_server_terminal:
+        """Work of a sysbatch job that ended on a node is done there, for this version. Of what was lost nobody knows."""
+        if not self._sight.is_batch or allocation.client_status is ClientStatus.LOST:
             return ""
         return "stays" if self._is_current(allocation) else ""
 

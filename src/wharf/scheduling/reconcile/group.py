@@ -109,6 +109,8 @@ class _Group:
         """To be replaced though they are not stopped, with the time from which delays count."""
         self._owed = 0
         """Stopped to be replaced where there was no room yet: these are placed, whatever became of the deployment."""
+        self._living: set[str] = set()
+        """Those that are not over, by id."""
         self._is_held = False
         """Nothing is placed for the moment: what is lost may still be running where it was."""
 
@@ -129,14 +131,14 @@ class _Group:
     def run(self, everyone: Allocations) -> GroupOutcome:
         out = self._out
         by_id = dict(everyone)
+        self._living = {key for key, each in everyone.items() if not each.is_terminal}
         self._owed = sum(map(_is_owed, everyone.values()))
         self._hold_while_lost_may_run(everyone.values())
         everyone = self._without_the_settled(everyone)
         canaries = self._sort_out_canaries(everyone)
         classes: dict[Class, Allocations] = {each: {} for each in Class}
         for allocation in everyone.values():
-            found = class_of(allocation, self._group, self._sight.tainted, self._sight.now_ns)
-            classes[found][allocation.id] = allocation
+            classes[self._class_of(allocation)][allocation.id] = allocation
         untainted, migrating = classes[Class.UNTAINTED], classes[Class.MIGRATING]
         lost = {**classes[Class.LOST], **classes[Class.EXPIRING]}
         untainted = self._reschedule(untainted)
@@ -189,6 +191,11 @@ class _Group:
                 continue
             kept[key] = allocation
         return kept
+
+    def _class_of(self, allocation: Allocation) -> Class:
+        if self._sight.is_batch and allocation.is_server_terminal and not should_reconnect(allocation):
+            return Class.UNTAINTED  # Only what ran well is still here: it is done, though it was told to stop.
+        return class_of(allocation, self._group, self._sight.tainted, self._sight.now_ns)
 
     def _sort_out_canaries(self, everyone: Allocations) -> Allocations:
         """Stop those of tries that are over, and those on nodes that are not fine. The others of this try are given back."""
@@ -392,13 +399,15 @@ class _Group:
         """Those that need to start anew; the others are left alone, or become part of the new version where they are."""
         destructive: list[Allocation] = []
         for allocation in untainted.values():
-            if self._is_current(allocation) or allocation.is_terminal:
+            if self._is_current(allocation):
                 self._counts["ignore"] += 1
                 continue
             old_job = self._sight.version_of(allocation)
             old = old_job.group(allocation.task_group) if old_job is not None else None
             if old_job is None or old is None or is_destructive(old_job, old, self._job, self._group):
                 destructive.append(allocation)
+            elif allocation.is_terminal:
+                self._counts["ignore"] += 1
             elif self._sight.fits_in_place(allocation, self._group):
                 self._out.in_place.append(allocation)
                 self._counts["in_place_update"] += 1
@@ -468,21 +477,21 @@ class _Group:
             of_failed = self._is_failed and deployment is not None and allocation.deployment_id == deployment.id
             if of_failed or self._is_held:
                 continue
-            self._out.places.append(self._placement(allocation.name, allocation, is_canarying, is_reschedule=True))
-            if not allocation.is_server_terminal:
-                self._stop(Stop(allocation, RESCHEDULED), count=False)
+            placement = self._placement(allocation.name, allocation, is_canarying, is_reschedule=True)
+            self._out.places.append(replace(placement, stop=Stop(allocation, RESCHEDULED)))
             self._counts["reschedule_now"] += 1
             placed += 1
         for allocation, since in self._now_staying:
             if self._is_held:
                 continue
             placement = self._placement(allocation.name, allocation, is_canarying, is_reschedule=True)
-            self._out.places.append(replace(placement, stays=True, failed_at_ns=since))
+            self._out.places.append(replace(placement, failed_at_ns=since))
             self._counts["reschedule_now"] += 1
             placed += 1
         beside = self._tried if is_canarying else {}
         retried = sum(each.id not in beside for each in self._now)
-        existing = len(untainted) + len(migrating) + retried + len(self._now_staying)
+        counted = sum(not self._has_stand_in(each) for each in untainted.values())
+        existing = counted + len(migrating) + retried + len(self._now_staying)
         for allocation in lost.values():
             if existing >= self._group.count or self._is_held:
                 break
@@ -497,6 +506,11 @@ class _Group:
                 self._out.places.append(self._placement(name, None, is_canarying))
             placed += missing
         self._counts["place"] += placed
+
+    def _has_stand_in(self, allocation: Allocation) -> bool:
+        """Nobody knows what it does, and another that is counted itself runs in its place."""
+        is_unknown = allocation.client_status is ClientStatus.UNKNOWN
+        return is_unknown and allocation.next_allocation in self._living
 
     def _placement(
         self, name: str, previous: Allocation | None, is_canarying: bool, *, is_reschedule: bool = False

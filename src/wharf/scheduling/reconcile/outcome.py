@@ -29,8 +29,8 @@ class Placement(msgspec.Struct, frozen=True):
     is_reschedule: bool = False
     failed_at_ns: int | None = None
     """When that which is rescheduled was given up, where its node could not say."""
-    stays: bool = False
-    """The previous one is not stopped: its node is out of contact, and may come back with it."""
+    stop: Stop | None = None
+    """Carried out once this is placed: until then what failed is not given up."""
     deployment_id: str = ""
     """Of an older version's deployment."""
 

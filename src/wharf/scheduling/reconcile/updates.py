@@ -18,7 +18,7 @@ def is_destructive(old_job: Job, old: TaskGroup, new_job: Job, new: TaskGroup) -
     """Whether the tasks must be started anew to become the new version."""
     if old is new and old_job is new_job:
         return False
-    return noticed(old_job, old) != noticed(new_job, new)
+    return noticed(old_job, old) != noticed(new_job, new) or _is_mesh_changed(old, new)
 
 
 def noticed(job: Job, group: TaskGroup) -> tuple[Any, ...]:
@@ -30,7 +30,6 @@ def noticed(job: Job, group: TaskGroup) -> tuple[Any, ...]:
         [_network(network) for network in group.networks or ()],
         group.consul,
         restart is not None and restart.render_templates,
-        {service.name: connect for service in group.services or () if (connect := _connect(service)) is not None},
         {task.name: _task(job, group, task) for task in group.tasks or ()},
     )
 
@@ -84,6 +83,12 @@ def _network(network: NetworkResource) -> tuple[Any, ...]:
 
 def _port(port: Port) -> tuple[Any, ...]:
     return port.label, port.value, port.to, port.host_network, port.ignore_collision
+
+
+def _is_mesh_changed(old: TaskGroup, new: TaskGroup) -> bool:
+    """Of services that keep their names. One that comes with a sidecar brings a task, and that is noticed anyway."""
+    stood = {service.name: _connect(service) for service in old.services or ()}
+    return any(service.name in stood and stood[service.name] != _connect(service) for service in new.services or ())
 
 
 def _connect(service: Service) -> Any:
