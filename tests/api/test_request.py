@@ -130,6 +130,14 @@ def test_a_body_that_cannot_be_read_is_told_with_its_place(body: bytes, text: st
     assert text in refused.value.text
 
 
+@pytest.mark.parametrize("body", [b"[" * 5_000, b'{"a":' * 3_000, b'{"Job":' + b"[" * 5_000])
+def test_a_body_that_is_nested_without_end_is_a_refusal(body: bytes) -> None:
+    with pytest.raises(Refusal) as refused:
+        a_request(body).read_body(shapes.JobRegisterRequest)
+
+    assert refused.value.code is Code.INVALID
+
+
 @pytest.mark.parametrize("after", [b" garbage", b"{", b'{"Job": 3}', b"\n\x00"])
 def test_what_follows_the_first_value_of_a_body_is_not_looked_at(after: bytes) -> None:
     read = a_request(b'{"Job": {"ID": "a"}} ' + after).read_body(shapes.JobRegisterRequest)
