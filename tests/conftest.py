@@ -18,6 +18,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if is_ci(os.
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "fuzz: requests made up by chance; `make fuzz` makes many more")
     config.addinivalue_line(
         "markers", "faults: a long proof by real faults, run by `make faults` and not by `make test`"
     )

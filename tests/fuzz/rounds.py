@@ -1,0 +1,83 @@
+"""Many shots, one after another, and what is looked at after each: the reply, the state, and what is still held."""
+
+import os
+from collections import Counter
+from typing import Final
+
+import msgspec
+
+from tests.fuzz.shots import Shot, shot
+from tests.fuzz.target import Target
+from tests.fuzz.wire import Answer, fire, may_have_been_heard
+from wharf.model.refusal import Code
+from wharf.wire.endpoints import BY_NAME, Kind
+from wharf.wire.errors import CODE_HEADER
+
+SEED: Final = int(os.environ.get("FUZZ_SEED", "1"))
+IS_WHOLE_PROOF: Final = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
+DECLARED: Final = frozenset((Code.NO_LEADER.value, Code.NOT_OURS.value))
+"""Refusals with a 5xx that the documents promise: the leader is not known, and what we leave out."""
+BEHIND: Final = b"behind the "
+"""A stale read with an index that this server has not reached."""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    shot: Shot
+    why: str
+
+    def told(self, port: int) -> str:
+        return f"shot {self.shot.number} ({self.shot.endpoint}): {self.why}\n    {self.shot.as_command(port)}"
+
+
+class Came(msgspec.Struct):
+    """What a run came to."""
+
+    statuses: Counter[int]
+    failures: list[Failure]
+    rows: set[str]
+
+    def told(self, port: int) -> str:
+        return "\n".join(failure.told(port) for failure in self.failures[:10])
+
+
+def wrong_with(answer: Answer) -> str:
+    """Why the reply is none that may be; "" where it may."""
+    if answer.status < 500:
+        return ""
+    code = answer.headers.get(CODE_HEADER, "")
+    if code in DECLARED or (code == Code.UNAVAILABLE.value and BEHIND in answer.body):
+        return ""
+    return f"{answer.status} {code} {answer.body[:200]!r}"
+
+
+def must_leave_alone(made: Shot, answer: Answer) -> bool:
+    """Whether the state must be as before: it was refused, or it asked for nothing to be done, or was cut off."""
+    is_read = BY_NAME[made.endpoint].kind is Kind.READ and made.method in ("GET", "HEAD") and not made.is_garbled
+    return answer.status >= 400 or is_read or not may_have_been_heard(made)
+
+
+async def run(target: Target, *, count: int, first: int = 0, seed: int = SEED) -> Came:
+    came = Came(Counter(), [], set())
+    one = target.one
+    for number in range(first, first + count):
+        made = shot(seed, number, target.ammunition)
+        one.election.again()  # Whoever takes the leadership away gets another leader.
+        before, errors = one.engine.log.head, len(target.log.errors)
+        try:
+            answer = await fire(made, target.port)
+            await target.is_quiet()
+        except AssertionError as error:
+            came.failures.append(Failure(made, str(error)))
+            break
+        came.statuses[answer.status] += 1
+        came.rows.add(made.endpoint)
+        why = wrong_with(answer)
+        if len(target.log.errors) > errors:
+            why += f"; said: {target.log.errors[errors][:1500]}"
+        if target.faults:
+            why += f"; a task failed: {target.faults.pop()}"
+        if must_leave_alone(made, answer) and (written := await target.asked_for(before)):
+            why += f"; {answer.status} {answer.body[:200]!r} changed the state: {written[0].kind} {written[0].changes}"
+        if why:
+            came.failures.append(Failure(made, why))
+    return came

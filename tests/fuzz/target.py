@@ -1,0 +1,149 @@
+"""A server to shoot at, in this process: real sockets, the real application, a log in memory that can be looked into."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.fuzz.ammunition import BOOTSTRAP, equip
+from tests.fuzz.shots import HOST, Ammunition
+from tests.kit.cluster import ACluster, OneServer
+from tests.waiting import wait_on_loop_until
+from wharf.agent.http_port import HttpPort
+from wharf.agent.listening import listen
+from wharf.api.app import Api
+from wharf.api.elsewhere import Elsewhere
+from wharf.api.gate import Gate
+from wharf.config.settings import Settings
+from wharf.controllers.heartbeats import HeartbeatSettings
+from wharf.engines.memory import MemoryEngine
+from wharf.engines.port import Batch
+from wharf.model.changes import CauseKind
+from wharf.server.server import Identity, Server
+from wharf.state.tables import IDEMPOTENCY_KEYS
+
+ASKED_FOR = frozenset((CauseKind.REQUEST, CauseKind.NODE, CauseKind.OPERATOR))
+"""What is written because somebody asked; the rest the leader does by itself, whenever it gets to it."""
+
+FOLLOWS = frozenset(("sealed-anew",))
+"""What was asked for once and is done step by step afterwards."""
+
+
+class Log(logging.Handler):
+    """All that is said."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.lines: list[str] = []
+        self.errors: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = f"{self.format(record)} {record.__dict__}"  # With what a line carries beside its text.
+        self.lines.append(line)
+        if record.levelno >= logging.ERROR:
+            self.errors.append(line)
+
+
+class Target:
+    def __init__(self, one: OneServer, http: HttpPort, port: int, log: Log) -> None:
+        self.one = one
+        self.port = port
+        self.log = log
+        self.http = http
+        self.batches: list[Batch] = []
+        self.ammunition = Ammunition({}, (), {})
+        self.faults: list[str] = []
+        """What the loop told of tasks that failed with nobody listening."""
+
+    @property
+    def open_connections(self) -> int:
+        state = self.http._server.server_state  # The server's own books; it has no other way to tell.
+        return len(state.connections) + len(state.tasks)
+
+    async def is_quiet(self) -> None:
+        """Whoever hung up is gone from the server's books. Fails where one is not."""
+        if not self.open_connections:
+            return
+        await wait_on_loop_until(lambda: not self.open_connections, what="the connection is let go")
+
+    async def asked_for(self, since: int) -> list[Batch]:
+        """What was written since this index because somebody asked for it. A key of idempotence is claimed and let go
+        again around a refusal, which leaves the state as it was."""
+        await self.one.server.follower.reached(self.one.replica.index)
+        return [
+            batch
+            for batch in reversed(self.one.engine.log._batches[-50:])  # The log's own list, to miss none.
+            if batch.index > since
+            and batch.cause.kind in ASKED_FOR
+            and batch.kind not in FOLLOWS
+            and any(change.table != IDEMPOTENCY_KEYS.name for change in batch.changes)
+        ]
+
+    @property
+    def held(self) -> dict[str, int]:
+        """What requests hold while they are answered."""
+        server = self.one.server
+        return {
+            "connections": self.open_connections,
+            "blocked queries": server.reader.waiting_count,
+            "listeners": server.events.listening if server.events is not None else 0,
+            "watches": self.one.replica.watches.count,
+        }
+
+    async def state_from_the_log(self) -> dict[str, list[Any]]:
+        """What a server that starts now makes of the log."""
+        engine = MemoryEngine(self.one.world, self.one.engine.log, single_server=False)
+        fresh = Server(self.one.world, engine, Identity("fresh", "fresh"))
+        await engine.open()
+        following = asyncio.get_running_loop().create_task(fresh.follower.run())
+        await fresh.follower.loaded.wait()
+        await fresh.follower.reached(self.one.engine.log.head)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await engine.close()
+        return state_of(fresh)
+
+
+def state_of(server: Server) -> dict[str, list[Any]]:
+    replica = server.replica
+    return {name: list(replica.all(table)) for name, table in replica.tables.items()}
+
+
+@asynccontextmanager
+async def a_target(*, access: bool = True) -> AsyncIterator[Target]:
+    loop = asyncio.get_running_loop()
+    cluster = ACluster()
+    one = OneServer(cluster, "m1", heartbeats=HeartbeatSettings(min_ttl_s=36_000), access=access)
+    await one.follow()
+    await one.server.found()
+    tasks = [cluster.start(one.brain.run(), name="leads")]
+    await wait_on_loop_until(lambda: one.brain.is_leading, what="it leads")
+
+    api = Api(one.server, gate=Gate(one.world, enabled=access, verifier=one.server.access.identities))
+    one.api = one.exchange.api = api
+    listening = listen(HOST, 0)
+    port = listening.getsockname()[1]
+    http = HttpPort(one.world, Elsewhere(api, one.server), Settings(), listening.detach())
+    log = Log()
+    logging.getLogger().addHandler(log)
+    stopping = asyncio.Event()
+    await http.open()
+    tasks.append(cluster.start(http.serve(stopping), name="serves"))
+    target = Target(one, http, port, log)
+    loop.set_exception_handler(lambda _, context: target.faults.append(str(context)))
+    try:
+        target.ammunition = await equip(target.port, BOOTSTRAP if access else "")
+        yield target
+    finally:
+        stopping.set()
+        one.server.reader.close()
+        api.close()
+        await tasks[-1]
+        logging.getLogger().removeHandler(log)
+        loop.set_exception_handler(None)
+        for task in cluster._tasks:  # The cluster's own end is for virtual time.
+            task.cancel()
+        await asyncio.gather(*cluster._tasks, return_exceptions=True)
+        await one.server.reader.finish()
+        await one.engine.close()

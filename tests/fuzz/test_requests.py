@@ -1,0 +1,35 @@
+"""Requests of every kind, right, wrong, cut off and slow, over real sockets: none makes the server fail, none that is
+refused changes anything, and none leaves anything behind."""
+
+import asyncio
+
+import pytest
+
+from tests.fuzz.ammunition import ITEM, NODE_SECRET
+from tests.fuzz.rounds import IS_WHOLE_PROOF, run
+from tests.fuzz.target import a_target, state_of
+from wharf.wire.endpoints import ENDPOINTS
+
+pytestmark = pytest.mark.fuzz
+
+SHOTS = 100_000 if IS_WHOLE_PROOF else 4_000
+
+
+def test_no_request_makes_the_server_fail_changes_state_when_refused_or_leaves_anything_behind() -> None:
+    async def story() -> None:
+        async with a_target() as target:
+            held, tasks = target.held, len(asyncio.all_tasks())
+
+            came = await run(target, count=SHOTS)
+
+            print(f"\n{SHOTS} requests: {dict(sorted(came.statuses.items()))}")
+            assert came.failures == [], came.told(target.port)
+            assert target.held == held
+            assert len(asyncio.all_tasks()) <= tasks + 5
+            assert {row.name for row in ENDPOINTS} - came.rows == set()
+            assert state_of(target.one.server) == await target.state_from_the_log()
+            said = "\n".join(target.log.lines)
+            secrets = {ITEM, NODE_SECRET, *(token for token in target.ammunition.tokens if len(token) == 36)}
+            assert [secret for secret in secrets if secret in said] == []
+
+    asyncio.run(story())

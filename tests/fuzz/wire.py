@@ -1,0 +1,89 @@
+"""Sending the bytes of a shot over a socket, and reading what comes back: nothing in between corrects anything."""
+
+import asyncio
+import contextlib
+from typing import Final
+
+import msgspec
+
+from tests.fuzz.shots import HOST, Manner, Shot
+
+ANSWER_WITHIN_S: Final = 20.0
+"""For requests that are whole and wait for nothing. A bound against hanging, not a promise."""
+LISTEN_S: Final = 0.05
+"""For those that may well get no answer, and for streams."""
+PAUSE_S: Final = 0.02
+STREAMS: Final = frozenset(
+    ("event.stream", "agent.monitor", "agent.monitor_export", "client.fs_stream", "client.fs_logs")
+)
+UNSURE: Final = frozenset(("content-length", "transfer-encoding", "expect", "upgrade"))
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """`status` 0: none came."""
+
+    status: int = 0
+    headers: dict[str, str] = {}
+    body: bytes = b""
+
+
+def is_whole(shot: Shot) -> bool:
+    """Whether its bytes are a request as HTTP has it, so that an answer is owed."""
+    own_length = str(len(shot.body)) if shot.body else None
+    for name, value in shot.headers:
+        if name.lower() in UNSURE and not (name == "Content-Length" and value == own_length):
+            return False
+        if any(ord(char) < 32 for char in value):
+            return False
+    return not shot.is_garbled and shot.method.isupper()
+
+
+def may_have_been_heard(shot: Shot) -> bool:
+    """Whether the server may have had enough of it to act. Of one that was cut off it had not."""
+    return not (shot.manner in (Manner.CUT, Manner.HALF) and is_whole(shot))
+
+
+async def fire(shot: Shot, port: int) -> Answer:
+    reader, writer = await asyncio.open_connection(HOST, port)
+    try:
+        with contextlib.suppress(ConnectionError):
+            await _send(shot, writer)
+            if shot.manner in (Manner.CUT, Manner.DEAF):
+                return Answer()
+            if shot.manner is Manner.HALF:
+                writer.write_eof()
+        is_owed = shot.manner in (Manner.WHOLE, Manner.SLOW) and is_whole(shot) and b"index" not in shot.target
+        try:
+            return await _answer(reader, shot, ANSWER_WITHIN_S if is_owed else LISTEN_S)
+        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
+            return Answer()
+    finally:
+        writer.transport.abort()
+
+
+async def _send(shot: Shot, writer: asyncio.StreamWriter) -> None:
+    size = max(1, -(-len(shot.data) // shot.pieces))
+    for start in range(0, len(shot.data), size):
+        if start:
+            await asyncio.sleep(PAUSE_S)
+        writer.write(shot.data[start : start + size])
+        await writer.drain()
+
+
+async def _answer(reader: asyncio.StreamReader, shot: Shot, within_s: float) -> Answer:
+    async with asyncio.timeout(within_s):
+        status, headers = 100, dict[str, str]()
+        while 100 <= status < 200:
+            head = await reader.readuntil(b"\r\n\r\n")
+            first, *lines = head.decode("latin-1").split("\r\n")
+            status = int(first.split()[1])
+            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines if line)}
+        if shot.method == "HEAD":
+            return Answer(status, headers)
+        length = headers.get("content-length")
+        if length is not None:
+            return Answer(status, headers, await reader.readexactly(int(length)))
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LISTEN_S if shot.endpoint in STREAMS else within_s):
+            return Answer(status, headers, await reader.read())
+    return Answer(status, headers)

@@ -1,0 +1,164 @@
+"""Callers by the thousand over plain sockets: some that wait, some that misbehave, and one that says how it fares."""
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+HOST: Final = "127.0.0.1"
+AT_ONCE: Final = 200
+"""Callers that connect together, so that nobody's backlog runs over."""
+FILES: Final = 20_000
+
+
+def allow_sockets(count: int) -> None:
+    """This process may have so many open, as far as the machine lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(count, hard), hard))
+
+
+class Answered:
+    """What came back on one connection, as far as it came."""
+
+    def __init__(self, data: bytes) -> None:
+        head, _, self.body = data.partition(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        self.status = int(first.split()[1]) if first.startswith("HTTP/1.1 ") else 0
+        self.headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+
+    @property
+    def is_whole(self) -> bool:
+        return self.status > 0 and len(self.body) == int(self.headers.get("content-length", "-1"))
+
+    @property
+    def index(self) -> int:
+        return int(self.headers.get("x-cluster-index", "0"))
+
+
+async def ask(port: int, target: str, *, method: str = "GET", body: bytes = b"", within_s: float = 30.0) -> Answered:
+    """One request on a connection of its own. What was cut off comes back as far as it came."""
+    data = b""
+    async with asyncio.timeout(within_s):
+        reader, writer = await asyncio.open_connection(HOST, port)
+        try:
+            head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+            writer.write(head.encode() + body)
+            with contextlib.suppress(ConnectionError):
+                data = await reader.read()
+        finally:
+            writer.transport.abort()
+    return Answered(data)
+
+
+async def read(port: int, target: str) -> Any:
+    answered = await ask(port, target)
+    assert answered.status == 200, (answered.status, answered.body)
+    return json.loads(answered.body)
+
+
+async def blocked_queries(port: int) -> int:
+    """How many wait at the server, as it tells itself."""
+    told = await read(port, "/v1/agent/self")
+    return _find(told, "blocked_queries")
+
+
+def _find(told: Any, name: str) -> int:
+    if isinstance(told, dict):
+        if name in told:
+            return int(told[name])
+        return max((_find(value, name) for value in told.values()), default=-1)
+    return -1
+
+
+async def all_wait(port: int, count: int, *, within_s: float = 120.0) -> None:
+    deadline = time.monotonic() + within_s
+    while (there := await blocked_queries(port)) < count:
+        assert time.monotonic() < deadline, f"after {within_s} s {there} of {count} wait"
+        await asyncio.sleep(0.2)
+
+
+async def in_groups(count: int, call: Any) -> list[Any]:
+    """`call(number)` for all numbers, some at once."""
+    made = []
+    for start in range(0, count, AT_ONCE):
+        made += await asyncio.gather(*(call(number) for number in range(start, min(count, start + AT_ONCE))))
+    return made
+
+
+class Waiter(asyncio.Protocol):
+    """One blocking query. `ended` gives what came, and when, once the connection is closed."""
+
+    def __init__(self, target: str) -> None:
+        self._request = f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+        self._parts: list[bytes] = []
+        self.answered_s = 0.0
+        self.ended: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: Any) -> None:
+        transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self.answered_s = time.monotonic()
+        self._parts.append(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        if not self.ended.done():
+            self.ended.set_result(Answered(b"".join(self._parts)))
+
+
+async def wait_at(port: int, target: str) -> Waiter:
+    loop = asyncio.get_running_loop()
+    return (await loop.create_connection(lambda: Waiter(target), HOST, port))[1]
+
+
+# -- processes -------------------------------------------------------------------------------------------------------
+
+
+def memory_mb(pid: int) -> float:
+    """What the process holds itself."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def open_sockets(pid: int) -> int:
+    return sum(1 for link in _links(pid) if link.startswith("socket:"))
+
+
+def _links(pid: int) -> Iterator[str]:
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            yield os.readlink(entry)
+
+
+# -- how others fare -------------------------------------------------------------------------------------------------
+
+
+class Pulse:
+    """Asks for a small thing again and again, on new connections, and notes how long each answer took."""
+
+    def __init__(self, port: int, target: str = "/v1/job/small") -> None:
+        self._port = port
+        self._target = target
+        self.took_ms: list[float] = []
+        self.wrong: list[int] = []
+
+    async def beat(self, times: int) -> None:
+        for _ in range(times):
+            began = time.monotonic()
+            answered = await ask(self._port, self._target)
+            self.took_ms.append((time.monotonic() - began) * 1_000)
+            if answered.status != 200:
+                self.wrong.append(answered.status)
+            await asyncio.sleep(0.005)
+
+    def at(self, share: float) -> float:
+        return sorted(self.took_ms)[min(len(self.took_ms) - 1, int(len(self.took_ms) * share))]

@@ -1,0 +1,53 @@
+"""A server that is stopped while thousands wait answers them first, and ends within seconds."""
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.agent.processes import RunningAgent, running
+from tests.reliability.callers import FILES, Waiter, all_wait, allow_sockets, in_groups, read, wait_at
+
+ENDS_WITHIN_S = 20.0
+"""A bound against hanging; what it took is printed, and told in docs/reliability.md."""
+
+
+def stop_with_waiters(folder: Path, count: int) -> None:
+    allow_sockets(FILES)
+    with running(folder, "dev", "--port", "0") as agent:
+        agent.wait_ready()
+        asyncio.run(_story(agent, count))
+        assert agent.wait_end(within_s=ENDS_WITHIN_S) == 0
+
+
+async def _story(agent: RunningAgent, count: int) -> None:
+    port = int(agent.address.rpartition(":")[2])
+    seen = await read(port, "/v1/operator/state")
+
+    async def wait(number: int) -> Waiter:
+        # Half of them for the same, half each for something of its own.
+        name = "namespaces" if number % 2 else f"job/absent-{number}/allocations"
+        return await wait_at(port, f"/v1/{name}?index={seen['Index'] + 1_000_000}&wait=10m&stale")
+
+    waiters = await in_groups(count, wait)
+    await all_wait(port, count)
+
+    began = time.monotonic()
+    agent.signal(signal.SIGTERM)
+    answers = await asyncio.wait_for(asyncio.gather(*(waiter.ended for waiter in waiters)), ENDS_WITHIN_S)
+    took_s = max(waiter.answered_s for waiter in waiters) - began
+    await asyncio.to_thread(agent.wait_end, ENDS_WITHIN_S)
+    print(f"\n{count} waiters: all answered {took_s:.2f} s after the signal, ended after {time.monotonic() - began:.2f} s")
+
+    assert [answer.status for answer in answers if not answer.is_whole or answer.status != 200] == []
+
+
+def test_whoever_waits_is_answered_before_a_server_stops(tmp_path: Path) -> None:
+    stop_with_waiters(tmp_path / "a", 1_000)
+
+
+@pytest.mark.faults
+def test_ten_thousand_who_wait_are_answered_before_a_server_stops(tmp_path: Path) -> None:
+    stop_with_waiters(tmp_path / "a", 9_500)
