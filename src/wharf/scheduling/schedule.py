@@ -316,7 +316,8 @@ class _Schedule:
         fields: dict[str, Any] = {"next_allocation": next_allocation} if next_allocation else {}
         if outcome is not None:
             tracker = allocation.reschedule_tracker or RescheduleTracker()
-            fields["reschedule_tracker"] = replace(tracker, last_reschedule=outcome)
+            if tracker.last_reschedule is not outcome:
+                fields["reschedule_tracker"] = replace(tracker, last_reschedule=outcome)
         if fields:
             self._change(allocation, **fields)
 

@@ -1,0 +1,200 @@
+"""A cluster without servers and nodes: evaluations are processed, nodes do as they are told, deployments are watched.
+
+Every part is the real one but the nodes: those start and stop at once what they are told, unless a test says otherwise.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from msgspec.structs import replace
+
+from tests.kit.state import SECOND_NS, AState
+from wharf.controllers import rollouts
+from wharf.controllers.broker import due_at_ns
+from wharf.model.allocation import Allocation, AllocDeploymentStatus, ClientStatus
+from wharf.model.changes import THIS
+from wharf.model.deployment import Deployment
+from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger
+from wharf.model.job import Job
+from wharf.model.moment import to_time
+from wharf.model.node import NodeStatus
+from wharf.model.task_state import TaskState, TaskStatus
+from wharf.operations.derived import with_derived
+from wharf.operations.evaluations import new_evaluation, unblock
+from wharf.scheduling.ground import Ground
+from wharf.scheduling.holdings import Holdings
+from wharf.scheduling.plan import Plan, check
+from wharf.scheduling.schedule import schedule
+from wharf.scheduling.usage import Usage, room_of, usage_of
+from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, EVALUATIONS_BY_STATUS, JOBS, NODES
+
+Look = Callable[[], None]
+CHANGES_MAX = 40
+
+
+class Loop(AState):
+    """`looks` are called after every commit of a plan."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks: list[Look] = [self.assert_nothing_is_over_committed]
+
+    # -- the leader
+
+    def process(self, evaluation: Evaluation) -> Plan | None:
+        """One evaluation to its end; answers the plan as it was first made."""
+        ground = Ground.of(self.replica)
+        first = plan = schedule(ground, self.replica, evaluation, self.moment)
+        rest: Plan | None = plan
+        while rest is not None:
+            checked = check(rest, self.replica, changes_max=CHANGES_MAX)
+            if checked.write is not None:
+                self.commit(with_derived(self.replica, checked.write))
+                for look in self.looks:
+                    look()
+            rest = checked.rest
+        return first
+
+    def due(self) -> list[Evaluation]:
+        pending = self.replica.those_by_key(EVALUATIONS_BY_STATUS, EvaluationStatus.PENDING)
+        due = [each for each in pending if due_at_ns(each) <= self.now_ns]
+        return sorted(due, key=lambda each: (-each.priority, each.create_index))
+
+    def think(self) -> None:
+        """Everything that is due, until nothing is."""
+        for _ in range(200):
+            due = self.due()
+            if due:
+                self.process(due[0])
+            elif not self._watch():
+                return
+        raise AssertionError("the leader never comes to rest")
+
+    def _watch(self) -> bool:
+        for deployment in self.replica.all(DEPLOYMENTS):
+            step = rollouts.next_step(self.replica, deployment.id, self.moment, changes_max=CHANGES_MAX)
+            if step is not None and step.write is not None:
+                self.lead(step)
+                return True
+        return False
+
+    def look_at(self, job_id: str = "shop", trigger: EvaluationTrigger = EvaluationTrigger.JOB_REGISTER) -> Plan:
+        """Have the job evaluated now; answers the plan."""
+        evaluation = new_evaluation(self.job(job_id), self.moment, trigger)
+        self.put(EVALUATIONS.put(evaluation))
+        stored = self.replica.get(EVALUATIONS, evaluation.id)
+        assert stored is not None
+        plan = self.process(stored)
+        assert plan is not None
+        return plan
+
+    def room_came(self) -> None:
+        """What waits for room is tried again."""
+        blocked = self.replica.those_by_key(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED)
+        if blocked:
+            self.commit(with_derived(self.replica, unblock(self.replica, list(blocked), self.moment)))
+
+    def pass_time(self, seconds: float) -> None:
+        self.now_ns += round(seconds * SECOND_NS)
+
+    # -- nodes
+
+    def of(self, job_id: str = "shop") -> list[Allocation]:
+        mine = [each for each in self.replica.all(ALLOCATIONS) if each.job_id == job_id]
+        return sorted(mine, key=lambda each: (each.create_index, each.name))
+
+    def live(self, job_id: str = "shop") -> list[Allocation]:
+        return [each for each in self.of(job_id) if not each.is_terminal]
+
+    def tell(
+        self,
+        allocation: Allocation,
+        status: ClientStatus,
+        *,
+        healthy: bool | None = None,
+        successful: bool | None = None,
+    ) -> Allocation:
+        """A node reports on what it runs."""
+        stands = self.allocation(allocation.id)
+        given = stands.deployment_status
+        if healthy is not None and stands.deployment_id:
+            given = replace(
+                given or AllocDeploymentStatus(), healthy=healthy, timestamp=to_time(self.now_ns), modify_index=THIS
+            )
+        states = stands.task_states
+        if status in (ClientStatus.COMPLETE, ClientStatus.FAILED):
+            is_failed = status is ClientStatus.FAILED if successful is None else not successful
+            state = TaskState(state=TaskStatus.DEAD, failed=is_failed, finished_at=to_time(self.now_ns))
+            states = {"server": state}
+        told = replace(
+            stands, client_status=status, deployment_status=given, task_states=states, modify_time=self.now_ns
+        )
+        self.put_led(ALLOCATIONS.put(told))
+        return self.allocation(allocation.id)
+
+    def obey(self, *, healthy: bool | None = True) -> None:
+        """Every node in contact starts what it is to start, and stops what it is to stop."""
+        for allocation in list(self.replica.all(ALLOCATIONS)):
+            node = self.replica.get(NODES, allocation.node_id)
+            if node is None or node.status is not NodeStatus.READY or allocation.is_client_terminal:
+                continue
+            if allocation.is_server_terminal:
+                self.tell(allocation, ClientStatus.COMPLETE, successful=False)
+            elif allocation.client_status is ClientStatus.PENDING:
+                self.tell(allocation, ClientStatus.RUNNING, healthy=healthy)
+
+    def settle(self, *, healthy: bool | None = True) -> None:
+        """Think and obey until nothing moves."""
+        for _ in range(60):
+            before = self.replica.index
+            self.think()
+            self.obey(healthy=healthy)
+            if self.replica.index == before:
+                return
+            self.room_came_if_any()
+        raise AssertionError("the cluster never comes to rest")
+
+    def room_came_if_any(self) -> None:
+        if not self.due():
+            self.room_came()
+
+    def lose(self, node_id: str, status: NodeStatus = NodeStatus.DOWN) -> None:
+        """The node is silent, and its jobs are looked at."""
+        self.put(NODES.put(replace(self.node(node_id), status=status)))
+        for job in self._jobs_on(node_id):
+            self.put(EVALUATIONS.put(new_evaluation(job, self.moment, EvaluationTrigger.NODE_UPDATE)))
+
+    def come_back(self, node_id: str) -> None:
+        self.lose(node_id, NodeStatus.READY)
+
+    def _jobs_on(self, node_id: str) -> Iterator[Job]:
+        seen: dict[tuple[str, str], None] = {}
+        for allocation in self.replica.all(ALLOCATIONS):
+            if allocation.node_id == node_id and not allocation.is_client_terminal:
+                seen[allocation.namespace, allocation.job_id] = None
+        return (job for key in seen if (job := self.replica.get(JOBS, *key)) is not None)
+
+    # -- what must hold
+
+    def deployment(self, job_id: str = "shop") -> Deployment:
+        mine = [each for each in self.replica.all(DEPLOYMENTS) if each.job_id == job_id]
+        return max(mine, key=lambda each: each.create_index)
+
+    def assert_nothing_is_over_committed(self) -> None:
+        by_node: dict[str, list[Allocation]] = {}
+        for allocation in self.replica.all(ALLOCATIONS):
+            if allocation.is_occupying:
+                by_node.setdefault(allocation.node_id, []).append(allocation)
+        for node_id, those in by_node.items():
+            node = self.replica.get(NODES, node_id)
+            if node is not None:
+                assert Usage.total(map(usage_of, those)).fits_in(room_of(node)), f"{node_id} is over-committed"
+                assert_one_owner_each(those)
+
+
+def assert_one_owner_each(allocations: Iterable[Allocation]) -> None:
+    held = Holdings()
+    for allocation in allocations:
+        if allocation.allocated_resources is not None:
+            held.take(allocation.allocated_resources)
+    counted = [*held.ports.values(), *held.cores.values(), *held.devices.values()]
+    assert max(counted, default=1) == 1, "something has two owners"
