@@ -28,6 +28,7 @@ from wharf.model.refusal import Refusal
 from wharf.node.fake import FakeMachine, FakeNode
 from wharf.server.asking import Answers, Leader
 from wharf.server.brain import Brain
+from wharf.server.collecting import Collecting
 from wharf.server.drain_watch import DrainWatch
 from wharf.server.launcher import Launcher
 from wharf.server.peers import HttpPeers
@@ -104,6 +105,7 @@ class ServerProcess:
         RolloutWatch(server.world, brain)
         DrainWatch(server.world, brain)
         Launcher(server.world, brain, server.job_settings)
+        Collecting(server.world, brain)
         await self._found(server)
         self.cluster.network.listen(brain_address(self.member.address), process, brain_app(Answers(brain)))
         process.start(election.stay_a_member(), name="membership")

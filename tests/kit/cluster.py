@@ -20,6 +20,7 @@ from wharf.node.fake import FakeMachine, FakeNode
 from wharf.server.access import AccessSettings
 from wharf.server.asking import Answers, Leader
 from wharf.server.brain import Brain
+from wharf.server.collecting import Collecting
 from wharf.server.drain_watch import DrainWatch
 from wharf.server.keyring import WrappingKey
 from wharf.server.launcher import Launcher
@@ -63,6 +64,7 @@ class OneServer:
         RolloutWatch(self.world, self.brain)
         DrainWatch(self.world, self.brain)
         Launcher(self.world, self.brain, self.server.job_settings)
+        Collecting(self.world, self.brain)
         gate = Gate(self.world, enabled=access, verifier=self.server.access.identities)
         self.api = Api(self.server, gate=gate)
         self.exchange = InMemory(self.api)

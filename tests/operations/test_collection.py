@@ -160,10 +160,10 @@ def test_what_a_batch_job_has_done_stays_until_the_job_is_over_and_stopped() -> 
     state.with_allocation(state.job("nightly"), eval_id=evaluation.id, client_status=ClientStatus.COMPLETE)
     state.end_evaluations("nightly")
 
-    kept = collected(state, Collected.EVALUATIONS)
+    kept = collected(state, Collected.BATCH_EVALUATIONS)
     state.register(a_batch_job(stop=True))
     state.end_evaluations("nightly")
-    went = collected(state, Collected.EVALUATIONS)
+    went = collected(state, Collected.BATCH_EVALUATIONS)
 
     assert kept == 0
     assert went > 0
@@ -182,9 +182,31 @@ def test_of_a_batch_job_what_ran_before_its_last_change_goes() -> None:
     state.with_allocation(state.job("nightly"), "new", eval_id=evaluation.id, client_status=ClientStatus.COMPLETE)
     state.end_evaluations("nightly")
 
-    collected(state, Collected.EVALUATIONS)
+    collected(state, Collected.BATCH_EVALUATIONS)
 
     assert [allocation.id for allocation in allocations(state)] == ["new"]
+
+
+def test_an_evaluation_with_more_allocations_than_a_write_takes_goes_in_several() -> None:
+    state = with_service(client=ClientStatus.COMPLETE)
+    evaluation_id = state.allocation("a1").eval_id
+    for number in range(30):
+        state.with_allocation(state.job(), f"b{number}", eval_id=evaluation_id, client_status=ClientStatus.COMPLETE)
+
+    assert collected(state, Collected.EVALUATIONS, changes_max=10) == 32
+    assert allocations(state) == []
+
+
+def test_evaluations_of_batch_jobs_are_collected_apart_from_all_others() -> None:
+    state = AState()
+    state.register(a_job())
+    state.register(a_batch_job())
+    state.end_evaluations()
+    state.end_evaluations("nightly")
+    state.put(JOBS.drop("default", "nightly"))
+
+    assert (collected(state, Collected.EVALUATIONS), len(list(state.replica.all(EVALUATIONS)))) == (1, 1)
+    assert collected(state, Collected.BATCH_EVALUATIONS) == 1
 
 
 def test_what_does_not_fit_in_one_write_goes_in_several() -> None:
@@ -208,6 +230,21 @@ def test_a_dead_batch_job_goes_whole() -> None:
 
     tables = (JOBS, JOB_VERSIONS, SUMMARIES, EVALUATIONS)
     assert [state.replica.count(table) for table in tables] == [0, 0, 0, 0]
+
+
+def test_a_dead_job_with_more_allocations_than_a_write_takes_goes_in_several() -> None:
+    state = AState()
+    state.with_node()
+    state.register(a_batch_job())
+    (evaluation,) = state.open_evaluations("nightly")
+    for number in range(30):
+        state.with_allocation(
+            state.job("nightly"), f"a{number}", eval_id=evaluation.id, client_status=ClientStatus.COMPLETE
+        )
+    state.end_evaluations("nightly")
+
+    assert collected(state, Collected.JOBS, changes_max=10) == 34
+    assert (allocations(state), list(state.replica.all(JOBS)), list(state.replica.all(EVALUATIONS))) == ([], [], [])
 
 
 @pytest.mark.parametrize("stop", [False, True])

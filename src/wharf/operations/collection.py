@@ -5,7 +5,7 @@ collection that is broken off has done no harm, and the next one goes on where i
 """
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, TypeAlias
 
 import msgspec
@@ -44,12 +44,14 @@ from wharf.state.tables import (
 )
 
 SECOND_NS: Final = 1_000_000_000
+BATCH_TYPES: Final = (SchedulerType.BATCH, SchedulerType.SYSBATCH)
 
 
 class Collected(enum.StrEnum):
     """What is collected, in the order in which one makes room for the next."""
 
     EVALUATIONS = "evaluations"
+    BATCH_EVALUATIONS = "batch-evaluations"
     JOBS = "jobs"
     DEPLOYMENTS = "deployments"
     ONE_TIME_TOKENS = "one-time-tokens"
@@ -65,10 +67,11 @@ class CollectionDone(msgspec.Struct, frozen=True):
 
 
 class _Bundle(msgspec.Struct, frozen=True):
-    """What must go together or not at all."""
+    """What goes together. Where that is more than a write takes, `ahead` may go before the rest, piece by piece."""
 
     drops: tuple[Drop, ...]
     conditions: tuple[Condition, ...]
+    ahead: "tuple[_Bundle, ...]" = ()
 
 
 _Bundles: TypeAlias = Iterator[_Bundle]
@@ -87,9 +90,7 @@ def collect(
     before_ns = moment.now_ns - older_than_ns
     drops: list[Drop] = []
     conditions: dict[tuple[str, str], Condition] = {}
-    for bundle in FINDERS[kind](snapshot, before_ns):
-        if len(bundle.drops) > changes_max or len(bundle.conditions) > changes_max:
-            continue
+    for bundle in _pieces(FINDERS[kind](snapshot, before_ns), changes_max):
         if len(drops) + len(bundle.drops) > changes_max or len(conditions) + len(bundle.conditions) > changes_max:
             break
         drops += bundle.drops
@@ -102,12 +103,30 @@ def collect(
     return Decision(write, lambda index: CollectionDone(index, len(drops)))
 
 
+def _pieces(bundles: _Bundles, changes_max: int) -> _Bundles:
+    """Bundles that fit in a write, in their order."""
+    for bundle in bundles:
+        if max(len(bundle.drops), len(bundle.conditions)) <= changes_max:
+            yield bundle
+        else:
+            yield from bundle.ahead
+
+
 # -- evaluations and their allocations -----------------------------------------------------------------------------
 
 
 def _evaluations(snapshot: Replica, before_ns: int) -> _Bundles:
+    return _of_types(snapshot, before_ns, (SchedulerType.SERVICE, SchedulerType.SYSTEM, SchedulerType.CORE))
+
+
+def _batch_evaluations(snapshot: Replica, before_ns: int) -> _Bundles:
+    """Kept for longer: they tell what was done."""
+    return _of_types(snapshot, before_ns, BATCH_TYPES)
+
+
+def _of_types(snapshot: Replica, before_ns: int, types: Collection[SchedulerType]) -> _Bundles:
     for evaluation in snapshot.all(EVALUATIONS):
-        if not evaluation.status.is_terminal or evaluation.modify_time > before_ns:
+        if not evaluation.status.is_terminal or evaluation.modify_time > before_ns or evaluation.type not in types:
             continue
         job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
         allocations = snapshot.those_by_key(ALLOCATIONS_OF_EVALUATION, evaluation.id)
@@ -125,15 +144,15 @@ def _evaluations(snapshot: Replica, before_ns: int) -> _Bundles:
                     snapshot.unchanged(EVALUATIONS, evaluation),
                     *(snapshot.unchanged(ALLOCATIONS, each) for each in going),
                 ),
+                _one_by_one(snapshot, going),
             )
         elif _is_kept_for_its_job(evaluation, job):
-            for each in going:
-                yield _bundle((ALLOCATIONS.drop(each.id),), (snapshot.unchanged(ALLOCATIONS, each),))
+            yield from _one_by_one(snapshot, going)
 
 
 def _is_kept_for_its_job(evaluation: Evaluation, job: Job | None) -> bool:
     """What a batch job has done already is told by its allocations: they stay until the job is over and stopped."""
-    if evaluation.type not in (SchedulerType.BATCH, SchedulerType.SYSBATCH) or job is None:
+    if evaluation.type not in BATCH_TYPES or job is None:
         return False
     return not (job.status is JobStatus.DEAD and job.stop)
 
@@ -179,7 +198,6 @@ def _jobs(snapshot: Replica, before_ns: int) -> _Bundles:
             continue
         if any(deployment.is_active for deployment in snapshot.those(DEPLOYMENTS_OF_JOB, *key)):
             continue
-        # What is far more than a write takes goes by its evaluations first; the job itself goes with the rest.
         yield _bundle(
             (
                 *(EVALUATIONS.drop(each.id) for each in evaluations),
@@ -197,6 +215,8 @@ def _jobs(snapshot: Replica, before_ns: int) -> _Bundles:
                 *(snapshot.unchanged(EVALUATIONS, each) for each in evaluations),
                 *(snapshot.unchanged(ALLOCATIONS, each) for each in allocations),
             ),
+            # The job itself goes with what is left. That it is over holds whatever of it is there.
+            _one_by_one(snapshot, allocations, rests_on=(snapshot.unchanged(JOBS, job),)),
         )
 
 
@@ -248,12 +268,22 @@ def _nodes(snapshot: Replica, before_ns: int) -> _Bundles:
         )
 
 
-def _bundle(drops: tuple[Drop, ...], conditions: tuple[Condition, ...]) -> _Bundle:
-    return _Bundle(drops, conditions)
+def _bundle(drops: tuple[Drop, ...], conditions: tuple[Condition, ...], ahead: tuple[_Bundle, ...] = ()) -> _Bundle:
+    return _Bundle(drops, conditions, ahead)
+
+
+def _one_by_one(
+    snapshot: Replica, allocations: Iterable[Allocation], *, rests_on: tuple[Condition, ...] = ()
+) -> tuple[_Bundle, ...]:
+    return tuple(
+        _Bundle((ALLOCATIONS.drop(each.id),), (snapshot.unchanged(ALLOCATIONS, each), *rests_on))
+        for each in allocations
+    )
 
 
 FINDERS: Final[dict[Collected, Callable[[Replica, int], _Bundles]]] = {
     Collected.EVALUATIONS: _evaluations,
+    Collected.BATCH_EVALUATIONS: _batch_evaluations,
     Collected.JOBS: _jobs,
     Collected.DEPLOYMENTS: _deployments,
     Collected.ONE_TIME_TOKENS: _one_time_tokens,

@@ -11,6 +11,8 @@ from wharf.agent.life import CannotStart, Life
 from wharf.agent.log_access import describe
 from wharf.agent.roles.candidacy import election_of
 from wharf.agent.roles.serving import brain_socket, follow, make_server, open_log
+from wharf.config.settings import Settings
+from wharf.controllers.ages import CollectionSettings
 from wharf.controllers.heartbeats import HeartbeatSettings
 from wharf.engines.election import Election, IdInUse
 from wharf.engines.port import Behind, Unavailable
@@ -18,6 +20,7 @@ from wharf.model.refusal import Refusal
 from wharf.server.asking import Answers
 from wharf.server.brain import Brain
 from wharf.server.brain_socket import BrainSocket
+from wharf.server.collecting import Collecting
 from wharf.server.compactor import Compactor
 from wharf.server.drain_watch import DrainWatch
 from wharf.server.launcher import Launcher
@@ -27,6 +30,18 @@ from wharf.server.tending import Tending
 
 TRY_AGAIN_S: Final = 1.0
 LEAVE_WITHIN_S: Final = 1.0
+
+
+def collection_settings(settings: Settings) -> CollectionSettings:
+    server = settings.server
+    return CollectionSettings(
+        interval_s=server.job_gc_interval.s,
+        evaluation_ns=server.eval_gc_threshold.ns,
+        batch_evaluation_ns=server.batch_eval_gc_threshold.ns,
+        job_ns=server.job_gc_threshold.ns,
+        deployment_ns=server.deployment_gc_threshold.ns,
+        node_ns=server.node_gc_threshold.ns,
+    )
 
 
 async def run(life: Life) -> None:
@@ -50,6 +65,7 @@ async def run(life: Life) -> None:
     RolloutWatch(life.world, brain)
     DrainWatch(life.world, brain)
     Launcher(life.world, brain, server.job_settings)
+    Collecting(life.world, brain, collection_settings(life.order.settings))
     if not await open_log(life, server.engine):
         return
     door = BrainSocket(life.world, brain_socket(life), Answers(brain))
