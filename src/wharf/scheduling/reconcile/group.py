@@ -473,11 +473,13 @@ class _Group:
         may_place_new = not (self._is_paused or self._is_failed)
         deployment = self._sight.deployment
         placed = 0
+        taken = {each.name for each in (*untainted.values(), *migrating.values())}
         for allocation in self._now:
             of_failed = self._is_failed and deployment is not None and allocation.deployment_id == deployment.id
             if of_failed or self._is_held:
                 continue
             placement = self._placement(allocation.name, allocation, is_canarying, is_reschedule=True)
+            placement = _under_a_free_name(placement, taken, names)
             self._out.places.append(replace(placement, stop=Stop(allocation, RESCHEDULED)))
             self._counts["reschedule_now"] += 1
             placed += 1
@@ -485,6 +487,7 @@ class _Group:
             if self._is_held:
                 continue
             placement = self._placement(allocation.name, allocation, is_canarying, is_reschedule=True)
+            placement = _under_a_free_name(placement, taken, names)
             self._out.places.append(replace(placement, failed_at_ns=since))
             self._counts["reschedule_now"] += 1
             placed += 1
@@ -495,7 +498,8 @@ class _Group:
         for allocation in lost.values():
             if existing >= self._group.count or self._is_held:
                 break
-            self._out.places.append(self._placement(allocation.name, allocation, is_canarying))
+            placement = self._placement(allocation.name, allocation, is_canarying)
+            self._out.places.append(_under_a_free_name(placement, taken, names))
             existing += 1
             placed += 1
         missing = self._group.count - existing
@@ -604,6 +608,16 @@ def with_state(allocation: Allocation, status: ClientStatus, now_ns: int) -> All
     """The allocation with a note of what servers said of it, and when."""
     note = AllocationState(value=status.value, time=to_time(now_ns))
     return replace(allocation, alloc_states=(*(allocation.alloc_states or ()), note))
+
+
+def _under_a_free_name(placement: Placement, taken: set[str], names: Names) -> Placement:
+    """Under its own, unless another that stays has that too. A canary shares the name of what it may replace."""
+    if placement.is_canary:
+        return placement
+    if placement.name in taken:
+        placement = replace(placement, name=names.take(1)[0])
+    taken.add(placement.name)
+    return placement
 
 
 def _is_still_tried(canary: Allocation) -> bool:
