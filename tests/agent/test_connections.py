@@ -6,7 +6,16 @@ import pytest
 import uvicorn
 
 from tests.kit.virtual_time import in_virtual_time, pass_time
-from wharf.agent.connections import HEAD_MAX_BYTES, HEAD_WITHIN_S, Connections, is_loopback, protocol_of
+from wharf.agent.connections import (
+    HEAD_MAX_BYTES,
+    HEAD_WITHIN_S,
+    SILENT_WITHIN_S,
+    STALLED_WITHIN_S,
+    Connections,
+    Lingering,
+    is_loopback,
+    protocol_of,
+)
 from wharf.world import SimulatedWorld
 
 ELSEWHERE = "10.0.0.7"
@@ -60,6 +69,10 @@ class Wire(asyncio.Transport):
         super().__init__({"peername": (address, 40_000), "sockname": ("127.0.0.1", 4646)})
         self.sent = b""
         self.is_closed = False
+        self.is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
 
     def write(self, data: bytes) -> None:  # type: ignore[override]  # bytes are all that is written here
         self.sent += data
@@ -136,3 +149,46 @@ async def test_a_head_that_was_begun_and_does_not_end_is_given_up() -> None:
     assert wire.sent.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
     protocol.connection_lost(None)
     silent.connection_lost(None)
+
+
+@in_virtual_time
+async def test_who_is_connected_and_says_nothing_is_let_go_in_the_end() -> None:
+    protocol, wire = connect(some(1))
+    spoken, spoken_wire = connect(some(1))
+    spoken.data_received(b"GET / HTTP/1.1\r\n")
+    await pass_time(HEAD_WITHIN_S - 1)
+    spoken.data_received(b"\r\n")
+    await pass_time(SILENT_WITHIN_S - HEAD_WITHIN_S + 2)
+
+    assert (wire.is_aborted, spoken_wire.is_aborted) == (True, False)
+    protocol.connection_lost(None)
+    spoken.connection_lost(None)
+
+
+@in_virtual_time
+async def test_a_connection_whose_caller_reads_nothing_is_cut() -> None:
+    protocol, wire = connect(some(1))
+    slow, slow_wire = connect(some(1))
+    for one in (protocol, slow):
+        one.data_received(b"GET /")
+        one.pause_writing()
+    await pass_time(STALLED_WITHIN_S - 1)
+    slow.resume_writing()
+    before = wire.is_aborted
+    await pass_time(2.0)
+
+    assert (before, wire.is_aborted, slow_wire.is_aborted) == (False, True, False)
+    protocol.connection_lost(None)
+    slow.connection_lost(None)
+
+
+def test_what_is_closed_and_still_there_at_the_next_look_is_cut() -> None:
+    open_wire, closed, closed_later = Wire(ELSEWHERE), Wire(ELSEWHERE), Wire(ELSEWHERE)
+    closed.close()
+    lingering = Lingering()
+
+    lingering.look([open_wire, closed, closed_later])
+    closed_later.close()
+    lingering.look([open_wire, closed, closed_later])
+
+    assert [wire.is_aborted for wire in (open_wire, closed, closed_later)] == [False, True, False]

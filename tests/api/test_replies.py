@@ -13,7 +13,7 @@ from tests.builders import a_job
 from tests.kit.callers import a_token
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import ask
-from tests.kit.virtual_time import in_virtual_time, pass_time
+from tests.kit.virtual_time import in_virtual_time, now_s, pass_time
 from wharf.api.answers import Done, Streamed
 from wharf.api.app import HEADERS_MAX, PATH_MAX_BYTES, Api
 from wharf.api.compression import negotiated
@@ -360,3 +360,24 @@ async def test_a_body_that_does_not_come_is_given_up() -> None:
         await server.api(scope, receive, send)
 
         assert sent[0]["status"] == 408
+
+
+@in_virtual_time
+async def test_a_body_that_trickles_is_given_up_although_each_part_comes_in_time() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        sent: list[Any] = []
+        began_s = now_s()
+
+        async def receive() -> Any:
+            await pass_time(10)
+            return {"type": "http.request", "body": b"{", "more_body": True}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "PUT", "path": "/v1/jobs", "query_string": b"", "headers": []}
+        await server.api(scope, receive, send)
+
+        assert sent[0]["status"] == 408
+        assert now_s() - began_s < 60

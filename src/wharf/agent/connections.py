@@ -5,6 +5,7 @@ runs on this machine is ours, or has easier ways to do harm.
 """
 
 import asyncio
+from collections.abc import Iterable
 from ipaddress import IPv6Address, ip_address
 from typing import Any, Final
 
@@ -15,6 +16,11 @@ from wharf.world import World
 HEAD_MAX_BYTES: Final = 1024 * 1024
 HEADERS_MAX: Final = 1_000
 HEAD_WITHIN_S: Final = 30.0
+SILENT_WITHIN_S: Final = 60.0
+"""How long one may be connected before its first word."""
+STALLED_WITHIN_S: Final = 60.0
+"""How long a reply may lie here because its caller reads nothing of it. After that the connection is cut: to close it in
+order would mean to wait for the caller."""
 TELLING_A_SECOND: Final = 10.0
 TELLING_AT_ONCE: Final = 100.0
 
@@ -62,6 +68,20 @@ class Connections:
         return True
 
 
+class Lingering:
+    """Connections that are closed and do not end, because the caller does not read the last of its reply."""
+
+    def __init__(self) -> None:
+        self._closing: set[asyncio.Transport] = set()
+
+    def look(self, transports: Iterable[asyncio.Transport]) -> None:
+        """Cut those that were closing at the last look already."""
+        closing = {transport for transport in transports if transport.is_closing()}
+        for transport in closing & self._closing:
+            transport.abort()
+        self._closing = closing
+
+
 def is_loopback(address: str) -> bool:
     """Also where a v4 address is written as one of v6. What has no address, a socket of this machine, is near too."""
     if not address:
@@ -86,6 +106,8 @@ def protocol_of(connections: Connections) -> type[asyncio.Protocol]:
             self._head_bytes = 0
             self._has_too_many = False
             self._head_due: asyncio.TimerHandle | None = None
+            self._silent_due: asyncio.TimerHandle | None = None
+            self._stalled_due: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the server's
             peer = transport.get_extra_info("peername")
@@ -97,10 +119,14 @@ def protocol_of(connections: Connections) -> type[asyncio.Protocol]:
                 return
             self._address = address
             super().connection_made(transport)
+            self._silent_due = self.loop.call_later(SILENT_WITHIN_S, transport.abort)
 
         def data_received(self, data: bytes) -> None:
             if self._address is None:
                 return
+            if self._silent_due is not None:
+                self._silent_due.cancel()
+                self._silent_due = None
             if self._is_in_head:
                 self._head_bytes += len(data)
                 if self._head_bytes > HEAD_MAX_BYTES:
@@ -121,14 +147,30 @@ def protocol_of(connections: Connections) -> type[asyncio.Protocol]:
             if self._address is None:
                 return
             connections.leave(self._address)
-            if self._head_due is not None:
-                self._head_due.cancel()
+            self._forget_bounds()
             super().connection_lost(exc)
+
+        def _forget_bounds(self) -> None:
+            for due in (self._head_due, self._silent_due, self._stalled_due):
+                if due is not None:
+                    due.cancel()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            if self._stalled_due is None:
+                self._stalled_due = self.loop.call_later(STALLED_WITHIN_S, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if self._stalled_due is not None:
+                self._stalled_due.cancel()
+                self._stalled_due = None
 
         def handle_websocket_upgrade(self) -> None:
             # Another protocol takes the connection from here, and does not come back to say that it ended.
             if self._address is not None:
                 connections.leave(self._address)
+            self._forget_bounds()
             super().handle_websocket_upgrade()
 
         def on_message_begin(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import uvicorn
 
-from wharf.agent.connections import Connections, protocol_of
+from wharf.agent.connections import STALLED_WITHIN_S, Connections, Lingering, protocol_of
 from wharf.agent.life import CannotStart
 from wharf.agent.listening import BACKLOG
 from wharf.agent.tls_files import believe, show
@@ -89,8 +89,12 @@ class _Server(uvicorn.Server):
         yield
 
     async def tick_until(self, until: asyncio.Event) -> None:
-        """Keep the Date header true. Nothing else of the server needs the time."""
+        """Keep the Date header true, and cut connections that are closed and do not end."""
+        lingering, due_s = Lingering(), 0.0
         while not until.is_set():
+            if self._world.monotonic_s() >= due_s:
+                due_s = self._world.monotonic_s() + STALLED_WITHIN_S
+                lingering.look(connection.transport for connection in list(self.server_state.connections))
             date = email.utils.formatdate(self._world.now_ns() / SECOND, usegmt=True).encode()
             self.server_state.default_headers = [(b"date", date), *self.config.encoded_headers]
             with contextlib.suppress(TimeoutError):
