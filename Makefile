@@ -9,7 +9,7 @@ ARGS ?=
 SEEDS ?= 300
 
 # System programs that tests start, and the distribution's packages that bring them.
-PROGRAMS := etcd=etcd-server etcdctl=etcd-client
+PROGRAMS := etcd=etcd-server etcdctl=etcd-client redis-server=redis-server
 
 PYTHON_HERE := .venv/bin/python
 

@@ -40,9 +40,13 @@ class Came(msgspec.Struct):
         return "\n".join(failure.told(port) for failure in self.failures[:10])
 
 
-def wrong_with(answer: Answer) -> str:
+TOLD_BY_STATUS: Final = frozenset(("agent.health",))
+"""Its status is its answer: 500 is said of an agent that is not well."""
+
+
+def wrong_with(made: Shot, answer: Answer) -> str:
     """Why the reply is none that may be; "" where it may."""
-    if answer.status < 500:
+    if answer.status < 500 or (answer.status == 500 and made.endpoint in TOLD_BY_STATUS):
         return ""
     code = answer.headers.get(CODE_HEADER, "")
     if code in DECLARED or (code == Code.UNAVAILABLE.value and BEHIND in answer.body):
@@ -71,7 +75,7 @@ async def run(target: Target, *, count: int, first: int = 0, seed: int = SEED) -
             break
         came.statuses[answer.status] += 1
         came.rows.add(made.endpoint)
-        why = wrong_with(answer)
+        why = wrong_with(made, answer)
         if len(target.log.errors) > errors:
             why += f"; said: {target.log.errors[errors][:1500]}"
         if target.faults:

@@ -97,10 +97,12 @@ class Waiter(asyncio.Protocol):
     def __init__(self, target: str) -> None:
         self._request = f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
         self._parts: list[bytes] = []
+        self._transport: asyncio.Transport | None = None
         self.answered_s = 0.0
         self.ended: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: Any) -> None:
+        self._transport = transport
         transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
@@ -111,6 +113,10 @@ class Waiter(asyncio.Protocol):
         del exc
         if not self.ended.done():
             self.ended.set_result(Answered(b"".join(self._parts)))
+
+    def leave(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
 
 
 async def wait_at(port: int, target: str) -> Waiter:

@@ -39,7 +39,9 @@ async def _story(agent: RunningAgent, count: int) -> None:
     answers = await asyncio.wait_for(asyncio.gather(*(waiter.ended for waiter in waiters)), ENDS_WITHIN_S)
     took_s = max(waiter.answered_s for waiter in waiters) - began
     await asyncio.to_thread(agent.wait_end, ENDS_WITHIN_S)
-    print(f"\n{count} waiters: all answered {took_s:.2f} s after the signal, ended after {time.monotonic() - began:.2f} s")
+    print(
+        f"\n{count} waiters: all answered {took_s:.2f} s after the signal, ended after {time.monotonic() - began:.2f} s"
+    )
 
     assert [answer.status for answer in answers if not answer.is_whole or answer.status != 200] == []
 

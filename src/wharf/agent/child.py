@@ -19,6 +19,7 @@ from typing import Final
 import uvloop
 
 from wharf.agent.life import CannotStart, Life
+from wharf.agent.open_files import allow_open_files
 
 ROLES: Final[Mapping[str, str]] = {
     "store": "wharf.agent.roles.store",
@@ -43,6 +44,8 @@ def main() -> int:
     with contextlib.suppress(AttributeError, ValueError):
         faulthandler.register(signal.SIGUSR1, all_threads=True)
     life = Life(_take_channel())
+    if life.order.role != "node":  # Its tasks would inherit it.
+        allow_open_files()
     role: Role = importlib.import_module(ROLES[life.order.role]).run
     gc.freeze()  # What was imported stays: the collector need not look at it again.
     try:

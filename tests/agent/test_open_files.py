@@ -1,0 +1,35 @@
+"""A server may have as many connections open as the machine's owner allows, not as the shell happens to say."""
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.agent.processes import running
+
+LOW = 512
+
+
+@pytest.fixture
+def hard_limit() -> Iterator[int]:
+    """What is started now begins with few open files allowed, and may take this many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (LOW, hard))
+    yield min(hard, 1_048_576) if hard != resource.RLIM_INFINITY else 1_048_576
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def open_files_of(pid: int | None) -> int:
+    (line,) = [
+        line for line in Path(f"/proc/{pid}/limits").read_text().splitlines() if line.startswith("Max open files")
+    ]
+    return int(line.split()[3])
+
+
+def test_processes_of_a_server_take_what_the_owner_allows_and_nodes_do_not(tmp_path: Path, hard_limit: int) -> None:
+    with running(tmp_path / "a", "dev", "--port", "0") as agent:
+        agent.wait_ready()
+
+        assert [open_files_of(agent.child(role)) for role in ("api", "store", "brain")] == [hard_limit] * 3
+        assert open_files_of(agent.child("node")) == LOW

@@ -1,0 +1,214 @@
+"""Blocked queries while servers restart: every client goes on from its last index, and misses nothing.
+
+Each client waits for one record, through many rounds. In a round every record is written once, and the next round begins
+when every client has seen it: so one wake that is missed, or one answer that is lost, stops the whole, and is found.
+"""
+
+import asyncio
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.agent.processes import RunningAgent, running
+from tests.agent.test_servers import configure
+from tests.engines.etcd_server import free_ports, running_etcd
+from tests.reliability.callers import FILES, Answered, Waiter, allow_sockets, ask, wait_at
+
+ROUND_WITHIN_S = 120.0
+RETRY_S = 0.1
+RECORDS = 20
+
+
+class Client:
+    """Waits for one record, at whichever server answers, always from the last index that it has seen."""
+
+    def __init__(self, number: int, ports: list[int]) -> None:
+        self.path = f"/v1/var/n{number % RECORDS}"
+        self.ports = ports
+        self.at = number
+        self.index = 0
+        self.round = -1
+        self.went_back: list[str] = []
+        self.cut_off = 0
+        self.refused = 0
+
+    async def follow(self, seen: Callable[[], None]) -> None:
+        while True:
+            answered = await self._ask()
+            if answered is None or answered.status != 200 or not answered.is_whole:
+                self.cut_off += answered is None or not answered.is_whole
+                self.refused += answered is not None and answered.is_whole
+                self.at += 1  # Another server, with the same index.
+                await asyncio.sleep(RETRY_S)
+                continue
+            told = int(json.loads(answered.body)["Items"]["round"])
+            if answered.index < self.index or told < self.round:
+                self.went_back.append(f"{self.path}: index {self.index} -> {answered.index}, {self.round} -> {told}")
+            self.index = max(self.index, answered.index)
+            if told > self.round:
+                self.round = told
+                seen()
+
+    async def _ask(self) -> Answered | None:
+        port = self.ports[self.at % len(self.ports)]
+        waiter: Waiter | None = None
+        try:
+            waiter = await wait_at(port, f"{self.path}?index={self.index}&wait=5m")
+            return await waiter.ended
+        except OSError:
+            return None
+        finally:
+            if waiter is not None:
+                waiter.leave()
+
+
+async def write(port_of: Callable[[], int], number: int, told: int) -> None:
+    """Until it is acknowledged, by whichever server is there."""
+    body = json.dumps({"Items": {"round": str(told)}}).encode()
+    while True:
+        with contextlib.suppress(OSError, TimeoutError):
+            if (await ask(port_of(), f"/v1/var/n{number}", method="PUT", body=body)).status == 200:
+                return
+        await asyncio.sleep(RETRY_S)
+
+
+class Servers:
+    """Agents on ports that stay theirs, which can be stopped, killed and started again."""
+
+    def __init__(self, start: Callable[[int], AbstractContextManager[RunningAgent]], ports: list[int]) -> None:
+        self._start = start
+        self.ports = ports
+        self._stacks = [ExitStack() for _ in ports]
+        self.agents: list[RunningAgent | None] = [None] * len(ports)
+        self._asked = 0
+
+    def start(self, number: int) -> None:
+        agent = self._stacks[number].enter_context(self._start(number))
+        agent.wait_ready()
+        agent.children()
+        self.agents[number] = agent
+
+    def end(self, number: int, how: signal.Signals) -> None:
+        agent = self.agents[number]
+        assert agent is not None, "it runs"
+        agent.children()
+        agent.signal(how)
+        agent.wait_end(within_s=60.0)
+        self._stacks[number].close()  # What a killed parent leaves behind goes, too.
+        self._stacks[number] = ExitStack()
+        self.agents[number] = None
+
+    def some_port(self) -> int:
+        self._asked += 1
+        return self.ports[self._asked % len(self.ports)]
+
+    def close(self) -> None:
+        for stack in self._stacks:
+            stack.close()
+
+
+async def rounds(servers: Servers, *, clients: int, restarts: list[tuple[int, signal.Signals]]) -> str:
+    """A round for each restart, which happens while the round is written."""
+    for number in range(RECORDS):
+        await write(servers.some_port, number, 0)
+    made = [Client(number, servers.ports) for number in range(clients)]
+    waiting = clients
+    all_seen = asyncio.Event()
+
+    def seen() -> None:
+        nonlocal waiting
+        waiting -= 1
+        if waiting == 0:
+            all_seen.set()
+
+    following: list[asyncio.Task[None]] = []
+
+    async def begin(number: int) -> None:
+        following.append(asyncio.get_running_loop().create_task(made[number].follow(seen)))
+        await asyncio.sleep(0)
+
+    async def until_all(told: int) -> None:
+        try:
+            await asyncio.wait_for(all_seen.wait(), ROUND_WITHIN_S)
+        except TimeoutError:
+            behind = [client for client in made if client.round != told]
+            raise AssertionError(f"round {told}: {len(behind)} clients wait in vain, as {behind[0].__dict__}") from None
+
+    try:
+        for start in range(0, clients, 200):
+            await asyncio.gather(*(begin(number) for number in range(start, min(clients, start + 200))))
+            await asyncio.sleep(0.05)
+        await until_all(0)
+        took_s: list[float] = []
+        for told, (victim, how) in enumerate(restarts, start=1):
+            waiting = clients
+            all_seen.clear()
+            began = time.monotonic()
+            writing = [asyncio.create_task(write(servers.some_port, number, told)) for number in range(RECORDS // 2)]
+            await asyncio.to_thread(servers.end, victim, how)
+            writing += [
+                asyncio.create_task(write(servers.some_port, number, told)) for number in range(RECORDS // 2, RECORDS)
+            ]
+            await asyncio.to_thread(servers.start, victim)
+            await asyncio.gather(*writing)
+            await until_all(told)
+            took_s.append(time.monotonic() - began)
+    finally:
+        for task in following:
+            task.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
+    assert [text for client in made for text in client.went_back] == []
+    assert [client.round for client in made if client.round != len(restarts)] == []
+    cut_off, refused = sum(client.cut_off for client in made), sum(client.refused for client in made)
+    return (
+        f"\n{clients} clients, {len(restarts)} restarts: all saw every round; {cut_off} answers cut off, {refused} refused; "
+        f"seconds from the signal until all had seen the round: {', '.join(f'{s:.1f}' for s in took_s)}"
+    )
+
+
+def with_sqlite(folder: Path, *, clients: int, restarts: list[tuple[int, signal.Signals]]) -> None:
+    allow_sockets(FILES)
+    ports = free_ports(1)
+    servers = Servers(lambda _: running(folder, "dev", "--port", str(ports[0])), ports)
+    try:
+        servers.start(0)
+        print(asyncio.run(rounds(servers, clients=clients, restarts=restarts)))
+    finally:
+        servers.close()
+
+
+def test_clients_of_one_server_go_on_from_their_last_index_when_it_comes_back(tmp_path: Path) -> None:
+    with_sqlite(tmp_path / "a", clients=300, restarts=[(0, signal.SIGTERM), (0, signal.SIGKILL)])
+
+
+@pytest.mark.faults
+def test_ten_thousand_clients_of_one_server_miss_nothing_while_it_restarts(tmp_path: Path) -> None:
+    with_sqlite(tmp_path / "a", clients=9_500, restarts=[(0, signal.SIGTERM), (0, signal.SIGKILL)] * 2)
+
+
+@pytest.mark.faults
+@pytest.mark.needs_program("etcd")
+def test_ten_thousand_clients_of_two_servers_miss_nothing_while_these_restart(tmp_path: Path) -> None:
+    allow_sockets(FILES)
+    ports = free_ports(2)
+    with running_etcd(tmp_path / "etcd") as cluster:
+        folders = [tmp_path / "one", tmp_path / "two"]
+        for folder, port in zip(folders, ports, strict=True):
+            file = configure(folder, folder.name, cluster.members[0].endpoint)
+            file.write_text(file.read_text().replace("http = 0", f"http = {port}"))
+        servers = Servers(
+            lambda number: running(folders[number], "agent", "--config", str(folders[number] / "wharf.toml")), ports
+        )
+        try:
+            servers.start(0)
+            servers.start(1)
+            restarts = [(0, signal.SIGTERM), (1, signal.SIGKILL), (0, signal.SIGKILL), (1, signal.SIGTERM)]
+            print(asyncio.run(rounds(servers, clients=10_000, restarts=restarts)))
+        finally:
+            servers.close()
