@@ -6,8 +6,10 @@ when all have asked, and once all are answered a line of JSON: the moments of th
 
 import asyncio
 import json
+import os
 import sys
 import time
+from typing import Any
 
 import uvloop
 
@@ -23,8 +25,7 @@ class Caller(asyncio.Protocol):
         self._count = count
         self._has_begun = False
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
+    def connection_made(self, transport: Any) -> None:  # Whatever the loop has for it.
         transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
@@ -37,8 +38,15 @@ class Caller(asyncio.Protocol):
             self._all_answered.set()
 
 
+def _end(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """One mistake is told once, not ten thousand times."""
+    print(f"{context.get('message')}: {context.get('exception')}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
 async def wait(port: int, count: int, target: str) -> None:
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_end)
     answered: list[float] = []
     all_answered = asyncio.Event()
 

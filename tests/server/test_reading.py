@@ -1,6 +1,7 @@
 """Who may read now, and how a read waits for a change."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -50,8 +51,8 @@ async def test_a_default_read_sees_every_write_that_another_server_acknowledged(
         slow_feed(second, 1.5)
 
         for number in range(5):
-            await first.client.register_job(a_job(f"job-{number}"))
-            listed = await second.client.jobs()
+            await first.client.jobs.register(a_job(f"job-{number}"))
+            listed = await second.client.jobs.list()
             assert len(listed.value) == number + 1
 
 
@@ -61,10 +62,10 @@ async def test_a_stale_read_answers_at_once_with_what_the_server_has() -> None:
         first = await cluster.a_server("m1")
         second = await cluster.a_server("m2", leads=False)
         slow_feed(second, 1.5)
-        await first.client.register_job(a_job())
+        await first.client.jobs.register(a_job())
         began_s = now_s()
 
-        listed = await second.client.jobs(stale=True)
+        listed = await second.client.jobs.list(stale=True)
 
         assert (listed.value, now_s() - began_s) == ([], 0.0)
 
@@ -76,9 +77,9 @@ async def test_without_a_leader_a_default_read_waits_five_seconds_and_a_stale_on
         began_s = now_s()
 
         with pytest.raises(Refusal, match="No cluster leader") as refused:
-            await server.client.jobs()
+            await server.client.jobs.list()
         waited_s = now_s() - began_s
-        stale = await server.client.jobs(stale=True)
+        stale = await server.client.jobs.list(stale=True)
 
         assert (refused.value.code, round(waited_s, 1)) == (Code.NO_LEADER, 5.0)
         assert server.exchange.replies[0].status == 500
@@ -89,7 +90,7 @@ async def test_without_a_leader_a_default_read_waits_five_seconds_and_a_stale_on
 async def test_a_leader_that_is_elected_meanwhile_lets_the_read_through() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
-        reading = cluster.start(server.client.jobs(), name="reads")
+        reading = cluster.start(server.client.jobs.list(), name="reads")
         await pass_time(3.0)
 
         await server.lead()
@@ -105,7 +106,7 @@ async def test_a_log_that_is_out_of_reach_is_waited_for_five_seconds() -> None:
         began_s = now_s()
 
         with pytest.raises(Refusal, match="No cluster leader"):
-            await server.client.jobs()
+            await server.client.jobs.list()
 
         assert round(now_s() - began_s, 1) == 5.0
 
@@ -115,7 +116,7 @@ async def test_a_log_that_is_out_of_reach_for_a_moment_is_not_told() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         server.faults.cut()
-        reading = cluster.start(server.client.jobs(), name="reads")
+        reading = cluster.start(server.client.jobs.list(), name="reads")
         await pass_time(2.0)
 
         server.faults.mend()
@@ -131,7 +132,7 @@ async def test_how_old_the_last_contact_is_shows_in_a_stale_reply() -> None:
         server.faults.cut()
         await pass_time(8.0)
 
-        stale = await server.client.jobs(stale=True)
+        stale = await server.client.jobs.list(stale=True)
 
         assert stale.last_contact_ms >= 7_500
         assert not stale.known_leader
@@ -164,9 +165,9 @@ async def test_a_barrier_that_began_before_a_read_does_not_serve_it() -> None:
         early = cluster.start(second.server.reader.catch_up(), name="early")
         await pass_time(0.5)
 
-        await first.client.register_job(a_job())
+        await first.client.jobs.register(a_job())
         second.faults.decide = lambda asked: Delay(reply_s=0.7) if asked is Operation.FEED else None
-        late = await second.client.jobs()
+        late = await second.client.jobs.list()
         await early
 
         assert [job.id for job in late.value] == ["shop"]
@@ -282,13 +283,13 @@ async def test_a_replica_that_stays_behind_says_so_and_shows_nothing_older() -> 
 async def test_what_is_missing_is_waited_for_until_it_is_made() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await server.client.register_job(a_job("other"))
+        await server.client.jobs.register(a_job("other"))
         index = server.replica.last_change(JOBS)
 
-        waiting = cluster.start(server.client.job("shop", index=index, wait_s=60.0), name="waits")
+        waiting = cluster.start(server.client.jobs.read("shop", index=index, wait_s=60.0), name="waits")
         await pass_time(1.0)
         assert not waiting.done()
-        await server.client.register_job(a_job("shop"))
+        await server.client.jobs.register(a_job("shop"))
 
         assert (await waiting).value.id == "shop"
 
@@ -300,7 +301,7 @@ async def test_what_stays_missing_is_404_with_an_index_when_the_time_is_over() -
         index = server.replica.last_change(JOBS)
 
         with pytest.raises(Refusal, match="job not found"):
-            await server.client.job("shop", index=index, wait_s=3.0)
+            await server.client.jobs.read("shop", index=index, wait_s=3.0)
 
         reply = server.exchange.replies[-1]
         assert (reply.status, int(reply.headers["x-cluster-index"]) >= 1) == (404, True)
@@ -357,15 +358,16 @@ async def test_a_caller_that_has_gone_leaves_no_watch_behind() -> None:
         server = await cluster.a_server(leads=False)
         index = await put(server, "a")
         await server.server.follower.reached(index)
-        caller: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        read = name_of("a")
+        to_call: list[Callable[[], None]] = []
+        reader = server.server.reader
         waiting = cluster.start(
-            server.server.reader.blocking(read, index=index, wait_s=60.0, caller=caller), name="waits"
+            reader.blocking(name_of("a"), index=index, wait_s=60.0, on_gone=to_call.append), name="waits"
         )
         await pass_time(1.0)
         assert server.replica.watches.count == 1
 
-        caller.set_result(None)
+        for hang_up in to_call:
+            hang_up()
         await waiting
 
         assert server.replica.watches.count == 0

@@ -10,21 +10,23 @@ import msgspec
 from wharf.api.answers import Packed, Streamed
 from wharf.api.astray import Astray, cleaned, reply_astray, sent_to
 from wharf.api.bodies import PART_WITHIN_S, Gone, Receive, TooSlow, body_parts, read_body
+from wharf.api.connection import Connection, connection_of
 from wharf.api.cors import methods_for_pages, preflight
 from wharf.api.encoding import EMPTY, Body, body_of
 from wharf.api.gate import Gate, check
 from wharf.api.handlers import acts_of
 from wharf.api.idempotency import HEADER, Idempotency
 from wharf.api.measuring import series_of
-from wharf.api.parameters import BAD_ESCAPE, is_pretty, parse_query, read_parameters
-from wharf.api.reads import Reads
-from wharf.api.replying import JSON, Headers, Replies, Reply, Send, text_reply
+from wharf.api.parameters import BAD_ESCAPE, NO_PARAMETERS, Value, is_pretty, parse_query, read_parameters
+from wharf.api.reads import Answered, Reads, question_of
+from wharf.api.replying import JSON, Exchange, Headers, Replies, Reply, Send, text_reply
 from wharf.api.request import Request
 from wharf.api.router import Router
+from wharf.api.targets import Target, Targets
 from wharf.model.need import Nothing
 from wharf.model.refusal import Code, Refusal, unknown
 from wharf.server.server import Server
-from wharf.wire.endpoints import ENDPOINTS, Kind
+from wharf.wire.endpoints import ENDPOINTS, Endpoint, Kind
 from wharf.wire.errors import CODE_HEADER, STATUS_OF
 from wharf.world.request import working_for
 
@@ -82,6 +84,7 @@ class Api:
         self._gate = gate or Gate(server.world)
         self._acts = acts_of(server)
         self._reads = Reads(server, self._gate)
+        self._targets = Targets()
         self._idempotency = Idempotency(server)
         self._replies = Replies(server.world, more_headers=more_headers or {}, compat=compat)
 
@@ -92,11 +95,24 @@ class Api:
         if scope["type"] != "http":
             await _refuse_upgrade(receive, send)
             return
+        connection = connection_of(scope)
         raw_path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
-        path = raw_path.partition(b"?")[0].decode("latin-1")
         headers = self._replies.read_headers(scope["headers"])
-        reply = await self._reply(scope, path, headers, receive)
-        await self._replies.send(reply, path=path, headers=headers, receive=receive, send=send)
+        if len(scope["headers"]) > HEADERS_MAX or _size(scope["headers"]) > HEADERS_MAX_BYTES:
+            reply, is_for_pages = text_reply(431, TOO_MANY_HEADERS), False
+        else:
+            target = self._targets.get((scope["method"], raw_path, scope["query_string"]))
+            if target is not None:
+                request = self._request(target.endpoint, target.values, target.query, headers, target.parameters)
+                with working_for(request.id):
+                    reply = await self._answer(scope, receive, request, target, connection)
+                is_for_pages = target.is_for_pages
+            else:
+                path = raw_path.partition(b"?")[0].decode("latin-1")
+                reply = await self._reply(scope, path, headers, receive, connection)
+                is_for_pages = bool(methods_for_pages(path))
+        exchange = Exchange(headers, is_for_pages, receive, send, connection)
+        await self._replies.send(reply, exchange)
 
     def close(self) -> None:
         """This server stops: streams end. Whoever waits in a blocking query is the reader's business."""
@@ -104,10 +120,10 @@ class Api:
 
     # -- where to ----------------------------------------------------------------------------------------------------
 
-    async def _reply(self, scope: Scope, path: str, headers: dict[bytes, bytes], receive: Receive) -> Reply:
+    async def _reply(
+        self, scope: Scope, path: str, headers: dict[bytes, bytes], receive: Receive, connection: Connection | None
+    ) -> Reply:
         method = scope["method"]
-        if len(scope["headers"]) > HEADERS_MAX or _size(scope["headers"]) > HEADERS_MAX_BYTES:
-            return text_reply(431, TOO_MANY_HEADERS)
         if BAD_ESCAPE.search(path.encode("latin-1")):
             return text_reply(400, "400 Bad Request")
         if len(path) > PATH_MAX_BYTES:
@@ -123,22 +139,58 @@ class Api:
             if method == "OPTIONS" and (open_methods := methods_for_pages(path)):
                 return Reply(204, preflight(headers, open_methods))
             return text_reply(405, "Invalid method")
-        request_id = headers.get(b"x-request-id", b"").decode("latin-1")[:64] or self._server.world.new_id()
         query = parse_query(scope["query_string"]) if scope["query_string"] else {}
-        with working_for(request_id):
-            return await self._answer(scope, receive, Request(request_id, endpoint, routed.values, query, headers))
+        request = self._request(endpoint, routed.values, query, headers)
+        with working_for(request.id):
+            return await self._answer(scope, receive, request, None, connection)
+
+    def _request(
+        self,
+        endpoint: Endpoint,
+        values: dict[str, str],
+        query: Mapping[str, str],
+        headers: Mapping[bytes, bytes],
+        parameters: Mapping[str, Value] = NO_PARAMETERS,
+    ) -> Request:
+        given = headers.get(b"x-request-id")
+        request_id = (given.decode("latin-1")[:64] if given else "") or self._server.world.new_id()
+        return Request(request_id, endpoint, values, query, headers, parameters=parameters)
+
+    def _target_of(self, scope: Scope, request: Request) -> Target:
+        """What is asked for, kept for the next who asks for it. Raises Refusal where something is wrong with it."""
+        options = self._reads.options_of(request)
+        self._check_region(request)
+        raw_path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+        target = Target(
+            endpoint=request.endpoint,
+            values=request.path_values,
+            query=request.query,
+            parameters=request.parameters,
+            options=options,
+            question=question_of(request),
+            is_pretty=is_pretty(request.query),
+            is_for_pages=bool(methods_for_pages(raw_path.decode("latin-1"))),
+        )
+        if scope["method"] == "GET":
+            self._targets.keep((scope["method"], raw_path, scope["query_string"]), target)
+        return target
 
     # -- what is said ------------------------------------------------------------------------------------------------
 
-    async def _answer(self, scope: Scope, receive: Receive, request: Request) -> Reply:
+    async def _answer(
+        self, scope: Scope, receive: Receive, request: Request, target: Target | None, connection: Connection | None
+    ) -> Reply:
+        """`target` where it is known already what is asked for."""
         error = ""
         began_s = self._server.meter.now_s()
         try:
-            request = await self._complete(scope, receive, request)
+            if target is None:
+                request = await self._complete(scope, receive, request)
             if request.endpoint.left_out:
                 raise Refusal(Code.NOT_OURS, request.endpoint.left_out)
             if request.endpoint.kind is Kind.READ:
-                reply = await self._read(request, receive)
+                target = target or self._target_of(scope, request)
+                reply = self._read_reply(await self._reads.answer(request, target, receive, connection))
             else:
                 self._check_region(request)
                 request = await self._with_caller(request)
@@ -178,15 +230,12 @@ class Api:
         if request.query.get("region", "") not in ("", self._server.identity.region):
             raise unknown("No path to region")
 
-    async def _read(self, request: Request, receive: Receive) -> Reply:
+    def _read_reply(self, answered: Answered) -> Reply:
         reader = self._server.reader
-        options = self._reads.options_of(request)
-        self._check_region(request)
-        answered = await self._reads.answer(request, options, receive)
         headers = [
-            (b"x-cluster-index", str(max(1, answered.index)).encode()),
+            (b"x-cluster-index", b"%d" % max(1, answered.index)),
             (b"x-cluster-knownleader", b"true" if reader.knows_leader() else b"false"),
-            (b"x-cluster-lastcontact", str(reader.last_contact_ms() or 0).encode()),
+            (b"x-cluster-lastcontact", b"%d" % (reader.last_contact_ms() or 0)),
         ]
         if answered.refusal is not None:
             status = STATUS_OF[answered.refusal.code]
@@ -270,7 +319,10 @@ def _code(refusal: Refusal) -> tuple[bytes, bytes]:
 
 
 def _size(headers: Any) -> int:
-    return sum(len(name) + len(value) for name, value in headers)
+    size = 0
+    for name, value in headers:
+        size += len(name) + len(value)
+    return size
 
 
 def _as_reply(astray: Astray, scope: Scope) -> Reply:

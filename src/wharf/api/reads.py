@@ -11,14 +11,17 @@ from typing import Any, Final
 import msgspec
 
 from wharf.access import Caller
-from wharf.api.bodies import Receive, until_gone
+from wharf.api.bodies import Receive
+from wharf.api.connection import Connection
 from wharf.api.encoding import Bodies, Body, Forms, body_of, encode, encode_list
 from wharf.api.gate import Gate, check
 from wharf.api.handlers import JOINS, reads_of
+from wharf.api.hangup import Hangup
 from wharf.api.listing import EVERY_NAMESPACE, Listing
 from wharf.api.paging import Accepts, Page
-from wharf.api.parameters import ReadOptions, is_pretty, read_options
+from wharf.api.parameters import ReadOptions, read_options
 from wharf.api.request import Request
+from wharf.api.targets import Target
 from wharf.filters import DoesNotFit, FilterError, Subject, compile_filter
 from wharf.model.need import AnyToken, Nothing, OnVariable
 from wharf.model.refusal import Refusal, invalid
@@ -30,6 +33,7 @@ from wharf.wire.endpoints import Endpoint
 NOT_THE_QUESTION: Final = frozenset(("index", "wait", "stale", "region", "pretty"))
 """Parameters that say how to answer; the rest say what is asked."""
 SHARED_MAX: Final = 10_000
+BOARD_MAX_BYTES: Final = 32 * 1024 * 1024
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -60,11 +64,20 @@ class Board:
     def __init__(self) -> None:
         self._at: tuple[int, int] = (-1, -1)
         self._kept: dict[Hashable, Found] = {}
+        self._bytes = 0
+
+    def weigh(self, size: int) -> None:
+        """Bodies were made of what is kept. When they are too many, all begins anew; who waits has theirs."""
+        self._bytes += size
+        if self._bytes > BOARD_MAX_BYTES:
+            self._bytes = 0
+            self._kept = {}
 
     def get(self, replica: Replica, key: Hashable) -> Found | None:
         at = (replica.epoch, replica.index)
         if at != self._at:
             self._at = at
+            self._bytes = 0
             self._kept = {}
         return self._kept.get(key)
 
@@ -93,13 +106,18 @@ class Reads:
             subject = self._subjects[endpoint.name] = endpoint.lists.subject(reads)
         return subject
 
-    async def answer(self, request: Request, options: ReadOptions, receive: Receive) -> Answered:
-        if not options.stale:
+    async def answer(
+        self, request: Request, target: Target, receive: Receive, connection: Connection | None
+    ) -> Answered:
+        if not target.options.stale:
             await self._server.reader.catch_up()
-        found = await self._find(request, options, receive)
+        if target.options.index > 0 and target.endpoint.blocks:
+            found = await self._wait(request, target, receive, connection)
+        else:
+            found = self._look(self._server.replica, request, target)
         shared = found.value
         assert isinstance(shared, Shared), "reads find what is shared"
-        return await self._answered(shared, pretty=is_pretty(request.query))
+        return shared.answered.get(target.is_pretty) or await self._answered(shared, pretty=target.is_pretty)
 
     def options_of(self, request: Request) -> ReadOptions:
         """The parameters of all reads; what is wrong with them, the filter too, is told before anything is read."""
@@ -119,43 +137,40 @@ class Reads:
 
     # -- finding -----------------------------------------------------------------------------------------------------
 
-    async def _find(self, request: Request, options: ReadOptions, receive: Receive) -> Found:
-        handler = self._handlers[request.endpoint.name]
-        waits = options.index > 0 and request.endpoint.blocks
+    def _look(self, replica: Replica, request: Request, target: Target) -> Found:
+        """Who asks is looked at each time: rights may have gone while the request waited."""
+        endpoint, options = target.endpoint, target.options
+        caller = self._gate.caller(replica, endpoint, request.headers)
+        check(caller, endpoint, namespace=options.namespace, path_values=request.path_values)
         # Whoever proves itself in a way of its own, as nodes do, shares with nobody.
-        shares = waits and not isinstance(request.endpoint.need, Nothing)
-        question = question_of(request) if shares else ()
-
-        def read(replica: Replica) -> Found:
-            """Who asks is looked at each time: rights may have gone while the request waited."""
-            caller = self._gate.caller(replica, request.endpoint, request.headers)
-            check(caller, request.endpoint, namespace=options.namespace, path_values=request.path_values)
-            key = (question, scope_of(caller, request.endpoint)) if shares else None
-            known = self._board.get(replica, key) if shares else None
+        shares = endpoint.blocks and not isinstance(endpoint.need, Nothing)
+        key = (target.question, scope_of(caller, endpoint))
+        if shares:
+            known = self._board.get(replica, key)
             if known is not None:
                 return known
-            asked = msgspec.structs.replace(request, caller=caller)
-            found = handler(replica, asked, options)
-            shown = Found(Shared(found, asked, options), found.index, found.watched)
-            if shares:
-                self._board.keep(key, shown)
-            return shown
+        asked = request if caller is request.caller else msgspec.structs.replace(request, caller=caller)
+        found = self._handlers[endpoint.name](replica, asked, options)
+        shown = Found(Shared(found, asked, options), found.index, found.watched)
+        if shares:
+            self._board.keep(key, shown)
+        return shown
 
-        if not waits:
-            return read(self._server.replica)
-        jitter_s = self._server.world.random.random() * options.wait_s / 16
+    async def _wait(self, request: Request, target: Target, receive: Receive, connection: Connection | None) -> Found:
+        options, world = target.options, self._server.world
+        jitter_s = world.random.random() * options.wait_s / 16
         # A caller that hangs up must not be waited for, or those who come again and again would pile up.
-        caller = self._server.world.start(until_gone(receive), name="caller")
+        hangup = Hangup(world, receive, connection)
         try:
             return await self._server.reader.blocking(
-                read,
+                lambda replica: self._look(replica, request, target),
                 index=options.index,
                 wait_s=options.wait_s + jitter_s,
-                caller=caller,
+                on_gone=hangup.tell,
                 is_caught_up=not options.stale,
             )
         finally:
-            caller.cancel()
+            hangup.end()
 
     # -- bodies ------------------------------------------------------------------------------------------------------
 
@@ -181,8 +196,7 @@ class Reads:
             answered = Answered(found.index, refusal=found.value)
         else:
             answered = Answered(found.index, body_of(found.value, pretty=pretty))
-        shared.answered[pretty] = answered
-        return answered
+        return self._keep(shared, answered, pretty=pretty)
 
     def _tests(self, listing: Listing[Any], shared: Shared) -> list[Accepts]:
         request, options = shared.asked, shared.options
@@ -216,9 +230,10 @@ class Reads:
             self._bodies.keep(key, stands_for, body, next_token)
         return self._keep(shared, Answered(listing.index, body, next_token=next_token), pretty=pretty)
 
-    @staticmethod
-    def _keep(shared: Shared, answered: Answered, *, pretty: bool) -> Answered:
+    def _keep(self, shared: Shared, answered: Answered, *, pretty: bool) -> Answered:
         shared.answered[pretty] = answered
+        if answered.body is not None:
+            self._board.weigh(answered.body.size)
         return answered
 
     def _form_of(self, listing: Listing[Any]) -> Callable[[Any], bytes]:

@@ -9,7 +9,8 @@ import msgspec
 from wharf.api.answers import Streamed
 from wharf.api.bodies import Receive, until_gone
 from wharf.api.compression import negotiated
-from wharf.api.cors import headers_for_pages, methods_for_pages
+from wharf.api.connection import Connection
+from wharf.api.cors import headers_for_pages
 from wharf.api.encoding import CHUNK_BYTES, EMPTY, Body
 from wharf.world import World
 
@@ -37,6 +38,17 @@ def text_reply(status: int, text: str, *headers: tuple[bytes, bytes]) -> Reply:
     return Reply(status, [TEXT, *headers], Body((text.encode(),)))
 
 
+class Exchange(msgspec.Struct, frozen=True):
+    """What a reply must know of its request, and where it goes."""
+
+    headers: Mapping[bytes, bytes]
+    is_for_pages: bool
+    """Whether pages from elsewhere may ask for it too."""
+    receive: Receive
+    send: Send
+    connection: Connection | None = None
+
+
 class Replies:
     """`more_headers` go out with every reply. `compat`: the peer's names of headers are given beside ours, and taken."""
 
@@ -55,16 +67,15 @@ class Replies:
                     headers[OURS + name] = headers[PEERS + name]
         return headers
 
-    async def send(
-        self, reply: Reply, *, path: str, headers: Mapping[bytes, bytes], receive: Receive, send: Send
-    ) -> None:
+    async def send(self, reply: Reply, exchange: "Exchange") -> None:
+        headers = exchange.headers
         told = [*reply.headers, *self._more]
         if self._compat:
             told += [(PEERS + name[len(OURS) :], value) for name, value in reply.headers if name in TOLD_TWICE]
-        if methods_for_pages(path) and reply.status != NO_CONTENT:  # A preflight has said it all.
+        if exchange.is_for_pages and reply.status != NO_CONTENT:  # A preflight has said it all.
             told += headers_for_pages(headers)
         if isinstance(reply.body, Streamed):
-            await self._stream(reply.status, told, reply.body, receive, send)
+            await self._stream(reply.status, told, reply.body, exchange.receive, exchange.send)
             return
         encoding = b""
         if b"accept-encoding" in headers and b"upgrade" not in headers:
@@ -72,9 +83,12 @@ class Replies:
         chunks = await reply.body.as_encoded(encoding)
         if encoding:
             told.append((b"content-encoding", encoding))
+        connection = exchange.connection if len(chunks) == 1 and len(chunks[0]) <= CHUNK_BYTES else None
+        if connection is not None and connection.write_whole(reply.status, told, chunks[0]):
+            return
         told.append((b"content-length", str(sum(map(len, chunks))).encode()))
-        await send({"type": "http.response.start", "status": reply.status, "headers": told})
-        await _send_chunks(chunks, send)
+        await exchange.send({"type": "http.response.start", "status": reply.status, "headers": told})
+        await _send_chunks(chunks, exchange.send)
 
     async def _stream(self, status: int, headers: Headers, body: Streamed, receive: Receive, send: Send) -> None:
         """Part by part, until the parts or the caller's patience end."""

@@ -27,6 +27,42 @@ class Found(msgspec.Struct, frozen=True):
     watched: Sequence[Watched]
 
 
+class Waiter:
+    """One who waits for a change, for the end of its time, or until nobody wants to know any more. Ten thousand of them
+    wait at once, so it holds no more than it needs."""
+
+    __slots__ = ("_future", "_is_woken", "has_left", "is_late")
+
+    def __init__(self) -> None:
+        self._future: asyncio.Future[None] | None = None
+        self._is_woken = False
+        self.has_left = False
+        self.is_late = False
+
+    def wake(self) -> None:
+        self._is_woken = True
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    def leave(self) -> None:
+        self.has_left = True
+        self.wake()
+
+    def end(self) -> None:
+        self.is_late = True
+        self.wake()
+
+    async def wait(self) -> None:
+        """Until it is woken, or was since it waited last."""
+        if not self._is_woken:
+            self._future = asyncio.get_running_loop().create_future()
+            try:
+                await self._future
+            finally:
+                self._future = None
+        self._is_woken = False
+
+
 class Reader:
     """One process's way to read."""
 
@@ -37,9 +73,9 @@ class Reader:
         self._is_closing = False
         self.on_close: list[Callable[[], None]] = []
         """Called when this process stops serving: whoever waits elsewhere ends too."""
-        self._waiting: dict[asyncio.Event, None] = {}
-        self._barrier_in_flight: asyncio.Task[int] | None = None
-        self._barrier_waiting: asyncio.Task[int] | None = None
+        self._waiting: dict[Waiter, None] = {}
+        self._before_barrier: list[asyncio.Future[int | None]] = []
+        self._barriers: asyncio.Task[None] | None = None
 
     def knows_leader(self) -> bool:
         """A live leader record is known, and the log was heard of lately."""
@@ -63,8 +99,11 @@ class Reader:
 
         Waits for a leader, and for the log, up to five seconds together.
         """
+        began_s = self._world.monotonic_s()
+        if await self._is_caught_up():
+            return
         try:
-            async with asyncio.timeout(LEADER_WAIT_S):
+            async with asyncio.timeout(began_s + LEADER_WAIT_S - self._world.monotonic_s()):
                 while not await self._is_caught_up():
                     if self._is_closing:
                         raise no_leader()
@@ -76,26 +115,49 @@ class Reader:
     async def _is_caught_up(self) -> bool:
         if not self.knows_leader():
             return False
-        try:
-            index = await self._shared_barrier()
-        except Unavailable:
+        index = await self._next_barrier()
+        if index is None:
             return False
-        await self._follower.reached(index)
+        if self._follower.replica.index < index:
+            await self._follower.reached(index)
         return True
 
-    async def _shared_barrier(self) -> int:
-        """One barrier serves every caller that came before it began; those who come later share the next one."""
-        if self._barrier_waiting is None:
-            before = self._barrier_in_flight
-            self._barrier_waiting = self._world.start(self._barrier_after(before), name="barrier")
-            self._barrier_waiting.add_done_callback(_look_at)
-        return await asyncio.shield(self._barrier_waiting)
+    async def _next_barrier(self) -> int | None:
+        """The index of the log when it was asked after this call; None where it does not answer in time.
 
-    async def _barrier_after(self, before: asyncio.Task[int] | None) -> int:
-        if before is not None:
-            await asyncio.wait([before])
-        self._barrier_in_flight, self._barrier_waiting = self._barrier_waiting, None
-        return await self._engine.barrier()
+        One barrier serves every caller that came before it began; those who come later share the next one. Each waits
+        for a future of its own, which costs less than sharing one, and one who leaves takes nothing from the others.
+        """
+        loop = asyncio.get_running_loop()
+        passed: asyncio.Future[int | None] = loop.create_future()
+        late = loop.call_later(LEADER_WAIT_S, _answer, passed, None)
+        self._before_barrier.append(passed)
+        if self._barriers is None:
+            self._barriers = self._world.start(self._ask_for_barriers(), name="barrier")
+        try:
+            return await passed
+        finally:
+            late.cancel()
+
+    async def _ask_for_barriers(self) -> None:
+        """As long as somebody waits for one."""
+        try:
+            while self._before_barrier:
+                served, self._before_barrier = self._before_barrier, []
+                index: int | None
+                try:
+                    index = await self._engine.barrier()
+                except Unavailable:
+                    index = None
+                except Exception as error:  # The top of a task: whoever waits must hear of it.
+                    for passed in served:
+                        if not passed.done():
+                            passed.set_exception(error)
+                    continue
+                for passed in served:
+                    _answer(passed, index)
+        finally:
+            self._barriers = None
 
     async def blocking(
         self,
@@ -103,7 +165,7 @@ class Reader:
         *,
         index: int,
         wait_s: float,
-        caller: asyncio.Future[None] | None = None,
+        on_gone: Callable[[Callable[[], None]], None] = lambda _: None,
         is_caught_up: bool = False,
     ) -> Found:
         """Read until the result's index is above `index`, or until the time is over; then whatever is there.
@@ -111,38 +173,30 @@ class Reader:
         Rearm, read, and only then wait, without a pause between: no change can fall in between. A replica that has not
         reached `index` waits here too; if it has not when the time is over, it does not answer with an older state but
         says so; `is_caught_up`: it has all that was acknowledged when it was asked, so an
-        index above it is of another past, and the answer tells the lower one. `caller` is done when nobody waits for the
-        answer any more.
+        index above it is of another past, and the answer tells the lower one. `on_gone` is told what to call when
+        nobody waits for the answer any more.
         """
         found = read(self._follower.replica)
         if found.index > index or self._is_closing:
             return found
-        changed = asyncio.Event()
-        subscription = self._follower.replica.watches.subscribe(found.watched, changed.set)
-        self._waiting[changed] = None
-
-        def on_caller_gone(_: asyncio.Future[None]) -> None:
-            changed.set()
-
-        if caller is not None:
-            caller.add_done_callback(on_caller_gone)
+        waiter = Waiter()
+        subscription = self._follower.replica.watches.subscribe(found.watched, waiter.wake)
+        self._waiting[waiter] = None
+        on_gone(waiter.leave)
+        timer = asyncio.get_running_loop().call_later(wait_s, waiter.end)
         try:
-            async with asyncio.timeout(wait_s):
-                while True:
-                    changed.clear()
-                    subscription.rearm()
-                    found = read(self._follower.replica)
-                    is_over = self._is_closing or (caller is not None and caller.done())
-                    if found.index > index or is_over:
-                        return found
-                    await changed.wait()
-        except TimeoutError:
-            return self._read_at_the_end(read, 0 if is_caught_up else index)
+            while True:
+                subscription.rearm()
+                found = read(self._follower.replica)
+                if found.index > index or self._is_closing or waiter.has_left:
+                    return found
+                if waiter.is_late:
+                    return self._read_at_the_end(read, 0 if is_caught_up else index)
+                await waiter.wait()
         finally:
+            timer.cancel()
             subscription.end()
-            del self._waiting[changed]
-            if caller is not None:
-                caller.remove_done_callback(on_caller_gone)
+            del self._waiting[waiter]
 
     def _read_at_the_end(self, read: Callable[[Replica], Found], index: int) -> Found:
         standing = self._follower.replica.index
@@ -155,20 +209,18 @@ class Reader:
 
     async def finish(self) -> None:
         """After `close`: until nothing that was begun for readers is on its way any more."""
-        begun = [barrier for barrier in (self._barrier_in_flight, self._barrier_waiting) if barrier is not None]
-        if begun:
-            await asyncio.wait(begun)
+        if self._barriers is not None:
+            await asyncio.wait([self._barriers])
 
     def close(self) -> None:
         """Every waiter is answered at once with what is there."""
         self._is_closing = True
-        for changed in self._waiting:
-            changed.set()
+        for waiter in self._waiting:
+            waiter.wake()
         for close in self.on_close:
             close()
 
 
-def _look_at(barrier: asyncio.Task[int]) -> None:
-    """Whoever waited has gone perhaps; what became of the barrier is then of interest to nobody."""
-    if not barrier.cancelled():
-        barrier.exception()
+def _answer(passed: asyncio.Future[int | None], index: int | None) -> None:
+    if not passed.done():  # It may have left, or waited too long.
+        passed.set_result(index)
