@@ -50,7 +50,6 @@ LEFT_OUT = {
     "agent.gossip_keys": "there is no gossip: members find each other in the log",
     "agent.change_gossip_keys": "the same",
     "job.action": "comes with the real node",
-    "job.explain": "comes with the explanations of the scheduler",
     "operator.set_license": "there are no licences",
     "operator.utilization": "there are no licences to report for",
     "operator.vault_check": "Vault is left out",

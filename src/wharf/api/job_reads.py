@@ -10,6 +10,7 @@ from wharf.api.request import ReadOptions, Request
 from wharf.model.deployment import Deployment
 from wharf.model.job import Job
 from wharf.model.refusal import invalid
+from wharf.operations.explaining import explain
 from wharf.operations.scaling import scale_of
 from wharf.server.reading import Found
 from wharf.state import Index, Replica, Table
@@ -22,6 +23,7 @@ from wharf.state.tables import (
     EVALUATIONS,
     EVALUATIONS_OF_JOB,
     JOBS,
+    NODES,
     REGISTRATIONS_OF_JOB,
     SCALING_EVENTS,
     SERVICES,
@@ -86,6 +88,22 @@ def job_services(replica: Replica, request: Request, options: ReadOptions) -> Fo
         return Found(Missing(NOT_FOUND), replica.last_change(JOBS), [watch.one(JOBS, *key)])
     found = replica.those_by_key(REGISTRATIONS_OF_JOB, *key)
     return _belonging(replica, SERVICES, REGISTRATIONS_OF_JOB, found, key)
+
+
+def job_explain(replica: Replica, request: Request, options: ReadOptions) -> Found:
+    """Moves with the job and with what belongs to it, and with every node: any of them may be what is waited for."""
+    key = _key(request, options)
+    if replica.get(JOBS, *key) is None:
+        return Found(Missing(NOT_FOUND), replica.last_change(JOBS), [watch.one(JOBS, *key)])
+    watched = [
+        watch.one(JOBS, *key),
+        watch.those(EVALUATIONS_OF_JOB, *key),
+        watch.those(ALLOCATIONS_OF_JOB, *key),
+        watch.those(DEPLOYMENTS_OF_JOB, *key),
+        watch.whole(NODES),
+    ]
+    index = max(replica.last_change(table) for table in (JOBS, EVALUATIONS, ALLOCATIONS, DEPLOYMENTS, NODES))
+    return Found(explain(replica, *key), index, watched)
 
 
 def job_actions(replica: Replica, request: Request, options: ReadOptions) -> Found:
@@ -160,6 +178,7 @@ READS: Final[dict[str, Reading]] = {
     "job.deployment": job_deployment,
     "job.services": job_services,
     "job.actions": job_actions,
+    "job.explain": job_explain,
     "job.submission": job_submission,
     "job.scale-status": job_scale,
 }

@@ -6,6 +6,7 @@ from wharf.model import need
 from wharf.model.allocation import AllocationStub
 from wharf.model.deployment import Deployment
 from wharf.model.evaluation import Evaluation
+from wharf.model.explanation import Explanation
 from wharf.model.job import Job
 from wharf.model.need import Manner
 from wharf.model.registration import ServiceRegistration
@@ -117,7 +118,7 @@ _ONE: Final = (
     ),
     reads(
         "job.explain", f"{JOB}/explain", need=need.READ_JOB, summary="Tell why a job's work is where it is, or nowhere.",
-        left_out="explanations are not written yet; GET /v1/job/<id>/evaluations tells which groups found no room, and why",
+        returns=Explanation,
     ),
     Endpoint(
         name="job.action", method="GET", path=f"{JOB}/action", kind=Kind.LOCAL, need=need.EXEC,

@@ -1,0 +1,369 @@
+"""Why a job's work is where it is, or nowhere: what is waited for, where in the queue, and what would help.
+
+Told from the state alone, so every server tells the same. What the nodes have to say is found out by `scheduling.explain`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from wharf.model.allocation import Allocation, ClientStatus
+from wharf.model.deployment import Deployment, DeploymentGroup, DeploymentStatus
+from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger
+from wharf.model.explanation import Explanation, GroupExplanation, PlacementExplanation, Waiting, Waits
+from wharf.model.group import TaskGroup
+from wharf.model.job import Job, JobStatus, JobType
+from wharf.model.node import NodeStatus
+from wharf.model.refusal import unknown
+from wharf.operations.launches import next_launches
+from wharf.scheduling.explain import Room, room_for
+from wharf.scheduling.ground import Ground
+from wharf.state import Replica
+from wharf.state.tables import (
+    ALLOCATIONS_OF_JOB,
+    DEPLOYMENTS_OF_JOB,
+    EVALUATIONS_BY_STATUS,
+    EVALUATIONS_OF_JOB,
+    JOBS,
+    NODES,
+    PERIODIC_LAUNCHES,
+    SCHEDULER_CONFIGURATION,
+)
+
+PLACEMENTS_TOLD: Final = 50
+"""The newest of those that are not over. The others were placed by the same rules."""
+
+WHY_LATER: Final = {
+    EvaluationTrigger.ALLOC_FAILURE: "what failed is tried again",
+    EvaluationTrigger.ALLOC_RESCHEDULE: "what failed is tried again",
+    EvaluationTrigger.MAX_DISCONNECT_TIMEOUT: "what runs on nodes out of contact is given up",
+    EvaluationTrigger.FAILED_FOLLOW_UP: "its evaluation, which failed before, is tried again",
+    EvaluationTrigger.ROLLING_UPDATE: "the next part of its update is rolled out",
+}
+
+GIVEN_UP: Final = (ClientStatus.FAILED, ClientStatus.LOST)
+
+GroundOf = Callable[[], Ground]
+
+
+def explain(snapshot: Replica, namespace: str, job_id: str, ground_of: GroundOf | None = None) -> Explanation:
+    """Everything that can be told of the job now. The fleet is asked for only where something finds no room."""
+    job = snapshot.get(JOBS, namespace, job_id)
+    if job is None:
+        raise unknown("job not found")
+    return _Explaining(snapshot, job, ground_of or (lambda: Ground.of(snapshot))).tell()
+
+
+class _Explaining:
+    def __init__(self, snapshot: Replica, job: Job, ground_of: GroundOf) -> None:
+        self._snapshot = snapshot
+        self._job = job
+        self._ground_of = ground_of
+        key = (job.namespace, job.id)
+        self._evaluations = sorted(snapshot.those(EVALUATIONS_OF_JOB, *key), key=lambda e: (e.create_index, e.id))
+        self._allocations = sorted(snapshot.those(ALLOCATIONS_OF_JOB, *key), key=lambda a: (a.create_index, a.id))
+        self._deployments = sorted(snapshot.those(DEPLOYMENTS_OF_JOB, *key), key=lambda d: (d.create_index, d.id))
+        self._pending = [e for e in self._evaluations if e.status is EvaluationStatus.PENDING]
+        self._blocked = [e for e in self._evaluations if e.status is EvaluationStatus.BLOCKED]
+        self._live = [a for a in self._allocations if not a.is_terminal]
+        self._unplaced = self._missing_by_group()
+
+    def tell(self) -> Explanation:
+        groups = tuple(self._group(group) for group in self._job.groups)
+        waits = tuple(self._waits(groups))
+        place, length = self._queue()
+        return Explanation(
+            job_id=self._job.id,
+            namespace=self._job.namespace,
+            status=self._job.status.value,
+            text=self._sentence(waits),
+            waits=waits,
+            queue_place=place,
+            queue_length=length,
+            groups=groups,
+            placements=tuple(_placement(each) for each in reversed(self._live[-PLACEMENTS_TOLD:])),
+        )
+
+    def _sentence(self, waits: Sequence[Waiting]) -> str:
+        """The first thing that is waited for is the most urgent one; the others are counted."""
+        first = waits[0].text
+        more = len(waits) - 1
+        return f"{self._job.id} {first}" + (f" (and {more} more)" if more else "")
+
+    # -- what is waited for ----------------------------------------------------------------------------------------
+
+    def _waits(self, groups: Sequence[GroupExplanation]) -> list[Waiting]:
+        """The most urgent first, never none."""
+        found = [
+            *self._paused(),
+            *self._queued(),
+            *self._unroomed(groups),
+            *self._rolling_out(),
+            *self._delayed(),
+            *self._leaving(),
+            *self._out_of_contact(),
+            *self._starting(),
+        ]
+        return found or [self._at_rest()]
+
+    def _paused(self) -> Iterator[Waiting]:
+        configuration = self._snapshot.get(SCHEDULER_CONFIGURATION)
+        if configuration is not None and configuration.pause_eval_broker and self._pending:
+            text = "waits until the scheduler, which an operator has paused, goes on"
+            yield Waiting(waits_for=Waits.PAUSED_SCHEDULER, text=text)
+
+    def _queued(self) -> Iterator[Waiting]:
+        for evaluation in self._pending:
+            if not _is_for_later(evaluation):
+                place, length = self._queue()
+                text = f"is about to be looked at ({evaluation.triggered_by.value}): {place} of {length} in the queue"
+                yield Waiting(waits_for=Waits.QUEUE, text=text, eval_id=evaluation.id)
+                return
+
+    def _delayed(self) -> Iterator[Waiting]:
+        for evaluation in self._pending:
+            if _is_for_later(evaluation):
+                when = f"at {evaluation.wait_until.isoformat()}" if evaluation.wait_until is not None else "in a while"
+                what = WHY_LATER.get(evaluation.triggered_by, "it is looked at again")
+                yield Waiting(waits_for=Waits.DELAY, text=f"waits: {what} {when}", eval_id=evaluation.id)
+
+    def _unroomed(self, groups: Sequence[GroupExplanation]) -> Iterator[Waiting]:
+        for evaluation in self._blocked:
+            if evaluation.quota_limit_reached:
+                text = f'waits for room in the quota "{evaluation.quota_limit_reached}": {_quota_words(evaluation)}'
+                yield Waiting(waits_for=Waits.QUOTA, text=text, eval_id=evaluation.id)
+                continue
+            texts = [each.text for each in groups if each.group in (evaluation.failed_tg_allocs or {}) and each.text]
+            text = f"waits for room: {'; '.join(texts)}" if texts else "waits for room, and is tried again in a minute"
+            yield Waiting(waits_for=Waits.ROOM, text=text, eval_id=evaluation.id)
+
+    def _rolling_out(self) -> Iterator[Waiting]:
+        deployment = self._deployments[-1] if self._deployments else None
+        if deployment is None or deployment.job_version != self._job.version or self._job.stop:
+            return
+        told = _of_deployment(deployment)
+        if told is not None and not (told[0] is Waits.HEALTH and self._blocked):  # What is not placed is not healthy.
+            yield Waiting(waits_for=told[0], text=told[1], deployment_id=deployment.id)
+
+    def _leaving(self) -> Iterator[Waiting]:
+        leaving: dict[str, int] = {}
+        for each in self._allocations:
+            node = self._snapshot.get(NODES, each.node_id) if each.is_occupying else None
+            if node is not None and node.drain_strategy is not None:
+                leaving[node.name or node.id] = leaving.get(node.name or node.id, 0) + 1
+        for name, number in sorted(leaving.items()):
+            yield Waiting(waits_for=Waits.DRAIN, text=f"has {_allocations(number)} on {name}, which is drained")
+
+    def _out_of_contact(self) -> Iterator[Waiting]:
+        away: dict[str, int] = {}
+        for each in self._live:
+            node = self._snapshot.get(NODES, each.node_id)
+            if node is None or node.status is not NodeStatus.READY:
+                name = (node.name if node is not None else "") or each.node_id
+                away[name] = away.get(name, 0) + 1
+        for name, number in sorted(away.items()):
+            yield Waiting(waits_for=Waits.NODE, text=f"has {_allocations(number)} on {name}, which is out of contact")
+
+    def _starting(self) -> Iterator[Waiting]:
+        starting = [each for each in self._live if each.client_status is ClientStatus.PENDING]
+        if starting:
+            text = f"has {_allocations(len(starting))} placed that their nodes have not started yet"
+            yield Waiting(waits_for=Waits.TASKS, text=text)
+        ending = [each for each in self._allocations if each.is_server_terminal and each.is_occupying]
+        if ending:
+            text = f"has {_allocations(len(ending))} that are to stop and that their nodes have not ended yet"
+            yield Waiting(waits_for=Waits.TASKS, text=text)
+
+    def _at_rest(self) -> Waiting:
+        """Nothing is under way. Then it is as it is wanted, or nothing will change until somebody changes something."""
+        job = self._job
+        if job.stop:
+            return Waiting(waits_for=Waits.NOTHING, text="is stopped, and nothing of it runs")
+        if job.is_parameterized:
+            return Waiting(waits_for=Waits.DISPATCH, text="waits to be dispatched")
+        if job.is_periodic:
+            return self._next_launch()
+        failed = self._evaluations[-1] if self._evaluations else None
+        if failed is not None and failed.status is EvaluationStatus.FAILED:
+            text = f"is left as it is, because its last evaluation failed: {failed.status_description}"
+            return Waiting(waits_for=Waits.CHANGE, text=text, eval_id=failed.id)
+        missing = sum(self._unplaced.values())
+        if not missing:
+            return Waiting(waits_for=Waits.NOTHING, text=self._as_wanted())
+        if job.status is JobStatus.DEAD:
+            return Waiting(waits_for=Waits.CHANGE, text="is over: what failed is not tried again by its policies")
+        given_up = [each for each in self._allocations if each.client_status in GIVEN_UP]
+        if given_up:
+            text = f"has given up {_allocations(missing)} that failed as often as its policies allow"
+            return Waiting(waits_for=Waits.CHANGE, text=text)
+        if not any(group.count for group in job.groups):
+            return Waiting(waits_for=Waits.NOTHING, text="asks for no allocation")
+        return Waiting(
+            waits_for=Waits.UNKNOWN,
+            text=f"lacks {_allocations(missing)} and nothing is under way: have it evaluated, and report this",
+        )
+
+    def _next_launch(self) -> Waiting:
+        job = self._job
+        launched = self._snapshot.get(PERIODIC_LAUNCHES, job.namespace, job.id)
+        if not job.is_active_periodic:
+            return Waiting(waits_for=Waits.CHANGE, text="is periodic and not enabled")
+        found = next_launches(job, launched.launch, at_most=1) if launched is not None else []
+        when = f"at {found[0].isoformat()}" if found else "never: its time table has no time left"
+        return Waiting(waits_for=Waits.LAUNCH, text=f"is launched next {when}")
+
+    def _as_wanted(self) -> str:
+        ended = sum(each.client_status is ClientStatus.COMPLETE for each in self._allocations)
+        if self._live:
+            return f"runs as wanted: {_allocations(len(self._live))}"
+        if ended:
+            return f"is done: {_allocations(ended)} ended well"
+        return "asks for nothing that could run now"
+
+    # -- groups and the queue --------------------------------------------------------------------------------------
+
+    def _missing_by_group(self) -> dict[str, int]:
+        """How many each group lacks. Of work that runs on every node only the scheduler can tell."""
+        job = self._job
+        if job.stop or job.is_periodic or job.is_parameterized:
+            return {}
+        missing = {}
+        for group in job.groups:
+            if job.type in (JobType.SYSTEM, JobType.SYSBATCH):
+                last = self._evaluations[-1].queued_allocations if self._evaluations and self._blocked else None
+                missing[group.name] = (last or {}).get(group.name, 0)
+                continue
+            there = sum(each.task_group == group.name and self._counts(each) for each in self._allocations)
+            missing[group.name] = max(0, group.count - there)
+        return missing
+
+    def _counts(self, allocation: Allocation) -> bool:
+        """Whether it stands for one of those that are wanted: it goes on, or it has done what was wanted."""
+        if allocation.job_create_index != self._job.create_index:
+            return False
+        is_done = self._job.type == JobType.BATCH and allocation.client_status is ClientStatus.COMPLETE
+        return not allocation.is_terminal or is_done
+
+    def _group(self, group: TaskGroup) -> GroupExplanation:
+        mine = [each for each in self._live if each.task_group == group.name]
+        unplaced = self._unplaced.get(group.name, 0)
+        told = GroupExplanation(
+            group=group.name,
+            wanted=0 if self._job.stop else group.count,
+            running=sum(each.client_status is ClientStatus.RUNNING for each in mine),
+            starting=sum(each.client_status is ClientStatus.PENDING for each in mine),
+            unplaced=unplaced,
+        )
+        is_blocked = any(group.name in (each.failed_tg_allocs or {}) for each in self._blocked)
+        if not is_blocked:
+            return told
+        room = room_for(self._ground_of(), self._snapshot, self._job, group, self._allocations)
+        return GroupExplanation(
+            group=told.group,
+            wanted=told.wanted,
+            running=told.running,
+            starting=told.starting,
+            unplaced=unplaced,
+            text=_of_room(group, max(1, unplaced), room),
+            nodes=room.nodes,
+            fitting=room.fitting,
+            excluded=room.excluded,
+            exhausted=room.exhausted,
+            smallest_change=room.smallest_change,
+        )
+
+    def _queue(self) -> tuple[int, int]:
+        """The place of the first of the job's evaluations that is to be processed, and how many are; 0: none of it is."""
+        mine = {each.id for each in self._pending if not _is_for_later(each)}
+        if not mine:
+            return 0, 0
+        pending = self._snapshot.those(EVALUATIONS_BY_STATUS, EvaluationStatus.PENDING)
+        queue = sorted((-each.priority, each.create_index, each.id) for each in pending if not _is_for_later(each))
+        return next(place for place, each in enumerate(queue, start=1) if each[2] in mine), len(queue)
+
+
+def _of_room(group: TaskGroup, unplaced: int, room: Room) -> str:
+    if room.fitting:
+        return f"{group.name} lacks {_allocations(unplaced)}, and room has come free for it"
+    parts = [f'{each.nodes} by "{each.rule}"' for each in room.excluded]
+    parts += [f"{each.nodes} have too little {each.dimension}" for each in room.exhausted if each.unit]
+    parts += [f"{each.nodes}: {each.dimension}" for each in room.exhausted if not each.unit]
+    why = f" ({', '.join(parts)})" if parts else ""
+    help_ = f"; {room.smallest_change}" if room.smallest_change else ""
+    number = "no node" if not room.nodes else f"none of {room.nodes} nodes" if room.nodes > 1 else "not the one node"
+    return f"{group.name} lacks {_allocations(unplaced)}: {number} can take one{why}{help_}"
+
+
+def _of_deployment(deployment: Deployment) -> tuple[Waits, str] | None:
+    version = f"the deployment of version {deployment.job_version}"
+    match deployment.status:
+        case DeploymentStatus.PAUSED:
+            return Waits.RESUMPTION, f"waits until {version} is resumed"
+        case DeploymentStatus.FAILED:
+            return Waits.CHANGE, f"goes no further: {version} failed ({deployment.status_description})"
+        case DeploymentStatus.RUNNING:
+            return _of_running(deployment, version)
+    return None
+
+
+def _of_running(deployment: Deployment, version: str) -> tuple[Waits, str] | None:
+    groups = deployment.task_groups or {}
+    unpromoted = {name: each for name, each in groups.items() if each.awaits_promotion}
+    if unpromoted and all(each.healthy_allocs >= each.desired_canaries for each in unpromoted.values()):
+        return (
+            Waits.PROMOTION,
+            f"waits until {version} is promoted: the canaries of {', '.join(unpromoted)} are healthy",
+        )
+    late = [each for each in groups.items() if each[1].healthy_allocs < _awaited(each[1])]
+    if not late:
+        return None
+    words = ", ".join(f"{each.healthy_allocs} of {_awaited(each)} of {name}" for name, each in late)
+    deadlines = [each.require_progress_by for _, each in late if each.require_progress_by is not None]
+    until = f", until {min(deadlines).isoformat()} at the latest" if deadlines else ""
+    return Waits.HEALTH, f"waits for the health of {version}: {words} are healthy{until}"
+
+
+def _awaited(group: DeploymentGroup) -> int:
+    return group.desired_canaries if group.awaits_promotion else group.desired_total
+
+
+def _is_for_later(evaluation: Evaluation) -> bool:
+    return evaluation.wait_until is not None or evaluation.wait > 0
+
+
+def _quota_words(evaluation: Evaluation) -> str:
+    said = [
+        f"{name}: {', '.join(metric.quota_exhausted)}"
+        for name, metric in (evaluation.failed_tg_allocs or {}).items()
+        if metric.quota_exhausted
+    ]
+    return "; ".join(said) or "it is used up"
+
+
+def _allocations(number: int) -> str:
+    return "1 allocation" if number == 1 else f"{number} allocations"
+
+
+def _placement(allocation: Allocation) -> PlacementExplanation:
+    metric = allocation.metrics
+    return PlacementExplanation(
+        alloc_id=allocation.id,
+        name=allocation.name,
+        node_id=allocation.node_id,
+        node_name=allocation.node_name,
+        nodes_evaluated=metric.nodes_evaluated if metric is not None else 0,
+        nodes_filtered=metric.nodes_filtered if metric is not None else 0,
+        scores=(metric.score_meta_data or ()) if metric is not None else (),
+    )
+
+
+def unexplained(snapshot: Replica) -> list[str]:
+    """Jobs that are pending, or lack something, and nobody can tell why. There must never be one, when all is at rest."""
+    ground: list[Ground] = []
+
+    def ground_once() -> Ground:
+        if not ground:
+            ground.append(Ground.of(snapshot))
+        return ground[0]
+
+    told = (explain(snapshot, job.namespace, job.id, ground_once) for job in snapshot.by_key(JOBS))
+    return [f"{each.namespace}/{each.job_id}: {each.text}" for each in told if not each.is_explained]

@@ -1,0 +1,341 @@
+"""How the nodes stand to a group that finds no room: which rule leaves out how many, what there is too little of, and the
+smallest change with which one more would be placed. Computed from the fleet as it is now; it places nothing.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from wharf.model.allocation import Allocation
+from wharf.model.explanation import Exclusion, Shortage
+from wharf.model.group import TaskGroup
+from wharf.model.job import Job, JobType
+from wharf.model.node import Node, NodeStatus
+from wharf.model.placement import Constraint
+from wharf.scheduling.candidates import Candidates
+from wharf.scheduling.chance import Chance
+from wharf.scheduling.columns import Ints, Mask
+from wharf.scheduling.distinct import Distinctions, Neighbour
+from wharf.scheduling.draft import Draft
+from wharf.scheduling.feasibility import FINE
+from wharf.scheduling.granting import Grants, Refused
+from wharf.scheduling.ground import Ground, Volumes, rules_for
+from wharf.scheduling.operands import LOOKED_AT_LATER
+from wharf.scheduling.reach import is_in_reach
+from wharf.scheduling.usage import demand_of
+from wharf.state import Replica
+
+EXAMPLES: Final = 3
+EVERY_NODE_TYPES: Final = (JobType.SYSTEM, JobType.SYSBATCH)
+UNITS: Final = {"cpu": "MHz", "memory": "MB", "disk": "MB"}
+TRIED_MOST: Final = 1_000
+"""Nodes whose ports and devices are tried. A reason that holds on so many is reason enough."""
+
+MEMORY_LEAST_MB: Final = 10
+CPU_LEAST_MHZ: Final = 1
+
+
+class Room(msgspec.Struct, frozen=True):
+    """`nodes`: those in the job's pool and datacenters that were looked at; `fitting`: those that would take one more."""
+
+    nodes: int
+    fitting: int
+    excluded: tuple[Exclusion, ...] = ()
+    exhausted: tuple[Shortage, ...] = ()
+    smallest_change: str = ""
+
+
+def room_for(ground: Ground, snapshot: Replica, job: Job, group: TaskGroup, allocations: Iterable[Allocation]) -> Room:
+    """How the nodes stand to one more of the group. `allocations`: those of the job."""
+    return _Look(ground, snapshot, job, group, allocations).tell()
+
+
+class _Look:
+    def __init__(
+        self, ground: Ground, snapshot: Replica, job: Job, group: TaskGroup, allocations: Iterable[Allocation]
+    ) -> None:
+        self._ground = ground
+        self._fleet = ground.fleet
+        self._snapshot = snapshot
+        self._job = job
+        self._group = group
+        self._in_reach = ground.feasibility.in_reach(job)
+        row_of = ground.fleet.row_of
+        self._neighbours = [
+            Neighbour(row_of[each.node_id], each.task_group)
+            for each in allocations
+            if not each.is_terminal and each.node_id in row_of
+        ]
+        rules = rules_for(snapshot, job)
+        self._grants = Grants(group, may_oversubscribe=rules.may_oversubscribe)
+        self._rows = self._passing(job, group)
+        self._candidates = self._measured(group, self._rows)
+        self._distinct = self._distinct_reasons(self._rows)
+        if not self._grants.is_plain:
+            self._try_what_is_held_one_by_one()
+        self._lacks = self._candidates.exhausted()
+
+    def tell(self) -> Room:
+        shortages = tuple(self._shortages())
+        return Room(
+            nodes=int(self._in_reach.sum()),
+            fitting=int(self._is_fitting().sum()),
+            excluded=(*self._out_of_reach(), *self._screened_out(), *self._not_distinct()),
+            exhausted=shortages,
+            smallest_change=self._smallest_change(),
+        )
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    def _passing(self, job: Job, group: TaskGroup) -> Ints:
+        volume_of = Volumes(self._snapshot, job.namespace)
+        screened = self._ground.feasibility.screen(self._in_reach, job, group, volume_of)
+        rows: Ints = np.flatnonzero(screened.passing)
+        return rows
+
+    def _measured(self, group: TaskGroup, rows: Ints) -> Candidates:
+        return Candidates(Draft(self._fleet), rows, self._grants, demand_of(group))
+
+    def _try_what_is_held_one_by_one(self) -> None:
+        """Ports, cores and devices: only the node itself can tell whether they can be had."""
+        candidates, draft, chance = self._candidates, Draft(self._fleet), Chance(self._job.id, self._snapshot.index)
+        for at in np.flatnonzero(candidates.has_room)[:TRIED_MOST]:
+            row = int(self._rows[at])
+            try:
+                self._grants.grant(self._fleet.node(row), draft.holdings_of(row), chance.below)
+            except Refused as refused:
+                candidates.lacking[int(at)] = refused.dimension
+
+    def _distinct_reasons(self, rows: Ints) -> dict[int, str]:
+        """By place, of those that may take no more of this job."""
+        found = Distinctions(self._fleet, self._job, self._group, hosts=self._job.type not in EVERY_NODE_TYPES)
+        if not found:
+            return {}
+        found.count(self._neighbours)
+        return {int(at): found.reason(int(rows[at])) for at in np.flatnonzero(~found.allowed(rows))}
+
+    def _is_fitting(self) -> Mask:
+        fits: Mask = np.ones(len(self._rows), dtype=np.bool_)
+        for _, lacks in self._lacks:
+            fits &= ~lacks
+        fits[list(self._distinct)] = False
+        return fits
+
+    # -- telling ---------------------------------------------------------------------------------------------------
+
+    def _out_of_reach(self) -> Iterator[Exclusion]:
+        """Nodes that were not looked at, though they are in the job's pool."""
+        found: dict[str, list[str]] = {}
+        for _, node in self._fleet.rows():
+            why = _why_out_of_reach(self._job, node)
+            if why:
+                found.setdefault(why, []).append(node.name or node.id)
+        for why, names in found.items():
+            yield Exclusion(rule=why, nodes=len(names), examples=tuple(sorted(names)[:EXAMPLES]))
+
+    def _screened_out(self) -> Iterator[Exclusion]:
+        volume_of = Volumes(self._snapshot, self._job.namespace)
+        screened = self._ground.feasibility.screen(self._in_reach, self._job, self._group, volume_of)
+        for code, reason in enumerate(screened.reasons.values):
+            rows = np.flatnonzero(screened.reason_of == code) if code > FINE else np.zeros(0, dtype=np.int64)
+            if len(rows):
+                yield Exclusion(rule=reason, nodes=len(rows), examples=self._names(rows))
+
+    def _not_distinct(self) -> Iterator[Exclusion]:
+        found: dict[str, list[int]] = {}
+        for at, reason in self._distinct.items():
+            found.setdefault(reason, []).append(int(self._rows[at]))
+        for reason, rows in found.items():
+            yield Exclusion(rule=reason, nodes=len(rows), examples=self._names(rows))
+
+    def _shortages(self) -> Iterator[Shortage]:
+        for dimension, lacks in self._lacks:
+            places = np.flatnonzero(lacks)
+            if not len(places):
+                continue
+            missing = self._missing(dimension)
+            yield Shortage(
+                dimension=dimension,
+                nodes=len(places),
+                missing=int(missing[places].min()) if missing is not None else 0,
+                unit=UNITS.get(dimension, ""),
+                examples=self._names(self._rows[places]),
+            )
+
+    def _missing(self, dimension: str) -> Ints | None:
+        candidates = self._candidates
+        match dimension:
+            case "cpu":
+                return candidates.cpu_with - candidates.cpu
+            case "memory":
+                return candidates.memory_with - candidates.memory
+            case "disk":
+                return candidates.disk_with - candidates.disk
+        return None
+
+    def _names(self, rows: Sequence[int] | Ints) -> tuple[str, ...]:
+        nodes = (self._fleet.node(int(row)) for row in rows[: 10 * EXAMPLES])
+        return tuple(sorted(node.name or node.id for node in nodes)[:EXAMPLES])
+
+    # -- the smallest change ---------------------------------------------------------------------------------------
+
+    def _smallest_change(self) -> str:
+        """With which one more would be placed; empty where one would be already."""
+        if self._is_fitting().any():
+            return ""
+        if not self._in_reach.any():
+            return self._to_be_in_reach()
+        if not len(self._rows):
+            return self._to_pass()
+        return self._to_have_room() or self._to_pass() or self._to_be_free() or self._to_be_distinct()
+
+    def _to_be_in_reach(self) -> str:
+        named = [node for _, node in self._fleet.rows() if is_in_reach(self._job, node)]
+        if named:
+            names = ", ".join(sorted(node.name or node.id for node in named)[:EXAMPLES])
+            return f"bring a node back to work that the job may use: {names} ({_standing(named[0])})"
+        pools = sorted({node.node_pool for _, node in self._fleet.rows()})
+        datacenters = sorted({node.datacenter for _, node in self._fleet.rows()})
+        if not pools:
+            return "add a node: there is none"
+        if self._job.node_pool != "all" and self._job.node_pool not in pools:
+            return f'add a node to the pool "{self._job.node_pool}", or name another: {", ".join(pools[:EXAMPLES])}'
+        return f"name a datacenter that has nodes of the job's pool: {', '.join(datacenters[:EXAMPLES])}"
+
+    def _to_have_room(self) -> str:
+        """Where amounts are all that is missing: less of them, or so much freed."""
+        amounts: list[tuple[str, Ints]] = []
+        is_amount: Mask = np.ones(len(self._rows), dtype=np.bool_)
+        is_amount[list(self._distinct)] = False
+        for dimension, lacks in self._lacks:
+            missing = self._missing(dimension)
+            if missing is None:
+                is_amount &= ~lacks
+            else:
+                amounts.append((dimension, np.maximum(missing, 0)))
+        if not is_amount.any():
+            return ""
+        # Shares of what is asked for make amounts of different things comparable; fewest of them first.
+        share = np.zeros(len(self._rows))
+        for dimension, missing in amounts:
+            share += missing / max(1, self._asked(dimension)) + (missing > 0)
+        share[~is_amount] = np.inf
+        best = int(share.argmin())
+        wanted = [(dimension, int(missing[best])) for dimension, missing in amounts if missing[best] > 0]
+        enough = is_amount.copy()
+        for dimension, missing in amounts:
+            enough &= missing <= dict(wanted).get(dimension, 0)
+        number = int(enough.sum())
+        freed = " and ".join(f"{amount} {UNITS[dimension]}{_of_what(dimension)}" for dimension, amount in wanted)
+        where = f"on {self._names([int(self._rows[best])])[0]}" if number == 1 else f"on any of {number} nodes"
+        lowered = self._lowered(wanted)
+        return f"{lowered}, or free {freed} {where}" if lowered else f"free {freed} {where}"
+
+    def _asked(self, dimension: str) -> int:
+        demand = demand_of(self._group)
+        return {"cpu": demand.cpu, "memory": demand.memory_mb}.get(dimension, demand.disk_mb)
+
+    def _lowered(self, wanted: Sequence[tuple[str, int]]) -> str:
+        """The group's largest tasks lowered by what is missing; empty where that is more than they have."""
+        group, said = self._group, list[str]()
+        for dimension, amount in wanted:
+            found = _lower(group, dimension, amount)
+            if found is None:
+                return ""
+            group, words = found
+            said.append(words)
+        has_room = self._measured(group, self._rows).has_room
+        return f"lower {' and '.join(said)}" if said and bool(has_room.any()) else ""
+
+    def _to_pass(self) -> str:
+        """A constraint without which nodes would take it."""
+        best: tuple[int, str] = (0, "")
+        for constraint, job, group in _without_each(self._job, self._group):
+            if constraint.operand in LOOKED_AT_LATER:
+                continue
+            rows = self._passing(job, group)
+            number = int(self._measured(group, rows).has_room.sum())
+            if number > best[0]:
+                best = (number, f"drop the constraint {constraint}: {_nodes(number)} would take it then")
+        if best[1]:
+            return best[1]
+        rules = list(self._screened_out())
+        if not rules or len(self._rows):
+            return ""
+        fewest = min(rules, key=lambda each: each.nodes)
+        return f'mend "{fewest.rule}" on one of {_nodes(fewest.nodes)} ({", ".join(fewest.examples)})'
+
+    def _to_be_free(self) -> str:
+        held = {dimension: int(lacks.sum()) for dimension, lacks in self._lacks if lacks.any()}
+        others = [dimension for dimension in held if dimension not in UNITS]
+        if not others:
+            return ""
+        fewest = min(others, key=lambda each: held[each])
+        return f'make "{fewest}" free on one of {_nodes(held[fewest])}, or add a node'
+
+    def _to_be_distinct(self) -> str:
+        if not self._distinct:
+            return "add a node with room for it"
+        reason = next(iter(self._distinct.values()))
+        return f"add a node that {reason} allows, or lower the count of {self._group.name}"
+
+
+def _why_out_of_reach(job: Job, node: Node) -> str:
+    if job.node_pool not in ("", "all", node.node_pool):
+        return ""  # Nodes of other pools are nobody's business here.
+    if not is_in_reach(job, node):
+        return f"datacenter {node.datacenter} is not asked for"
+    return "" if node.is_ready_for_placements else f"node is {_standing(node)}"
+
+
+def _standing(node: Node) -> str:
+    if node.status is not NodeStatus.READY:
+        return node.status.value
+    return "draining" if node.drain_strategy is not None else "ineligible"
+
+
+def _of_what(dimension: str) -> str:
+    return " of disk" if dimension == "disk" else ""
+
+
+def _nodes(number: int) -> str:
+    return "1 node" if number == 1 else f"{number} nodes"
+
+
+def _lower(group: TaskGroup, dimension: str, amount: int) -> tuple[TaskGroup, str] | None:
+    """The group with its largest task lowered, and the words for it; None: it has not so much."""
+    if dimension == "disk":
+        size = group.ephemeral_disk.size_mb
+        if size <= amount:
+            return None
+        lowered = replace(group, ephemeral_disk=replace(group.ephemeral_disk, size_mb=size - amount))
+        return lowered, f"the disk of {group.name} from {size} to {size - amount}"
+    name, word, least = (
+        ("cpu", "CPU", CPU_LEAST_MHZ) if dimension == "cpu" else ("memory_mb", "MemoryMB", MEMORY_LEAST_MB)
+    )
+    tasks = list(group.tasks or ())
+    asked = [getattr(task.resources, name) if task.resources is not None else 0 for task in tasks]
+    if not asked or max(asked) - amount < least:
+        return None
+    at = asked.index(max(asked))
+    resources = tasks[at].resources
+    assert resources is not None, "what asks for something has resources"
+    tasks[at] = replace(tasks[at], resources=replace(resources, **{name: asked[at] - amount}))
+    words = f"{word} of {group.name}/{tasks[at].name} from {asked[at]} to {asked[at] - amount}"
+    return replace(group, tasks=tuple(tasks)), words
+
+
+def _without_each(job: Job, group: TaskGroup) -> Iterator[tuple[Constraint, Job, TaskGroup]]:
+    """The job and the group without one of their constraints, each in turn."""
+    for constraint in job.constraints or ():
+        yield constraint, replace(job, constraints=tuple(c for c in job.constraints or () if c != constraint)), group
+    for constraint in group.constraints or ():
+        yield constraint, job, replace(group, constraints=tuple(c for c in group.constraints or () if c != constraint))
+    for task in group.tasks or ():
+        for constraint in task.constraints or ():
+            left = replace(task, constraints=tuple(c for c in task.constraints or () if c != constraint))
+            tasks = tuple(left if each is task else each for each in group.tasks or ())
+            yield constraint, job, replace(group, tasks=tasks)

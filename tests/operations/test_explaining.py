@@ -1,0 +1,348 @@
+"""Why a job's work is where it is, or nowhere: in one sentence, and what would help (issue: explain)."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.builders import a_batch_job, a_group, a_job, a_parameterized_job, a_periodic_job, a_task, some_resources
+from tests.kit.state import SECOND_NS, AState, an_evaluation
+from wharf.model.allocation import ClientStatus
+from wharf.model.deployment import Deployment, DeploymentGroup, DeploymentStatus
+from wharf.model.evaluation import EvaluationStatus, EvaluationTrigger
+from wharf.model.explanation import Explanation, GroupExplanation, Waits
+from wharf.model.job import Job
+from wharf.model.metric import AllocMetric
+from wharf.model.moment import to_time
+from wharf.model.network import NetworkResource, Port
+from wharf.model.node import DrainStrategy, NodeStatus, SchedulingEligibility, draining
+from wharf.model.placement import Constraint
+from wharf.model.refusal import Refusal
+from wharf.model.scheduler_configuration import SchedulerConfiguration
+from wharf.operations.explaining import explain, unexplained
+from wharf.scheduling.evaluate import evaluate
+from wharf.scheduling.plan import Plan, check
+from wharf.state.tables import DEPLOYMENTS, EVALUATIONS, JOBS, NODES, SCHEDULER_CONFIGURATION
+
+
+def sized(cpu: int = 100, memory_mb: int = 64, count: int = 1, **fields: Any) -> Job:
+    resources = some_resources(cpu=cpu, memory_mb=memory_mb)
+    return a_job("shop", a_group("web", a_task(driver="mock", resources=resources), count=count, **fields))
+
+
+def a_fleet(*memory_mb: int, **fields: Any) -> AState:
+    state = AState()
+    for number, each in enumerate(memory_mb, start=1):
+        state.with_node(f"node-{number}", memory_mb=each, **fields)
+    return state
+
+
+def process(state: AState, job_id: str = "shop") -> None:
+    """Every evaluation of the job that is to be looked at is, as the leader would."""
+    while waiting := [
+        e for e in state.evaluations(job_id) if e.status is EvaluationStatus.PENDING and not e.wait_until
+    ]:
+        plan: Plan | None = evaluate(state.replica, waiting[0], state.moment)
+        while plan is not None:
+            checked = check(plan, state.replica, changes_max=200)
+            if checked.write is None:
+                break
+            state.put_led(*checked.write.changes)
+            plan = checked.rest
+
+
+def asked(state: AState, job: Job) -> Explanation:
+    """The job registered, looked at, and explained."""
+    state.register(job)
+    process(state, job.id)
+    return explain(state.replica, "default", job.id)
+
+
+def of_web(told: Explanation) -> GroupExplanation:
+    (group,) = [each for each in told.groups if each.group == "web"]
+    return group
+
+
+def excluded(told: Explanation) -> dict[str, tuple[int, tuple[str, ...]]]:
+    return {each.rule: (each.nodes, each.examples) for each in of_web(told).excluded}
+
+
+def waits(state: AState, job_id: str = "shop") -> list[Waits]:
+    return [each.waits_for for each in explain(state.replica, "default", job_id).waits]
+
+
+# -- the smallest change
+
+
+def test_what_lacks_memory_is_told_how_much_less_it_may_ask_for_or_how_much_is_to_be_freed() -> None:
+    told = asked(a_fleet(3_500, 3_500, 3_500), sized(memory_mb=4_096))
+
+    assert of_web(told).smallest_change == (
+        "lower MemoryMB of web/server from 4096 to 3500, or free 596 MB on any of 3 nodes"
+    )
+
+
+def test_the_sentence_comes_first_and_names_the_job_the_reason_and_the_way_out() -> None:
+    told = asked(a_fleet(3_500, 3_500, 3_500), sized(memory_mb=4_096))
+
+    assert told.text == (
+        "shop waits for room: web lacks 1 allocation: none of 3 nodes can take one (3 have too little memory); "
+        "lower MemoryMB of web/server from 4096 to 3500, or free 596 MB on any of 3 nodes"
+    )
+
+
+def test_the_node_that_lacks_least_is_the_one_that_counts() -> None:
+    told = asked(a_fleet(1_000, 3_000), sized(memory_mb=4_000))
+
+    assert of_web(told).smallest_change == "lower MemoryMB of web/server from 4000 to 3000, or free 1000 MB on node-2"
+    assert [(each.dimension, each.nodes, each.missing, each.unit) for each in of_web(told).exhausted] == [
+        ("memory", 2, 1_000, "MB")
+    ]
+
+
+def test_what_lacks_two_things_is_told_both() -> None:
+    told = asked(a_fleet(1_000), sized(cpu=3_000, memory_mb=1_500))
+
+    assert of_web(told).smallest_change == (
+        "lower CPU of web/server from 3000 to 1000 and MemoryMB of web/server from 1500 to 1000, "
+        "or free 2000 MHz and 500 MB on node-1"
+    )
+
+
+@pytest.mark.parametrize(("cpu", "memory_mb"), [(100, 4_096), (3_000, 64), (5_000, 4_096)])
+def test_with_the_smallest_change_it_is_placed(cpu: int, memory_mb: int) -> None:
+    state = a_fleet(3_500)
+    told = of_web(asked(state, sized(cpu=cpu, memory_mb=memory_mb)))
+    lowered = {
+        words.split()[0]: int(words.split()[-1])
+        for words in told.smallest_change.partition(", or ")[0].removeprefix("lower ").split(" and ")
+    }
+
+    state.register(sized(cpu=lowered.get("CPU", cpu), memory_mb=lowered.get("MemoryMB", memory_mb)))
+    process(state)
+
+    assert of_web(explain(state.replica, "default", "shop")).starting == 1
+
+
+def test_the_constraint_without_which_nodes_would_take_it_is_named_with_how_many_it_leaves_out() -> None:
+    windows = Constraint(l_target="${attr.kernel.name}", r_target="windows", operand="=")
+    told = asked(a_fleet(1_000, 1_000), sized(constraints=(windows,)))
+
+    assert excluded(told) == {str(windows): (2, ("node-1", "node-2"))}
+    assert of_web(told).smallest_change == f"drop the constraint {windows}: 2 nodes would take it then"
+
+
+def test_a_driver_that_no_node_has_is_to_be_mended() -> None:
+    told = asked(a_fleet(1_000), a_job("shop", a_group("web", a_task(driver="qemu"))))
+
+    assert of_web(told).smallest_change == 'mend "missing drivers" on one of 1 node (node-1)'
+
+
+def test_where_no_node_takes_work_the_way_is_to_bring_one_back() -> None:
+    state = a_fleet(1_000, scheduling_eligibility=SchedulingEligibility.INELIGIBLE)
+    told = asked(state, sized())
+
+    assert excluded(told) == {"node is ineligible": (1, ("node-1",))}
+    assert of_web(told).smallest_change == "bring a node back to work that the job may use: node-1 (ineligible)"
+
+
+def test_where_there_is_no_node_at_all_the_way_is_to_add_one() -> None:
+    assert of_web(asked(AState(), sized())).smallest_change == "add a node: there is none"
+
+
+def test_a_datacenter_that_nobody_is_in_is_told_with_those_that_are_there() -> None:
+    told = asked(a_fleet(1_000), replace(sized(), datacenters=("mars",)))
+
+    assert excluded(told) == {"datacenter dc1 is not asked for": (1, ("node-1",))}
+    assert of_web(told).smallest_change == "name a datacenter that has nodes of the job's pool: dc1"
+
+
+def test_hosts_that_must_differ_need_more_nodes_or_a_lower_count() -> None:
+    distinct = Constraint(operand="distinct_hosts", r_target="true")
+    told = asked(a_fleet(1_000), sized(count=2, constraints=(distinct,)))
+
+    assert excluded(told) == {"distinct_hosts": (1, ("node-1",))}
+    assert of_web(told).smallest_change == "add a node that distinct_hosts allows, or lower the count of web"
+
+
+def test_a_port_that_is_taken_is_to_be_freed() -> None:
+    network = NetworkResource(mode="host", reserved_ports=(Port(label="http", value=8_080),))
+    told = asked(a_fleet(1_000), sized(count=2, networks=(network,)))
+
+    assert of_web(told).unplaced >= 1
+    assert of_web(told).smallest_change != ""
+
+
+# -- what is waited for
+
+
+def test_a_job_that_nobody_looked_at_yet_has_its_place_in_the_queue() -> None:
+    state = a_fleet(1_000)
+    state.register(replace(sized(), id="other", priority=80))
+    state.register(sized())
+
+    told = explain(state.replica, "default", "shop")
+
+    assert (told.queue_place, told.queue_length) == (2, 2)
+    assert told.text == "shop is about to be looked at (job-register): 2 of 2 in the queue"
+
+
+def test_while_the_scheduler_is_paused_that_is_said_first() -> None:
+    state = a_fleet(1_000)
+    state.put(SCHEDULER_CONFIGURATION.put(SchedulerConfiguration(pause_eval_broker=True)))
+    state.register(sized())
+
+    assert waits(state) == [Waits.PAUSED_SCHEDULER, Waits.QUEUE]
+
+
+def test_what_failed_and_is_tried_later_is_told_with_its_time() -> None:
+    state = a_fleet(1_000)
+    asked(state, sized())
+    at = to_time(state.now_ns + 30 * SECOND_NS)
+    state.put_led(
+        EVALUATIONS.put(an_evaluation(state.job(), wait_until=at, triggered_by=EvaluationTrigger.ALLOC_FAILURE))
+    )
+
+    texts = [each.text for each in explain(state.replica, "default", "shop").waits if each.waits_for is Waits.DELAY]
+
+    assert texts == [f"waits: what failed is tried again at {at.isoformat()}"]
+
+
+@pytest.mark.parametrize(
+    ("status", "group", "waits_for"),
+    [
+        (DeploymentStatus.PAUSED, DeploymentGroup(desired_total=1), Waits.RESUMPTION),
+        (DeploymentStatus.FAILED, DeploymentGroup(desired_total=1), Waits.CHANGE),
+        (DeploymentStatus.RUNNING, DeploymentGroup(desired_total=1), Waits.HEALTH),
+        (DeploymentStatus.RUNNING, DeploymentGroup(desired_canaries=1, healthy_allocs=1), Waits.PROMOTION),
+        (DeploymentStatus.RUNNING, DeploymentGroup(desired_canaries=1), Waits.HEALTH),
+        (DeploymentStatus.RUNNING, DeploymentGroup(desired_total=1, healthy_allocs=1), Waits.NOTHING),
+    ],
+)
+def test_a_deployment_tells_what_it_waits_for(
+    status: DeploymentStatus, group: DeploymentGroup, waits_for: Waits
+) -> None:
+    state = a_fleet(1_000)
+    state.register(sized())
+    state.end_evaluations()
+    job = state.job()
+    state.with_allocation(job, client_status=ClientStatus.RUNNING)
+    deployment = Deployment(
+        id="d1", namespace="default", job_id="shop", job_version=job.version, job_create_index=job.create_index,
+        status=status, task_groups={"web": group},
+    )  # fmt: skip
+    state.put_led(DEPLOYMENTS.put(deployment))
+
+    assert waits(state) == [waits_for]
+
+
+def test_work_on_a_node_that_is_drained_or_out_of_contact_is_told_with_its_node() -> None:
+    state = a_fleet(1_000)
+    state.register(sized())
+    state.end_evaluations()
+    state.with_allocation(state.job(), client_status=ClientStatus.RUNNING)
+
+    state.put(NODES.put(draining(state.node(), DrainStrategy())))
+    assert waits(state) == [Waits.DRAIN]
+    state.put(NODES.put(replace(draining(state.node(), None), status=NodeStatus.DISCONNECTED)))
+    assert waits(state) == [Waits.NODE]
+
+
+def test_what_was_placed_and_has_not_started_waits_for_its_node() -> None:
+    assert [each.waits_for for each in asked(a_fleet(1_000), sized()).waits][-1] is Waits.TASKS
+
+
+def test_a_job_as_it_is_wanted_says_so() -> None:
+    state = a_fleet(1_000)
+    state.register(sized())
+    state.end_evaluations()
+    state.with_allocation(state.job(), client_status=ClientStatus.RUNNING)
+
+    told = explain(state.replica, "default", "shop")
+
+    assert (told.text, told.is_explained) == ("shop runs as wanted: 1 allocation", True)
+
+
+def test_batch_work_that_ended_well_says_so() -> None:
+    state = a_fleet(1_000)
+    state.register(a_batch_job("nightly"))
+    state.end_evaluations("nightly")
+    state.with_allocation(state.job("nightly"), client_status=ClientStatus.COMPLETE)
+
+    assert explain(state.replica, "default", "nightly").text == "nightly is done: 1 allocation ended well"
+
+
+def test_an_evaluation_that_failed_last_is_the_reason() -> None:
+    state = a_fleet(1_000)
+    state.register(sized())
+    state.end_evaluations(status=EvaluationStatus.FAILED, status_description="maximum attempts reached (5)")
+
+    told = explain(state.replica, "default", "shop")
+
+    assert told.text == "shop is left as it is, because its last evaluation failed: maximum attempts reached (5)"
+
+
+def test_parents_wait_for_their_next_launch_or_a_dispatch() -> None:
+    state = a_fleet(1_000)
+    state.register(a_periodic_job("nightly"))
+    state.register(a_parameterized_job("convert"))
+
+    assert waits(state, "nightly") == [Waits.LAUNCH]
+    assert waits(state, "convert") == [Waits.DISPATCH]
+
+
+def test_a_quota_that_is_used_up_is_told_by_its_name() -> None:
+    state = a_fleet(1_000)
+    state.register(sized())
+    metric = AllocMetric(quota_exhausted=("memory exhausted (100 needed > 50 limit)",))
+    state.end_evaluations(
+        status=EvaluationStatus.BLOCKED, quota_limit_reached="small", failed_tg_allocs={"web": metric}
+    )
+
+    told = explain(state.replica, "default", "shop")
+
+    assert told.text == ('shop waits for room in the quota "small": web: memory exhausted (100 needed > 50 limit)')
+
+
+def test_what_is_placed_is_told_with_the_scores_of_its_node() -> None:
+    told = asked(a_fleet(1_000, 2_000), sized())
+
+    (placement,) = told.placements
+    assert placement.nodes_evaluated == 2
+    assert placement.scores[0].node_id == placement.node_id
+
+
+def test_a_job_that_nobody_knows_cannot_be_explained() -> None:
+    with pytest.raises(Refusal, match="job not found"):
+        explain(AState().replica, "default", "shop")
+
+
+# -- no job without an answer
+
+
+def test_a_job_that_lacks_something_while_nothing_is_under_way_is_found() -> None:
+    state = a_fleet(1_000)
+    state.register(sized())
+    state.put(*(EVALUATIONS.drop(each.id) for each in state.evaluations()))
+
+    assert [each.partition(":")[0] for each in unexplained(state.replica)] == ["default/shop"]
+    assert [job.id for job in state.replica.all(JOBS)] == ["shop"]
+
+
+def test_every_job_that_the_scheduler_has_looked_at_has_an_answer() -> None:
+    state = a_fleet(1_000, 1_000)
+    for number, job in enumerate(
+        (
+            sized(),
+            sized(memory_mb=9_000),
+            sized(count=50),
+            sized(cpu=1),
+            a_batch_job(),
+            replace(sized(), node_pool="all"),
+        )
+    ):
+        job = replace(job, id=f"job-{number}")
+        state.register(job)
+        process(state, job.id)
+
+    assert unexplained(state.replica) == []
