@@ -18,7 +18,7 @@ from simulation.process import Process
 from simulation.weather import Weather
 from wharf.agent.roles.candidacy import election_of
 from wharf.api.app import Api
-from wharf.client import Client
+from wharf.client import ONCE, AsyncClient
 from wharf.controllers.heartbeats import HeartbeatSettings
 from wharf.engines.faults import Fault, Faults, Operation
 from wharf.engines.memory import MemoryEngine
@@ -172,7 +172,8 @@ class NodeHost:
         world = cluster.world(self.name, clock_of=self.name)
         process = Process(f"{self.name}#{self.lives}", self.name, world)
         self.process = process
-        client = Client(SimulatedExchange(cluster.network, process, cluster.server_chooser(self.name)))
+        exchange = SimulatedExchange(cluster.network, process, cluster.server_chooser(self.name))
+        client = AsyncClient(world, [exchange], retries=ONCE)
         self.node = FakeNode(world, client, self.machine)
         world.random = Random(f"{cluster.seed}/{self.name}#{self.lives}")
         process.start(self.node.run(), name=self.name)

@@ -19,8 +19,8 @@ from simulation.network import Request
 from simulation.process import Process, current_process
 from simulation.reads import Judge, Question, Told
 from simulation.story import Broken, Story
-from wharf.client import Client, Unreachable
-from wharf.client.client import Answer as Reply
+from wharf.client import ONCE, AsyncClient, Unreachable
+from wharf.client.calls import Answer as Reply
 from wharf.model.changes import join_key
 from wharf.model.group import TaskGroup
 from wharf.model.job import Job, JobType
@@ -161,12 +161,14 @@ class Person:
     def __init__(self, workload: Workload, name: str) -> None:
         cluster = workload.cluster
         self.name = name
-        self.process = Process(name, name, cluster.world(name, clock_of=name))
+        world = cluster.world(name, clock_of=name)
+        self.process = Process(name, name, world)
         self._workload = workload
         self._cluster = cluster
         self._random = Random(f"{cluster.seed}/{name}")
         self._member: Member = cluster.members[0]
-        self._client = Client(SimulatedExchange(cluster.network, self.process, lambda: self._member.address))
+        exchange = SimulatedExchange(cluster.network, self.process, lambda: self._member.address)
+        self._client = AsyncClient(world, [exchange], retries=ONCE)
         self._versions: dict[str, int] = {}
 
     async def live(self) -> None:
@@ -204,7 +206,7 @@ class Person:
 
     async def _put(self, job: Job, enforce_index: int | None) -> Answer:
         try:
-            reply = await self._client.register_job(job, enforce_index=enforce_index)
+            reply = await self._client.jobs.register(job, enforce_index=enforce_index)
         except Refusal as refusal:
             if refusal.text.startswith("Enforcing job modify index"):
                 return Refused()
@@ -219,7 +221,7 @@ class Person:
 
     async def _stop_job(self, job_id: str) -> None:
         async def stop() -> Answer:
-            reply = await self._client.deregister_job(job_id)
+            reply = await self._client.jobs.deregister(job_id)
             return Seen(None, reply.job_modify_index)
 
         await self._write(job_id, Stop(), stop)
@@ -266,7 +268,7 @@ class Person:
         node_id, eligible = host.node.id, self._random.random() < 0.7
 
         async def switch() -> Answer:
-            done = await self._client.set_eligibility(node_id, eligible=eligible)
+            done = await self._client.nodes.set_eligibility(node_id, eligible=eligible)
             return Seen(eligible, 0) if done.index else Kept(eligible)
 
         await self._write(host.name, Put(eligible), switch, history=self._workload.switches)
@@ -297,7 +299,7 @@ class Person:
 
     async def _ask_job(self, job_id: str, **options: Any) -> Job | None:
         question = self._question(f"job {job_id}", JOBS, key=join_key("default", job_id), **options)
-        job: Job | None = await self._one(question, lambda: self._client.job(job_id, **options))
+        job: Job | None = await self._one(question, lambda: self._client.jobs.read(job_id, **options))
         return job
 
     async def _read_node(self) -> None:
@@ -315,7 +317,7 @@ class Person:
 
     async def _ask_node(self, name: str, node_id: str, **options: Any) -> Any:
         question = self._question(f"node {name}", NODES, key=node_id, **options)
-        return await self._one(question, lambda: self._client.node(node_id, **options))
+        return await self._one(question, lambda: self._client.nodes.read(node_id, **options))
 
     async def _read_list(self) -> None:
         stale = self._random.random() < 0.25
@@ -332,7 +334,7 @@ class Person:
         }
         question = self._question(what, *tables[what], **options)
         member, life = self._member, self._member.api.lives
-        reply: Reply[list[Any]] = await getattr(self._client, what)(**options)
+        reply: Reply[list[Any]] = await getattr(self._client, what).list(**options)
         records = {
             join_key("default", each.id) if what == "jobs" else each.id: each.modify_index for each in reply.value
         }

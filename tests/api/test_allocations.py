@@ -317,7 +317,7 @@ async def test_what_is_stopped_ends_on_its_node_and_another_takes_its_name() -> 
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
-        await server.client.register_job(a_job())
+        await server.client.jobs.register(a_job())
         running = await until(lambda: live(server), what="the job runs")
 
         await put(server, f"/v1/allocation/{running[0].id}/stop")

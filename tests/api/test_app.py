@@ -87,7 +87,7 @@ async def test_a_bad_escape_in_the_path_is_400() -> None:
 async def test_a_read_tells_index_leader_and_contact() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await server.client.register_job(a_job())
+        await server.client.jobs.register(a_job())
 
         reply = await get(server, "/v1/job/shop")
 
@@ -129,7 +129,7 @@ async def test_lists_about_a_job_that_nobody_knows_are_empty() -> None:
 async def test_pretty_is_indented_by_four_and_ends_in_a_new_line() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await server.client.register_job(a_job())
+        await server.client.jobs.register(a_job())
 
         bodies = [(await get(server, "/v1/jobs", query)).body for query in ("", "pretty", "pretty=1", "pretty=0")]
 
@@ -142,7 +142,7 @@ async def test_jobs_are_listed_by_namespace_prefix_and_backwards() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         for name in ("b", "ab", "a"):
-            await server.client.register_job(a_job(name))
+            await server.client.jobs.register(a_job(name))
 
         async def ids(query: str) -> list[str]:
             return [job["ID"] for job in json.loads((await get(server, "/v1/jobs", query)).body)]
@@ -157,7 +157,7 @@ async def test_jobs_are_listed_by_namespace_prefix_and_backwards() -> None:
 async def test_a_namespace_of_all_is_no_namespace_of_one_job() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await server.client.register_job(a_job())
+        await server.client.jobs.register(a_job())
 
         assert (await get(server, "/v1/job/shop", "namespace=*")).status == 404
 
@@ -169,7 +169,7 @@ async def test_allocations_and_evaluations_of_a_job_are_listed_by_creation() -> 
         await cluster.ready_nodes(server, 2)
         for count in (2, 4, 6):
             group = a_group("web", a_task(driver="mock"), count=count)
-            await server.client.register_job(a_job("shop", group))
+            await server.client.jobs.register(a_job("shop", group))
             await until(lambda count=count: server.replica.count(ALLOCATIONS) == count, what="placed")  # type: ignore[misc]
 
         for what in ("allocations", "evaluations"):
@@ -323,7 +323,7 @@ def test_what_is_asked_of_a_deregistration_is_looked_at(query: str, status: int)
     async def story() -> None:
         async with ACluster() as cluster:
             server = await cluster.a_server()
-            await server.client.register_job(a_job())
+            await server.client.jobs.register(a_job())
 
             reply = await ask(server.api, "DELETE", "/v1/job/shop", query=query)
 
@@ -337,11 +337,11 @@ def test_what_is_asked_of_a_deregistration_is_looked_at(query: str, status: int)
 async def test_counts_and_resources_can_be_kept() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await server.client.register_job(a_job("shop", a_group("web", count=7)))
+        await server.client.jobs.register(a_job("shop", a_group("web", count=7)))
 
         await put(server, "/v1/jobs", registration(a_job("shop", a_group("web", count=1)), PreserveCounts=True))
 
-        assert (await server.client.job("shop")).value.groups[0].count == 7
+        assert (await server.client.jobs.read("shop")).value.groups[0].count == 7
 
 
 @in_virtual_time
@@ -349,7 +349,7 @@ async def test_a_periodic_job_is_registered_without_an_evaluation() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        told = await server.client.register_job(a_periodic_job())
+        told = await server.client.jobs.register(a_periodic_job())
 
         assert (told.eval_id, told.eval_create_index, told.index > 0) == ("", 0, True)
 
@@ -471,8 +471,8 @@ async def test_writes_are_audited_whatever_became_of_them_and_reads_are_not(capl
 
 
 async def with_node(server: OneServer) -> None:
-    await server.client.register_node(a_node(), SECRET)
-    await server.client.heartbeat("node-1", SECRET)
+    await server.client.node_agents.register(a_node(), SECRET)
+    await server.client.node_agents.heartbeat("node-1", SECRET)
 
 
 @in_virtual_time
@@ -498,7 +498,7 @@ async def test_no_reply_holds_a_nodes_secret() -> None:
         server = await cluster.a_server()
         await with_node(server)
         nodes = await cluster.ready_nodes(server, 1)
-        await server.client.register_job(a_job("shop", a_group("web", a_task(driver="mock"))))
+        await server.client.jobs.register(a_job("shop", a_group("web", a_task(driver="mock"))))
         await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="placed")
         secrets = [SECRET, secret_digest(SECRET), nodes[0].node._secret_id, secret_digest(nodes[0].node._secret_id)]
 
@@ -517,9 +517,9 @@ async def test_a_node_that_registered_at_one_server_is_known_at_the_others() -> 
         second = await cluster.a_server("m2", leads=False)
 
         second.faults.decide = lambda asked: Delay(reply_s=2.0) if asked is Operation.FEED else None
-        await first.client.register_node(a_node(), SECRET)
+        await first.client.node_agents.register(a_node(), SECRET)
 
-        told = await second.client.heartbeat("node-1", SECRET)
+        told = await second.client.node_agents.heartbeat("node-1", SECRET)
 
         assert told.heartbeat_ttl > 0
 
@@ -550,12 +550,12 @@ async def test_eligibility_tells_its_evaluations_and_no_node_index() -> None:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
         (node,) = server.replica.all(NODES)
-        await server.client.register_job(a_job("shop", a_group("web", a_task(driver="mock"))))
+        await server.client.jobs.register(a_job("shop", a_group("web", a_task(driver="mock"))))
         await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="placed")
 
-        off = await server.client.set_eligibility(node.id, eligible=False)
-        again = await server.client.set_eligibility(node.id, eligible=False)
-        on = await server.client.set_eligibility(node.id, eligible=True)
+        off = await server.client.nodes.set_eligibility(node.id, eligible=False)
+        again = await server.client.nodes.set_eligibility(node.id, eligible=False)
+        on = await server.client.nodes.set_eligibility(node.id, eligible=True)
 
         assert (off.eval_ids, off.eval_create_index, off.node_modify_index, off.index > 0) == (None, 0, 0, True)
         assert (again.eval_ids, again.index) == (None, 0)
@@ -580,15 +580,15 @@ async def test_the_orders_of_a_node_never_fall_back() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         (node,) = await cluster.ready_nodes(server, 1)
-        await server.client.register_job(a_job("shop", a_group("web", a_task(driver="mock"))))
+        await server.client.jobs.register(a_job("shop", a_group("web", a_task(driver="mock"))))
         await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="placed")
         secret = node.node._secret_id
-        before = await server.client.desired(node.id, secret)
+        before = await server.client.node_agents.desired(node.id, secret)
 
         (allocation,) = server.replica.all(ALLOCATIONS)
         await server.server.writer.commit(Write("collected", Cause(CauseKind.TIMER), [ALLOCATIONS.drop(allocation.id)]))
 
-        after = await server.client.desired(node.id, secret, index=before.index, wait_s=1.0)
+        after = await server.client.node_agents.desired(node.id, secret, index=before.index, wait_s=1.0)
 
         assert (after.value, after.index >= before.index) == ({}, True)
 

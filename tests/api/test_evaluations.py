@@ -392,7 +392,7 @@ async def test_while_the_broker_rests_evaluations_are_kept_and_afterwards_all_ar
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
         await pause_broker(server)
-        await server.client.register_job(a_job())
+        await server.client.jobs.register(a_job())
 
         await pass_time(60.0)
         assert [each["Status"] for each in await found(server, "/v1/evaluations")] == ["pending"]

@@ -129,7 +129,7 @@ async def test_a_blocking_query_waits_there_and_is_woken_there() -> None:
         await until(lambda: regions.west.server.reader.waiting_count == 1, what="it waits in the west")
         assert regions.east.server.reader.waiting_count == 0
 
-        await regions.west.client.register_job(a_job())
+        await regions.west.client.jobs.register(a_job())
 
         reply = await waiting
         assert [job["ID"] for job in json.loads(reply.body)] == ["shop"]

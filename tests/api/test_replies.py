@@ -105,7 +105,7 @@ async def test_a_long_list_is_the_same_pretty_compressed_and_in_slices() -> None
     async with ACluster() as cluster:
         server = await cluster.a_server()
         for number in range(600):
-            await server.client.register_job(a_job(f"job-{number:04}"))
+            await server.client.jobs.register(a_job(f"job-{number:04}"))
         await pass_time(5.0)  # Until the leader has looked at them all.
         plain = await get(server, "/v1/jobs")
         pretty = await get(server, "/v1/jobs", "pretty")
@@ -204,7 +204,7 @@ async def test_where_it_is_asked_for_the_peers_headers_stand_beside_ours() -> No
     async with ACluster() as cluster:
         server = await cluster.a_server()
         for name in ("a", "b"):
-            await server.client.register_job(a_job(name))
+            await server.client.jobs.register(a_job(name))
         compat = Api(server.server, compat=True)
 
         told = (await ask(compat, "GET", "/v1/jobs", query="per_page=1")).headers

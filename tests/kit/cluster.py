@@ -10,7 +10,7 @@ from tests.kit.exchange import InMemory
 from tests.kit.virtual_time import pass_time, until
 from wharf.api.app import Api
 from wharf.api.gate import Gate
-from wharf.client import Client
+from wharf.client import ONCE, AsyncClient
 from wharf.controllers.heartbeats import HeartbeatSettings
 from wharf.engines.faults import Faults
 from wharf.engines.memory import MemoryEngine
@@ -68,7 +68,7 @@ class OneServer:
         gate = Gate(self.world, enabled=access, verifier=self.server.access.identities)
         self.api = Api(self.server, gate=gate)
         self.exchange = InMemory(self.api)
-        self.client = Client(self.exchange)
+        self.client = AsyncClient(self.world, [self.exchange], retries=ONCE)
         self._cluster = cluster
 
     async def follow(self) -> None:
@@ -164,7 +164,8 @@ class ANode:
 
     def __init__(self, cluster: ACluster, server: OneServer, machine: FakeMachine) -> None:
         self.exchange = InMemory(server.api)
-        self.node = FakeNode(cluster.world(machine.name), Client(self.exchange), machine)
+        world = cluster.world(machine.name)
+        self.node = FakeNode(world, AsyncClient(world, [self.exchange], retries=ONCE), machine)
         self.id = self.node.id
         self._server = server
         self._task = cluster.start(self.node.run(), name=machine.name)

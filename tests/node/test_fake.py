@@ -47,11 +47,11 @@ async def test_a_service_runs_on_and_batch_work_ends_after_a_second() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
-        await server.client.register_job(scripted(a_batch_job("batch")))
+        await server.client.jobs.register(scripted(a_batch_job("batch")))
 
         assert 0.9 < await ended(server, "complete") < 1.2
 
-        await server.client.register_job(scripted(a_job("service")))
+        await server.client.jobs.register(scripted(a_job("service")))
         await pass_time(100.0)
         assert statuses(server) == ["complete", "running"]
 
@@ -62,7 +62,7 @@ async def test_work_runs_for_as_long_as_its_script_says() -> None:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
 
-        await server.client.register_job(scripted(a_batch_job("shop"), run_for="7s"))
+        await server.client.jobs.register(scripted(a_batch_job("shop"), run_for="7s"))
 
         assert 6.9 < await ended(server, "complete") < 7.2
 
@@ -73,7 +73,7 @@ async def test_a_length_in_nanoseconds_is_a_length_too() -> None:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
 
-        await server.client.register_job(scripted(a_batch_job("shop"), run_for=3_000_000_000))
+        await server.client.jobs.register(scripted(a_batch_job("shop"), run_for=3_000_000_000))
 
         assert 2.9 < await ended(server, "complete") < 3.2
 
@@ -84,7 +84,7 @@ async def test_an_exit_code_makes_work_fail() -> None:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
 
-        await server.client.register_job(scripted(a_batch_job("shop"), run_for="2s", exit_code=3))
+        await server.client.jobs.register(scripted(a_batch_job("shop"), run_for="2s", exit_code=3))
 
         await ended(server, "failed")
         failed = next(a for a in allocations(server) if a.client_status == "failed")
@@ -98,7 +98,7 @@ async def test_an_error_at_the_start_makes_work_fail_at_once() -> None:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
 
-        await server.client.register_job(scripted(a_batch_job("shop"), start_error="no such image"))
+        await server.client.jobs.register(scripted(a_batch_job("shop"), start_error="no such image"))
 
         await until(lambda: "failed" in statuses(server), what="it failed")
         await pass_time(60.0)
@@ -111,10 +111,10 @@ async def test_what_is_to_stop_ends_well() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
-        await server.client.register_job(scripted(a_job("shop"), count=2))
+        await server.client.jobs.register(scripted(a_job("shop"), count=2))
         await until(lambda: statuses(server) == ["running"] * 2, what="two run")
 
-        await server.client.deregister_job("shop")
+        await server.client.jobs.deregister("shop")
 
         await until(lambda: statuses(server) == ["complete"] * 2, what="two have ended")
 
@@ -124,7 +124,7 @@ async def test_a_server_that_is_away_for_a_while_does_no_harm() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(heartbeats=QUICK)
         (node,) = await cluster.ready_nodes(server, 1)
-        await server.client.register_job(scripted(a_job("shop"), count=2))
+        await server.client.jobs.register(scripted(a_job("shop"), count=2))
         await until(lambda: statuses(server) == ["running"] * 2, what="two run")
 
         node.exchange.is_away = True
@@ -141,7 +141,7 @@ async def test_a_node_that_was_given_up_comes_back_tells_all_and_gets_work_again
     async with ACluster() as cluster:
         server = await cluster.a_server(heartbeats=QUICK)
         (node,) = await cluster.ready_nodes(server, 1)
-        await server.client.register_job(scripted(a_job("shop"), count=2))
+        await server.client.jobs.register(scripted(a_job("shop"), count=2))
         await until(lambda: statuses(server) == ["running"] * 2, what="two run")
         node.exchange.is_away = True
         await node.has_status("down")
@@ -158,7 +158,7 @@ async def test_a_node_that_comes_back_before_its_work_is_given_up_keeps_it() -> 
     async with ACluster() as cluster:
         server = await cluster.a_server(heartbeats=QUICK)
         (node,) = await cluster.ready_nodes(server, 1)
-        await server.client.register_job(scripted(a_job("shop")))
+        await server.client.jobs.register(scripted(a_job("shop")))
         await until(lambda: statuses(server) == ["running"], what="it runs")
         # The node is marked down, and nobody has looked at the job yet.
         other = await cluster.a_server("m2", leads=False)
@@ -178,7 +178,7 @@ async def test_a_node_whose_state_is_gone_registers_again_and_gets_work() -> Non
     async with ACluster() as cluster:
         old = await cluster.a_server("m1", heartbeats=QUICK)
         (node,) = await cluster.ready_nodes(old, 1)
-        await old.client.register_job(scripted(a_job("shop"), count=3))
+        await old.client.jobs.register(scripted(a_job("shop"), count=3))
         await until(lambda: statuses(old) == ["running"] * 3, what="three run")
         async with ACluster(seed=8) as another:
             new = await another.a_server("m9", heartbeats=QUICK)
@@ -186,7 +186,7 @@ async def test_a_node_whose_state_is_gone_registers_again_and_gets_work() -> Non
 
             node.exchange.api = new.api
             await until(lambda: new.replica.get(NODES, node.id) is not None, what="registered", within_s=60.0)
-            await new.client.register_job(scripted(a_job("other")))
+            await new.client.jobs.register(scripted(a_job("other")))
             await until(lambda: statuses(new) == ["running"], what="it runs", within_s=120.0)
 
             assert list(node.node._work) == [allocations(new)[0].id]
@@ -200,7 +200,7 @@ async def test_orders_of_a_server_that_lags_are_not_taken() -> None:
         second = await cluster.a_server("m2", leads=False, heartbeats=QUICK)
         (node,) = await cluster.ready_nodes(first, 1)
         second.faults.decide = lambda asked: Delay(reply_s=20.0) if asked is Operation.FEED else None
-        await first.client.register_job(scripted(a_job("shop"), count=2))
+        await first.client.jobs.register(scripted(a_job("shop"), count=2))
         await until(lambda: statuses(first) == ["running"] * 2, what="two run")
         before = dict(node.node._work)
 
@@ -217,7 +217,7 @@ async def test_a_report_whose_answer_was_lost_is_said_again_with_its_id() -> Non
         server = await cluster.a_server()
         (node,) = await cluster.ready_nodes(server, 1)
         lossy = Lossy(node)
-        await server.client.register_job(scripted(a_job("shop")))
+        await server.client.jobs.register(scripted(a_job("shop")))
 
         await until(lambda: statuses(server) == ["running"], what="it runs")
         await pass_time(5.0)
@@ -251,7 +251,7 @@ async def test_a_node_that_ends_leaves_nothing_running() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         (node,) = await cluster.ready_nodes(server, 1)
-        await server.client.register_job(scripted(a_batch_job("shop"), run_for="1h"))
+        await server.client.jobs.register(scripted(a_batch_job("shop"), run_for="1h"))
         await until(lambda: statuses(server) == ["running"], what="it runs")
 
         await node.die()
@@ -270,7 +270,7 @@ async def test_a_fleet_carries_a_large_job_to_its_end() -> None:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 10)
 
-        await server.client.register_job(scripted(a_batch_job("shop"), count=300, run_for="5s"))
+        await server.client.jobs.register(scripted(a_batch_job("shop"), count=300, run_for="5s"))
         await until(lambda: running(server) == 300, what="all run")
 
         def is_dead() -> bool:

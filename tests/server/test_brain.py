@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import a_batch_job, a_group, a_job, a_system_job, a_task, some_resources
+from tests.builders import SECOND, a_batch_job, a_group, a_job, a_system_job, a_task, some_resources
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.state import a_node
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
@@ -77,7 +77,7 @@ async def test_what_others_wrote_is_settled_within_50_ms() -> None:
     async with ACluster() as cluster:
         leader = await cluster.a_server("m1")
         other = await cluster.a_server("m2", leads=False)
-        await other.client.register_job(a_batch_job("shop"))
+        await other.client.jobs.register(a_batch_job("shop"))
         job = other.replica.get(JOBS, "default", "shop")
         await until(lambda: is_blocked(leader), what="the evaluation is processed")
         ends = [
@@ -110,7 +110,7 @@ def open_evaluations(server: OneServer, *, pending_only: bool = False) -> list[s
 async def test_what_is_to_be_settled_is_not_forgotten_when_the_log_takes_no_writes() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await server.client.register_job(a_batch_job("shop"))
+        await server.client.jobs.register(a_batch_job("shop"))
         await until(lambda: is_blocked(server), what="processed")
         ends = [
             EVALUATIONS.put(replace(e, status=EvaluationStatus.CANCELED))
@@ -130,7 +130,7 @@ async def test_more_jobs_than_fit_in_a_write_are_settled() -> None:
     async with ACluster(bounds=TINY) as cluster:
         other = await cluster.a_server("m2", leads=False)
         for number in range(12):
-            await other.client.register_job(a_batch_job(f"job-{number}"))
+            await other.client.jobs.register(a_batch_job(f"job-{number}"))
         for evaluation in list(other.replica.all(EVALUATIONS)):
             ended = replace(evaluation, status=EvaluationStatus.COMPLETE)
             await other.server.writer.commit(Write("others", CAUSE, [EVALUATIONS.put(ended)]))
@@ -149,7 +149,7 @@ async def test_a_plan_larger_than_a_write_is_placed_in_parts() -> None:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 3)
 
-        await server.client.register_job(of_count(60))
+        await server.client.jobs.register(of_count(60))
 
         await until(lambda: running(server) == 60, what="sixty run")
         assert status(server) == "running"
@@ -163,7 +163,7 @@ async def test_a_leader_that_ends_between_two_parts_leaves_nothing_placed_twice(
         second = await cluster.a_server("m2", leads=False)
         await cluster.ready_nodes(second, 3)
         first.faults.decide = lambda asked: Delay(request_s=0.1) if asked is Operation.COMMIT else None
-        await second.client.register_job(of_count(60))
+        await second.client.jobs.register(of_count(60))
         await until(lambda: second.replica.count(ALLOCATIONS) > 10, what="some are placed")
 
         await second.lead()
@@ -188,7 +188,7 @@ async def test_a_lost_reply_in_the_middle_of_a_plan_places_nothing_twice() -> No
             return None
 
         server.faults.decide = now_and_then
-        await server.client.register_job(of_count(30))
+        await server.client.jobs.register(of_count(30))
 
         await until(lambda: running(server) == 30, what="thirty run", within_s=200.0)
         names = sorted(a.name for a in server.replica.all(ALLOCATIONS))
@@ -199,7 +199,7 @@ async def test_a_lost_reply_in_the_middle_of_a_plan_places_nothing_twice() -> No
 async def test_what_found_no_room_is_placed_when_a_node_comes() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await server.client.register_job(of_count(3))
+        await server.client.jobs.register(of_count(3))
         await until(lambda: open_evaluations(server), what="the evaluation is blocked")
 
         await cluster.ready_nodes(server, 1)
@@ -212,7 +212,7 @@ async def test_what_found_no_room_is_placed_when_a_node_comes() -> None:
 async def test_room_that_comes_free_while_the_log_takes_no_writes_is_not_forgotten() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await server.client.register_job(of_count(3))
+        await server.client.jobs.register(of_count(3))
         await until(lambda: is_blocked(server), what="the evaluation is blocked")
         other = await cluster.a_server("m2", leads=False)
         node = replace(a_node(), status="ready", create_index=-1)
@@ -228,15 +228,20 @@ async def test_many_blocked_evaluations_come_free_in_writes_that_fit() -> None:
     async with ACluster(bounds=TINY) as cluster:
         server = await cluster.a_server()
         for number in range(20):
-            await server.client.register_job(of_count(1, f"job-{number}"))
+            await server.client.jobs.register(of_count(1, f"job-{number}"))
 
         await cluster.ready_nodes(server, 1)
 
         await until(lambda: all(running(server, f"job-{n}") == 1 for n in range(20)), what="all run")
 
 
+def status_of(server: OneServer, evaluation_id: str) -> str:
+    evaluation = server.replica.get(EVALUATIONS, evaluation_id)
+    return evaluation.status if evaluation is not None else ""
+
+
 @in_virtual_time
-async def test_an_evaluation_that_cannot_be_processed_fails_and_stops_no_other(
+async def test_an_evaluation_that_cannot_be_processed_is_tried_three_times_fails_and_stops_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails_at_one(ground: Ground, snapshot: Replica, evaluation: Evaluation, moment: Moment) -> Plan:
@@ -249,12 +254,24 @@ async def test_an_evaluation_that_cannot_be_processed_fails_and_stops_no_other(
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
         with caplog.at_level(logging.ERROR):
-            await server.client.register_job(of_count(1, "poison"))
-            await server.client.register_job(of_count(1, "shop"))
+            await server.client.jobs.register(of_count(1, "poison"))
+            await server.client.jobs.register(of_count(1, "shop"))
             await until(lambda: running(server) == 1, what="the other job runs")
 
-        failed = [e for e in server.replica.all(EVALUATIONS) if e.job_id == "poison"]
-        assert [(e.status, "ZeroDivisionError" in e.status_description) for e in failed] == [("failed", True)]
+            (poison,) = [e for e in server.replica.all(EVALUATIONS) if e.job_id == "poison"]
+            await until(lambda: status_of(server, poison.id) == "failed", what="it is given up", within_s=60.0)
+
+        failed, follow_up = sorted(
+            (e for e in server.replica.all(EVALUATIONS) if e.job_id == "poison"), key=lambda e: e.create_index
+        )
+        assert failed.status_description.startswith("evaluation reached delivery limit (3): ")
+        assert "ZeroDivisionError" in failed.status_description
+        assert (follow_up.triggered_by, follow_up.previous_eval, failed.next_eval) == (
+            "failed-follow-up",
+            failed.id,
+            follow_up.id,
+        )
+        assert 60 <= follow_up.wait / SECOND <= 360
         assert "ZeroDivisionError: planted" in caplog.text
 
 
@@ -276,7 +293,7 @@ async def test_an_error_in_the_leaders_mind_is_told_and_it_thinks_on(
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
         with caplog.at_level(logging.ERROR):
-            await server.client.register_job(of_count(1))
+            await server.client.jobs.register(of_count(1))
             await until(lambda: running(server) == 1, what="the job runs")
 
         assert "ZeroDivisionError: planted" in caplog.text
@@ -300,7 +317,7 @@ async def test_an_illegal_step_in_the_leaders_mind_is_refused_with_its_story_and
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
         with caplog.at_level(logging.WARNING):
-            await server.client.register_job(of_count(1))
+            await server.client.jobs.register(of_count(1))
             await until(lambda: running(server) == 1, what="the job runs")
 
         assert [line for line in caplog.messages if "a1" in line] == [
@@ -320,7 +337,7 @@ async def test_an_evaluation_that_asks_for_an_illegal_step_fails_with_the_story(
     monkeypatch.setattr(brain_module, "schedule", loses_what_ended)
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await server.client.register_job(of_count(1))
+        await server.client.jobs.register(of_count(1))
         await until(lambda: not open_evaluations(server), what="the evaluation ended")
 
         (evaluation,) = server.replica.all(EVALUATIONS)
@@ -339,7 +356,7 @@ async def test_an_illegal_report_changes_nothing_and_is_logged_with_the_allocati
         server = await cluster.a_server()
         await server.brain.register_node(a_node())
         await server.brain.heartbeat("node-1")
-        await server.client.register_job(of_count(1))
+        await server.client.jobs.register(of_count(1))
         await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="placed")
         (allocation,) = server.replica.all(ALLOCATIONS)
         for status in (ClientStatus.COMPLETE, ClientStatus.RUNNING):
@@ -427,7 +444,7 @@ async def test_a_leader_that_lost_is_asked_in_vain_and_leads_again_when_elected(
         assert server.election.held is not None
         server.election.held.lose()
         await until(lambda: server.election.campaigns == 2, what="it campaigns again")
-        await server.client.register_job(of_count(1))
+        await server.client.jobs.register(of_count(1))
         await pass_time(1.0)
         assert open_evaluations(server, pending_only=True)
 
@@ -449,7 +466,7 @@ async def test_a_log_that_comes_back_empty_is_founded_again_by_whoever_leads_the
         await until(lambda: server.brain.is_leading, what="it leads again")
         assert server.replica.last_change(NAMESPACES) > told
         await cluster.ready_nodes(server, 1)
-        await server.client.register_job(of_count(1))
+        await server.client.jobs.register(of_count(1))
         await until(lambda: running(server) == 1, what="the job runs")
 
 
@@ -458,11 +475,11 @@ async def test_after_a_restore_nodes_tell_again_what_the_older_copy_does_not_kno
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
-        await server.client.register_job(of_count(1))
+        await server.client.jobs.register(of_count(1))
         await until(lambda: running(server) == 1, what="the job runs")
         (before,) = server.replica.all(ALLOCATIONS)
         copy = cluster.log.copy()
-        await server.client.deregister_job("shop")
+        await server.client.jobs.deregister("shop")
         await until(lambda: running(server) == 0, what="the node has stopped it, and has said so")
 
         cluster.log.put_back(copy)
@@ -504,7 +521,7 @@ async def test_a_silent_node_goes_down_when_its_time_and_the_grace_are_over() ->
     async with ACluster() as cluster:
         server = await cluster.a_server(heartbeats=QUICK)
         first, second = await cluster.ready_nodes(server, 2)
-        await server.client.register_job(of_count(4))
+        await server.client.jobs.register(of_count(4))
         await until(lambda: running(server) == 4, what="four run")
         began_s = now_s()
 
@@ -585,7 +602,7 @@ async def test_a_node_with_more_jobs_than_fit_in_a_write_goes_down_and_all_of_th
         server = await cluster.a_server(heartbeats=QUICK)
         (first,) = await cluster.ready_nodes(server, 1)
         for number in range(12):
-            await server.client.register_job(of_count(1, f"job-{number}"))
+            await server.client.jobs.register(of_count(1, f"job-{number}"))
         await until(lambda: all(running(server, f"job-{n}") == 1 for n in range(12)), what="all run")
         second = cluster.a_fake_node(server, "node-2")
         await second.is_ready()
@@ -605,7 +622,7 @@ async def test_a_new_leader_looks_at_what_the_last_one_left() -> None:
         second = await cluster.a_server("m2", leads=False, heartbeats=QUICK)
         (node,) = await cluster.ready_nodes(second, 1)
         for number in range(12):
-            await second.client.register_job(of_count(1, f"job-{number}"))
+            await second.client.jobs.register(of_count(1, f"job-{number}"))
         await until(lambda: all(running(second, f"job-{n}") == 1 for n in range(12)), what="all run")
         await node.die()
         await node.has_status("down")
@@ -626,7 +643,7 @@ async def test_system_jobs_come_to_every_new_node() -> None:
         server = await cluster.a_server()
         for number in range(6):
             task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
-            await server.client.register_job(a_system_job(f"agent-{number}", a_group("web", task)))
+            await server.client.jobs.register(a_system_job(f"agent-{number}", a_group("web", task)))
 
         await cluster.ready_nodes(server, 3)
 
@@ -639,7 +656,7 @@ async def test_a_report_larger_than_a_write_is_taken_in_parts() -> None:
         server = await cluster.a_server()
         await server.brain.register_node(a_node(cpu=4_000))
         await server.brain.heartbeat("node-1")
-        await server.client.register_job(of_count(40))
+        await server.client.jobs.register(of_count(40))
         await until(lambda: server.replica.count(ALLOCATIONS) == 40, what="forty are placed")
         told = [AllocationReport(id=a.id, client_status=ClientStatus.RUNNING) for a in server.replica.all(ALLOCATIONS)]
 
@@ -654,7 +671,7 @@ async def test_a_report_that_comes_again_late_changes_nothing() -> None:
         server = await cluster.a_server()
         await server.brain.register_node(a_node())
         await server.brain.heartbeat("node-1")
-        await server.client.register_job(of_count(1))
+        await server.client.jobs.register(of_count(1))
         await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="it is placed")
         (allocation,) = server.replica.all(ALLOCATIONS)
 
@@ -700,7 +717,7 @@ async def test_many_nodes_that_report_on_one_job_at_once_are_all_heard() -> None
             await server.brain.register_node(a_node(f"node-{number}"))
             await server.brain.heartbeat(f"node-{number}")
         task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
-        await server.client.register_job(a_system_job("shop", a_group("web", task)))
+        await server.client.jobs.register(a_system_job("shop", a_group("web", task)))
         await until(lambda: server.replica.count(ALLOCATIONS) == 30, what="thirty are placed")
         server.faults.decide = lambda asked: Delay(request_s=0.01) if asked is Operation.COMMIT else None
 
@@ -719,7 +736,7 @@ async def test_what_a_returned_node_does_not_know_cannot_be_brought_back_by_a_la
         server = await cluster.a_server(heartbeats=QUICK)
         await server.brain.register_node(a_node(cpu=100))
         await server.brain.heartbeat("node-1")
-        await server.client.register_job(of_count(1, cpu=100))
+        await server.client.jobs.register(of_count(1, cpu=100))
         await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="it is placed")
         (first,) = server.replica.all(ALLOCATIONS)
         is_running = [AllocationReport(id=first.id, client_status=ClientStatus.RUNNING)]

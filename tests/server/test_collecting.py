@@ -51,7 +51,7 @@ async def test_a_batch_job_that_ended_goes_whole_four_hours_after_it_was_submitt
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
-        await server.client.register_job(a_batch_job("nightly", a_group("work", a_task(driver="mock"))))
+        await server.client.jobs.register(a_batch_job("nightly", a_group("work", a_task(driver="mock"))))
 
         await pass_time(3.9 * HOUR_S)
         assert sizes(server) == (1, 1, 1, 1, 0, 1)
@@ -64,7 +64,7 @@ async def test_what_a_running_service_has_left_behind_goes_and_the_service_stays
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
-        await server.client.register_job(a_shop())
+        await server.client.jobs.register(a_shop())
         await pass_time(1.2 * HOUR_S)
 
         jobs, versions, evaluations, allocations, deployments, summaries = sizes(server)
@@ -94,7 +94,7 @@ async def test_much_goes_in_writes_that_fit_a_small_log() -> None:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
         for number in range(2):
-            await server.client.register_job(
+            await server.client.jobs.register(
                 a_batch_job(f"job-{number}", a_group("work", a_task(driver="mock"), count=30))
             )
 

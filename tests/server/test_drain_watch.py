@@ -68,7 +68,7 @@ async def test_a_drained_service_moves_so_that_never_more_than_max_parallel_of_i
     async with ACluster() as cluster:
         server = await cluster.a_server()
         [first] = await cluster.ready_nodes(server, 1)
-        await server.client.register_job(a_shop(3))
+        await server.client.jobs.register(a_shop(3))
         await until(lambda: are_healthy(server, 3), what="the shop is well")
         second = cluster.a_fake_node(server, "node-2")
         await second.is_ready()
@@ -91,9 +91,9 @@ async def test_batch_work_and_system_jobs_stop_at_the_deadline_and_not_before() 
     async with ACluster() as cluster:
         server = await cluster.a_server()
         first, _second = await cluster.ready_nodes(server, 2)
-        await server.client.register_job(a_system_job("agent", a_group("agent", a_task(driver="mock"))))
+        await server.client.jobs.register(a_system_job("agent", a_group("agent", a_task(driver="mock"))))
         await until(lambda: len(live(server, "agent")) == 2, what="the agents run")
-        await server.client.register_job(a_long_job())
+        await server.client.jobs.register(a_long_job())
         work = (await until(lambda: live(server, "nightly"), what="the work is placed"))[0]
         where = first if work.node_id == first.id else _second
         began_s = now_s()
@@ -118,8 +118,8 @@ async def test_a_forced_drain_is_over_in_two_seconds() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         [first] = await cluster.ready_nodes(server, 1)
-        await server.client.register_job(a_shop(3))
-        await server.client.register_job(a_long_job())
+        await server.client.jobs.register(a_shop(3))
+        await server.client.jobs.register(a_long_job())
         await until(lambda: are_healthy(server, 3) and live(server, "nightly"), what="all runs")
         began_s = now_s()
 
@@ -145,7 +145,7 @@ async def test_a_system_job_stays_where_the_drain_ignores_it() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         [first] = await cluster.ready_nodes(server, 1)
-        await server.client.register_job(a_system_job("agent", a_group("agent", a_task(driver="mock"))))
+        await server.client.jobs.register(a_system_job("agent", a_group("agent", a_task(driver="mock"))))
         await until(lambda: len(live(server, "agent")) == 1, what="the agent runs")
 
         await drain(server, first, ignore_system=True)
@@ -160,7 +160,7 @@ async def test_another_leader_goes_on_with_a_drain() -> None:
     async with ACluster() as cluster:
         first_server = await cluster.a_server("m1")
         [first] = await cluster.ready_nodes(first_server, 1)
-        await first_server.client.register_job(a_shop(4, min_healthy_s=5))
+        await first_server.client.jobs.register(a_shop(4, min_healthy_s=5))
         await until(lambda: are_healthy(first_server, 4), what="the shop is well")
         await cluster.a_fake_node(first_server, "node-2").is_ready()
         await drain(first_server, first)

@@ -12,13 +12,13 @@ async def test_a_job_that_is_registered_runs_on_the_nodes() -> None:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 3)
 
-        await server.client.register_job(a_job("web", a_group("web", a_task(driver="mock"), count=5)))
+        await server.client.jobs.register(a_job("web", a_group("web", a_task(driver="mock"), count=5)))
         summary = await seen(
-            lambda: server.client.job_summary("web"),
+            lambda: server.client.jobs.summary("web"),
             lambda answer: answer.value.summary["web"].running == 5,
             what="five run",
         )
-        job = await server.client.job("web")
+        job = await server.client.jobs.read("web")
 
         assert summary.value.summary == {"web": GroupSummary(running=5)}
         assert job.value.status == "running"
@@ -29,13 +29,13 @@ async def test_a_job_that_is_stopped_ends_on_the_nodes_and_is_dead() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
-        await server.client.register_job(a_job("web", a_group("web", a_task(driver="mock"), count=2)))
+        await server.client.jobs.register(a_job("web", a_group("web", a_task(driver="mock"), count=2)))
         await seen(
-            lambda: server.client.job_summary("web"), lambda a: a.value.summary["web"].running == 2, what="two run"
+            lambda: server.client.jobs.summary("web"), lambda a: a.value.summary["web"].running == 2, what="two run"
         )
 
-        await server.client.deregister_job("web")
-        await seen(lambda: server.client.job("web"), lambda a: a.value.status == "dead", what="the job is dead")
-        allocations = await server.client.job_allocations("web")
+        await server.client.jobs.deregister("web")
+        await seen(lambda: server.client.jobs.read("web"), lambda a: a.value.status == "dead", what="the job is dead")
+        allocations = await server.client.jobs.allocations("web")
 
         assert [(a.desired_status, a.client_status) for a in allocations.value] == [("stop", "complete")] * 2

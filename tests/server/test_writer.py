@@ -195,13 +195,13 @@ async def test_what_was_acknowledged_elsewhere_is_not_overlooked_when_there_seem
         first = await cluster.a_server("m1")
         second = await cluster.a_server("m2", leads=False)
         second.faults.decide = lambda asked: Delay(reply_s=2.0) if asked is Operation.FEED else None
-        await first.client.register_job(a_job())
+        await first.client.jobs.register(a_job())
 
         # The second server does not know the job yet.
-        done = await second.client.deregister_job("shop")
+        done = await second.client.jobs.deregister("shop")
 
         assert done.index > 0
-        assert (await first.client.job("shop")).value.stop
+        assert (await first.client.jobs.read("shop")).value.stop
 
 
 @in_virtual_time
@@ -210,9 +210,9 @@ async def test_what_was_acknowledged_elsewhere_is_not_overlooked_when_there_seem
         first = await cluster.a_server("m1")
         second = await cluster.a_server("m2", leads=False)
         second.faults.decide = lambda asked: Delay(reply_s=2.0) if asked is Operation.FEED else None
-        registered = await first.client.register_job(a_job())
+        registered = await first.client.jobs.register(a_job())
 
-        again = await second.client.register_job(a_job(priority=60), enforce_index=registered.job_modify_index)
+        again = await second.client.jobs.register(a_job(priority=60), enforce_index=registered.job_modify_index)
 
         assert again.index > registered.index
 

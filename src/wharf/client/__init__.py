@@ -10,7 +10,6 @@ from wharf.client.exchange import Exchange, Reply, Request, Unreachable
 if TYPE_CHECKING:
     from wharf.client.async_client import AsyncClient
     from wharf.client.calls import Answer
-    from wharf.client.client import Client
     from wharf.client.connecting import CannotConnect, connect, connect_async
     from wharf.client.flow import ONCE, Defaults, Retries
     from wharf.client.settings import ClientSettings, read_settings
@@ -20,7 +19,6 @@ _WHERE: Final = {
     "Answer": "calls",
     "AsyncClient": "async_client",
     "CannotConnect": "connecting",
-    "Client": "client",
     "ClientSettings": "settings",
     "Defaults": "flow",
     "ONCE": "flow",
@@ -42,6 +40,6 @@ def __getattr__(name: str) -> Any:  # Of the kinds that are told above.
 
 
 __all__ = [
-    "ONCE", "Answer", "AsyncClient", "CannotConnect", "Client", "ClientSettings", "Defaults", "Exchange", "Reply", "Request",
+    "ONCE", "Answer", "AsyncClient", "CannotConnect", "ClientSettings", "Defaults", "Exchange", "Reply", "Request",
     "Retries", "SyncClient", "Unreachable", "connect", "connect_async", "read_settings",
 ]  # fmt: skip

@@ -3,7 +3,8 @@
 from types import MappingProxyType
 from typing import Final
 
-from wharf.client.exchange import Reply, Unreachable
+from wharf.client.exchange import Reply
+from wharf.client.exchange import Unreachable as Unreachable
 from wharf.model.refusal import Code, Refusal
 from wharf.wire.errors import CODE_HEADER, refusal_of
 

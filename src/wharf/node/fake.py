@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from wharf import __version__
-from wharf.client import Client, Unreachable
+from wharf.client import AsyncClient, Unreachable
 from wharf.model.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus
 from wharf.model.job import Job, JobType
 from wharf.model.moment import to_time
@@ -76,7 +76,7 @@ class _Work(msgspec.Struct):
 
 class FakeNode:
     def __init__(
-        self, world: World, client: Client, machine: FakeMachine, *, identity: NodeIdentity | None = None
+        self, world: World, client: AsyncClient, machine: FakeMachine, *, identity: NodeIdentity | None = None
     ) -> None:
         """Without an identity it is a new node, known to nobody."""
         identity = identity or NodeIdentity(world.new_id(), world.new_secret())
@@ -143,8 +143,8 @@ class FakeNode:
         said = ""
         while True:
             try:
-                await self._client.register_node(self.describe(), self._secret_id)
-                self._on_contact(await self._client.heartbeat(self.id, self._secret_id))
+                await self._client.node_agents.register(self.describe(), self._secret_id)
+                self._on_contact(await self._client.node_agents.heartbeat(self.id, self._secret_id))
                 return
             except (Refusal, Unreachable) as error:
                 if said != str(error):  # Tried once a second: who reads wants to know when the reason changes.
@@ -163,7 +163,7 @@ class FakeNode:
         while True:
             await asyncio.sleep(ttl_s)
             try:
-                reply = await self._client.heartbeat(self.id, self._secret_id)
+                reply = await self._client.node_agents.heartbeat(self.id, self._secret_id)
                 self._on_contact(reply)
                 ttl_s = reply.heartbeat_ttl / SECOND_NS
             except (Refusal, Unreachable) as error:
@@ -178,7 +178,9 @@ class FakeNode:
         while True:
             asked = self._index
             try:
-                answer = await self._client.desired(self.id, self._secret_id, index=asked, wait_s=WAIT_S, stale=True)
+                answer = await self._client.node_agents.desired(
+                    self.id, self._secret_id, index=asked, wait_s=WAIT_S, stale=True
+                )
                 # Orders that are older than those taken come from a server that lags: they are not taken. Neither must
                 # count as seen what could not be fetched: nothing would tell of it a second time.
                 if answer.index >= self._index and await self._take(answer.value):
@@ -195,7 +197,7 @@ class FakeNode:
             self._end(known.pop(gone))
         news = [i for i, index in desired.items() if i not in known or known[i].seen_index < index]
         if news:
-            for fetched in await self._client.fetch(self.id, self._secret_id, news):
+            for fetched in await self._client.node_agents.fetch(self.id, self._secret_id, news):
                 self._take_one(fetched)
         return all(i in known and known[i].seen_index >= desired[i] for i in news)
 
@@ -273,7 +275,7 @@ class FakeNode:
             try:
                 while (report := self._next_report()) is not None:
                     self._report = report  # Until it is answered: said again it has the same id and changes nothing.
-                    reply = await self._client.report(self.id, self._secret_id, report)
+                    reply = await self._client.node_agents.report(self.id, self._secret_id, report)
                     self._on_told(report, must_report=reply.must_report)
             except (Refusal, Unreachable) as error:
                 log.info("%s: report failed: %s", self._machine.name, error)

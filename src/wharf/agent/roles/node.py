@@ -11,9 +11,8 @@ import msgspec
 from wharf.agent.client_tls import client_tls, renew_client_tls
 from wharf.agent.identity import name_of
 from wharf.agent.life import Life
-from wharf.client import Client
+from wharf.client import ONCE, AsyncClient
 from wharf.client.http import HttpExchange
-from wharf.client.turns import ServersInTurn
 from wharf.node.fake import FakeMachine, FakeNode, NodeIdentity
 from wharf.world import World
 
@@ -27,18 +26,16 @@ async def run(life: Life) -> None:
     tls = client_tls(settings.tls)
     life.on_reload(lambda new: renew_client_tls(tls, new.tls))
     addresses = settings.client.servers or (life.order.address,)
-    exchange = ServersInTurn(
-        [
-            HttpExchange(
-                address if "://" in address else f"{'https' if tls else 'http'}://{address}",
-                # Where access control is on, a new node is introduced by it; later it is known by its own secret.
-                token=settings.client.intro_token.reveal(),
-                tls=tls,
-            )
-            for address in addresses
-        ]
-    )
-    client = Client(exchange)
+    exchanges = [
+        HttpExchange(
+            address if "://" in address else f"{'https' if tls else 'http'}://{address}",
+            # Where access control is on, a new node is introduced by it; later it is known by its own secret.
+            token=settings.client.intro_token.reveal(),
+            tls=tls,
+        )
+        for address in addresses
+    ]
+    client = AsyncClient(life.world, exchanges, retries=ONCE)  # Nodes say everything again themselves.
     # The real node is not built yet; a configuration that asks for none by number gets one that is fake.
     count = settings.client.fake_nodes or 1
     name = name_of(settings)
@@ -64,7 +61,7 @@ async def run(life: Life) -> None:
     life.ready(fake=str(count))
     await life.first_of([life.world.start(life.stopping.wait(), name="asked to stop"), *running])
     await asyncio.gather(*running, return_exceptions=True)
-    await exchange.close()
+    await client.close()
 
 
 def kept_identities(world: World, file: Path, count: int) -> list[NodeIdentity]:
