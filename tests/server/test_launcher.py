@@ -33,7 +33,7 @@ async def test_launches_come_at_the_seconds_of_the_table_and_overlap_is_prohibit
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
 
-        await server.client.register_job(every("*/10 * * * * * *", runs_s=12, prohibit_overlap=True))
+        await server.client.jobs.register(every("*/10 * * * * * *", runs_s=12, prohibit_overlap=True))
         await pass_time(100)
 
         assert gaps(server) == {20}
@@ -45,7 +45,7 @@ async def test_the_parent_runs_until_it_is_stopped_and_counts_its_children() -> 
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
-        await server.client.register_job(every("*/10 * * * * * *"))
+        await server.client.jobs.register(every("*/10 * * * * * *"))
         await until(lambda: len(launched_s(server)) == 3, what="three launches", within_s=60)
         await pass_time(3)
 
@@ -65,10 +65,10 @@ async def test_the_parent_runs_until_it_is_stopped_and_counts_its_children() -> 
 async def test_a_job_that_is_stopped_is_launched_no_more() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await server.client.register_job(every("*/10 * * * * * *"))
+        await server.client.jobs.register(every("*/10 * * * * * *"))
         await until(lambda: launched_s(server), what="a launch", within_s=60)
 
-        await server.client.deregister_job("nightly")
+        await server.client.jobs.deregister("nightly")
         before = launched_s(server)
         await pass_time(60)
 
@@ -79,7 +79,7 @@ async def test_a_job_that_is_stopped_is_launched_no_more() -> None:
 async def test_every_launch_is_made_once_whoever_leads() -> None:
     async with ACluster() as cluster:
         first = await cluster.a_server("m1")
-        await first.client.register_job(every("*/5 * * * * * *"))
+        await first.client.jobs.register(every("*/5 * * * * * *"))
         await until(lambda: len(launched_s(first)) == 2, what="two launches", within_s=60)
         await pass_time(4.9)
 
@@ -93,7 +93,7 @@ async def test_every_launch_is_made_once_whoever_leads() -> None:
 async def test_a_launch_of_a_parent_that_is_purged_meanwhile_is_none() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await server.client.register_job(every("*/10 * * * * * *"))
+        await server.client.jobs.register(every("*/10 * * * * * *"))
 
         await commit(server, JOBS.drop("default", "nightly"))
         await pass_time(30)
