@@ -129,3 +129,36 @@ def test_one_that_comes_again_and_again_is_in_the_queue_once() -> None:
         broker.done(evaluation)
 
     assert drained(broker) == ["a1"]
+
+
+def test_what_could_not_be_processed_is_given_again_after_a_second_and_after_twenty_and_keeps_its_job_busy() -> None:
+    broker = Broker()
+    for number in range(2):
+        broker.hear(of("a", f"a{number}", create_index=number))
+    given = []
+    for wait_s in (1, 20):
+        evaluation = broker.next()
+        assert evaluation is not None
+        given.append(evaluation.id)
+        assert broker.give_back(evaluation, 0)
+        broker.wake(wait_s * 1_000_000_000 - 1)
+        assert broker.next() is None
+        broker.wake(wait_s * 1_000_000_000)
+    third = broker.next()
+    assert third is not None
+
+    assert [*given, third.id] == ["a0", "a0", "a0"]
+    assert not broker.give_back(third, 0)
+
+
+def test_what_was_given_back_and_is_cancelled_meanwhile_leaves_its_job_free() -> None:
+    broker = Broker()
+    for number in range(2):
+        broker.hear(of("a", f"a{number}", create_index=number))
+    first = broker.next()
+    assert first is not None
+    broker.give_back(first, 0)
+
+    broker.hear(ended(first, EvaluationStatus.CANCELED))
+
+    assert drained(broker) == ["a1"]

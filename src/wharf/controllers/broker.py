@@ -1,15 +1,23 @@
 """Which evaluation is processed next: by priority, then age, at most one of a job at a time.
 
-One that is for later is kept apart until its time. The broker holds nothing that the state does not hold: a new leader
-fills it from the pending evaluations. Deliveries and failed follow-ups come with the scheduling issue.
+One that is for later is kept apart until its time, and so is one that could not be processed: it is given again after
+a while, a few times, and keeps its job busy until then. The broker holds nothing that the state does not hold but how
+often it gave an evaluation: a new leader fills it from the pending evaluations and counts anew.
 """
 
 import heapq
+from typing import Final
 
 from wharf.model.evaluation import Evaluation, EvaluationStatus
 from wharf.model.moment import to_ns
+from wharf.operations.evaluations import DELIVERIES_MAX
 
 JobKey = tuple[str, str]
+
+SECOND_NS: Final = 1_000_000_000
+FIRST_RETURN_NS: Final = SECOND_NS
+LATER_RETURN_NS: Final = 20 * SECOND_NS
+"""How long one waits that could not be processed: this for each time but the first that it was given."""
 
 
 class Broker:
@@ -24,6 +32,9 @@ class Broker:
         self._later: list[tuple[int, str]] = []
         self._woken: dict[str, None] = {}
         """Those whose time has come, though they say that they wait for it."""
+        self._deliveries: dict[str, int] = {}
+        self._returned: dict[str, None] = {}
+        """Those that were given back, and keep their job busy until they are given again."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -48,15 +59,23 @@ class Broker:
 
     def forget(self, evaluation_id: str) -> None:
         """The evaluation is no longer there."""
-        self._waiting.pop(evaluation_id, None)
+        evaluation = self._waiting.pop(evaluation_id, None)
         self._woken.pop(evaluation_id, None)
+        self._deliveries.pop(evaluation_id, None)
+        if evaluation_id in self._returned:
+            del self._returned[evaluation_id]
+            if evaluation is not None:
+                self.done(evaluation)
 
     def wake(self, now_ns: int) -> None:
         """Those that waited for their time, and whose time has come, are in the queue."""
         while self._later and self._later[0][0] <= now_ns:
             _, evaluation_id = heapq.heappop(self._later)
             evaluation = self._waiting.get(evaluation_id)
-            if evaluation is not None and evaluation_id not in self._woken:
+            if evaluation is not None and evaluation_id in self._returned:
+                del self._returned[evaluation_id]
+                self._queue(evaluation)
+            elif evaluation is not None and evaluation_id not in self._woken:
                 self._woken[evaluation_id] = None
                 self.hear(evaluation)
 
@@ -73,18 +92,30 @@ class Broker:
             if evaluation is None:
                 continue
             job = (evaluation.namespace, evaluation.job_id)
-            if job in self._busy:
+            if self._busy.get(job, evaluation_id) != evaluation_id:
                 self._behind.setdefault(job, {})[evaluation_id] = None
                 continue
             self._busy[job] = evaluation_id
+            self._deliveries[evaluation_id] = self._deliveries.get(evaluation_id, 0) + 1
             return evaluation
         return None
+
+    def give_back(self, evaluation: Evaluation, now_ns: int) -> bool:
+        """It could not be processed. False: it was given as often as it may be, and must be failed and `done`."""
+        deliveries = self._deliveries.get(evaluation.id, DELIVERIES_MAX)
+        if deliveries >= DELIVERIES_MAX:
+            return False
+        wait_ns = FIRST_RETURN_NS if deliveries == 1 else LATER_RETURN_NS * (deliveries - 1)
+        self._returned[evaluation.id] = None
+        heapq.heappush(self._later, (now_ns + wait_ns, evaluation.id))
+        return True
 
     def done(self, evaluation: Evaluation) -> None:
         """The job is free again; what waited behind it, and this one if it must run again, is in the queue."""
         job = (evaluation.namespace, evaluation.job_id)
         if self._busy.get(job) == evaluation.id:
             del self._busy[job]
+        self._deliveries.pop(evaluation.id, None)
         for evaluation_id in (*self._behind.pop(job, {}), evaluation.id):
             waiting = self._waiting.get(evaluation_id)
             if waiting is not None:

@@ -1,6 +1,7 @@
 """What happens to evaluations beside being processed."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -12,7 +13,10 @@ from wharf.model.moment import Moment
 from wharf.model.node import Node
 from wharf.model.transitions import EVALUATION
 from wharf.state import Replica
-from wharf.state.tables import EVALUATIONS
+from wharf.state.tables import EVALUATIONS, JOBS
+
+DELIVERIES_MAX: Final = 3
+"""How often an evaluation is given to the scheduler before it is failed."""
 
 
 def fail(snapshot: Replica, evaluation: Evaluation, why: str, moment: Moment) -> Write:
@@ -29,6 +33,47 @@ def fail(snapshot: Replica, evaluation: Evaluation, why: str, moment: Moment) ->
         [EVALUATIONS.put(failed)],
         [snapshot.unchanged(EVALUATIONS, evaluation)],
     )
+
+
+def reach_delivery_limit(snapshot: Replica, evaluation: Evaluation, why: str, moment: Moment, *, wait_ns: int) -> Write:
+    """It could not be processed, time after time: it ends, and another begins after a while if there is a job still."""
+    text = f"evaluation reached delivery limit ({DELIVERIES_MAX}): {why}"
+    job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
+    if job is None or evaluation.type is SchedulerType.CORE:
+        return fail(snapshot, evaluation, text, moment)
+    follow_up = replace(
+        new_evaluation(
+            job,
+            moment,
+            EvaluationTrigger.FAILED_FOLLOW_UP,
+            priority=evaluation.priority,
+            scheduler=evaluation.type,
+        ),
+        wait=wait_ns,
+        previous_eval=evaluation.id,
+    )
+    failing = fail(snapshot, replace(evaluation, next_eval=follow_up.id), text, moment)
+    return replace(failing, changes=[*failing.changes, EVALUATIONS.put(follow_up)])
+
+
+def give_up_trying(snapshot: Replica, evaluation: Evaluation, attempts: int, moment: Moment) -> Write:
+    """Its plans met too many conflicts: it ends, and is followed by one that waits for a quieter time."""
+    text = f"maximum attempts reached ({attempts})"
+    job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
+    if job is None:
+        return fail(snapshot, evaluation, text, moment)
+    trigger = EvaluationTrigger.MAX_PLAN_ATTEMPTS
+    blocked = replace(
+        new_evaluation(job, moment, trigger, priority=evaluation.priority, scheduler=evaluation.type),
+        status=EvaluationStatus.BLOCKED,
+        status_description="created due to placement conflicts",
+        previous_eval=evaluation.id,
+        failed_tg_allocs=evaluation.failed_tg_allocs,
+        escaped_computed_class=True,
+        snapshot_index=snapshot.index,
+    )
+    failing = fail(snapshot, replace(evaluation, blocked_eval=blocked.id), text, moment)
+    return replace(failing, changes=[*failing.changes, EVALUATIONS.put(blocked)])
 
 
 def unblock(snapshot: Replica, blocked: Sequence[Evaluation], moment: Moment) -> Write:

@@ -41,6 +41,7 @@ from wharf.operations.node_writes import (
     with_message,
 )
 from wharf.operations.story import with_story
+from wharf.scheduling.node_class import computed_class
 from wharf.state import Replica
 from wharf.state.tables import (
     ALLOCATIONS,
@@ -97,7 +98,7 @@ def register(snapshot: Replica, told: Node, moment: Moment, *, evaluations_max: 
         raise Refusal(Code.FORBIDDEN, f"node {told.id} is registered with another secret")
     known = stored if stored is not None else Node(id=told.id, create_index=THIS)
     kept: dict[str, Any] = {name: getattr(known, name) for name in KNOWN_BY_SERVERS}
-    node = replace(told, **kept)
+    node = replace(told, **kept, computed_class=computed_class(told))
     if stored is None:
         has_pool = snapshot.get(NODE_POOLS, node.node_pool) is not None
         message = "Node registered" if has_pool else "Node registered but waiting for node pool to be created"

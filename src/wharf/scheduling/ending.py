@@ -45,6 +45,8 @@ class MoreToSay(msgspec.Struct, frozen=True):
     deployment_id: str
     later: tuple[LookAgain, ...]
     has_escaped: bool = False
+    eligibility: dict[str, bool] | None = None
+    """By class of nodes, whether such could take what is left; None: nobody asked, or kinds of nodes say nothing."""
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -73,6 +75,7 @@ class Ending:
             plan_annotations=more.annotations,
             deployment_id=more.deployment_id or evaluation.deployment_id,
             next_eval=delayed[0].id if delayed else evaluation.next_eval,
+            class_eligibility=more.eligibility,
             escaped_computed_class=more.has_escaped,
             snapshot_index=self._snapshot.index,
             modify_time=max(self._moment.now_ns, evaluation.create_time + 1),
@@ -83,6 +86,7 @@ class Ending:
             blocked = replace(
                 blocked,
                 failed_tg_allocs=failed,
+                class_eligibility=more.eligibility,
                 escaped_computed_class=more.has_escaped,
                 snapshot_index=self._snapshot.index,
             )

@@ -6,7 +6,7 @@ when a node is chosen.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -24,7 +24,7 @@ from wharf.scheduling.columns import Codes, Mask, Words
 from wharf.scheduling.devices import asked_devices, has_enough
 from wharf.scheduling.fleet import NOWHERE, Fleet
 from wharf.scheduling.operands import LOOKED_AT_LATER, holds
-from wharf.scheduling.reach import EVERYWHERE, is_datacenter_named
+from wharf.scheduling.reach import EVERYWHERE, is_datacenter_named, is_in_reach
 from wharf.scheduling.targets import is_unique, is_variable, resolve
 
 MISSING_DRIVERS: Final = "missing drivers"
@@ -34,6 +34,7 @@ MISSING_VOLUMES: Final = "missing compatible host volumes"
 
 FINE: Final = 0
 VERDICTS_KEPT: Final = 1_024
+CLASSES_TOLD: Final = 200
 ALWAYS_THERE: Final = ("", "host", "none")
 TRUE_WORDS: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 
@@ -180,6 +181,20 @@ class Feasibility:
             self._ask_for_volumes(group, reasons, reason_of, volume_of)
         return Screened(reason_of == FINE, looked_at, reasons, reason_of)
 
+    def eligibility(self, job: Job, groups: Iterable[TaskGroup]) -> dict[str, bool]:
+        """By class of nodes, whether nodes of that class could take any of the groups if they had the room."""
+        eligible: dict[str, bool] = {}
+        for group in groups:
+            verdicts = self._by_kind(demands_of(job, group).by_kind)
+            for kind, example in enumerate(self._fleet.kind_examples):
+                able = verdicts.codes[kind] == FINE and is_in_reach(job, example)
+                eligible[example.computed_class] = eligible.get(example.computed_class, False) or able
+        eligible.pop("", None)
+        # What is not told counts as able: where there are very many kinds, only some that are not are told.
+        return eligible if len(eligible) <= CLASSES_TOLD else dict(
+            [(name, able) for name, able in eligible.items() if not able][:CLASSES_TOLD]
+        )  # fmt: skip
+
     def _by_kind(self, demands: Demands) -> "_Verdicts":
         found = self._verdicts.get(demands)
         if found is None:
@@ -297,9 +312,7 @@ def volumes_by_index(group: TaskGroup, volume_of: VolumeOf) -> Callable[[Node, i
         return None
 
     def has_volumes(node: Node, index: int) -> bool:
-        named = [
-            msgspec.structs.replace(each, source=f"{each.source}[{index}]", per_alloc=False) for each in asked
-        ]
+        named = [msgspec.structs.replace(each, source=f"{each.source}[{index}]", per_alloc=False) for each in asked]
         return all(_has_volume(node, each, volume_of) for each in named)
 
     return has_volumes

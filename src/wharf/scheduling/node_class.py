@@ -4,6 +4,7 @@ Thousands of machines are of a few kinds. What one of a kind satisfies, all of i
 kind. Names that begin with `unique.` are left out: who asks for those asks every node.
 """
 
+import hashlib
 from typing import Final
 
 import msgspec
@@ -37,6 +38,12 @@ def class_key(node: Node) -> ClassKey:
             sorted(node.host_networks or {}),
         )
     )
+
+
+def computed_class(node: Node) -> str:
+    """Its name, as the node tells it: nodes of one name satisfy the same constraints."""
+    alike = msgspec.structs.replace(node, drivers=None, host_networks=None)
+    return f"v1:{int.from_bytes(hashlib.blake2b(class_key(alike), digest_size=8).digest(), 'big')}"
 
 
 def _common(values: dict[str, str] | None) -> dict[str, str]:

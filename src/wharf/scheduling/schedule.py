@@ -15,7 +15,7 @@ from wharf.model.allocation import (
 )
 from wharf.model.changes import THIS
 from wharf.model.deployment import Deployment, DeploymentStatus
-from wharf.model.evaluation import Evaluation, EvaluationStatus
+from wharf.model.evaluation import Evaluation, EvaluationStatus, SchedulerType
 from wharf.model.group import TaskGroup
 from wharf.model.job import Job, JobType
 from wharf.model.metric import AllocMetric
@@ -347,15 +347,23 @@ class _Schedule:
         stable = self._job if is_done and self._job is not None and not self._job.stable else None
         return [*found, went_on], stable
 
+    def _eligibility(self) -> dict[str, bool] | None:
+        job = self._job
+        assert job is not None, "nothing is placed for a job that is gone"
+        failed = [group for name in self._failed if (group := job.group(name)) is not None]
+        return self._ground.feasibility.eligibility(job, failed) or None
+
     def _plan(self, deployments: list[Deployment], stable: Job | None) -> Plan:
         annotations = PlanAnnotations(desired_tg_updates=self._updates or None)
+        escapes = self._job is not None and has_escaped(self._job)
         more = MoreToSay(
             failed=self._failed,
             queued=self._queued,
             annotations=annotations,
             deployment_id=self._deployment.id if self._deployment is not None else "",
             later=tuple(self._later),
-            has_escaped=self._job is not None and has_escaped(self._job),
+            has_escaped=escapes,
+            eligibility=self._eligibility() if self._failed and not escapes else None,
         )
         ending = Ending(self._snapshot, self._evaluation, self._moment).end(more)
         for allocation_id, evaluation_id in ending.marks.items():
@@ -373,6 +381,11 @@ class _Schedule:
             stable=stable,
             all_at_once=self._job is not None and self._job.all_at_once,
         )
+
+
+def attempts_of(evaluation: Evaluation) -> int:
+    """How often it is tried without coming on, before it gives up (scheduling.md 6.3)."""
+    return 2 if evaluation.type in (SchedulerType.BATCH, SchedulerType.SYSBATCH) else 5
 
 
 def _most_urgent_first(places: Iterable[Placement]) -> list[Placement]:

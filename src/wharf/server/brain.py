@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from wharf.controllers.blocked import Blocked
 from wharf.controllers.broker import Broker
 from wharf.controllers.heartbeats import Heartbeats, HeartbeatSettings
 from wharf.engines.port import Batch, Behind, Committed, Conflict, Engine, Unavailable
@@ -29,13 +30,15 @@ from wharf.model.job import Job
 from wharf.model.machine import TransitionRefused
 from wharf.model.moment import Moment
 from wharf.model.node import Node, NodeStatus
+from wharf.model.node_pool import NodePool
 from wharf.model.refusal import Code, Refusal, no_leader
+from wharf.model.scheduler_configuration import SchedulerConfiguration
 from wharf.operations import evaluations, nodes
 from wharf.operations.decision import Decision
 from wharf.operations.derived import JobKey, settling, with_derived
 from wharf.operations.formats import raise_format
 from wharf.scheduling.plan import Plan, check
-from wharf.scheduling.schedule import schedule
+from wharf.scheduling.schedule import attempts_of, schedule
 from wharf.server.follower import Follower
 from wharf.server.founder import Founder
 from wharf.server.ground_keeper import GroundKeeper
@@ -51,6 +54,7 @@ from wharf.state.tables import (
     JOBS,
     LEADER,
     MEMBERS,
+    NODE_POOLS,
     NODES,
     SCHEDULER_CONFIGURATION,
 )
@@ -70,6 +74,10 @@ CHANGES_A_NODE: Final = 2
 
 CHANGES_LEAST: Final = 4
 UNBLOCKED_AT_ONCE: Final = 50
+FOLLOW_UP_NS: Final = 60 * SECOND
+FOLLOW_UP_SPREAD_NS: Final = 300 * SECOND
+"""When something that could not be processed is tried anew: after this, and by chance up to so much later."""
+
 REPORTS_REMEMBERED: Final = 8
 RETRY_S: Final = 0.5
 NAMES_SAID: Final = 10
@@ -121,7 +129,9 @@ class Brain:
         """Nodes that are to be given up."""
         self._unsettled: dict[JobKey, None] = {}
         self._nodes_changed: dict[str, None] = {}
-        self._room_came_free = False
+        self._blocked = Blocked()
+        self._attempts: dict[str, int] = {}
+        """How often plans of an evaluation came to nothing, one after the other."""
         self._members_changed = True
         self._reports_taken: dict[str, OrderedDict[str, nodes.NodeWritten]] = {}
         self._epoch = 0
@@ -240,10 +250,15 @@ class Brain:
             self._epoch = self._follower.replica.epoch
             self._reports_taken.clear()
             self._told_all.clear()
-        self._broker = Broker()
+        self._broker, self._blocked = Broker(), Blocked()
+        self._attempts.clear()
+        self._keeper.take_freed()
         replica, now_s = self._follower.replica, self._world.monotonic_s()
         for evaluation in replica.those_by_key(EVALUATIONS_BY_STATUS, EvaluationStatus.PENDING):
             self._broker.hear(evaluation)
+        for evaluation in replica.those_by_key(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED):
+            self._blocked.hear(evaluation)
+        self._blocked.try_all()  # Nobody knows what came free before.
         for node in replica.all(NODES):
             if node.status is not NodeStatus.DOWN and not self._heartbeats.is_expected(node.id):
                 self._heartbeats.inherit(node.id, now_s)
@@ -251,7 +266,6 @@ class Brain:
         # Nodes that are gone too, where something still counts as running on them.
         self._nodes_changed = {node.id: None for node in replica.all(NODES)}
         self._nodes_changed |= {str(node_id): None for node_id in replica.values_of(ALLOCATIONS_ON_NODE)}
-        self._room_came_free = True
         self._members_changed = True
         self._wake.set()
 
@@ -260,6 +274,7 @@ class Brain:
         if self._leadership is None:
             return
         replica = self._follower.replica
+        self._blocked.room_came(self._keeper.take_freed(), batch.index)
         for change in batch.changes:
             if change.table not in HEARD:
                 continue
@@ -267,19 +282,21 @@ class Brain:
             match record:
                 case Evaluation():
                     self._broker.hear(record)
+                    self._blocked.hear(record)
                     self._unsettled[record.namespace, record.job_id] = None
                 case Node():
                     self._nodes_changed[record.id] = None
-                    self._room_came_free = self._room_came_free or record.is_ready_for_placements
                 case Allocation():
                     self._unsettled[record.namespace, record.job_id] = None
-                    self._room_came_free = self._room_came_free or not record.is_occupying
+                case SchedulerConfiguration() | NodePool():
+                    self._blocked.try_all()
                 case Job():
                     self._unsettled[record.namespace, record.id] = None
                 case Deployment():
                     self._unsettled[record.namespace, record.job_id] = None
                 case None if change.table == EVALUATIONS.name:
                     self._broker.forget(change.key)
+                    self._blocked.forget(change.key)
                 case None if change.table == NODES.name:
                     self._heartbeats.forget(change.key)
                     self._nodes_changed[change.key] = None  # Perhaps not all of its jobs were looked at.
@@ -322,18 +339,24 @@ class Brain:
             await self._look_at_node(next(iter(self._nodes_changed)))
         elif self._is_paused():
             return False
-        elif self._room_came_free:
+        elif self._is_anything_to_unblock():
             await self._unblock()
         else:
             self._broker.wake(self._world.now_ns())
             evaluation = self._broker.next()
             if evaluation is None:
                 return False
+            is_done = True
             try:
-                await self._process(evaluation)
+                is_done = await self._process(evaluation)
             finally:
-                self._broker.done(evaluation)
+                if is_done:
+                    self._broker.done(evaluation)
         return True
+
+    def _is_anything_to_unblock(self) -> bool:
+        self._blocked.try_after_conflicts(self._world.now_ns())
+        return self._blocked.is_anything_to_try
 
     def _is_paused(self) -> bool:
         """An operator has the scheduler rest: evaluations are kept, and nothing is made of them."""
@@ -405,26 +428,24 @@ class Brain:
                 self._nodes_changed[node_id] = None
 
     async def _unblock(self) -> None:
-        """Room came free: what waits for room is tried again."""
-        self._room_came_free = False
-        is_done = False
-        try:
-            while self._blocked():
-                async with self._writing:
-                    write = evaluations.unblock(self._follower.replica, self._blocked(), self._writer.moment())
-                    if isinstance(await self._commit(write), Conflict):
-                        return
-            is_done = True
-        finally:
-            if not is_done:
-                self._room_came_free = True
+        """Room came free: what waits for such room is tried again."""
+        async with self._writing:
+            replica = self._follower.replica
+            waiting = self._blocked.to_try(min(UNBLOCKED_AT_ONCE, self.evaluations_max))
+            blocked = [
+                stands
+                for each in waiting
+                if (stands := replica.get(EVALUATIONS, each.id)) is not None
+                and stands.status is EvaluationStatus.BLOCKED
+            ]
+            for evaluation in waiting:
+                if evaluation not in blocked:
+                    self._blocked.forget(evaluation.id)
+            if blocked:
+                await self._commit(evaluations.unblock(replica, blocked, self._writer.moment()))
 
-    def _blocked(self) -> list[Evaluation]:
-        blocked = self._follower.replica.those_by_key(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED)
-        return blocked[: min(UNBLOCKED_AT_ONCE, self.evaluations_max)]
-
-    async def _process(self, evaluation: Evaluation) -> None:
-        """One evaluation. An error of our own ends it, and not the leader."""
+    async def _process(self, evaluation: Evaluation) -> bool:
+        """One evaluation. An error of our own has it tried again later, and stops nobody else. False: it is not done."""
         try:
             await self._plan_and_commit(evaluation)
         except Refusal:
@@ -433,29 +454,54 @@ class Brain:
             await self._fail(evaluation, self._writer.refusal_of_step(illegal).text)
         except Exception as error:  # The top of a task: what one evaluation does must not stop all others.
             log.exception("evaluation %s of job %s failed", evaluation.id, evaluation.job_id)
+            if self._broker.give_back(evaluation, self._world.now_ns()):
+                return False
             why = f"the scheduler failed: {type(error).__name__}; the leader's log tells of it"
-            await self._fail(evaluation, why)
+            wait_ns = FOLLOW_UP_NS + self._world.random.randrange(FOLLOW_UP_SPREAD_NS)
+            await self._end_as_failed(evaluation, partial(evaluations.reach_delivery_limit, why=why, wait_ns=wait_ns))
+        return True
 
     async def _fail(self, evaluation: Evaluation, why: str) -> None:
+        await self._end_as_failed(evaluation, partial(evaluations.fail, why=why))
+
+    async def _end_as_failed(self, evaluation: Evaluation, ending: Callable[..., Write]) -> None:
+        """`ending` makes the write of the state, the evaluation as it stands, and the moment."""
         async with self._writing:
-            current = self._follower.replica.get(EVALUATIONS, evaluation.id)
+            replica = self._follower.replica
+            current = replica.get(EVALUATIONS, evaluation.id)
             if current is not None and current.status is EvaluationStatus.PENDING:
-                await self._commit(evaluations.fail(self._follower.replica, current, why, self._writer.moment()))
+                await self._commit(ending(replica, current, moment=self._writer.moment()))
 
     async def _plan_and_commit(self, evaluation: Evaluation) -> None:
-        """Plan, check, commit part by part. Where it does not come to its end it stays pending, and runs again."""
+        """Plan, check, commit part by part. Where it does not come to its end it stays pending, and runs again; but not
+        for ever, if none of its plans changes anything.
+        """
         replica = self._follower.replica
         current = replica.get(EVALUATIONS, evaluation.id)
         if current is None or current.status is not EvaluationStatus.PENDING:
+            self._attempts.pop(evaluation.id, None)
             return
-        plan: Plan | None = schedule(self._keeper.ground, replica, current, self._writer.moment())
-        changes_max, conflicts = self.changes_max, 0
-        while plan is not None and conflicts < ATTEMPTS_MAX:
+        has_come_on = await self._carry_out(schedule(self._keeper.ground, replica, current, self._writer.moment()))
+        attempts = 0 if has_come_on else self._attempts.get(evaluation.id, 0) + 1
+        stands = replica.get(EVALUATIONS, evaluation.id)
+        if stands is None or stands.status is not EvaluationStatus.PENDING:
+            self._attempts.pop(evaluation.id, None)
+        elif attempts >= attempts_of(evaluation):
+            self._attempts.pop(evaluation.id, None)
+            await self._end_as_failed(evaluation, partial(evaluations.give_up_trying, attempts=attempts))
+        else:
+            self._attempts[evaluation.id] = attempts
+
+    async def _carry_out(self, plan: Plan) -> bool:
+        """Whether anything of the plan was committed."""
+        rest: Plan | None = plan
+        changes_max, conflicts, has_come_on = self.changes_max, 0, False
+        while rest is not None and conflicts < ATTEMPTS_MAX:
             try:
                 async with self._writing:
-                    checked = check(plan, replica, changes_max=changes_max, ground=self._keeper.ground)
+                    checked = check(rest, self._follower.replica, changes_max=changes_max, ground=self._keeper.ground)
                     if checked.write is None:
-                        return
+                        return has_come_on
                     outcome = await self._commit(checked.write)
             except Refusal as refusal:
                 if refusal.code is not Code.TOO_LARGE or changes_max <= CHANGES_LEAST:
@@ -465,7 +511,8 @@ class Brain:
             if isinstance(outcome, Conflict):
                 conflicts += 1
             else:
-                plan = checked.rest
+                rest, has_come_on = checked.rest, True
+        return has_come_on
 
     @property
     def changes_max(self) -> int:
@@ -480,8 +527,8 @@ class Brain:
     async def _wait(self) -> None:
         """Until something happens or the next node may be late."""
         until_s = self._heartbeats.next_deadline() - self._world.monotonic_s()
-        due_ns = None if self._is_paused() else self._broker.next_wake_ns()
-        if due_ns is not None:
+        due = [] if self._is_paused() else [self._broker.next_wake_ns(), self._blocked.next_wake_ns()]
+        for due_ns in filter(None, due):
             until_s = min(until_s, max(0.0, (due_ns - self._world.now_ns()) / SECOND_NS))
         try:
             async with asyncio.timeout(until_s if until_s < float("inf") else None):
@@ -654,5 +701,5 @@ def _come_back(node_id: str, evaluations_max: int, snapshot: Replica, moment: Mo
 
 HEARD: Final = frozenset({
     MEMBERS.name, EVALUATIONS.name, NODES.name, ALLOCATIONS.name, JOBS.name, DEPLOYMENTS.name,
-    SCHEDULER_CONFIGURATION.name,
+    SCHEDULER_CONFIGURATION.name, NODE_POOLS.name,
 })  # fmt: skip

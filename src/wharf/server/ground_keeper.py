@@ -1,5 +1,7 @@
 """Keeps the scheduler's ground at the head of the log: what each batch does to nodes and allocations, in its order."""
 
+from typing import Final
+
 from wharf.engines.port import Batch
 from wharf.model.allocation import Allocation
 from wharf.model.node import Node
@@ -14,6 +16,7 @@ class GroundKeeper:
     def __init__(self, follower: Follower) -> None:
         self.ground = Ground()
         self._follower = follower
+        self._freed: dict[str, None] = {}
         self._before: dict[tuple[str, str], Node | Allocation | None] = {}
         follower.before.append(self._look)
         # Before others that listen: what they decide, they decide on the ground as it is now.
@@ -46,3 +49,33 @@ class GroundKeeper:
                 allocations.append((key, before, replica.get(ALLOCATIONS, key)))
         self._before = {}
         self.ground.hear(replica, nodes, allocations)
+        for _, before_node, node in nodes:
+            if node is not None and gives_room(before_node, node):
+                self._freed[node.computed_class] = None
+        for _, before_allocation, allocation in allocations:
+            is_over = allocation is None or not allocation.is_occupying
+            if before_allocation is not None and before_allocation.is_occupying and is_over:
+                at = replica.get(NODES, before_allocation.node_id)
+                if at is not None:
+                    self._freed[at.computed_class] = None
+
+    def take_freed(self) -> list[str]:
+        """The kinds of nodes on which room came since it was last asked."""
+        freed, self._freed = list(self._freed), {}
+        return freed
+
+
+def gives_room(before: Node | None, after: Node) -> bool:
+    """Whether the node takes something now that it would not have taken before."""
+    if not after.is_ready_for_placements:
+        return False
+    if before is None or not before.is_ready_for_placements:
+        return True
+    return any(getattr(before, name) != getattr(after, name) for name in ASKED_FOR)
+
+
+ASKED_FOR: Final = (
+    "computed_class", "name", "drivers", "host_volumes", "host_networks", "node_resources", "reserved_resources",
+    "node_max_allocs",
+)  # fmt: skip
+"""What jobs may ask of a node."""

@@ -1,0 +1,102 @@
+"""Which evaluations wait for room, and which of them could profit from room that came (scheduling.md 1.5).
+
+An evaluation that says which kinds of nodes could take its work waits for those, and for kinds that it has not seen; one
+whose work names what differs from node to node says none, and waits for any. It holds nothing that the state does not
+hold: a new leader, who does not know what came free before, has every one of them tried.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger
+
+CONFLICTS_WAIT_NS: Final = 60_000_000_000
+"""After so long what met too many conflicts is tried again, whether anything changed or not."""
+
+CAME_KEPT: Final = 4_096
+
+
+class Blocked:
+    """The leader's queue of what waits for room."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, Evaluation] = {}
+        self._profiting: dict[str, None] = {}
+        self._came: dict[str, int] = {}
+        """When room came last on nodes of each kind, as the index of the log."""
+        self._came_last = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def hear(self, evaluation: Evaluation) -> None:
+        """The newest version of an evaluation, whatever its status."""
+        if evaluation.status is not EvaluationStatus.BLOCKED:
+            self.forget(evaluation.id)
+            return
+        self._waiting[evaluation.id] = evaluation
+        if self._has_missed_something(evaluation):
+            self._profiting[evaluation.id] = None
+
+    def forget(self, evaluation_id: str) -> None:
+        self._waiting.pop(evaluation_id, None)
+        self._profiting.pop(evaluation_id, None)
+
+    def room_came(self, kinds: Iterable[str], index: int) -> None:
+        """On nodes of these kinds, by the batch of this index. A kind without a name may be any."""
+        kinds = set(kinds)
+        if not kinds:
+            return
+        for kind in kinds:
+            self._came.pop(kind, None)
+            self._came[kind] = index
+        while len(self._came) > CAME_KEPT:
+            del self._came[next(iter(self._came))]
+        self._came_last = index
+        for evaluation in self._waiting.values():
+            if any(_could_profit(evaluation, kind) for kind in kinds):
+                self._profiting[evaluation.id] = None
+
+    def try_all(self) -> None:
+        """Something changed that may help any of them."""
+        self._profiting |= dict.fromkeys(self._waiting)
+
+    def try_after_conflicts(self, now_ns: int) -> None:
+        """Those whose time has come though nothing changed."""
+        for evaluation in self._waiting.values():
+            if _waits_for_time(evaluation) and evaluation.modify_time + CONFLICTS_WAIT_NS <= now_ns:
+                self._profiting[evaluation.id] = None
+
+    def next_wake_ns(self) -> int | None:
+        """When the next of those is due; None: none is."""
+        waiting = [
+            evaluation.modify_time + CONFLICTS_WAIT_NS
+            for evaluation in self._waiting.values()
+            if _waits_for_time(evaluation)
+        ]
+        return min(waiting, default=None)
+
+    @property
+    def is_anything_to_try(self) -> bool:
+        return bool(self._profiting)
+
+    def to_try(self, most: int) -> list[Evaluation]:
+        """Those that could profit: the most urgent, and of these the oldest, first."""
+        profiting = (self._waiting[each] for each in self._profiting)
+        return sorted(profiting, key=lambda each: (-each.priority, each.create_index, each.id))[:most]
+
+    def _has_missed_something(self, evaluation: Evaluation) -> bool:
+        """Whether room came after the state that it was decided on."""
+        if self._came_last <= evaluation.snapshot_index:
+            return False
+        since = evaluation.snapshot_index
+        return any(index > since and _could_profit(evaluation, kind) for kind, index in self._came.items())
+
+
+def _could_profit(evaluation: Evaluation, kind: str) -> bool:
+    eligible = evaluation.class_eligibility
+    return not kind or evaluation.escaped_computed_class or eligible is None or eligible.get(kind, True)
+
+
+def _waits_for_time(evaluation: Evaluation) -> bool:
+    return evaluation.triggered_by is EvaluationTrigger.MAX_PLAN_ATTEMPTS

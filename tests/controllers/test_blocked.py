@@ -1,0 +1,89 @@
+"""The leader's queue of evaluations that wait for room."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from tests.builders import a_job
+from tests.kit.state import SECOND_NS, an_evaluation
+from wharf.controllers.blocked import Blocked
+from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger
+
+
+def waiting(evaluation_id: str, **fields: Any) -> Evaluation:
+    given = {"status": EvaluationStatus.BLOCKED, "snapshot_index": 10, "class_eligibility": {"small": False}, **fields}
+    return an_evaluation(a_job(evaluation_id), evaluation_id, **given)
+
+
+def with_these(*evaluations: Evaluation) -> Blocked:
+    blocked = Blocked()
+    for evaluation in evaluations:
+        blocked.hear(evaluation)
+    return blocked
+
+
+def tried(blocked: Blocked, most: int = 10) -> list[str]:
+    return [evaluation.id for evaluation in blocked.to_try(most)]
+
+
+def test_only_those_that_could_profit_are_tried() -> None:
+    blocked = with_these(
+        waiting("cannot"),
+        waiting("can", class_eligibility={"small": True}),
+        waiting("unseen", class_eligibility={"large": False}),
+        waiting("escaped", class_eligibility=None, escaped_computed_class=True),
+    )
+
+    blocked.room_came(["small"], 11)
+
+    assert sorted(tried(blocked)) == ["can", "escaped", "unseen"]
+
+
+def test_room_on_a_node_whose_kind_has_no_name_may_help_any() -> None:
+    blocked = with_these(waiting("any"))
+
+    blocked.room_came([""], 11)
+
+    assert tried(blocked) == ["any"]
+
+
+def test_room_that_came_while_it_was_decided_is_not_missed() -> None:
+    blocked = Blocked()
+    blocked.room_came(["large"], 11)
+    blocked.hear(waiting("before", snapshot_index=10))
+    blocked.hear(waiting("after", snapshot_index=11))
+    blocked.hear(waiting("cannot", snapshot_index=10, class_eligibility={"large": False}))
+
+    assert tried(blocked) == ["before"]
+
+
+def test_the_most_urgent_are_tried_first_and_then_the_oldest() -> None:
+    blocked = with_these(
+        waiting("young", create_index=9),
+        waiting("old", create_index=3),
+        waiting("urgent", create_index=12, priority=90),
+    )
+    blocked.try_all()
+
+    assert tried(blocked, 2) == ["urgent", "old"]
+
+
+def test_what_is_no_longer_blocked_is_not_tried() -> None:
+    evaluation = waiting("e")
+    blocked = with_these(evaluation)
+    blocked.try_all()
+    blocked.hear(replace(evaluation, status=EvaluationStatus.PENDING))
+
+    assert (tried(blocked), len(blocked)) == ([], 0)
+
+
+def test_what_met_too_many_conflicts_is_tried_after_a_minute() -> None:
+    blocked = with_these(
+        waiting("room"),
+        waiting("conflicts", triggered_by=EvaluationTrigger.MAX_PLAN_ATTEMPTS, modify_time=5 * SECOND_NS),
+    )
+    blocked.try_after_conflicts(64 * SECOND_NS)
+    early = tried(blocked)
+    blocked.try_after_conflicts(65 * SECOND_NS)
+
+    assert (early, tried(blocked), blocked.next_wake_ns()) == ([], ["conflicts"], 65 * SECOND_NS)
