@@ -13,6 +13,14 @@ class StoreLost(Exception):
     """The store cannot be asked, or did not answer in time: whether a charge was made is unknown."""
 
 
+class StoreFull(StoreLost):
+    """The store has no memory left. Nothing was charged."""
+
+
+class StoreRefused(Exception):
+    """This store may not hold counters. Its text says why, and what to do."""
+
+
 class GaveBack(Enum):
     """Why a primary charge is given back."""
 

@@ -1,0 +1,136 @@
+"""The way to Redis: one command runs the script over a batch. Errors of its library end here as StoreLost.
+
+Nothing here is cancelled in flight: whoever awaits `run` is a task of the batches, which lives until it is answered.
+"""
+
+import contextlib
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.asyncio.cluster import ClusterNode, RedisCluster
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, ResponseError
+
+from wharf.limits.stores.port import StoreFull, StoreLost, StoreRefused
+from wharf.limits.stores.redis.settings import RedisKind, RedisSettings
+
+LUA: Final = files(__package__).joinpath("counters.lua").read_text("utf-8")
+TAKING: Final = f"#!lua\n{LUA}"
+"""Refused whole when memory is full: then nothing of it has happened."""
+SETTLING: Final = f"#!lua flags=allow-oom\n{LUA}"
+"""What gives back and releases must work when memory is full."""
+OLDEST_VERSION: Final = 7
+
+
+class RedisLink:
+    def __init__(self, settings: RedisSettings) -> None:
+        self._settings = settings
+        self._client: Any = None  # Redis and RedisCluster share no base with the calls used here.
+        self._sentinel: Sentinel | None = None
+        self._hashes: dict[str, str] = {}
+        self.run_id: str = ""
+        self.restarts = 0
+        """How often another server, or the same one restarted, was found behind the address."""
+        self.too_few_replicas = 0
+
+    async def open(self) -> None:
+        """Connect, and look whether this Redis may hold counters."""
+        import hashlib
+
+        for text in (TAKING, SETTLING):
+            self._hashes[text] = hashlib.sha1(text.encode()).hexdigest()
+        with _lost():
+            self._client = self._connect()
+            if isinstance(self._client, RedisCluster):
+                await self._client.initialize()
+        info = await self.check()
+        version = str(info.get("redis_version", "0"))
+        if int(version.partition(".")[0]) < OLDEST_VERSION:
+            raise StoreRefused(f"Redis {version} is too old: counters need Redis {OLDEST_VERSION} or later")
+        policy = info.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            raise StoreRefused(
+                f"Redis has maxmemory-policy {policy}, which forgets counters, and whoever was limited would be free: "
+                "set it to noeviction, or give the limiter a Redis of its own"
+            )
+
+    def _connect(self) -> Any:
+        settings = self._settings
+        wait_s = settings.give_up_ms / 1_000
+        options: dict[str, Any] = {
+            "username": settings.user,
+            "password": settings.password,
+            "socket_timeout": wait_s,
+            "socket_connect_timeout": wait_s,
+        }
+        if settings.tls:
+            options |= {"ssl": True, "ssl_ca_certs": settings.ca_file}
+            options |= {"ssl_certfile": settings.certificate_file, "ssl_keyfile": settings.key_file}
+        never_again = Retry(NoBackoff(), 0)  # What is asked again, and when, is decided above.
+        endpoints = settings.endpoints()
+        if settings.kind is RedisKind.CLUSTER:
+            nodes = [ClusterNode(host, port) for host, port in endpoints]
+            return RedisCluster(startup_nodes=nodes, retry=Retry(NoBackoff(), 1), **options)
+        options |= {"db": settings.database, "retry": never_again, "protocol": 2}
+        if settings.kind is RedisKind.SENTINEL:
+            plain = {"socket_timeout": wait_s, "socket_connect_timeout": wait_s, "retry": never_again, "protocol": 2}
+            self._sentinel = Sentinel(endpoints, sentinel_kwargs=plain, **options)
+            return self._sentinel.master_for(settings.service)
+        host, port = endpoints[0]
+        return Redis(host=host, port=port, **options)
+
+    async def close(self) -> None:
+        with contextlib.suppress(RedisError, OSError):
+            if self._client is not None:
+                await self._client.aclose()
+            for sentinel in self._sentinel.sentinels if self._sentinel is not None else ():
+                await sentinel.aclose()
+
+    async def check(self) -> dict[str, Any]:
+        """Ask the server about itself. Raises StoreLost when it does not answer."""
+        with _lost():
+            told: dict[str, Any] = {}
+            for section in ("server", "memory"):
+                options = {"target_nodes": RedisCluster.RANDOM} if isinstance(self._client, RedisCluster) else {}
+                told |= await self._client.info(section, **options)
+        run_id = str(told.get("run_id", ""))
+        if self._settings.kind is not RedisKind.CLUSTER:
+            self.restarts += bool(self.run_id) and run_id != self.run_id
+            self.run_id = run_id
+        return told
+
+    async def run(self, text: str, key: str, arguments: list[bytes | str]) -> bytes:
+        """Run a script. The key says on which node."""
+        with _lost():
+            try:
+                answer = await self._client.execute_command("EVALSHA", self._hashes[text], 1, key, *arguments)
+            except NoScriptError:  # A new server, or one whose scripts were flushed: told whole, it keeps them.
+                answer = await self._client.execute_command("EVAL", text, 1, key, *arguments)
+            if self._settings.wait_replicas and self._settings.kind is not RedisKind.CLUSTER:
+                had = await self._client.wait(self._settings.wait_replicas, self._settings.wait_replicas_ms)
+                self.too_few_replicas += had < self._settings.wait_replicas
+        assert isinstance(answer, bytes), answer
+        return answer
+
+    async def note_rules(self, key: str, rules_hash: str, now_ms: int, kept_ms: int) -> int:
+        """Say by which rules this process counts. Returns how many different ones are in use."""
+        with _lost():
+            await self._client.zadd(key, {rules_hash: now_ms})
+            await self._client.zremrangebyscore(key, "-inf", now_ms - kept_ms)
+            await self._client.pexpire(key, kept_ms)
+            return int(await self._client.zcard(key))
+
+
+class _lost(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads as a word at its uses
+    def __exit__(self, kind: Any, problem: BaseException | None, _trace: Any) -> None:
+        if isinstance(problem, OutOfMemoryError) or (isinstance(problem, ResponseError) and "OOM" in str(problem)):
+            raise StoreFull("Redis is out of memory: nothing was charged") from problem
+        if isinstance(problem, RedisError | OSError | TimeoutError):
+            raise StoreLost(f"Redis does not answer ({type(problem).__name__}: {problem})") from problem
+
+
+Clock = Callable[[], int]

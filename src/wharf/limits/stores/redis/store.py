@@ -1,0 +1,231 @@
+"""The port of stores over Redis: which calls a request needs there, and what the answers come to.
+
+On a cluster the owners of one request may lie apart: then each is asked in turn, and what was charged is taken back when
+a later one refuses. A caller may meanwhile be refused wrongly, and is never admitted above a limit.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from wharf.limits.core.call import Call, Reading, Taken
+from wharf.limits.core.counters import FAULTS_PERCENT
+from wharf.limits.core.plan import Charge
+from wharf.limits.core.rule import BanRules, RuleSet
+from wharf.limits.core.rulebook import hash_rules
+from wharf.limits.stores.port import GaveBack, StoreLost
+from wharf.limits.stores.redis.batches import Batches
+from wharf.limits.stores.redis.link import RedisLink
+from wharf.limits.stores.redis.packing import Packing, Part, merged, taken_of
+from wharf.limits.stores.redis.settings import RedisKind, RedisSettings
+from wharf.world import World
+
+ANSWERS_REMEMBERED: Final = 32_768
+RULES_KEPT_MS: Final = 15_000
+_pack: Final = msgspec.msgpack.Encoder().encode
+
+
+class RedisStore:
+    """`clock` gives milliseconds to tests and simulations; by default the server's own time counts."""
+
+    def __init__(
+        self, world: World, rules: RuleSet, settings: RedisSettings, *, clock: Callable[[], int] | None = None
+    ) -> None:
+        self.link: Final = RedisLink(settings)
+        self.batches: Final = Batches(self.link, settings, world, clock)
+        self.rule_hashes = 1
+        """How many different rules count on this store; more than one is a fault of a deployment."""
+        self._world = world
+        self._packing = Packing(settings.prefix, is_cluster=settings.kind is RedisKind.CLUSTER)
+        self._ban_rules: BanRules = rules.ban
+        self._rules_hash = hash_rules(rules)
+        self._running: dict[str, tuple[Call, Taken]] = {}
+        self._ended: dict[str, tuple[Call, Taken]] = {}
+        self._ended_before: dict[str, tuple[Call, Taken]] = {}
+
+    async def open(self) -> None:
+        """Connect. Raises StoreLost, or StoreRefused when this Redis may not hold counters."""
+        await self.link.open()
+        await self.check()
+
+    async def close(self) -> None:
+        await self.batches.close()
+        await self.link.close()
+
+    async def check(self) -> None:
+        """Look whether Redis answers, whether it is the same one, and who else counts there by which rules."""
+        await self.link.check()
+        now_ms = self._world.now_ns() // 1_000_000
+        self.rule_hashes = await self.link.note_rules(
+            self._packing.rules_key(), self._rules_hash, now_ms, RULES_KEPT_MS
+        )
+
+    # -- deciding --------------------------------------------------------------------------------------------------
+
+    async def take(self, call: Call) -> Taken:
+        return await asyncio.shield(self.begin(call))
+
+    def begin(self, call: Call) -> "asyncio.Future[Taken]":
+        """`take` for those who may leave before it ends: it goes on without them."""
+        running = self._running.get(call.id)
+        if running is not None:
+            repeated: asyncio.Future[Taken] = asyncio.get_running_loop().create_future()
+            repeated.set_result(msgspec.structs.replace(running[1], is_repeated=True))
+            return repeated
+        parts = self._packing.parts(call)
+        if self._packing.is_cluster:
+            return self._world.start(self._take_apart(call, parts), name="limits: ask several nodes")
+        part = parts[0]
+
+        def finish(answer: Sequence[Any]) -> Taken:
+            is_repeated, told = answer
+            if told == "undone":
+                raise StoreLost(f"request {call.id} was given up before")
+            taken = taken_of(call, told, is_repeated=bool(is_repeated))
+            if taken.admitted:
+                self._running[call.id] = (call, taken)
+            return taken
+
+        op, key = self._take_op(call.id, part)
+        return self.batches.ask(op, key, finish=finish)
+
+    def _take_op(
+        self, request_id: str, part: Part, *, only_look: bool = False, banned_ms: int = 0
+    ) -> tuple[bytes, str]:
+        key = self._packing.answer_key(part.owner, request_id)
+        return _pack(["t", request_id, key, part.plan, only_look, banned_ms]), key
+
+    async def _take_apart(self, call: Call, parts: Sequence[Part]) -> Taken:
+        plan = call.plan
+        ban_key = self._packing.ban_key(plan.ban_subject)
+        banned_ms = int(await self._ask(["i", ban_key], ban_key, plan.ban_subject))
+        is_refused = banned_ms > 0 and not plan.ban_is_shadow
+        answers: list[tuple[Part, Sequence[Any]]] = []
+        charged: list[Part] = []
+        repeats = 0
+        for part in parts:
+            op, key = self._take_op(call.id, part, only_look=is_refused, banned_ms=banned_ms)
+            is_repeated, told = await self.batches.ask(op, key, node=part.owner)
+            if told == "undone":
+                raise StoreLost(f"request {call.id} was given up before")
+            repeats += bool(is_repeated)
+            answers.append((part, told))
+            if told[0]:
+                charged.append(part)
+            elif not is_refused:
+                is_refused = True
+        taken = merged(call, answers)
+        if taken.admitted:
+            self._running[call.id] = (call, taken)
+        else:
+            for part in charged:
+                await self._undo_part(call.id, part)
+            await self._note_refusal(call, taken, ban_key)
+        return msgspec.structs.replace(taken, is_repeated=repeats == len(parts))
+
+    async def _note_refusal(self, call: Call, taken: Taken, ban_key: str) -> None:
+        waits = [
+            (free_ms, call.charges[index].ceiling)
+            for index, free_ms in zip(taken.hits, taken.free_at_ms, strict=True)
+            if call.charges[index].is_enforced and call.charges[index].needs <= call.charges[index].ceiling
+        ]
+        if taken.banned_until_ms or call.plan.is_free or not waits:
+            return
+        wait_until_ms, ceiling = max(waits)
+        rules = self._packing.ban_rules(call.ban)
+        await self._ask(["o", ban_key, rules, wait_until_ms, ceiling], ban_key, call.plan.ban_subject)
+
+    async def undo(self, call: Call) -> None:
+        """Take back all that this id was charged, if it was; it is never charged after this. Asking twice is safe."""
+        self._running.pop(call.id, None)
+        for part in self._packing.parts(call):
+            await self._undo_part(call.id, part)
+
+    async def _undo_part(self, request_id: str, part: Part) -> None:
+        key = self._packing.answer_key(part.owner, request_id)
+        await self._ask(["u", request_id, key, part.charges], key, part.owner, settles=True)
+
+    async def _ask(self, op: list[Any], key: str, owner: str, *, settles: bool = False) -> Any:
+        """One question to the node of one owner, which is not cancelled with whoever asks."""
+        node = owner if self._packing.is_cluster else ""
+        return await asyncio.shield(self.batches.ask(_pack(op), key, node=node, settles=settles))
+
+    # -- the end of requests ---------------------------------------------------------------------------------------
+
+    def _find(self, request_id: str) -> tuple[Call, Taken] | None:
+        return self._running.get(request_id) or self._ended.get(request_id) or self._ended_before.get(request_id)
+
+    async def release(self, request_id: str) -> None:
+        found = self._running.pop(request_id, None)
+        if found is None:
+            return
+        if len(self._ended) >= ANSWERS_REMEMBERED:
+            self._ended_before, self._ended = self._ended, {}
+        self._ended[request_id] = found
+        await self._release(found[0])
+
+    async def _release(self, call: Call) -> None:
+        for owner, keys in self._leases_by_owner(call).items():
+            await self._ask(["r", call.id, keys], keys[0], owner, settles=True)
+
+    def _leases_by_owner(self, call: Call) -> dict[str, list[str]]:
+        keys: dict[str, list[str]] = {}
+        for index, key in zip(call.plan.leases, self._packing.lease_keys(call), strict=True):
+            keys.setdefault(call.charges[index].owner if self._packing.is_cluster else "", []).append(key)
+        return keys
+
+    async def renew(self, request_ids: Iterable[str]) -> int:
+        asked = []
+        for request_id in request_ids:
+            found = self._running.get(request_id)
+            for owner, keys in self._leases_by_owner(found[0]).items() if found is not None else ():
+                asked.append(self._ask(["n", request_id, keys], keys[0], owner))
+        return sum(await asyncio.gather(*asked))
+
+    async def give_back(self, request_id: str, why: GaveBack) -> bool:
+        found = self._find(request_id)
+        if found is None or not found[1].admitted or found[0].plan.is_free:
+            return False
+        call, taken = found
+        charge = call.charges[0]
+        key, field = self._packing.place(charge.rule, taken.keys[0] if taken.keys else charge.key, charge.owner)
+        most = charge.ceiling * FAULTS_PERCENT // 100 if why is GaveBack.FAULT else -1
+        mark = self._packing.mark_key(charge.owner, request_id)
+        op = ["g", mark, key, field, charge.cost, taken.shown_end_ms, most]
+        return bool(await self._ask(op, key, charge.owner, settles=True))
+
+    # -- beside requests -------------------------------------------------------------------------------------------
+
+    async def _ask_by_owner(self, name: str, charges: Sequence[Charge], *rest: int) -> list[tuple[Charge, Any]]:
+        by_owner: dict[str, list[Charge]] = {}
+        for charge in charges:
+            by_owner.setdefault(charge.owner if self._packing.is_cluster else "", []).append(charge)
+        told: list[tuple[Charge, Any]] = []
+        for owner, some in by_owner.items():
+            packed = self._packing.charges(some)
+            answer = await self._ask([name, packed, *rest], packed[0][1], owner)
+            told += zip(some, answer if isinstance(answer, list) else [None] * len(some), strict=True)
+        return told
+
+    async def spend(self, charges: Iterable[Charge], amount: int) -> None:
+        if amount:
+            await self._ask_by_owner("s", tuple(charges), amount)
+
+    async def peek(self, charges: Iterable[Charge]) -> tuple[Reading, ...]:
+        charges = tuple(charges)
+        readings = {id(charge): Reading(*told) for charge, told in await self._ask_by_owner("p", charges)}
+        return tuple(readings[id(charge)] for charge in charges)
+
+    async def reset(self, charges: Iterable[Charge]) -> None:
+        await self._ask_by_owner("z", tuple(charges))
+
+    async def ban(self, subject: str, until_ms: int) -> None:
+        key = self._packing.ban_key(subject)
+        await self._ask(["b", key, until_ms, self._packing.ban_rules(self._ban_rules)], key, subject)
+
+    async def adopt(self, rules: RuleSet) -> None:
+        self._ban_rules = rules.ban
+        self._rules_hash = hash_rules(rules)
+        self._packing.forget()

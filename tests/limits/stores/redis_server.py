@@ -1,0 +1,67 @@
+"""Real Redis servers for tests: on free ports, in a folder of the test, ended by process id."""
+
+import contextlib
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.engines.etcd_server import free_ports
+from tests.waiting import wait_until
+
+
+class RedisServer:
+    """One process: a server, or with `is_sentinel` one that watches over servers."""
+
+    def __init__(self, folder: Path, port: int, *options: str, is_sentinel: bool = False, text: str = "") -> None:
+        self.port = port
+        self.address = f"127.0.0.1:{port}"
+        self._folder = folder / str(port)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._options = options
+        self._is_sentinel = is_sentinel
+        self._process: subprocess.Popen[bytes] | None = None
+        self._file = self._folder / "redis.conf"
+        self._file.write_text(f"port {port}\nbind 127.0.0.1\ndir {self._folder}\nprotected-mode no\n{text}")
+
+    def start(self) -> None:
+        assert self._process is None, f"{self.address} runs already"
+        # Nothing is saved, so that a killed server comes back empty: the worst that may happen to counters.
+        options = ["--sentinel"] if self._is_sentinel else ["--save", "", "--appendonly", "no", *self._options]
+        with (self._folder / "log").open("ab") as log:
+            command = ["redis-server", str(self._file), *options]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        wait_until(lambda: self.ask("PING").startswith("+PONG"), within_s=20, what=f"Redis at {self.address}")
+
+    def ask(self, *words: str) -> str:
+        """One command by hand; empty when nobody answers."""
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=2) as channel:
+            message = f"*{len(words)}\r\n" + "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)
+            channel.sendall(message.encode())
+            return channel.recv(65_536).decode(errors="replace")
+        return ""
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def pause(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def running_redis(folder: Path, *options: str) -> Iterator[RedisServer]:
+    server = RedisServer(folder, free_ports(1)[0], *options)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
