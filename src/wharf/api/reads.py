@@ -141,14 +141,14 @@ class Reads:
         """Who asks is looked at each time: rights may have gone while the request waited."""
         endpoint, options = target.endpoint, target.options
         caller = self._gate.caller(replica, endpoint, request.headers)
-        check(caller, endpoint, namespace=options.namespace, path_values=request.path_values)
         # Whoever proves itself in a way of its own, as nodes do, shares with nobody.
-        shares = endpoint.blocks and not isinstance(endpoint.need, Nothing)
-        key = (target.question, scope_of(caller, endpoint))
+        shares = endpoint.blocks and not isinstance(endpoint.need, Nothing) and not caller.is_refused
+        key = (target.question, scope_of(caller, endpoint)) if shares else None
         if shares:
             known = self._board.get(replica, key)
             if known is not None:
-                return known
+                return known  # Somebody with the same rights was let in with the same question.
+        check(caller, endpoint, namespace=options.namespace, path_values=request.path_values)
         asked = request if caller is request.caller else msgspec.structs.replace(request, caller=caller)
         found = self._handlers[endpoint.name](replica, asked, options)
         shown = Found(Shared(found, asked, options), found.index, found.watched)

@@ -79,10 +79,10 @@ class Reader:
 
     def knows_leader(self) -> bool:
         """A live leader record is known, and the log was heard of lately."""
-        contact = self.last_contact_ms()
-        return (
-            self._follower.replica.get(LEADER) is not None and contact is not None and contact < CONTACT_LOST_S * 1_000
-        )
+        at = self._engine.last_contact_s()
+        if at is None or self._world.monotonic_s() - at >= CONTACT_LOST_S:
+            return False
+        return self._follower.replica.get(LEADER) is not None
 
     @property
     def waiting_count(self) -> int:

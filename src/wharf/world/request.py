@@ -4,8 +4,6 @@ The api takes it up, the channels between processes carry it, logs show it. It d
 answer may depend on it.
 """
 
-import contextlib
-from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Final
 
@@ -17,11 +15,16 @@ def current_request_id() -> str:
     return _REQUEST_ID.get()
 
 
-@contextlib.contextmanager
-def working_for(request_id: str) -> Iterator[None]:
+class working_for:  # noqa: N801  # read as a verb: `with working_for(request_id):`
     """What happens inside is logged with this id."""
-    token = _REQUEST_ID.set(request_id)
-    try:
-        yield
-    finally:
-        _REQUEST_ID.reset(token)
+
+    __slots__ = ("_request_id", "_token")
+
+    def __init__(self, request_id: str) -> None:
+        self._request_id = request_id
+
+    def __enter__(self) -> None:
+        self._token = _REQUEST_ID.set(self._request_id)
+
+    def __exit__(self, *_: object) -> None:
+        _REQUEST_ID.reset(self._token)
