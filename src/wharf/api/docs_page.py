@@ -133,7 +133,7 @@ class _Writer:
             yield "</details>"
 
     def _refusals(self, responses: Document) -> Iterator[str]:
-        statuses = [status for status in responses if status != "200"]
+        statuses = [status for status, told in responses.items() if "$ref" in told]
         known = self._document["components"]["responses"]
         rows = "".join(f"<tr><td><code>{s}</code><td>{escape(known[s]['description'])}</tr>" for s in statuses)
         yield f"<details><summary>Refused with {', '.join(statuses)}</summary><table>{rows}</table></details>"

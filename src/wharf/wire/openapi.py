@@ -96,6 +96,7 @@ MEANINGS: Final[Mapping[int, str]] = {
     504: "Nobody can tell whether the write happened: read before you try again.",
 }
 
+NO_CONTENT: Final = 204
 OF_EVERY_CALL: Final = (400, 403, 500)
 OF_KIND: Final[Mapping[Kind, Sequence[int]]] = {
     Kind.READ: (404, 503),
@@ -231,7 +232,9 @@ def _responses(endpoint: Endpoint, schema_of: Mapping[Any, Document]) -> Documen
     if endpoint.returns is not None:
         answered["content"] = _content(endpoint.returns, schema_of, media=endpoint.media)
     refused = sorted({*OF_EVERY_CALL, *OF_KIND[endpoint.kind], *endpoint.refuses})
-    return {"200": answered} | {str(status): {"$ref": f"#/components/responses/{status}"} for status in refused}
+    empty = {name: value for name, value in answered.items() if name != "content"}
+    told: Document = {str(status): {"$ref": f"#/components/responses/{status}"} for status in refused}
+    return {str(status): empty if status == NO_CONTENT else answered for status in endpoint.answers} | told
 
 
 def _headers(endpoint: Endpoint) -> Document:

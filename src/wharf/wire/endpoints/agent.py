@@ -25,7 +25,7 @@ def _does(name: str, path: str, **more: Any) -> Endpoint:
 def _pprof(name: str, path: str, summary: str, *, parameters: tuple[Parameter, ...] = _PPROF) -> Endpoint:
     return tells(
         f"agent.pprof.{name}", f"/v1/agent/pprof/{path}", need=need.WRITE_AGENT, summary=summary, returns=str,
-        media="text/plain", parameters=parameters,
+        media="text/plain", parameters=parameters, refuses=(501,),
     )  # fmt: skip
 
 
@@ -45,12 +45,12 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     tells(
         "agent.servers", "/v1/agent/servers", need=need.READ_AGENT, returns=list[str],
-        summary="The servers that the node of this agent knows.",
+        summary="The servers that the node of this agent knows.", refuses=(501,),
     ),
     _does(
         "agent.set_servers", "/v1/agent/servers", need=need.WRITE_AGENT,
         summary="Name the servers that the node of this agent uses.",
-        parameters=(texts("address", "The HTTP address of a server; may be repeated."),),
+        parameters=(texts("address", "The HTTP address of a server; may be repeated."),), refuses=(501,),
     ),
     _does(
         "agent.join", "/v1/agent/join", need=need.ANY_TOKEN, returns=shapes.JoinResult,
@@ -68,14 +68,14 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     tells(
         "agent.host", "/v1/agent/host", need=need.READ_AGENT, manner=Manner.AGENT, returns=shapes.HostTold,
         summary="The machine that this agent runs on. Needs `enable_debug` where access control is off.",
-        parameters=SERVER_OR_NODE,
+        parameters=SERVER_OR_NODE, refuses=(501,),
     ),
     _does(
         "agent.reload", "/v1/agent/reload", need=need.WRITE_AGENT, manner=Manner.AGENT,
         audited=True, summary="Read the configuration again.",
     ),
     tells(
-        "agent.monitor", "/v1/agent/monitor", need=need.READ_AGENT, returns=shapes.MonitorFrame,
+        "agent.monitor", "/v1/agent/monitor", need=need.READ_AGENT, returns=shapes.MonitorFrame, refuses=(501,),
         summary="Lines of the log of all processes of this server, as they are written, for as long as you listen.",
         parameters=(
             text("log_level", "The least level: trace, debug, info, warn or error; info where it is not given."),
@@ -87,7 +87,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     tells(
         "agent.monitor_export", "/v1/agent/monitor/export", need=need.READ_AGENT, returns=shapes.MonitorFrame,
-        summary="The log file of this agent.",
+        summary="The log file of this agent.", refuses=(501,),
         parameters=(
             text("on_disk", "Whether the log file is asked for."),
             text("service_name", "A unit of the system's journal; not served."),

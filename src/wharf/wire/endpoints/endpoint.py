@@ -99,6 +99,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Of a LOCAL: whether the audit log hears of it, as it does of every write."""
     media: str = ""
     """The content type of the reply, where it is not JSON."""
+    answers: tuple[int, ...] = (200,)
+    """The statuses of replies that are no refusal; with 204 there is no body."""
     refuses: tuple[int, ...] = ()
     """Statuses of refusals beside those that every endpoint of its kind may answer, for the documents."""
     parameters: tuple[Parameter, ...] = ()

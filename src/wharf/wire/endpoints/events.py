@@ -10,6 +10,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     tells(
         "event.stream", "/v1/event/stream", need=need.ANY_TOKEN, decides=Decides.OBJECT,
         summary="Follow what happens, a line of JSON for each thing.", returns=EventLine,
+        refuses=(501,),
         parameters=(
             text("index", "Begin at this index, as far back as is kept; 0 for everything that is kept."),
             texts("topic", "What to hear of: `Topic` or `Topic:key`, as often as wanted; everything where none is given."),

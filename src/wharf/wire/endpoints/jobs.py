@@ -66,6 +66,7 @@ _SPECIFICATIONS: Final = (
     Endpoint(
         name="job.parse", method="PUT", path="/v1/jobs/parse", kind=Kind.LOCAL, need=need.PARSE_JOB,
         manner=Manner.AGENT, summary="Read a job file.", body=job_bodies.JobParseRequest, returns=Job,
+        refuses=(501,),
     ),
     Endpoint(
         name="job.validate", method="PUT", path="/v1/validate/job", kind=Kind.LOCAL, need=need.VALIDATE_JOB,

@@ -52,7 +52,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     tells(
         "operator.health", "/v1/operator/autopilot/health", need=need.READ_OPERATOR,
         summary="The health of all servers; 429 where one is not healthy.", returns=operator_shapes.AutopilotHealth,
-        refuses=(429,),
+        answers=(200, 429),
     ),
     tells(
         "operator.save_snapshot", "/v1/operator/snapshot", need=need.SAVE_SNAPSHOT, returns=bytes,
@@ -66,7 +66,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     tells(
         "operator.license", "/v1/operator/license", need=need.READ_OPERATOR,
-        summary="There is no licence to ask for: 204.",
+        summary="There is no licence to ask for: 204.", answers=(204,),
     ),
     writes(
         "operator.set_license", "/v1/operator/license", need=need.WRITE_OPERATOR, summary="Licensing: left out.",

@@ -35,6 +35,6 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     writes(
         "variable.delete", "/v1/var/{path...}", method="DELETE", need=need.DESTROY_VARIABLE, label="path",
-        summary="Delete a variable.", parameters=(CAS,),
+        summary="Delete a variable.", parameters=(CAS,), answers=(204,),
     ),
 )  # fmt: skip
