@@ -42,6 +42,7 @@ from wharf.operations.node_writes import (
 )
 from wharf.operations.story import with_story
 from wharf.scheduling.node_class import computed_class
+from wharf.scheduling.reconcile.classes import lost_after_ns, unknown_since_ns
 from wharf.state import Replica
 from wharf.state.tables import (
     ALLOCATIONS,
@@ -49,6 +50,7 @@ from wharf.state.tables import (
     ALLOCATIONS_ON_NODE,
     EVALUATIONS,
     EVALUATIONS_OF_JOB,
+    JOB_VERSIONS,
     JOBS,
     NODE_PLACEMENTS,
     NODE_POOLS,
@@ -174,19 +176,39 @@ def _status_on_contact(snapshot: Replica, node: Node) -> NodeStatus:
 
 
 def miss_heartbeat(snapshot: Replica, node_id: str, moment: Moment, *, evaluations_max: int) -> Decision[NodeWritten]:
-    """The node's time is over: it is down, what it ran is lost, and every job of it is looked at again."""
-    node = snapshot.get(NODES, node_id)
-    if node is None or node.status is NodeStatus.DOWN:
+    """The node's time is over: it is down, what it ran is lost, and every job of it is looked at again. Where something
+    there may go on without contact for a while, it is out of contact only, until that while is over too.
+    """
+    stored = snapshot.get(NODES, node_id)
+    if stored is None or stored.status is NodeStatus.DOWN:
         return Decision(None, NodeWritten)
+    status = NodeStatus.DOWN
+    if stored.status is not NodeStatus.INITIALIZING and _is_waited_for(snapshot, node_id, moment):
+        status = NodeStatus.DISCONNECTED
+    is_moved = status is not stored.status
     node = replace(
-        node,
-        status=advance(NODE, node.status, NodeStatus.DOWN, record_id=node.id),
-        status_updated_at=moment.now_ns // SECOND_NS,
+        stored,
+        status=advance(NODE, stored.status, status, record_id=stored.id),
+        status_updated_at=moment.now_ns // SECOND_NS if is_moved else stored.status_updated_at,
         last_missed_heartbeat_index=THIS,
     )
     node = with_message(node, "Node heartbeat missed", moment)
-    evaluations = evaluations_of(snapshot, node, moment, evaluations_max)
+    evaluations = evaluations_of(snapshot, node, moment, evaluations_max) if is_moved else []
     return node_write("node-updated", snapshot, node, evaluations, ())
+
+
+def _is_waited_for(snapshot: Replica, node_id: str, moment: Moment) -> bool:
+    """Whether something on the node may run without contact, and not for too long yet."""
+    for allocation in snapshot.those(ALLOCATIONS_ON_NODE, node_id):
+        if allocation.is_server_terminal or allocation.is_client_terminal:
+            continue
+        key = (allocation.namespace, allocation.job_id)
+        job = snapshot.get(JOB_VERSIONS, *key, allocation.job_version) or snapshot.get(JOBS, *key)
+        window_ns = lost_after_ns(job.group(allocation.task_group)) if job is not None else 0
+        since_ns = unknown_since_ns(allocation)
+        if window_ns and (since_ns is None or moment.now_ns - since_ns < window_ns):
+            return True
+    return False
 
 
 def set_eligibility(
@@ -280,7 +302,7 @@ def report(
         raise invalid(f"node {node_id} is {node.status}; it must be heard of again before it reports")
     changes: list[Put | Drop] = []
     conditions: list[Condition] = []
-    ended: dict[tuple[str, str], None] = {}
+    ended: dict[tuple[str, str], EvaluationTrigger] = {}
     refused: list[TransitionRefused] = []
     occupies_again = False
     for told in {told.id: told for told in reports}.values():
@@ -298,10 +320,12 @@ def report(
         conditions.append(snapshot.unchanged(ALLOCATIONS, stored))
         occupies_again = occupies_again or (new.is_occupying and not stored.is_occupying)
         if new.client_status is not stored.client_status and _leaves_a_gap(snapshot, new):
-            ended[new.namespace, new.job_id] = None
+            ended[new.namespace, new.job_id] = EvaluationTrigger.ALLOC_FAILURE
+        elif stored.client_status is ClientStatus.UNKNOWN:  # Whoever took its place meanwhile is weighed against it.
+            ended.setdefault((new.namespace, new.job_id), EvaluationTrigger.RECONNECT)
     evaluations = [
-        new_evaluation(job, moment, EvaluationTrigger.ALLOC_FAILURE)
-        for key in ended
+        new_evaluation(job, moment, trigger)
+        for key, trigger in ended.items()
         if (job := snapshot.get(JOBS, *key)) is not None and not job.stop
     ]
     has_pool = snapshot.get(NODE_POOLS, node.node_pool) is not None
@@ -385,6 +409,9 @@ def _is_overlooked(snapshot: Replica, job: Job, node: Node) -> bool:
     here = [each for each in snapshot.those(ALLOCATIONS_OF_JOB, job.namespace, job.id) if each.node_id == node.id]
     if node.status is NodeStatus.DOWN:
         return any(not allocation.is_client_terminal for allocation in here)
+    if node.status is NodeStatus.DISCONNECTED:
+        known = (ClientStatus.PENDING, ClientStatus.RUNNING)
+        return any(each.client_status in known and not each.is_server_terminal for each in here)
     is_missing = all(allocation.is_terminal for allocation in here)
     return node.is_ready_for_placements and job.type == JobType.SYSTEM and is_missing
 

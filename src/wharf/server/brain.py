@@ -385,6 +385,11 @@ class Brain:
         self._silent.pop(node_id, None)
         if self._heartbeats.is_expected(node_id):  # It was heard of while that was on its way.
             await self.decide(partial(_come_back, node_id, self.evaluations_max))
+            return
+        node = self._follower.replica.get(NODES, node_id)
+        if node is not None and node.status is NodeStatus.DISCONNECTED:
+            # What it runs may go on for a while only: when its time is over once more, that is decided again.
+            self._heard(node_id)
 
     async def _settle(self) -> None:
         """Make statuses and summaries true where somebody else's write left them behind."""
