@@ -33,10 +33,10 @@ def test_a_silent_node_is_out_of_contact_while_something_there_may_go_on_and_the
     first = miss(loop)
     (evaluation,) = loop.due()
     loop.think()
-    loop.pass_time(30)
+    loop.pass_time(20)
     second = miss(loop)
     quiet = loop.due()
-    loop.pass_time(31)
+    loop.pass_time(41)
     loop.think()
     third = miss(loop)
 
