@@ -4,7 +4,7 @@ A method is declared once, in a noun: a function that takes what the caller says
 client it asks. Both clients see the function's own arguments; type checkers too.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, overload
 
 from wharf.client import flow
@@ -53,9 +53,11 @@ class SyncRead(_Bound[P], Generic[P, T]):
         answer: Answer[T] = self._client.perform(self._row, self._ask(*args, **kwargs))
         return answer
 
-    def follow(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[Answer[T]]:
+    def follow(self, *args: P.args, **kwargs: P.kwargs) -> Generator[Answer[T], None, None]:
         """What it says now, and again whenever that changes, for ever. Outages are waited out."""
-        gives: Iterator[Answer[T]] = self._client.iterate(flow.follow, self._row, self._ask(*args, **kwargs))
+        gives: Generator[Answer[T], None, None] = self._client.iterate(
+            flow.follow, self._row, self._ask(*args, **kwargs)
+        )
         return gives
 
 
@@ -64,23 +66,25 @@ class AsyncRead(_Bound[P], Generic[P, T]):
         answer: Answer[T] = await self._client.perform(self._row, self._ask(*args, **kwargs))
         return answer
 
-    def follow(self, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Answer[T]]:
+    def follow(self, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[Answer[T], None]:
         """What it says now, and again whenever that changes, for ever. Outages are waited out."""
-        gives: AsyncIterator[Answer[T]] = self._client.iterate(flow.follow, self._row, self._ask(*args, **kwargs))
+        gives: AsyncGenerator[Answer[T], None] = self._client.iterate(
+            flow.follow, self._row, self._ask(*args, **kwargs)
+        )
         return gives
 
 
 class SyncList(SyncRead[P, list[R]]):
-    def each(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+    def each(self, *args: P.args, **kwargs: P.kwargs) -> Generator[R, None, None]:
         """All records, fetched page by page."""
-        gives: Iterator[R] = self._client.iterate(flow.each, self._row, self._ask(*args, **kwargs))
+        gives: Generator[R, None, None] = self._client.iterate(flow.each, self._row, self._ask(*args, **kwargs))
         return gives
 
 
 class AsyncList(AsyncRead[P, list[R]]):
-    def each(self, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[R]:
+    def each(self, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[R, None]:
         """All records, fetched page by page."""
-        gives: AsyncIterator[R] = self._client.iterate(flow.each, self._row, self._ask(*args, **kwargs))
+        gives: AsyncGenerator[R, None] = self._client.iterate(flow.each, self._row, self._ask(*args, **kwargs))
         return gives
 
 
@@ -142,9 +146,9 @@ class StreamMethod(_Method, Generic[P, T]):
     @overload
     def __get__(self, noun: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, noun: "Noun[SyncClient]", owner: type) -> Callable[P, Iterator[T]]: ...
+    def __get__(self, noun: "Noun[SyncClient]", owner: type) -> Callable[P, Generator[T, None, None]]: ...
     @overload
-    def __get__(self, noun: "Noun[AsyncClient]", owner: type) -> Callable[P, AsyncIterator[T]]: ...
+    def __get__(self, noun: "Noun[AsyncClient]", owner: type) -> Callable[P, AsyncGenerator[T, None]]: ...
     def __get__(self, noun: Any, owner: type) -> Any:  # Which of these it is, is told above.
         if noun is None:
             return self

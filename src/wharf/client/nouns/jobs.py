@@ -10,6 +10,7 @@ from wharf.client.methods import M, Noun, calls, lists, reads
 from wharf.model.allocation import AllocationStub
 from wharf.model.deployment import Deployment
 from wharf.model.evaluation import Evaluation
+from wharf.model.explanation import Explanation
 from wharf.model.job import Job
 from wharf.model.registration import ServiceRegistration
 from wharf.model.scale_status import JobScale
@@ -131,6 +132,11 @@ class Jobs(Noun[M]):
     @lists("job.actions")
     def actions(self, job_id: str, **options: Unpack[ReadOptions]) -> Listing[job_bodies.JobAction]:
         return Listing(options, job_id)
+
+    @reads("job.explain")
+    def explain(self, job_id: str, **options: Unpack[ReadOptions]) -> Read[Explanation]:
+        """Why its work is where it is, or nowhere."""
+        return Read(options, job_id)
 
     @reads("job.versions")
     def versions(
