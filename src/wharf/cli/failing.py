@@ -6,6 +6,14 @@ from collections.abc import Iterator
 import click
 
 
+class Failed(click.ClickException):
+    """A command that ends with a sentence and an exit code of its own."""
+
+    def __init__(self, message: str, *, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.code = exit_code  # `exit_code` is the class's, and not this error's.
+
+
 @contextlib.contextmanager
 def plainly() -> Iterator[None]:
     """Inside, refusals of configuration and agent end the command with their sentences."""

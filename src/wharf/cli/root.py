@@ -6,11 +6,21 @@ from typing import Final
 import click
 
 from wharf import __version__
+from wharf.cli.failing import Failed
 from wharf.cli.lazy import Entry, LazyGroup
 
 COMMANDS: Final = {
     "dev": Entry("wharf.cli.dev", "dev", "Run a whole cluster here, for trying and developing."),
     "agent": Entry("wharf.cli.agent", "agent", "Run a server, a node or both, from configuration."),
+    "job": Entry("wharf.cli.job", "job", "Submit jobs, watch them and change them."),
+    "node": Entry("wharf.cli.node", "node", "Show machines, and empty them."),
+    "alloc": Entry("wharf.cli.alloc", "alloc", "Show allocations, stop and restart them."),
+    "deployment": Entry(
+        "wharf.cli.deployment", "deployment", "Watch rollouts, promote canaries, pause and end rollouts."
+    ),
+    "eval": Entry(
+        "wharf.cli.evaluation", "evaluation", "Show evaluations: what the scheduler looked at, and what it decided."
+    ),
     "config": Entry("wharf.cli.config", "config", "Check and show configuration."),
     "operator": Entry("wharf.cli.operator", "operator", "Snapshots, and an archive for finding faults."),
     "tls": Entry("wharf.cli.tls", "tls", "Make certificates."),
@@ -38,7 +48,7 @@ def root() -> None:
 
 def main() -> None:
     try:
-        root.main(prog_name="wharf", standalone_mode=False)
+        ended = root.main(prog_name="wharf", standalone_mode=False)
     except click.exceptions.Exit as end:
         sys.exit(end.exit_code)
     except click.Abort:
@@ -50,8 +60,11 @@ def main() -> None:
     except click.ClickException as error:
         for line in error.format_message().splitlines():
             click.echo(f"wharf: {line}", err=True)
-        sys.exit(EXIT_FAILED)
+        sys.exit(error.code if isinstance(error, Failed) else EXIT_FAILED)
     except BrokenPipeError:
         # Whoever read our output has had enough, as `head` does. Nothing more may be written, at exit either.
         sys.stdout = sys.stderr
         sys.exit(EXIT_FAILED)
+    else:
+        if isinstance(ended, int):  # A command that ended early, with the code that it chose.
+            sys.exit(ended)

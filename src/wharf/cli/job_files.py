@@ -1,0 +1,191 @@
+"""Job files: JSON and YAML, as documents that servers read and judge. What is wrong with the text is told with its place."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from wharf.cli.failing import Failed
+
+STDIN: Final = "-"
+LARGEST_BYTES: Final = 10_000_000
+YAML_ENDINGS: Final = (".yaml", ".yml")
+HCL_ENDINGS: Final = (".hcl", ".nomad", ".wharf")
+
+
+DURATIONS: Final = frozenset({
+    "CheckRestartGrace", "Delay", "Grace", "HealthyDeadline", "Interval", "KillTimeout", "LostAfter", "Max", "MaxClientDisconnect",
+    "MaxDelay", "MaxRunDuration", "Min", "MinHealthyTime", "ProgressDeadline", "ShutdownDelay", "Splay", "Stagger",
+    "StopAfterClientDisconnect", "StopOnClientAfter", "TTL", "Timeout",
+})  # fmt: skip
+"""Written as `30s` in a file, and as nanoseconds on the wire."""
+OPAQUE: Final = frozenset({"Config", "Env", "Meta", "Params"})
+"""What stands in these is nobody's but the task's."""
+_COMPLAINT: Final = re.compile(r"Job((?:\.\w+|\[\d+\])*)(: .*)", re.DOTALL)
+_STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
+
+
+class JobFile(NamedTuple):
+    """`source`: as it stands in the file. `document`: the job alone, with the wire's names."""
+
+    name: str
+    source: str
+    format: str
+    document: dict[str, Any]
+
+    @property
+    def id(self) -> str:
+        return str(self.document.get("ID") or "")
+
+    def placed(self, text: str) -> str:
+        """What servers say is wrong with the job, with the lines and columns of this file: one line for each thing."""
+        return "\n".join(self._placed(one) for one in re.split(r"; (?=Job\.)", text))
+
+    def _placed(self, text: str) -> str:
+        found = _COMPLAINT.fullmatch(text)
+        if found is None:
+            return f"{self.name}: {text}"
+        steps = [key or int(number) for key, number in _STEP.findall(found[1])]
+        line, column = _place_of(self.source, steps)
+        return f"{self.name}:{line}:{column}: {found[1].lstrip('.') or 'Job'}{found[2]}"
+
+
+def read_job_file(place: str) -> JobFile:
+    """`-` is what is typed or piped in. Raises `Failed`."""
+    name = "standard input" if place == STDIN else place
+    text = _text(place, name)
+    if place.endswith(HCL_ENDINGS):
+        raise Failed(
+            f"{name}: job files in HCL are not read yet; write it in YAML or JSON, or let the tool that knows it print it "
+            "as JSON and pipe that in: `wharf job run -`"
+        )
+    format = (
+        "yaml" if place.endswith(YAML_ENDINGS) or (place == STDIN and not text.lstrip().startswith("{")) else "json"
+    )
+    document = _yaml(name, text) if format == "yaml" else _json(name, text)
+    if not isinstance(document, dict):
+        raise Failed(f"{name}: expected a job, and there is {_kind(document)}")
+    job = document.get("Job", document)
+    if not isinstance(job, dict):
+        raise Failed(f"{name}: Job: expected a job, and there is {_kind(job)}")
+    if not job.get("ID"):
+        raise Failed(f"{name}: the job has no ID: give it one, as ID: web")
+    return JobFile(name, text, format, _with_nanoseconds(job))
+
+
+def _text(place: str, name: str) -> str:
+    try:
+        raw = sys.stdin.buffer.read(LARGEST_BYTES + 1) if place == STDIN else Path(place).read_bytes()
+    except FileNotFoundError:
+        raise Failed(f"{name}: there is no such file: check the path") from None
+    except OSError as error:
+        raise Failed(f"{name}: it cannot be read: {error.strerror}") from error
+    if len(raw) > LARGEST_BYTES:
+        raise Failed(f"{name}: it is larger than {LARGEST_BYTES // 1_000_000} MB, which no job is")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise Failed(f"{name}:{line}: it is no UTF-8 text") from error
+
+
+def _json(name: str, text: str) -> Any:  # Whatever stands there.
+    def unique(entries: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in entries:
+            if key in found:
+                raise Failed(f"{name}: {key} stands twice in one object: keep one")
+            found[key] = value
+        return found
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        raise Failed(f"{name}:{error.lineno}:{error.colno}: {error.msg[0].lower()}{error.msg[1:]}") from error
+    except RecursionError:
+        raise Failed(f"{name}: it is nested deeper than any job") from None
+
+
+def _yaml(name: str, text: str) -> Any:  # Whatever stands there.
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    reader = YAML(typ="safe", pure=True)
+    reader.version = (1, 2)  # In which `on` and `no` are words.
+    try:
+        documents = list(reader.load_all(text))
+    except MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
+        said = " ".join(part for part in (error.context, error.problem) if part)
+        raise Failed(f"{name}{place}: {said.splitlines()[0]}") from error
+    except (YAMLError, ValueError) as error:
+        raise Failed(f"{name}: {str(error).splitlines()[0]}") from error
+    except RecursionError:
+        raise Failed(f"{name}: it is nested deeper than any job") from None
+    if len(documents) != 1:
+        raise Failed(f"{name}: expected one job, and there are {len(documents)} documents")
+    return _with_text_keys(documents[0])
+
+
+def _with_text_keys(value: Any) -> Any:  # As JSON has them.
+    if isinstance(value, dict):
+        return {str(key): _with_text_keys(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_with_text_keys(one) for one in value]
+    return value.isoformat() if hasattr(value, "isoformat") else value
+
+
+def _with_nanoseconds(value: Any) -> Any:  # As it came, but for its durations.
+    from wharf.wire.go_duration import DurationError, parse_duration_ns
+
+    if isinstance(value, list):
+        return [_with_nanoseconds(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    found: dict[str, Any] = {}
+    for key, one in value.items():
+        if key in DURATIONS and isinstance(one, str):
+            try:
+                found[key] = parse_duration_ns(one)
+            except DurationError:
+                found[key] = one  # Servers say what is wrong with it.
+        else:
+            found[key] = one if key in OPAQUE else _with_nanoseconds(one)
+    return found
+
+
+def _place_of(source: str, steps: list[str | int]) -> tuple[int, int]:
+    """Line and column, from 1, of what the steps lead to, or of the last step that there is. JSON is YAML, here."""
+    from ruamel.yaml import YAML
+
+    node = YAML(typ="rt", pure=True).compose(source)
+    entries = {key.value: (key, value) for key, value in node.value} if isinstance(node.value, list) else {}
+    if "Job" in entries:
+        node = entries["Job"][1]
+    mark = node.start_mark
+    for step in steps:
+        if isinstance(step, int):
+            if not isinstance(node.value, list) or step >= len(node.value):
+                break
+            node = node.value[step]
+            mark = node.start_mark
+        else:
+            pair = next(((key, value) for key, value in node.value if key.value == step), None)
+            if pair is None:
+                break
+            mark, node = pair[0].start_mark, pair[1]
+    return mark.line + 1, mark.column + 1
+
+
+def _kind(value: object) -> str:
+    match value:
+        case None:
+            return "nothing"
+        case list():
+            return "a list"
+        case str():
+            return "a text"
+        case _:
+            return "a single value"

@@ -1,0 +1,169 @@
+"""`wharf job plan` and `validate`: a job file against the servers, without a trace."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from wharf.cli.failing import Failed
+from wharf.cli.speaking import Speaking, Talk
+
+if TYPE_CHECKING:
+    from wharf.model.plan import FieldDiff, JobDiff, ObjectDiff, TaskDiff, TaskGroupDiff
+    from wharf.wire.job_bodies import JobPlanResponse
+
+CHANGES: Final = 1
+NO_ANSWER: Final = 255
+SIGN: Final = {"Added": ("+", "green"), "Deleted": ("-", "red"), "Edited": ("±", "yellow"), "None": (" ", None)}
+VERBS: Final = {
+    "place": "to place", "stop": "to stop", "migrate": "to move", "destructive_update": "to replace",
+    "in_place_update": "to update in place", "canary": "canaries to place", "preemptions": "to push aside",
+    "reschedule_now": "to place again now", "reschedule_later": "to place again later", "disconnect": "out of contact",
+    "reconnect": "back in contact", "ignore": "unchanged",
+}  # fmt: skip
+QUIET_VERBS: Final = frozenset({"ignore", "reschedule_later"})
+"""What is so already."""
+
+
+class Planning(Speaking):
+    """Any failure is 255: 1 says that something would change."""
+
+    exit_when_failed = NO_ANSWER
+
+
+@click.command(cls=Planning)
+@click.argument("file", type=click.Path(allow_dash=True))
+@click.option("--diff/--no-diff", default=True, help="What would change in the job's text.")
+def plan(talk: Talk, file: str, diff: bool) -> None:
+    """Show what submitting a job would change, and change nothing.
+
+    Exit code 0: no allocation would be placed or stopped, 1: some would, 255: it could not be told.
+
+    wharf job plan web.yaml
+    """
+    from wharf.cli.job_changes import namespace_of, placing, tell_warnings
+    from wharf.cli.job_files import read_job_file
+
+    job = read_job_file(file)
+    namespace = namespace_of(talk, job.document)
+    with placing(job):
+        answer = talk.client.jobs.plan(job.id, job.document, diff=diff, namespace=namespace)
+    tell_warnings(answer.warnings)
+    talk.show(answer, lambda: "\n".join(told(talk, file, answer)))
+    if would_change(answer):
+        raise click.exceptions.Exit(CHANGES)
+
+
+@click.command(cls=Speaking)
+@click.argument("file", type=click.Path(allow_dash=True))
+def validate(talk: Talk, file: str) -> None:
+    """Say what is wrong with a job file, and submit nothing.
+
+    wharf job validate web.yaml
+    """
+    from wharf.cli.job_changes import namespace_of, placing, tell_warnings
+    from wharf.cli.job_files import read_job_file
+
+    job = read_job_file(file)
+    with placing(job):
+        answer = talk.client.jobs.validate(job.document, namespace=namespace_of(talk, job.document))
+    tell_warnings(answer.warnings)
+    if answer.validation_errors or answer.error:
+        if talk.is_for_programs:
+            talk.show(answer, str)
+        wrong = answer.validation_errors or (answer.error,)
+        raise Failed("\n".join(f"{job.name}: {' '.join(line.split())}" for line in wrong))
+    talk.show(answer, lambda: f"{job.name} is right: {job.id} can be submitted")
+
+
+def would_change(answer: "JobPlanResponse") -> bool:
+    updates = (answer.annotations.desired_tg_updates if answer.annotations else None) or {}
+    counted = [name for name in VERBS if name not in QUIET_VERBS]
+    return any(getattr(update, name) for update in updates.values() for name in counted) or bool(
+        answer.failed_tg_allocs
+    )
+
+
+def told(talk: Talk, file: str, answer: "JobPlanResponse") -> Iterator[str]:
+    from wharf.cli.job_changes import launches_told
+    from wharf.cli.reasons import unplaced_lines
+    from wharf.cli.tables import heading
+
+    if answer.diff is not None:
+        yield from job_diff(answer.diff)
+        yield ""
+    updates = (answer.annotations.desired_tg_updates if answer.annotations else None) or {}
+    yield heading("The scheduler would have")
+    if not updates:
+        yield "  nothing to do"
+    for group, update in sorted(updates.items()):
+        counts = [(getattr(update, name), verb) for name, verb in VERBS.items()]
+        said = ", ".join(f"{count} {verb}" for count, verb in counts if count) or "nothing to do"
+        yield f"  {group}: {said}"
+    if answer.annotations is not None and answer.annotations.preempted_allocs:
+        yield ""
+        yield heading("It would push aside")
+        yield from (f"  {one.id[:8]}  {one.name}" for one in answer.annotations.preempted_allocs)
+    if answer.failed_tg_allocs:
+        yield ""
+        yield click.style("There is no room for", fg="yellow")
+        yield from (f"  {line}" for line in unplaced_lines(answer.failed_tg_allocs))
+    launches = answer.next_periodic_launches
+    if isinstance(launches, tuple):
+        yield ""
+        yield launches_told(talk, launches)
+    yield ""
+    yield "To submit exactly this, only if nobody changes the job before:"
+    yield f"  wharf job run --check-index {answer.job_modify_index} {file}"
+
+
+def job_diff(diff: "JobDiff") -> Iterator[str]:
+    if diff.type == "None":
+        yield f"Job {diff.id} is the same"
+        return
+    yield _line(0, diff.type, f"Job {diff.id}")
+    yield from _inside(1, diff.fields, diff.objects)
+    for group in diff.task_groups or ():
+        if group.type != "None" or group.updates:
+            yield from _group(group)
+
+
+def _group(group: "TaskGroupDiff") -> Iterator[str]:
+    counts = ", ".join(f"{count} {name}" for name, count in sorted((group.updates or {}).items()))
+    yield _line(1, group.type, f"Group {group.name}" + (f" ({counts})" if counts else ""))
+    yield from _inside(2, group.fields, group.objects)
+    for task in group.tasks or ():
+        if task.type != "None":
+            yield from _task(task)
+
+
+def _task(task: "TaskDiff") -> Iterator[str]:
+    notes = f" ({', '.join(task.annotations)})" if task.annotations else ""
+    yield _line(2, task.type, f"Task {task.name}{notes}")
+    yield from _inside(3, task.fields, task.objects)
+
+
+def _inside(
+    depth: int, fields: "tuple[FieldDiff, ...] | None", objects: "tuple[ObjectDiff, ...] | None"
+) -> Iterator[str]:
+    changed = [field for field in fields or () if field.type != "None"]
+    width = max((len(field.name) for field in changed), default=0)
+    for field in changed:
+        match field.type:
+            case "Added":
+                said = f'"{field.new}"'
+            case "Deleted":
+                said = f'"{field.old}"'
+            case _:
+                said = f'"{field.old}" → "{field.new}"'
+        notes = f" ({', '.join(field.annotations)})" if field.annotations else ""
+        yield _line(depth, field.type, f"{field.name:<{width}}  {said}{notes}")
+    for one in objects or ():
+        if one.type != "None":
+            yield _line(depth, one.type, one.name)
+            yield from _inside(depth + 1, one.fields, one.objects)
+
+
+def _line(depth: int, type: str, text: str) -> str:
+    sign, colour = SIGN[type]
+    return f"{'  ' * depth}{click.style(f'{sign} {text}', fg=colour) if colour else f'{sign} {text}'}"

@@ -1,0 +1,301 @@
+"""The commands that show jobs."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from wharf.cli.completing import complete_jobs
+from wharf.cli.job_changes import a_job
+from wharf.cli.speaking import Speaking, Talk
+
+if TYPE_CHECKING:
+    from wharf.cli.following import Sight
+    from wharf.model.allocation import AllocationStub
+    from wharf.model.job import Job
+    from wharf.wire.shapes import JobStub
+
+
+@click.command(cls=Speaking)
+@click.argument("job_id", metavar="[JOB]", required=False, shell_complete=complete_jobs)
+@click.option("--filter", "expression", default="", help='Only jobs that match, as `Status == "running"`.')
+@click.option("--all-allocs", is_flag=True, help="Also those that ended long ago.")
+def status(talk: Talk, job_id: str | None, expression: str, all_allocs: bool) -> None:
+    """List jobs, or show one.
+
+    wharf job status web
+    """
+    if job_id is None:
+        jobs = talk.client.jobs.list(filter=expression).value
+        talk.show(jobs, lambda: jobs_told(talk, jobs))
+        return
+    show_job(talk, job_id, all_allocs=all_allocs)
+
+
+@click.command(cls=Speaking)
+@a_job
+@click.option("--version", type=click.IntRange(0), help="That of history; without, the newest.")
+def inspect(talk: Talk, job_id: str, version: int | None) -> None:
+    """Print a job as servers keep it.
+
+    wharf job inspect web
+    """
+    from wharf.cli import templates
+    from wharf.cli.failing import Failed
+    from wharf.cli.finding import find_job
+
+    found = find_job(talk, job_id)
+    if version is None:
+        job = talk.client.jobs.read(found.id, namespace=found.namespace).value
+    else:
+        versions = talk.client.jobs.versions(found.id, namespace=found.namespace).value.versions
+        matching = [one for one in versions if one.version == version]
+        if not matching:
+            raise Failed(f"{found.id} has no version {version}; `wharf job history {found.id}` lists them")
+        job = matching[0]
+    if talk.template:
+        talk.show(job, str)
+        return
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode({"Job": templates.plain(job)}), indent=2).decode())
+
+
+@click.command(cls=Speaking)
+@a_job
+@click.option("-p", "--patch", "diffs", is_flag=True, help="What each version changed.")
+@click.option("--version", type=click.IntRange(0), help="Only this one.")
+def history(talk: Talk, job_id: str, diffs: bool, version: int | None) -> None:
+    """List a job's versions, and what changed between them.
+
+    wharf job history -p web
+    """
+    from wharf.cli.finding import find_job
+    from wharf.cli.job_plan import job_diff
+    from wharf.cli.tables import dim, heading, table
+
+    found = find_job(talk, job_id)
+    told = talk.client.jobs.versions(found.id, diffs=diffs, namespace=found.namespace).value
+    kept = [job for job in told.versions if version in (None, job.version)]
+
+    def text() -> str:
+        if not diffs:
+            titles = ("Version", "Stable", "Submitted", "Tag", "Description")
+            return table(titles, [_version(talk, job) for job in kept])
+        changes = {told.versions[at].version: diff for at, diff in enumerate(told.diffs or ())}
+        lines: list[str] = []
+        for job in kept:
+            lines += [f"{heading(f'Version {job.version}')}  {dim(talk.when(job.submit_time))}"]
+            lines += (
+                [f"  {line}" for line in job_diff(changes[job.version])] if job.version in changes else ["  the first"]
+            )
+            lines.append("")
+        return "\n".join(lines).rstrip()
+
+    talk.show(kept, text)
+
+
+@click.command(cls=Speaking)
+@a_job
+def explain(talk: Talk, job_id: str) -> None:
+    """Say where a job's work is, and why the rest of it is nowhere.
+
+    wharf job explain web
+    """
+    from wharf.cli.finding import find_job
+    from wharf.cli.following import look
+    from wharf.cli.reasons import unplaced_lines
+    from wharf.cli.tables import heading, section
+
+    found = find_job(talk, job_id)
+    job = talk.client.jobs.read(found.id, namespace=found.namespace).value
+    sight = look(talk, found.id, found.namespace, job.version)
+
+    def text() -> str:
+        lines = [heading(f"{job.id} is {'stopped' if job.stop else job.status}")]
+        lines += _where_it_is(sight)
+        if sight.unplaced:
+            lines.append(section("Not placed, until there is room", "\n".join(unplaced_lines(sight.unplaced))))
+        failed = [one for one in sight.allocations if one.client_status in ("failed", "lost")]
+        if failed:
+            lines.append(section("What went wrong", "\n".join(_what_went_wrong(talk, failed))))
+        latest = max(sight.evaluations, key=lambda one: one.create_index, default=None)
+        if latest is not None:
+            said = f"{talk.short(latest.id)} is {latest.status}, because of {latest.triggered_by}"
+            if latest.wait_until is not None:
+                said += f"; it waits, {talk.when(latest.wait_until)}"
+            lines.append(section("The latest evaluation", said))
+        return "\n".join(lines)
+
+    talk.show({"Job": job, "Unplaced": sight.unplaced, "Allocations": sight.allocations}, text)
+
+
+@click.command(cls=Speaking)
+@a_job
+@click.option("--all", "everything", is_flag=True, help="Also of earlier jobs of that id.")
+def allocs(talk: Talk, job_id: str, everything: bool) -> None:
+    """List a job's allocations.
+
+    wharf job allocs web
+    """
+    from wharf.cli.finding import find_job
+
+    found = find_job(talk, job_id)
+    records = talk.client.jobs.allocations(found.id, all=everything, namespace=found.namespace).value
+    talk.show(records, lambda: allocations_told(talk, records))
+
+
+@click.command(cls=Speaking)
+@a_job
+@click.option("--all", "everything", is_flag=True, help="Also of earlier jobs of that id.")
+def deployments(talk: Talk, job_id: str, everything: bool) -> None:
+    """List a job's deployments.
+
+    wharf job deployments web
+    """
+    from wharf.cli.deployment import deployments_told
+    from wharf.cli.finding import find_job
+
+    found = find_job(talk, job_id)
+    records = talk.client.jobs.deployments(found.id, all=everything, namespace=found.namespace).value
+    talk.show(records, lambda: deployments_told(talk, records))
+
+
+# -- what is told
+
+
+def jobs_told(talk: Talk, jobs: "Sequence[JobStub]") -> str:
+    from wharf.cli.tables import table
+
+    if not jobs:
+        return "There are no jobs yet; `wharf job run FILE` submits one."
+    titles = ["ID", "Type", "Priority", "Status", "Running", "Submitted"]
+    rows: list[list[object]] = []
+    for job in jobs:
+        summary = job.job_summary.summary if job.job_summary else {}
+        running = sum(group.running for group in summary.values())
+        wanted = sum(group.queued + group.starting + group.running for group in summary.values())
+        status = "dead (stopped)" if job.stop else job.status
+        kind = f"{job.type}/periodic" if job.periodic else f"{job.type}/template" if job.parameterized_job else job.type
+        rows.append([job.id, kind, job.priority, status, f"{running}/{wanted}", talk.when(job.submit_time)])
+    if talk.in_all_namespaces:
+        titles.insert(1, "Namespace")
+        for job, row in zip(jobs, rows, strict=True):
+            row.insert(1, job.namespace)
+    return table(titles, rows)
+
+
+def show_job(talk: Talk, job_id: str, *, all_allocs: bool) -> None:
+    from wharf.cli.finding import find_job
+    from wharf.cli.following import look
+
+    found = find_job(talk, job_id)
+    job = talk.client.jobs.read(found.id, namespace=found.namespace).value
+    sight = look(talk, found.id, found.namespace, job.version)
+    shown = [sight.job] if talk.is_for_programs else sight
+    talk.show(shown, lambda: _job_told(talk, found, sight, all_allocs=all_allocs))
+
+
+def _job_told(talk: Talk, stub: "JobStub", sight: "Sight", *, all_allocs: bool) -> str:
+    from wharf.cli.deployment import groups_told
+    from wharf.cli.reasons import unplaced_lines
+    from wharf.cli.tables import coloured, pairs, section, table
+
+    job = sight.job
+    parts = [
+        pairs(
+            [
+                ("ID", job.id),
+                ("Name", job.name if job.name != job.id else ""),
+                ("Status", "dead (stopped)" if job.stop else job.status),
+                ("Type", job.type),
+                ("Version", job.version),
+                ("Priority", job.priority),
+                ("Namespace", job.namespace),
+                ("Node pool", job.node_pool),
+                ("Datacenters", ", ".join(job.datacenters or ())),
+                ("Submitted", talk.when(job.submit_time)),
+                ("Description", job.status_description),
+            ]
+        )
+    ]
+    summary = stub.job_summary.summary if stub.job_summary else {}
+    if job.is_periodic and job.periodic is not None:
+        parts.append(
+            section("Periodic", f"{', '.join(job.periodic.specs or (job.periodic.spec,))}  {job.periodic.time_zone}")
+        )
+    children = stub.job_summary.children if stub.job_summary else None
+    if children is not None:
+        rows = [(children.pending, children.running, children.dead)]
+        parts.append(section("Children", table(("Pending", "Running", "Dead"), rows)))
+    if summary:
+        titles = ("Group", "Queued", "Starting", "Running", "Complete", "Failed", "Lost", "Unknown")
+        counted = [
+            (name, one.queued, one.starting, one.running, one.complete, one.failed, one.lost, one.unknown)
+            for name, one in sorted(summary.items())
+        ]
+        parts.append(section("Groups", table(titles, counted)))
+    if sight.unplaced:
+        parts.append(section("Not placed, until there is room", "\n".join(unplaced_lines(sight.unplaced))))
+    if sight.deployment is not None:
+        one = sight.deployment
+        said = f"{talk.short(one.id)}  {coloured(one.status)}  {one.status_description}\n{groups_told(talk, one)}"
+        parts.append(section("Latest deployment", said))
+    records = [one for one in sight.allocations if all_allocs or not _is_long_over(one)]
+    if records:
+        parts.append(section("Allocations", allocations_told(talk, records)))
+    return "\n".join(parts)
+
+
+def _is_long_over(one: "AllocationStub") -> bool:
+    """Nobody misses it: it was replaced, or stopped in good order."""
+    return bool(one.next_allocation) or (one.desired_status != "run" and one.client_status == "complete")
+
+
+def allocations_told(talk: Talk, records: "Sequence[AllocationStub]") -> str:
+    from wharf.cli.live import health_of
+    from wharf.cli.tables import table
+
+    if not records:
+        return "There are no allocations."
+    newest = sorted(records, key=lambda one: (-one.create_index, one.name))
+    titles = ["ID", "Name", "Node", "Version", "Desired", "Status", "Health", "Created", "Modified"]
+    rows = [
+        [
+            talk.short(one.id), one.name, one.node_name or talk.short(one.node_id), one.job_version, one.desired_status,
+            one.client_status, health_of(one), talk.when(one.create_time), talk.when(one.modify_time),
+        ]
+        for one in newest
+    ]  # fmt: skip
+    return table(titles, rows)
+
+
+def _version(talk: Talk, job: "Job") -> tuple[object, ...]:
+    tag = job.version_tag
+    return (
+        job.version,
+        "yes" if job.stable else "no",
+        talk.when(job.submit_time),
+        tag.name if tag else "-",
+        tag.description if tag else "",
+    )
+
+
+def _where_it_is(sight: "Sight") -> list[str]:
+    by_node: dict[str, list[str]] = {}
+    for one in sight.allocations:
+        if one.client_status in ("running", "pending"):
+            by_node.setdefault(one.node_name or one.node_id[:8], []).append(one.name.partition(".")[2])
+    if not by_node:
+        return ["Nothing of it runs."]
+    return [f"  {node}: {', '.join(sorted(names))}" for node, names in sorted(by_node.items())]
+
+
+def _what_went_wrong(talk: Talk, failed: "Sequence[AllocationStub]") -> list[str]:
+    lines: list[str] = []
+    for one in sorted(failed, key=lambda one: -one.modify_time)[:5]:
+        lines.append(f"{talk.short(one.id)}  {one.name}  {one.client_status}, {talk.when(one.modify_time)}")
+        for task, state in sorted((one.task_states or {}).items()):
+            events = [event.display_message or event.type for event in state.events or ()]
+            lines += [f"    {task}: {message}" for message in events[-3:]]
+    return lines
