@@ -32,6 +32,7 @@ from wharf.server.collecting import Collecting
 from wharf.server.drain_watch import DrainWatch
 from wharf.server.launcher import Launcher
 from wharf.server.peers import HttpPeers
+from wharf.server.quota_watch import QuotaWatch
 from wharf.server.rollout_watch import RolloutWatch
 from wharf.server.server import Identity, Server
 from wharf.world import SimulatedWorld
@@ -106,6 +107,7 @@ class ServerProcess:
         DrainWatch(server.world, brain)
         Launcher(server.world, brain, server.job_settings)
         Collecting(server.world, brain)
+        QuotaWatch(brain)
         await self._found(server)
         self.cluster.network.listen(brain_address(self.member.address), process, brain_app(Answers(brain)))
         process.start(election.stay_a_member(), name="membership")

@@ -24,6 +24,7 @@ from wharf.server.collecting import Collecting
 from wharf.server.drain_watch import DrainWatch
 from wharf.server.keyring import WrappingKey
 from wharf.server.launcher import Launcher
+from wharf.server.quota_watch import QuotaWatch
 from wharf.server.rollout_watch import RolloutWatch
 from wharf.server.server import Identity, Server
 from wharf.server.tending import Tending
@@ -65,6 +66,7 @@ class OneServer:
         DrainWatch(self.world, self.brain)
         Launcher(self.world, self.brain, self.server.job_settings)
         Collecting(self.world, self.brain)
+        QuotaWatch(self.brain)
         gate = Gate(self.world, enabled=access, verifier=self.server.access.identities)
         self.api = Api(self.server, gate=gate)
         self.exchange = InMemory(self.api)

@@ -1,6 +1,7 @@
 """Periodic jobs as they run in a cluster, in virtual time (scheduling.md 8.1)."""
 
 import itertools
+from typing import Any
 
 from tests.builders import a_batch_job, a_group, a_task
 from tests.kit.cluster import ACluster, OneServer
@@ -12,7 +13,7 @@ from wharf.state.tables import CHILDREN_OF_JOB, JOBS, SUMMARIES
 SECOND_NS = 1_000_000_000
 
 
-def every(spec: str, *, runs_s: int = 1, **fields: bool) -> Job:
+def every(spec: str, *, runs_s: int = 1, **fields: Any) -> Job:
     group = a_group("work", a_task(driver="mock", config={"run_for": f"{runs_s}s"}))
     return a_batch_job("nightly", group, periodic=Periodic(specs=(spec,), **fields))
 

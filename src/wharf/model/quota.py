@@ -20,6 +20,7 @@ class RegionLimit(Record):
     cores: int = 0
     memory_mb: int = 0
     memory_max_mb: int = 0
+    count: int = 0  # Allocations.
     devices: tuple[RequestedDevice, ...] | None = None
     numa: NUMA | None = None
     storage: QuotaStorage | None = None

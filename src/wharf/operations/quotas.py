@@ -6,16 +6,15 @@ from typing import Final
 from msgspec.structs import replace
 
 from wharf.model import quota as quotas
-from wharf.model.allocation import Allocation
-from wharf.model.changes import SEPARATOR, THIS, Cause, CauseKind, Write
+from wharf.model.changes import THIS, Cause, CauseKind, Write
 from wharf.model.content import content_hash
 from wharf.model.quota import Quota, QuotaLimit, QuotaUsage, RegionLimit
 from wharf.model.refusal import invalid, unknown
-from wharf.model.resources import RequestedDevice
 from wharf.model.validation.findings import Problem, multi_error
 from wharf.operations.decision import Decision
+from wharf.scheduling.quota import used_by, used_limit
 from wharf.state import Replica
-from wharf.state.tables import ALLOCATIONS_OF_JOB, JOBS, MEMBERS, NAMESPACES_WITH_QUOTA, QUOTAS
+from wharf.state.tables import MEMBERS, NAMESPACES_WITH_QUOTA, QUOTAS
 
 STORED: Final = "quota-stored"
 DELETED: Final = "quota-deleted"
@@ -54,34 +53,9 @@ def usage_of(snapshot: Replica, quota: Quota) -> QuotaUsage:
     """What the quota's namespaces use of each limit. Of other regions this one cannot tell: nothing is shown for them."""
     here = {member.region for member in snapshot.all(MEMBERS)}
     limits = [limit for limit in quota.limits or () if limit.region in here]
-    total = _used_by(snapshot, quota.name) if limits else RegionLimit()
+    total = used_limit(used_by(snapshot, quota.name)) if limits else RegionLimit()
     used = {
         b64encode(limit.hash).decode(): QuotaLimit(region=limit.region, region_limit=total, hash=limit.hash)
         for limit in limits
     }
     return QuotaUsage(name=quota.name, used=used, create_index=quota.create_index, modify_index=quota.modify_index)
-
-
-def _used_by(snapshot: Replica, quota_name: str) -> RegionLimit:
-    cpu = cores = memory_mb = memory_max_mb = 0
-    devices: dict[str, int] = {}
-    for namespace in snapshot.those_by_key(NAMESPACES_WITH_QUOTA, quota_name):
-        for job in snapshot.by_key(JOBS, prefix=namespace.name + SEPARATOR):
-            for allocation in snapshot.those(ALLOCATIONS_OF_JOB, job.namespace, job.id):
-                if not _counts(allocation) or allocation.allocated_resources is None:
-                    continue
-                for task in (allocation.allocated_resources.tasks or {}).values():
-                    cpu += task.cpu.cpu_shares
-                    cores += len(task.cpu.reserved_cores or ())
-                    memory_mb += task.memory.memory_mb
-                    memory_max_mb += task.memory.memory_max_mb or task.memory.memory_mb
-                    for device in task.devices or ():
-                        name = f"{device.vendor}/{device.type}/{device.name}"
-                        devices[name] = devices.get(name, 0) + len(device.device_ids or ())
-    counted = tuple(RequestedDevice(name=name, count=count) for name, count in sorted(devices.items()))
-    return RegionLimit(cpu=cpu, cores=cores, memory_mb=memory_mb, memory_max_mb=memory_max_mb, devices=counted or None)
-
-
-def _counts(allocation: Allocation) -> bool:
-    """Until it is terminal on its node's side its resources are used, whatever is wanted of it."""
-    return allocation.is_occupying

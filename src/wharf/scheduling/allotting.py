@@ -26,11 +26,12 @@ from wharf.scheduling.feasibility import Screened, volumes_by_index
 from wharf.scheduling.fleet import NOWHERE
 from wharf.scheduling.ground import Ground, Volumes, rules_for
 from wharf.scheduling.placing import Chosen, GroupPlacing, Place, Rules
+from wharf.scheduling.quota import Refusals, allowance_of, amounts_asked, amounts_of
 from wharf.scheduling.reach import is_in_reach
 from wharf.scheduling.reconcile.outcome import Placement
 from wharf.scheduling.reconcile.rescheduling import nodes_to_avoid, tracker_after
 from wharf.state import Replica
-from wharf.state.tables import NODES
+from wharf.state.tables import JOBS, NODES
 
 
 class Allotment:
@@ -58,6 +59,9 @@ class Allotment:
         self._placings: dict[tuple[str, int, int], GroupPlacing] = {}
         self._anywhere: dict[tuple[str, int, int], Screened] = {}
         self._rules: Rules | None = None
+        job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
+        self._allowance = None if job is None else allowance_of(snapshot, job.namespace, job.region)
+        self._refused = Refusals()
 
     def placing(self, job: Job, group: TaskGroup) -> GroupPlacing:
         """Of this group of this version, made when it is first asked for."""
@@ -119,6 +123,8 @@ class Allotment:
 
     def place(self, placement: Placement) -> Allocation | None:
         """On the best node. None: on none; the group's `failure` says why."""
+        if self._is_over_quota(placement):
+            return None
         previous = placement.previous
         sticky = placement.group.ephemeral_disk.sticky or placement.group.ephemeral_disk.migrate
         prefer = previous.node_id if previous is not None and sticky and not placement.is_reschedule else ""
@@ -128,11 +134,34 @@ class Allotment:
 
     def place_on(self, node: Node, placement: Placement) -> Allocation | None:
         """On this node or nowhere."""
+        if self._is_over_quota(placement):
+            return None
         chosen = self.placing(placement.job, placement.group).choose_on(node, Place(placement.name))
         return None if chosen is None else self._allocation(placement, chosen)
 
     def failure(self, placement: Placement) -> AllocMetric | None:
-        return self.placing(placement.job, placement.group).failure
+        return self._quota_failure(placement) or self.placing(placement.job, placement.group).failure
+
+    def failure_on(self, node: Node, placement: Placement) -> AllocMetric:
+        """Why that node did not take it."""
+        return self._quota_failure(placement) or self.placing(placement.job, placement.group).why_not_on(node)
+
+    def _is_over_quota(self, placement: Placement) -> bool:
+        """The one place where the scheduler asks: whether the namespace may have one more of the group."""
+        if self._allowance is None:
+            return False
+        why = self._allowance.exceeded(amounts_asked(placement.group))
+        if why:
+            self._refused.note(placement.group.name, why)
+        return bool(why)
+
+    def _quota_failure(self, placement: Placement) -> AllocMetric | None:
+        name = placement.group.name
+        why = self._refused.reasons.get(name)
+        if why is None:
+            return None
+        number = self._refused.numbers[name]
+        return AllocMetric(node_pool=placement.job.node_pool, quota_exhausted=why, coalesced_failures=number - 1)
 
     def may_stay(self, allocation: Allocation, job: Job, group: TaskGroup) -> bool:
         """Whether the new version may go on where the old one runs, with what that has."""
@@ -150,6 +179,10 @@ class Allotment:
             return False
         if not allocation.is_occupying:
             return True
+        if self._allowance is not None and self._allowance.exceeded(
+            amounts_asked(group), instead_of=amounts_of(resources)
+        ):
+            return False
         node = self._ground.fleet.node(row)
         self.draft.give_back(row, resources)
         trial = GroupPlacing(
@@ -197,6 +230,8 @@ class Allotment:
             modify_time=now_ns,
         )
         self._tell_the_others(allocation, placement)
+        if self._allowance is not None:
+            self._allowance.take(amounts_of(chosen.resources))
         if placement.is_canary:
             allocation = replace(allocation, deployment_status=AllocDeploymentStatus(canary=True, modify_index=THIS))
         if previous is None:

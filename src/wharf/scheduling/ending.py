@@ -13,7 +13,7 @@ from wharf.model.plan import PlanAnnotations
 from wharf.scheduling.reconcile.outcome import LookAgain
 from wharf.scheduling.reconcile.rescheduling import SECOND_NS
 from wharf.state import Replica
-from wharf.state.tables import EVALUATIONS_OF_JOB, SUMMARIES
+from wharf.state.tables import EVALUATIONS_OF_JOB, NAMESPACES, SUMMARIES
 
 EXISTS: Final = 'existing blocked evaluation exists for job "{}"'
 SUCCESSFUL: Final = 'evaluation "{}" successful'
@@ -77,6 +77,7 @@ class Ending:
             next_eval=delayed[0].id if delayed else evaluation.next_eval,
             class_eligibility=more.eligibility,
             escaped_computed_class=more.has_escaped,
+            quota_limit_reached=self._quota_reached(failed),
             snapshot_index=self._snapshot.index,
             modify_time=max(self._moment.now_ns, evaluation.create_time + 1),
         )
@@ -88,6 +89,7 @@ class Ending:
                 failed_tg_allocs=failed,
                 class_eligibility=more.eligibility,
                 escaped_computed_class=more.has_escaped,
+                quota_limit_reached=finished.quota_limit_reached,
                 snapshot_index=self._snapshot.index,
             )
             finished = replace(finished, blocked_eval=blocked.id)
@@ -96,6 +98,13 @@ class Ending:
             follow_ups = self._canceled(EvaluationStatus.BLOCKED, SUCCESSFUL.format(evaluation.id))
         redundant = self._canceled(EvaluationStatus.PENDING, MORE_RECENT)
         return Ended(finished, (*delayed, *follow_ups, *redundant), marks)
+
+    def _quota_reached(self, failed: dict[str, AllocMetric]) -> str:
+        """The quota that left no room, whatever else was missing."""
+        if not any(metric.quota_exhausted for metric in failed.values()):
+            return ""
+        namespace = self._snapshot.get(NAMESPACES, self._evaluation.namespace)
+        return namespace.quota if namespace is not None else ""
 
     def _queued(self, more: MoreToSay) -> dict[str, int]:
         """A group that is gone, or stopped, waits for nothing."""

@@ -14,6 +14,7 @@ from wharf.model.evaluation import Evaluation
 from wharf.model.job import Job
 from wharf.scheduling.ground import Ground
 from wharf.scheduling.holdings import Holdings, cores_in, devices_in, holds_anything, ports_in
+from wharf.scheduling.quota import allowance_of, fits_quota
 from wharf.scheduling.usage import Usage, room_of, usage_of
 from wharf.state import Replica
 from wharf.state.tables import (
@@ -204,13 +205,15 @@ def _take_placements(
     """
     left = dict(plan.placements)
     dropped: list[str] = []
+    job = plan.job
+    allowance = None if job is None or not left else allowance_of(snapshot, job.namespace, job.region)
     for node_id, placed in plan.placements.items():
         room = part.room() - 1
         if (part.changes and len(placed) > room) or room < 1 or not part.has_room_for(2, 1):
             break
         taken, later = placed[:room], placed[room:]
         del left[node_id]
-        if not _fits(snapshot, ground, node_id, taken):
+        if not _fits(snapshot, ground, node_id, taken) or not fits_quota(allowance, taken):
             dropped.append(node_id)
             continue
         part.changes.append(NODE_PLACEMENTS.put(NodePlacement(node_id=node_id)))

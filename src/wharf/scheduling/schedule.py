@@ -237,8 +237,7 @@ class _Schedule:
     def _place_on(self, node: Node, placement: Placement) -> None:
         allocation = self._allotment.place_on(node, placement)
         if allocation is None:
-            placing = self._allotment.placing(placement.job, placement.group)
-            self._could_not_place(placement, placing.why_not_on(node))
+            self._could_not_place(placement, self._allotment.failure_on(node, placement))
         else:
             self._take(placement, allocation)
 

@@ -24,6 +24,7 @@ from wharf.server.collecting import Collecting
 from wharf.server.compactor import Compactor
 from wharf.server.drain_watch import DrainWatch
 from wharf.server.launcher import Launcher
+from wharf.server.quota_watch import QuotaWatch
 from wharf.server.rollout_watch import RolloutWatch
 from wharf.server.server import Server
 from wharf.server.tending import Tending
@@ -66,6 +67,7 @@ async def run(life: Life) -> None:
     DrainWatch(life.world, brain)
     Launcher(life.world, brain, server.job_settings)
     Collecting(life.world, brain, collection_settings(life.order.settings))
+    QuotaWatch(brain)
     if not await open_log(life, server.engine):
         return
     door = BrainSocket(life.world, brain_socket(life), Answers(brain))
