@@ -4,7 +4,7 @@ Nothing here is cancelled in flight: whoever awaits `run` is a task of the batch
 """
 
 import contextlib
-from collections.abc import Callable
+import hashlib
 from importlib.resources import files
 from typing import Any, Final
 
@@ -39,8 +39,6 @@ class RedisLink:
 
     async def open(self) -> None:
         """Connect, and look whether this Redis may hold counters."""
-        import hashlib
-
         for text in (TAKING, SETTLING):
             self._hashes[text] = hashlib.sha1(text.encode()).hexdigest()
         with _lost():
@@ -78,7 +76,9 @@ class RedisLink:
         options |= {"db": settings.database, "retry": never_again, "protocol": 2}
         if settings.kind is RedisKind.SENTINEL:
             plain = {"socket_timeout": wait_s, "socket_connect_timeout": wait_s, "retry": never_again, "protocol": 2}
-            self._sentinel = Sentinel(endpoints, sentinel_kwargs=plain, **options)
+            self._sentinel = Sentinel(  # type: ignore[no-untyped-call] # The library gives it no types.
+                endpoints, sentinel_kwargs=plain, **options
+            )
             return self._sentinel.master_for(settings.service)
         host, port = endpoints[0]
         return Redis(host=host, port=port, **options)
@@ -131,6 +131,3 @@ class _lost(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads as a
             raise StoreFull("Redis is out of memory: nothing was charged") from problem
         if isinstance(problem, RedisError | OSError | TimeoutError):
             raise StoreLost(f"Redis does not answer ({type(problem).__name__}: {problem})") from problem
-
-
-Clock = Callable[[], int]

@@ -69,10 +69,10 @@ class RedisStore:
 
     def begin(self, call: Call) -> "asyncio.Future[Taken]":
         """`take` for those who may leave before it ends: it goes on without them."""
-        running = self._running.get(call.id)
-        if running is not None:
+        known = self._find(call.id)
+        if known is not None:
             repeated: asyncio.Future[Taken] = asyncio.get_running_loop().create_future()
-            repeated.set_result(msgspec.structs.replace(running[1], is_repeated=True))
+            repeated.set_result(msgspec.structs.replace(known[1], is_repeated=True))
             return repeated
         parts = self._packing.parts(call)
         if self._packing.is_cluster:

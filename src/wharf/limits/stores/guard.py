@@ -1,0 +1,278 @@
+"""A store that may be away or slow, and nobody waits for it longer than was said.
+
+What has no answer in time is decided by the rules' own policies; the answer that comes late is settled: a charge stays
+if the request was admitted, and is taken back if it was refused. While the store is away no request asks it.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Coroutine, Iterable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from wharf.limits.core.call import Call, Reading, Taken
+from wharf.limits.core.plan import Charge
+from wharf.limits.core.rule import RuleSet
+from wharf.limits.stores.breaker import Breaker
+from wharf.limits.stores.fallback import Fallback
+from wharf.limits.stores.port import GaveBack, Store, StoreLost
+from wharf.world import World
+
+log = logging.getLogger(__name__)
+
+UNDONE_MOST: Final = 10_000
+
+
+class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
+    wait_ms: int = 50
+    """No request waits for the store longer than this."""
+    losses_most: int = 3
+    probe_every_ms: int = 500
+    probe_wait_ms: int = 2_000
+    check_every_ms: int = 5_000
+    fallback_processes: int = 8
+    """Among how many processes a limit is shared while nobody counts for all of them."""
+
+
+class GuardCounts(msgspec.Struct):
+    """What the metrics show."""
+
+    lost: int = 0
+    """Calls without an answer in time."""
+    decided_here: int = 0
+    refused_here: int = 0
+    late_kept: int = 0
+    late_undone: int = 0
+    unsettled: int = 0
+    """Outcomes that were never learned, beyond what is remembered."""
+    times_away: int = 0
+    is_away: bool = False
+
+
+class FarStore(Store, Protocol):
+    """A store that is asked over a network."""
+
+    def begin(self, call: Call) -> "asyncio.Future[Taken]": ...
+    async def undo(self, call: Call) -> None: ...
+    async def check(self) -> None: ...
+
+
+class GuardedStore:
+    def __init__(self, store: FarStore, rules: RuleSet, settings: GuardSettings, world: World) -> None:
+        self.counts: Final = GuardCounts()
+        self.fallback: Final = Fallback(rules, processes=settings.fallback_processes)
+        self._store = store
+        self._settings = settings
+        self._world = world
+        self._breaker = Breaker(losses_most=settings.losses_most)
+        self._wait_s = settings.wait_ms / 1_000
+        self._here: dict[str, bool] = {}  # Requests decided here: whether they were admitted.
+        self._late: dict[str, asyncio.Future[Taken]] = {}
+        self._ended_early: set[str] = set()
+        self._to_undo: deque[Call] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watch: asyncio.Task[None] | None = None
+        self._woken = asyncio.Event()
+
+    def now_ms(self) -> int:
+        return self._world.now_ns() // 1_000_000
+
+    async def open(self) -> None:
+        self._watch = self._world.start(self._keep_watching(), name="limits: watch the store")
+
+    async def close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # -- deciding --------------------------------------------------------------------------------------------------
+
+    async def take(self, call: Call) -> Taken:
+        if self._breaker.is_open:
+            return self._decide_here(call)
+        asked = self._store.begin(call)
+        taken = await self._within_time(asked)
+        if taken is not None:
+            self._breaker.note_answer()
+            self.fallback.learn(call, taken)
+            return taken
+        self._note_loss()
+        decided = self._decide_here(call)
+        self._settle_when_known(call, asked, was_admitted=decided.admitted)
+        return decided
+
+    async def _within_time(self, asked: "asyncio.Future[Taken]") -> Taken | None:
+        """The answer, or None when there is none in time. What was asked goes on in any case."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+
+        def wake(_: object = None) -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        timer = loop.call_later(self._wait_s, wake)
+        asked.add_done_callback(wake)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            asked.remove_done_callback(wake)
+        if not asked.done():
+            return None
+        return None if isinstance(asked.exception(), StoreLost) else asked.result()
+
+    def _decide_here(self, call: Call) -> Taken:
+        taken = self.fallback.take(call, self.now_ms())
+        self.counts.decided_here += 1
+        self.counts.refused_here += not taken.admitted
+        if taken.admitted:
+            self._here[call.id] = True
+        return taken
+
+    def _settle_when_known(self, call: Call, asked: "asyncio.Future[Taken]", *, was_admitted: bool) -> None:
+        def settle(done: "asyncio.Future[Taken]") -> None:
+            self._late.pop(call.id, None)
+            has_ended = call.id in self._ended_early
+            self._ended_early.discard(call.id)
+            if done.cancelled() or done.exception() is not None:
+                if not was_admitted:
+                    self._undo_later(call)
+                return
+            if not done.result().admitted:
+                return
+            if not was_admitted:
+                self.counts.late_undone += 1
+                self._start(self._undo(call))
+                return
+            self.counts.late_kept += 1
+            if has_ended:
+                self._start(self._release_quietly(call.id))
+
+        self._late[call.id] = asked
+        asked.add_done_callback(settle)
+
+    def _undo_later(self, call: Call) -> None:
+        if len(self._to_undo) >= UNDONE_MOST:
+            self._to_undo.popleft()
+            self.counts.unsettled += 1
+        self._to_undo.append(call)
+
+    async def _undo(self, call: Call) -> None:
+        try:
+            await self._store.undo(call)
+        except StoreLost:
+            self._undo_later(call)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._world.start(work, name="limits: settle")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- whether the store is there --------------------------------------------------------------------------------
+
+    def _note_loss(self) -> None:
+        self.counts.lost += 1
+        if not self._breaker.note_loss():
+            return
+        self.counts.times_away += 1
+        self.counts.is_away = True
+        self._woken.set()
+        log.warning(
+            "The store of the limiter does not answer within %d ms: limits are decided here, by each rule's on_store_loss",
+            self._settings.wait_ms,
+        )
+
+    async def _keep_watching(self) -> None:
+        """Look now and then whether the store is there; often while it is away, and no request waits for that."""
+        while True:
+            every_ms = self._settings.probe_every_ms if self._breaker.is_open else self._settings.check_every_ms
+            try:
+                await asyncio.wait_for(self._woken.wait(), every_ms / 1_000)
+                self._woken.clear()
+                continue  # It has just been lost: the first probe comes after a pause.
+            except TimeoutError:
+                pass
+            probe = self._world.start(self._store.check(), name="limits: probe the store")
+            await asyncio.wait([probe], timeout=self._settings.probe_wait_ms / 1_000)
+            if not probe.done():
+                await asyncio.wait([probe])  # It ends by its own time-out; a second one beside it would tell no more.
+            if isinstance(probe.exception(), StoreLost):
+                continue
+            probe.result()
+            if self._breaker.is_open:
+                self._breaker.note_probe()
+                self.counts.is_away = False
+                log.warning(
+                    "The store of the limiter is back: %d requests were decided here so far, %d of them refused",
+                    self.counts.decided_here,
+                    self.counts.refused_here,
+                )
+            while self._to_undo and not self._breaker.is_open:
+                await self._undo(self._to_undo.popleft())
+
+    # -- the rest of the port --------------------------------------------------------------------------------------
+
+    async def _bounded(self, work: Coroutine[Any, Any, object], name: str) -> object | None:
+        """What it comes to, or None when the store is away or slow: then it goes on by itself."""
+        if self._breaker.is_open:
+            work.close()
+            return None
+        task = self._world.start(work, name=f"limits: {name}")
+        self._tasks.add(task)  # type: ignore[arg-type] # What it returns is not looked at there.
+        task.add_done_callback(self._forget)
+        await asyncio.wait([task], timeout=self._wait_s)
+        if not task.done() or isinstance(task.exception(), StoreLost):
+            self._note_loss()
+            return None
+        return task.result()
+
+    def _forget(self, task: "asyncio.Task[object]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and isinstance(task.exception(), StoreLost):
+            self.counts.unsettled += 1
+
+    async def _release_quietly(self, request_id: str) -> None:
+        try:
+            await self._store.release(request_id)
+        except StoreLost:
+            self.counts.unsettled += 1  # Its slot runs out by itself.
+
+    async def release(self, request_id: str) -> None:
+        if self._here.pop(request_id, False):
+            self.fallback.release(request_id, self.now_ms())
+            if request_id in self._late:
+                self._ended_early.add(request_id)
+                return
+        # Nobody waits for a slot to be free.
+        self._start(self._release_quietly(request_id))
+
+    async def renew(self, request_ids: Iterable[str]) -> int:
+        revived = await self._bounded(self._store.renew(request_ids), "renew")
+        return revived if isinstance(revived, int) else 0
+
+    async def give_back(self, request_id: str, why: GaveBack) -> bool:
+        return bool(await self._bounded(self._store.give_back(request_id, why), "give back"))
+
+    async def spend(self, charges: Iterable[Charge], amount: int) -> None:
+        await self._bounded(self._store.spend(charges, amount), "spend")
+
+    async def peek(self, charges: Iterable[Charge]) -> tuple[Reading, ...]:
+        charges = tuple(charges)
+        readings = await self._bounded(self._store.peek(charges), "peek")
+        if isinstance(readings, tuple):
+            return readings
+        return tuple(self.fallback.peek(charge, self.now_ms()) for charge in charges)
+
+    async def reset(self, charges: Iterable[Charge]) -> None:
+        """For operators: who asks for it is told when the store is away."""
+        await self._store.reset(charges)
+
+    async def ban(self, subject: str, until_ms: int) -> None:
+        await self._store.ban(subject, until_ms)
+
+    async def adopt(self, rules: RuleSet) -> None:
+        self.fallback.adopt(rules)
+        await self._store.adopt(rules)

@@ -1,0 +1,117 @@
+"""Redis means what memory means: the same history, drawn by chance, gets the same answers from both."""
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.limits.builders import MINUTE_MS, a_user, anonymous
+from tests.limits.stores.contract import Clock, Counter
+from tests.limits.stores.redis_server import RedisServer, running_redis
+from wharf.limits.core.rule import RuleSet
+from wharf.limits.rules import read_rules
+from wharf.limits.stores import GaveBack, MemoryStore, Store
+from wharf.limits.stores.redis import RedisSettings, RedisStore
+from wharf.world import RealWorld, SimulatedWorld
+
+pytestmark = pytest.mark.needs_program("redis-server")
+
+TIGHT = """
+[ban]
+refusals_least = 2
+minutes = 2
+[[rule]]
+name = "core"
+ceiling = 12
+window = "2m"
+[[rule]]
+name = "points"
+ceiling = 9
+[[rule]]
+name = "content"
+ceiling = 3
+[[rule]]
+name = "concurrent"
+ceiling = 3
+"""
+# What is done, and to which of a few callers, paths and earlier requests.
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["send", "hold", "post", "wait", "release", "give", "fault", "spend", "renew", "again"]),
+        st.integers(0, 5),
+        st.integers(0, 90_000),
+    ),
+    max_size=60,
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with tempfile.TemporaryDirectory() as folder, running_redis(Path(folder)) as started:
+        yield started
+
+
+async def tell(store: Store, rules: RuleSet, clock: Clock, steps: list[tuple[str, int, int]]) -> list[object]:
+    """Everything that the store answers to these steps."""
+    counter = Counter(store, rules, clock)
+    callers = [a_user(), a_user("bob", token="t2"), anonymous()]
+    told: list[object] = []
+    for number, (deed, which, milliseconds) in enumerate(steps):
+        caller = callers[which % 3]
+        path = f"/repos/acme/site/{'abcdef'[which]}"
+        match deed:
+            case "send" | "hold" | "post":
+                path, method = ("/repos/acme/site/issues", "POST") if deed == "post" else (path, "GET")
+                holds = deed != "send"
+                decision = await counter.send(caller, path, method=method, request_id=f"n{number}", holds=holds)
+                told.append(msgspec.structs.astuple(decision.taken))
+            case "again":
+                # An id belongs to one request: of the same caller, to the same place.
+                earlier = max(0, number - 1 - which)
+                of = steps[earlier][1]
+                decision = await counter.send(
+                    callers[of % 3], f"/repos/acme/site/{'abcdef'[of]}", request_id=f"n{earlier}", holds=True
+                )
+                told.append(msgspec.structs.astuple(decision.taken))
+            case "wait":
+                clock.now_ms += milliseconds
+            case "release":
+                for earlier in range(max(0, number - which - 1), number):
+                    await store.release(f"n{earlier}")
+            case "give" | "fault":
+                why = GaveBack.FAULT if deed == "fault" else GaveBack.UNCHANGED
+                told.append(await store.give_back(f"n{max(0, number - 1 - which)}", why))
+            case "spend":
+                plan = counter.call(caller, path, method="GET", query=None, request_id="x").plan
+                await store.spend(plan.meters, milliseconds)
+            case "renew":
+                told.append(await store.renew([f"n{earlier}" for earlier in range(number)]))
+        told.append(await counter.used(caller, "core"))
+        told.append(await counter.used(caller, "cpu"))
+    clock.now_ms += MINUTE_MS
+    told.append([msgspec.structs.astuple((await counter.send(caller)).taken) for caller in callers])
+    return told
+
+
+@given(STEPS)
+def test_redis_and_memory_answer_alike_to_any_history(server: RedisServer, steps: list[tuple[str, int, int]]) -> None:
+    async def run() -> tuple[list[object], list[object]]:
+        rules = read_rules(TIGHT)
+        clock = Clock()
+        here = await tell(MemoryStore(SimulatedWorld(1), rules, clock=clock), rules, clock, steps)
+        server.ask("FLUSHALL")
+        clock = Clock()
+        store = RedisStore(RealWorld(), rules, RedisSettings(addresses=(server.address,)), clock=clock)
+        await store.open()
+        try:
+            return here, await tell(store, rules, clock, steps)
+        finally:
+            await store.close()
+
+    here, there = asyncio.run(run())
+    assert here == there
