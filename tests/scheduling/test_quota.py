@@ -1,5 +1,7 @@
 """What a namespace may still use of its quota."""
 
+from typing import Any
+
 import pytest
 
 from tests.builders import a_group, a_job, a_system_job, a_task, some_resources
@@ -25,12 +27,12 @@ def of(*tasks: tuple[int, int], count: int = 1) -> TaskGroup:
     return a_group("web", *made, count=count)
 
 
-def a_state(*, region: str = "global", **limits: int) -> AState:
+def a_state(*, region: str = "global", **limits: Any) -> AState:
     """A fleet with room for anything, and a quota on the default namespace."""
     state = AState()
     for number in range(1, 4):
         state.with_node(f"node-{number}", cpu=10_000, memory_mb=10_000)
-    limit = QuotaLimit(region=region, region_limit=RegionLimit(**limits))  # type: ignore[arg-type]  # amounts only
+    limit = QuotaLimit(region=region, region_limit=RegionLimit(**limits))
     state.put(
         QUOTAS.put(Quota(name="tight", limits=(limit,), create_index=THIS)),
         NAMESPACES.put(Namespace(name="default", quota="tight")),
@@ -61,7 +63,7 @@ def placed(plan: Plan) -> int:
     ("limits", "fitting"),
     [({"cpu": 250}, 2), ({"memory_mb": 300}, 3), ({"count": 4}, 4), ({"cpu": 500, "memory_mb": 199, "count": 9}, 1)],
 )
-def test_no_more_is_placed_than_each_limit_allows(limits: dict[str, int], fitting: int) -> None:
+def test_no_more_is_placed_than_each_limit_allows(limits: dict[str, Any], fitting: int) -> None:
     assert placed(planned(a_state(**limits), a_job("shop", of((100, 100), count=8)))) == fitting
 
 
