@@ -7,7 +7,7 @@ import pytest
 from tests.client.steps import Played, no, nobody, ok, silence
 from wharf.client.calls import Call, Listing, Read
 from wharf.client.errors import Conflict, Limited, NoLeader, NotFound, NotUnderstood, Refused, Undecided
-from wharf.client.exchange import Unreachable
+from wharf.client.exchange import Reply, Unreachable
 from wharf.client.flow import ONCE, Defaults, Retries, each, follow, perform
 from wharf.model.refusal import Code, Refusal
 
@@ -144,6 +144,14 @@ def test_every_code_has_its_type() -> None:
 def test_a_refusal_without_a_word_names_its_status() -> None:
     with pytest.raises(NotFound, match="status 404 without a word"):
         Played(no(404, text="")).play(perform, JOBS, a_list())
+
+
+def test_a_status_that_tells_something_is_no_refusal_where_the_row_says_so() -> None:
+    body = b'{"Healthy": false, "FailureTolerance": 0, "Leader": "", "Voters": [], "Servers": []}'
+
+    health = Played(Reply(429, {}, body)).play(perform, "operator.health", Call({}))
+
+    assert health.healthy is False
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b"", b'[{"ID": 3}]'])

@@ -144,13 +144,13 @@ def perform(standing: Standing, row: Endpoint, ask: Ask) -> Flow[Any]:
     Raises `Refused` and `Unreachable`.
     """
     request = request_of(standing, row, ask)
-    reply = yield from exchanged(standing, request, repeatable=_is_safe(row, request))
+    reply = yield from exchanged(standing, request, answers=row.answers, repeatable=_is_safe(row, request))
     value = value_of(row, reply)
     return _answer(reply, value) if row.kind is Kind.READ else value
 
 
-def exchanged(standing: Standing, request: Request, *, repeatable: bool) -> Flow[Reply]:
-    """A reply that is a success."""
+def exchanged(standing: Standing, request: Request, *, repeatable: bool, answers: tuple[int, ...] = ()) -> Flow[Reply]:
+    """A reply that is a success. `answers`: statuses beside the usual ones that are no refusals."""
     retries, world = standing.retries, standing.world
     gives_up_at_s = world.monotonic_s() + request.timeout_s
     attempt, unheard = 1, 0
@@ -160,7 +160,7 @@ def exchanged(standing: Standing, request: Request, *, repeatable: bool) -> Flow
         try:
             reply = yield Send(request, used)
             assert isinstance(reply, Reply)
-            if reply.status < 300:
+            if reply.status < 300 or reply.status in answers:
                 return reply
             error: Refused | Unreachable = refused(reply)
             if reply.status in UNABLE:
