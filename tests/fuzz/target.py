@@ -26,6 +26,8 @@ from wharf.state.tables import IDEMPOTENCY_KEYS
 ASKED_FOR = frozenset((CauseKind.REQUEST, CauseKind.NODE, CauseKind.OPERATOR))
 """What is written because somebody asked; the rest the leader does by itself, whenever it gets to it."""
 
+DUTIES_WATCH = 8
+"""So many subscriptions the leader's own duties may have at once; requests would leave hundreds behind."""
 FOLLOWS = frozenset(("sealed-anew",))
 """What was asked for once and is done step by step afterwards."""
 
@@ -88,7 +90,7 @@ class Target:
             "connections": self.open_connections,
             "blocked queries": server.reader.waiting_count,
             "listeners": server.events.listening if server.events is not None else 0,
-            "watches": self.one.replica.watches.count,
+            "watches": max(0, self.one.replica.watches.count - DUTIES_WATCH),
         }
 
     async def state_from_the_log(self) -> dict[str, list[Any]]:

@@ -12,7 +12,7 @@ from wharf.wire.endpoints import ENDPOINTS
 
 pytestmark = pytest.mark.fuzz
 
-SHOTS = 100_000 if IS_WHOLE_PROOF else 4_000
+SHOTS = 100_000 if IS_WHOLE_PROOF else 3_000
 
 
 def test_no_request_makes_the_server_fail_changes_state_when_refused_or_leaves_anything_behind() -> None:

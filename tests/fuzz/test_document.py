@@ -1,0 +1,101 @@
+"""Requests made from the document that describes the API: it tells the truth, and none of them makes a server fail."""
+
+import asyncio
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from tests.agent.processes import RunningAgent, running
+from tests.fuzz.ammunition import BOOTSTRAP, ITEM, NODE_SECRET, equip
+from tests.fuzz.rounds import BEHIND, DECLARED, IS_WHOLE_PROOF, SEED
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import requests
+    import schemathesis
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.core.failures import FailureGroup
+    from schemathesis.specs.openapi import checks
+
+pytestmark = [pytest.mark.fuzz, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+EXAMPLES: Final = 30 if IS_WHOLE_PROOF else 2
+TOLD: Final = [
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+]
+"""What a reply must hold of what the document says."""
+ENDLESS: Final = ("/v1/event/stream", "/v1/agent/monitor", "/v1/agent/pprof/profile", "/v1/agent/pprof/{profile}")
+"""Streams, and what takes as long as it is told to."""
+LAST: Final = ("/v1/agent/force-leave", "/v1/operator/raft/peer", "/v1/operator/raft/transfer-leadership")
+"""What takes the leader away."""
+ASKED_WITHIN_S: Final = 20.0
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
+    folder = tmp_path_factory.mktemp("document") / "a"
+    folder.mkdir()
+    (folder / "wharf.toml").write_text(
+        f'data_dir = "{folder}/data"\n[ports]\nhttp = 0\n[server]\nenabled = true\n[acl]\nenabled = true\n'
+    )
+    with running(folder, "agent", "--config", str(folder / "wharf.toml")) as agent:
+        agent.wait_ready()
+        yield agent
+
+
+def test_what_the_document_promises_is_what_a_server_answers(agent: RunningAgent) -> None:
+    asyncio.run(equip(int(agent.address.rpartition(":")[2]), BOOTSTRAP))
+    schema = schemathesis.openapi.from_url(f"{agent.address}/v1/openapi.json")
+    wrong: dict[str, str] = {}
+    asked = 0
+    with requests.Session() as session:
+        for result in schema.get_all_operations():
+            operation = result.ok()
+            if operation.path in (*ENDLESS, *LAST):
+                continue
+
+            @seed(SEED)
+            @settings(
+                max_examples=EXAMPLES, deadline=None, database=None, phases=[Phase.generate],
+                suppress_health_check=list(HealthCheck),
+            )  # fmt: skip
+            @given(case=operation.as_strategy())
+            def ask(case: Any) -> None:
+                nonlocal asked
+                asked += 1
+                look_at(case, agent.address, session)
+
+            try:
+                ask()
+            except (Exception, FailureGroup) as error:
+                wrong[operation.label] = said_by(error)
+    print(f"\n{asked} requests from the document, {len(wrong)} operations answered otherwise")
+    said = agent.err + agent.out + "".join(path.read_text() for path in agent.folder.rglob("*.log"))
+    assert [secret for secret in (BOOTSTRAP, ITEM, NODE_SECRET) if secret in said] == []
+    assert wrong == {}, "\n\n".join(f"{label}: {why}" for label, why in wrong.items())
+
+
+def look_at(case: Any, address: str, session: requests.Session) -> None:
+    if case.query:
+        case.query["wait"] = "5ms"
+        case.query.pop("region", None)
+    headers = {"X-Cluster-Token": BOOTSTRAP}
+    reply = case.call(base_url=address, session=session, headers=headers, timeout=ASKED_WITHIN_S)
+    is_declared = reply.headers.get("x-cluster-error", [""])[0] in DECLARED or BEHIND in reply.content
+    if reply.status_code >= 500 and not is_declared:
+        case.validate_response(reply, checks=[not_a_server_error])
+    case.validate_response(reply, checks=TOLD)
+
+
+def said_by(error: BaseException) -> str:
+    """With the one request that shows it again."""
+    if isinstance(error, FailureGroup):
+        return "\n".join(str(each) for each in error.exceptions)
+    return f"{type(error).__name__}: {error}"
