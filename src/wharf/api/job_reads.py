@@ -7,6 +7,7 @@ from wharf.api.answers import Missing, Reading, by_creation, one
 from wharf.api.job_stubs import job_stub
 from wharf.api.listing import Listing, by_namespace
 from wharf.api.request import ReadOptions, Request
+from wharf.model.changes import SEPARATOR
 from wharf.model.deployment import Deployment
 from wharf.model.job import Job
 from wharf.model.refusal import invalid
@@ -37,6 +38,7 @@ NOT_FOUND: Final = "job not found"
 
 def job_list(replica: Replica, request: Request, options: ReadOptions) -> Listing[Job]:
     with_meta = request.flag("meta")
+    summaries = replica.rows(SUMMARIES).records
     return by_namespace(
         replica,
         JOBS,
@@ -44,7 +46,7 @@ def job_list(replica: Replica, request: Request, options: ReadOptions) -> Listin
         SUMMARIES,
         shown=lambda job: job_stub(replica, job, with_meta=with_meta),
         form="job.list with meta" if with_meta else "job.list",
-        rests_on=lambda job: replica.get(SUMMARIES, job.namespace, job.id),
+        rests_on=lambda job: summaries.get(job.namespace + SEPARATOR + job.id),
     )
 
 

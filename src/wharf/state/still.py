@@ -73,6 +73,13 @@ class Still(Generic[R]):
         begin, is_seen = self._next, self._is_next_seen
         keys = list(islice(self._keys(begin), count + is_seen))
         rows, before = self._rows.records, self._before
+        if not before:  # Nothing was changed since it began, as almost always: what is there is what there was.
+            self._is_over = len(keys) < count + is_seen
+            if is_seen and keys and self._place(rows[keys[0]], keys[0]) == begin:
+                del keys[0]
+            self._next = None if self._is_over else self._place(rows[keys[-1]], keys[-1])
+            self._is_next_seen = True
+            return [rows[key] for key in keys]
         places = [(self._place(rows[key], key), key) for key in keys]
         if is_seen and places and places[0][0] == begin:
             places = places[1:]
