@@ -13,7 +13,7 @@ from wharf.model.plan import PlanAnnotations
 from wharf.scheduling.reconcile.outcome import LookAgain
 from wharf.scheduling.reconcile.rescheduling import SECOND_NS
 from wharf.state import Replica
-from wharf.state.tables import EVALUATIONS_OF_JOB, NAMESPACES, SUMMARIES
+from wharf.state.tables import EVALUATIONS_OF_JOB, JOBS, NAMESPACES, SUMMARIES
 
 EXISTS: Final = 'existing blocked evaluation exists for job "{}"'
 SUCCESSFUL: Final = 'evaluation "{}" successful'
@@ -162,7 +162,12 @@ class Ending:
         )
 
     def _is_for_later(self, evaluation: Evaluation) -> bool:
-        """It waits for its time, at which there will be something to see that nobody sees now."""
+        """It waits for its time, at which there will be something to see that nobody sees now. Of a job that is stopped or
+        gone nobody will see anything.
+        """
+        job = self._snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
+        if job is None or job.stop:
+            return False
         return evaluation.wait_until is not None and evaluation.wait_until > to_time(self._moment.now_ns)
 
     def _new(self, trigger: EvaluationTrigger, status: EvaluationStatus, why: str) -> Evaluation:
