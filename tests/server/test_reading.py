@@ -284,11 +284,14 @@ async def test_what_is_missing_is_waited_for_until_it_is_made() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await server.client.jobs.register(a_job("other"))
+        await pass_time(1.0)  # The status of what was registered is settled shortly after.
         index = server.replica.last_change(JOBS)
 
         waiting = cluster.start(server.client.jobs.read("shop", index=index, wait_s=60.0), name="waits")
         await pass_time(1.0)
-        assert not waiting.done()
+        await server.client.jobs.register(a_job("third"))
+        await pass_time(1.0)
+        assert (waiting.done(), server.replica.last_change(JOBS) > index) == (False, True)
         await server.client.jobs.register(a_job("shop"))
 
         assert (await waiting).value.id == "shop"
