@@ -32,6 +32,8 @@ from wharf.state.tables import (
 PLACEMENTS_TOLD: Final = 50
 """The newest of those that are not over. The others were placed by the same rules."""
 
+NODES_NAMED: Final = 3
+
 WHY_LATER: Final = {
     EvaluationTrigger.ALLOC_FAILURE: "what failed is tried again",
     EvaluationTrigger.ALLOC_RESCHEDULE: "what failed is tried again",
@@ -145,23 +147,29 @@ class _Explaining:
             yield Waiting(waits_for=told[0], text=told[1], deployment_id=deployment.id)
 
     def _leaving(self) -> Iterator[Waiting]:
-        leaving: dict[str, int] = {}
-        for each in self._allocations:
-            node = self._snapshot.get(NODES, each.node_id) if each.is_occupying else None
-            if node is not None and node.drain_strategy is not None:
-                leaving[node.name or node.id] = leaving.get(node.name or node.id, 0) + 1
-        for name, number in sorted(leaving.items()):
-            yield Waiting(waits_for=Waits.DRAIN, text=f"has {_allocations(number)} on {name}, which is drained")
+        leaving = [each for each in self._allocations if each.is_occupying and self._is_drained(each.node_id)]
+        if leaving:
+            text = f"has {_allocations(len(leaving))} on {self._nodes_of(leaving)} (being drained)"
+            yield Waiting(waits_for=Waits.DRAIN, text=text)
+
+    def _is_drained(self, node_id: str) -> bool:
+        node = self._snapshot.get(NODES, node_id)
+        return node is not None and node.drain_strategy is not None
 
     def _out_of_contact(self) -> Iterator[Waiting]:
-        away: dict[str, int] = {}
-        for each in self._live:
-            node = self._snapshot.get(NODES, each.node_id)
-            if node is None or node.status is not NodeStatus.READY:
-                name = (node.name if node is not None else "") or each.node_id
-                away[name] = away.get(name, 0) + 1
-        for name, number in sorted(away.items()):
-            yield Waiting(waits_for=Waits.NODE, text=f"has {_allocations(number)} on {name}, which is out of contact")
+        away = [each for each in self._live if not self._is_in_contact(each.node_id)]
+        if away:
+            text = f"has {_allocations(len(away))} on {self._nodes_of(away)} (out of contact)"
+            yield Waiting(waits_for=Waits.NODE, text=text)
+
+    def _is_in_contact(self, node_id: str) -> bool:
+        node = self._snapshot.get(NODES, node_id)
+        return node is not None and node.status is NodeStatus.READY
+
+    def _nodes_of(self, allocations: Sequence[Allocation]) -> str:
+        names = sorted({each.node_name or each.node_id for each in allocations})
+        more = len(names) - NODES_NAMED
+        return ", ".join(names[:NODES_NAMED]) + (f" and {more} more nodes" if more > 0 else "")
 
     def _starting(self) -> Iterator[Waiting]:
         starting = [each for each in self._live if each.client_status is ClientStatus.PENDING]

@@ -22,7 +22,7 @@ LOOK_AT_LEAST_EVERY_S: Final = 60.0
 GATHER_S: Final = 0.2
 """What changes close together is looked at together."""
 
-JOBS_AT_ONCE: Final = 50
+JOBS_AT_ONCE: Final = 10
 """So that no look holds the leader's loop for long."""
 
 
