@@ -6,12 +6,14 @@ work of those who read it.
 
 import enum
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from wharf.filters import Joined, Subject
 from wharf.model.need import Manner, Need
+
+if TYPE_CHECKING:
+    from wharf.filters import Subject
 
 
 class Kind(enum.Enum):
@@ -69,8 +71,10 @@ class Lists(msgspec.Struct, frozen=True, kw_only=True):
     filtering: tuple[str, ...] = ()
     """Its own parameters that leave out records, and so cannot stand beside a `filter`."""
 
-    def subject(self, reads: Mapping[str, Callable[[Any], Any]]) -> Subject:
+    def subject(self, reads: Mapping[str, Callable[[Any], Any]]) -> "Subject":
         """What filters are compiled against. `reads`: how each joined field is read from a record."""
+        from wharf.filters import Joined, Subject  # Here: clients read the table too, and need no language of filters.
+
         joined = tuple(Joined(join.name, join.type, reads[join.name]) for join in self.joins)
         return Subject(self.record, hidden=self.hidden, joined=joined)
 
