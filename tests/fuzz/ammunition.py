@@ -68,7 +68,7 @@ class Asker:
 def samples() -> dict[str, tuple[bytes, ...]]:
     """Bodies that are right, by the row that takes them."""
     whole = tuple(msgspec.json.encode({"Job": job}) for job in jobs())
-    named = {
+    return {
         "job.register": whole, "job.update": whole, "job.validate": whole, "job.plan": whole,
         "job.scale": (b'{"Target":{"Group":"web"},"Count":3}',),
         "job.dispatch": (b'{"Payload":"aGVsbG8=","Meta":{}}',),
@@ -92,7 +92,6 @@ def samples() -> dict[str, tuple[bytes, ...]]:
         "operator.set_scheduler": (b'{"SchedulerAlgorithm":"spread"}',),
         "deployment.promote": (b'{"All":true}',),
     }  # fmt: skip
-    return named
 
 
 async def equip(port: int, bootstrap: str) -> Ammunition:
@@ -122,9 +121,9 @@ async def equip(port: int, bootstrap: str) -> Ammunition:
     node_id = an_id(77)
     node = FakeNode(
         SimulatedWorld(1),
-        None,
+        None,  # type: ignore[arg-type]  # it only describes itself
         FakeMachine(name="fuzzed"),
-        identity=NodeIdentity(node_id, NODE_SECRET),  # type: ignore[arg-type]
+        identity=NodeIdentity(node_id, NODE_SECRET),
     ).describe()
     await asker.ask("PUT", f"/v1/node/{node_id}/register", {"Node": node, "SecretID": NODE_SECRET}, **introduction)
     await asker.ask("PUT", f"/v1/node/{node_id}/heartbeat", None, **{"X-Cluster-Node-Secret": NODE_SECRET})

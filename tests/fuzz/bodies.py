@@ -44,10 +44,7 @@ def body_for(chance: Random, kind: Any, samples: tuple[bytes, ...] = ()) -> byte
         return chance.choice(RAW)
     if kind is bytes:
         return chance.randbytes(chance.choice((0, 1, 100, 5_000)))
-    if samples and draw < 0.5:
-        value = json.loads(chance.choice(samples))
-    else:
-        value = _value(chance, inspect.type_info(kind), 0)
+    value = json.loads(chance.choice(samples)) if samples and draw < 0.5 else _value(chance, inspect.type_info(kind), 0)
     for _ in range(chance.choice((0, 0, 1, 1, 2, 5))):
         value = _spoiled(chance, value)
     data = json.dumps(value, ensure_ascii=chance.random() < 0.5).encode(errors="surrogatepass")

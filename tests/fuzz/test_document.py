@@ -3,7 +3,6 @@
 import asyncio
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -19,6 +18,7 @@ with warnings.catch_warnings():
     import schemathesis
     from schemathesis.checks import not_a_server_error
     from schemathesis.core.failures import FailureGroup
+    from schemathesis.core.result import Ok
     from schemathesis.specs.openapi import checks
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -57,6 +57,7 @@ def test_what_the_document_promises_is_what_a_server_answers(agent: RunningAgent
     asked = 0
     with requests.Session() as session:
         for result in schema.get_all_operations():
+            assert isinstance(result, Ok), f"an operation of the document cannot be read: {result}"
             operation = result.ok()
             if operation.path in (*ENDLESS, *LAST):
                 continue

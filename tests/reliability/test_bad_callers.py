@@ -76,9 +76,9 @@ async def prepare(port: int) -> None:
 
 async def change(port: int, times: int) -> None:
     """Events, each with a record of some size in it."""
-    body = {"Job": {"ID": "big", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "mock"}]}]}}
+    groups = [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "mock"}]}]
     for number in range(times):
-        body["Job"]["Meta"] = {"text": f"{number}" + "x" * BIG_BYTES}
+        body = {"Job": {"ID": "big", "TaskGroups": groups, "Meta": {"text": f"{number}" + "x" * BIG_BYTES}}}
         assert (await ask(port, "/v1/jobs", method="PUT", body=json.dumps(body).encode())).status == 200
 
 
