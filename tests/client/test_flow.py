@@ -7,8 +7,8 @@ import pytest
 from tests.client.steps import Played, no, nobody, ok, silence
 from wharf.client.calls import Call, Listing, Read
 from wharf.client.errors import Conflict, Limited, NoLeader, NotFound, NotUnderstood, Refused, Undecided
-from wharf.client.exchange import Reply, Unreachable
-from wharf.client.flow import ONCE, Defaults, Retries, each, follow, perform
+from wharf.client.exchange import Reply, Request, Unreachable
+from wharf.client.flow import ONCE, Defaults, Retries, each, follow, perform, sent
 from wharf.model.refusal import Code, Refusal
 
 JOBS = "job.list"
@@ -308,6 +308,14 @@ def test_a_write_without_a_key_that_may_have_been_heard_is_not_sent_again_and_th
     played.play(perform, "job.deregister", a_write())
 
     assert played.servers == [0, 1]
+
+
+def test_any_request_may_be_sent_and_what_is_answered_comes_back_as_it_is() -> None:
+    played = Played(nobody(), no(404, text="job not found"), servers=2)
+
+    reply = played.play(lambda standing, _, __: sent(standing, Request("GET", "/v1/job/x")), JOBS, a_list())
+
+    assert (reply.status, reply.body, played.servers) == (404, b"job not found", [0, 1])
 
 
 # -- following ---------------------------------------------------------------------------------------------------------

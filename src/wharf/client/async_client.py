@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from wharf.client.calls import Ask
-from wharf.client.exchange import Exchange, Opened, Unreachable
+from wharf.client.exchange import Exchange, Opened, Reply, Request, Unreachable
 from wharf.client.flow import (
     Close,
     Course,
@@ -22,10 +22,13 @@ from wharf.client.flow import (
     Standing,
     Step,
     perform,
+    sent,
 )
 from wharf.client.nouns import Nouns
 from wharf.wire.endpoints import Endpoint
 from wharf.world import World
+
+T = TypeVar("T")
 
 
 class AsyncClient(Nouns["AsyncClient"]):
@@ -57,8 +60,15 @@ class AsyncClient(Nouns["AsyncClient"]):
         for exchange in self._exchanges:
             await exchange.close()
 
+    async def send(self, request: Request) -> Reply:
+        """Any request, for what has no method. The reply may be a refusal. Raises `Unreachable`."""
+        return await self._run(sent(self._standing, request))
+
     async def perform(self, row: Endpoint, ask: Ask) -> Any:  # As the row says; methods are typed.
-        course = Course(perform(self._standing, row, ask))
+        return await self._run(perform(self._standing, row, ask))
+
+    async def _run(self, flow: Flow[T]) -> T:
+        course = Course(flow)
         while (step := course.step) is not None:
             try:
                 heard = await self._take(step)

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from wharf.client.calls import Answer, Ask, may_be_repeated, own_query, path_of, takes_key
-from wharf.client.errors import PASSING, NotUnderstood, Refused, Undecided, refused
+from wharf.client.errors import PASSING, NotUnderstood, Refused, refused
 from wharf.client.exchange import TIMEOUT_S, Head, Reply, Request, Unreachable
 from wharf.wire.endpoints import Endpoint, Kind
 from wharf.world import World
@@ -21,6 +21,7 @@ BLOCKING_SLACK_S: Final = 30.0
 WAIT_DEFAULT_S: Final = 300.0
 LONGEST_WAIT: Final = 17 / 16
 """Servers wait up to a sixteenth longer than asked, so that not all come back at once."""
+PER_PAGE: Final = 500
 UNABLE: Final = (500, 503)
 """A server that answers so has lost its leader or its log: another may have both."""
 
@@ -185,6 +186,25 @@ def exchanged(standing: Standing, request: Request, *, repeatable: bool, answers
         yield Pause(pause_s)
 
 
+def sent(standing: Standing, request: Request) -> Flow[Reply]:
+    """Any request, and whatever is answered, also a refusal. Sent again only to a server that has not heard it."""
+    for _ in range(standing.servers - 1):
+        used = standing.server
+        try:
+            return (yield from _sent_to(used, request))
+        except Unreachable as error:
+            standing.turn_from(used)
+            if error.sent:
+                raise
+    return (yield from _sent_to(standing.server, request))
+
+
+def _sent_to(server: int, request: Request) -> Flow[Reply]:
+    reply = yield Send(request, server)
+    assert isinstance(reply, Reply)
+    return reply
+
+
 def _is_safe(row: Endpoint, request: Request) -> bool:
     return may_be_repeated(row) or "idempotency-key" in request.headers
 
@@ -307,11 +327,3 @@ def each(standing: Standing, row: Endpoint, ask: Ask) -> Flow[None]:
         if not answer.next_token:
             return
         ask.options["next_token"] = answer.next_token
-
-
-PER_PAGE: Final = 500
-
-__all__ = [
-    "ONCE", "Close", "Course", "Defaults", "Flow", "Give", "Heard", "Next", "Open", "Pause", "Retries", "Send", "Standing",
-    "Step", "Undecided", "each", "exchanged", "follow", "perform",
-]  # fmt: skip

@@ -3,10 +3,10 @@
 import threading
 from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from wharf.client.calls import Ask
-from wharf.client.exchange import SyncExchange, SyncOpened, Unreachable
+from wharf.client.exchange import Reply, Request, SyncExchange, SyncOpened, Unreachable
 from wharf.client.flow import (
     Close,
     Course,
@@ -22,10 +22,13 @@ from wharf.client.flow import (
     Standing,
     Step,
     perform,
+    sent,
 )
 from wharf.client.nouns import Nouns
 from wharf.wire.endpoints import Endpoint
 from wharf.world import World
+
+T = TypeVar("T")
 
 
 class SyncClient(Nouns["SyncClient"]):
@@ -60,8 +63,15 @@ class SyncClient(Nouns["SyncClient"]):
         for exchange in self._exchanges:
             exchange.close()
 
+    def send(self, request: Request) -> Reply:
+        """Any request, for what has no method. The reply may be a refusal. Raises `Unreachable`."""
+        return self._run(sent(self._standing, request))
+
     def perform(self, row: Endpoint, ask: Ask) -> Any:  # As the row says; methods are typed.
-        course = Course(perform(self._standing, row, ask))
+        return self._run(perform(self._standing, row, ask))
+
+    def _run(self, flow: Flow[T]) -> T:
+        course = Course(flow)
         while (step := course.step) is not None:
             try:
                 heard = self._take(step)
