@@ -38,11 +38,14 @@ class Log(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.lines: list[str] = []
+        self.warnings: list[str] = []
         self.errors: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         line = f"{self.format(record)} {record.__dict__}"  # With what a line carries beside its text.
         self.lines.append(line)
+        if record.levelno == logging.WARNING:
+            self.warnings.append(line)
         if record.levelno >= logging.ERROR:
             self.errors.append(line)
 

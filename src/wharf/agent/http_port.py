@@ -21,6 +21,8 @@ from wharf.model.durations import SECOND
 from wharf.world import World
 
 DATE_STEP_S: Final = 1.0
+CALLERS_MISTAKES: Final = frozenset(("Invalid HTTP request received.", "Unsupported upgrade request."))
+"""As uvicorn has them."""
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +55,10 @@ class HttpPort:
 
     @staticmethod
     def _is_worth_a_line(record: logging.LogRecord) -> bool:
-        """At the end requests that take too long are cut; a traceback of each would only frighten."""
+        """At the end requests that take too long are cut; a traceback of each would only frighten. What a caller got wrong
+        is told to the caller: else anybody who can connect could fill the log."""
+        if record.msg in CALLERS_MISTAKES:
+            return False
         return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
     async def serve(self, until: asyncio.Event) -> None:
