@@ -356,6 +356,23 @@ def test_following_waits_out_an_outage_however_long() -> None:
     assert max(played.pauses_s) <= 5.0
 
 
+def test_who_answers_at_once_that_nothing_changed_is_not_asked_without_a_pause() -> None:
+    played = Played(*[ok(x_cluster_index="5")] * 4, ok(x_cluster_index="6"))
+
+    played.play(follow, JOBS, a_list(), until_given=2)
+
+    assert len(played.pauses_s) == 3
+    assert played.pauses_s == sorted(played.pauses_s)
+
+
+def test_following_leaves_a_server_alone_for_as_long_as_it_wants() -> None:
+    played = Played(no(429, "limited", retry_after="600"), ok(x_cluster_index="6"))
+
+    played.play(follow, JOBS, a_list(), until_given=1)
+
+    assert played.pauses_s == [600.0]
+
+
 def test_following_ends_where_the_servers_say_no() -> None:
     with pytest.raises(NotFound):
         Played(ok(JOB, x_cluster_index="5"), no(404)).play(follow, "job.read", Read({}, "web"))

@@ -22,6 +22,7 @@ WAIT_DEFAULT_S: Final = 300.0
 LONGEST_WAIT: Final = 17 / 16
 """Servers wait up to a sixteenth longer than asked, so that not all come back at once."""
 PER_PAGE: Final = 500
+SOON_S: Final = 0.05
 UNABLE: Final = (500, 503)
 """A server that answers so has lost its leader or its log: another may have both."""
 
@@ -99,6 +100,11 @@ class Standing:
         self.retries = retries or Retries()
         self.servers = servers
         self.server = 0
+
+    def pause_s(self, attempt: int, error: Exception | None = None) -> float:
+        """Before the attempt of this number; no shorter than the server wants it."""
+        wanted_s = error.retry_after_s if isinstance(error, Refused) else None
+        return max(wanted_s or 0.0, self.retries.pause_s(attempt, self.world))
 
     def turn_from(self, used: int) -> None:
         """To the next server, unless somebody turned already."""
@@ -300,20 +306,25 @@ def follow(standing: Standing, row: Endpoint, ask: Ask) -> Flow[None]:
     """
     waits = row.kind is Kind.READ and row.blocks
     assert waits, f"{row.name} does not wait for anything, so it cannot be followed"
+    world = standing.world
     troubles = 0
     while True:
+        asked, began_s = ask.options.get("index", 0), world.monotonic_s()
         try:
             answer = yield from perform(standing, row, ask)
         except (Unreachable, *PASSING) as error:
             if isinstance(error, NotUnderstood):
                 raise
             troubles += 1
-            yield Pause(standing.retries.pause_s(troubles, standing.world))
+            yield Pause(standing.pause_s(troubles, error))
             continue
-        troubles = 0
-        asked = ask.options.get("index", 0)
         if answer.index != asked:
+            troubles = 0
             yield Give(answer)
+        elif world.monotonic_s() - began_s < SOON_S:
+            # Who answers so does not wait (a proxy, say); asked on and on it would do nothing else.
+            troubles += 1
+            yield Pause(standing.pause_s(troubles))
         ask.options["index"] = max(1, answer.index)  # With an index of 0 nothing would ever block.
 
 

@@ -29,6 +29,7 @@ def listen(standing: Standing, row: Endpoint, ask: Ask) -> Flow[None]:
     cutter = _cutter_of(row)
     troubles = 0
     while True:
+        cause: Exception | None = None
         try:
             heard = yield from _one(standing, row, ask, cutter)
             if not cutter.goes_on:
@@ -38,8 +39,9 @@ def listen(standing: Standing, row: Endpoint, ask: Ask) -> Flow[None]:
             if isinstance(error, NotUnderstood) or not cutter.goes_on:
                 raise
             troubles += 1
+            cause = error
         cutter.resume(ask)
-        yield Pause(standing.retries.pause_s(max(1, troubles), standing.world))
+        yield Pause(standing.pause_s(max(1, troubles), cause))
 
 
 def _one(standing: Standing, row: Endpoint, ask: Ask, cutter: "Cutter") -> Flow[bool]:
