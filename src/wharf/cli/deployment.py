@@ -64,6 +64,13 @@ def status(talk: Talk, deployment_id: str | None, monitor: bool) -> None:
     talk.show(found, lambda: _told(talk, found))
 
 
+def show_deployment(talk: Talk, deployment_id: str) -> None:
+    from wharf.cli.finding import find_deployment
+
+    found = find_deployment(talk, deployment_id)
+    talk.show(found, lambda: _told(talk, found))
+
+
 @click.command(cls=Quiet)
 @a_deployment
 @click.option("--group", "groups", multiple=True, help="Only this group. May be given several times.")

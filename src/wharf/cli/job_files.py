@@ -74,6 +74,14 @@ def read_job_file(place: str) -> JobFile:
     return JobFile(name, text, format, _with_nanoseconds(job))
 
 
+def read_document(place: str) -> tuple[str, Any]:
+    """A name for any file of JSON or YAML, and what stands in it. Raises `Failed`."""
+    name = "standard input" if place == STDIN else place
+    text = _text(place, name)
+    is_json = text.lstrip().startswith("{") and not place.endswith(YAML_ENDINGS)
+    return name, _json(name, text) if is_json else _yaml(name, text)
+
+
 def _text(place: str, name: str) -> str:
     try:
         raw = sys.stdin.buffer.read(LARGEST_BYTES + 1) if place == STDIN else Path(place).read_bytes()

@@ -160,7 +160,7 @@ def _progress(sight: "Sight", talk: "Talk") -> list[str]:
     return [
         f"{bar(done, wanted)}  {done}/{wanted} {what}{until}",
         f"{dim('Deployment')} {talk.short(deployment.id)} {coloured(deployment.status)}"
-        f"{dim(f', {deployment.status_description}')}",
+        f"  {dim(deployment.status_description)}",
     ]
 
 

@@ -109,7 +109,7 @@ def _follow_drain(talk: Talk, node_id: str, name: str) -> None:
     try:
         while True:
             answer = talk.client.nodes.read(node_id)
-            left = [one for one in talk.client.nodes.allocations(node_id).value if not one.is_client_terminal]
+            left = [one for one in talk.client.nodes.allocations(node_id).value if not one.client_status.is_terminal]
             if len(left) != last and left:
                 click.echo(f"  {len(left)} allocations left")
             last = len(left)
@@ -192,7 +192,7 @@ def _node_told(talk: Talk, one: "NodeShown", allocations: "Sequence[Allocation]"
             ]
         )
     ]  # fmt: skip
-    running = [record for record in allocations if not record.is_client_terminal]
+    running = [record for record in allocations if not record.client_status.is_terminal]
     parts.append(section("Allotted", _allotted(one, running)))
     if running:
         rows = [

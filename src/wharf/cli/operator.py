@@ -1,4 +1,4 @@
-"""`wharf operator`: snapshots, and an archive for finding faults."""
+"""`wharf operator`: what those need who run the cluster. Here the archive for finding faults."""
 
 from pathlib import Path
 from typing import Final
@@ -10,6 +10,10 @@ from wharf.cli.lazy import Entry, LazyGroup
 from wharf.cli.place import of_an_agent, read
 
 COMMANDS: Final = {
+    "api": Entry("wharf.cli.operating", "api", "Make any request, and print its reply."),
+    "scheduler": Entry("wharf.cli.operating", "scheduler", "Show and change how the cluster schedules."),
+    "members": Entry("wharf.cli.operating", "members", "List the servers of the region, and which of them leads."),
+    "keyring": Entry("wharf.cli.operating", "keyring", "Show and rotate the keys that variables are encrypted by."),
     "debug": Entry(
         "wharf.cli.operator", "debug", "Put what is needed to find a fault into one archive, without secrets."
     ),
@@ -20,7 +24,7 @@ ANSWER_WITHIN_S: Final = 10.0
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def operator() -> None:
-    """Snapshots, and an archive for finding faults."""
+    """Requests, scheduling, servers, keys, snapshots, and an archive for finding faults."""
 
 
 @click.command

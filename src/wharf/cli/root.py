@@ -1,6 +1,7 @@
 """The root of all commands, and how a command that fails says so: one line, an exit code, no traceback."""
 
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 import click
@@ -21,8 +22,18 @@ COMMANDS: Final = {
     "eval": Entry(
         "wharf.cli.evaluation", "evaluation", "Show evaluations: what the scheduler looked at, and what it decided."
     ),
+    "namespace": Entry("wharf.cli.namespace", "namespace", "Make namespaces, and show them."),
+    "quota": Entry("wharf.cli.quota", "quota", "Bound what namespaces use."),
+    "var": Entry("wharf.cli.variable", "var", "Keep values encrypted, and lock them."),
+    "acl": Entry("wharf.cli.acl", "acl", "Say who may do what."),
+    "login": Entry("wharf.cli.login", "login", "Log in, and print a token."),
+    "status": Entry("wharf.cli.cluster", "status", "Show what an id leads to, or how the cluster stands."),
+    "search": Entry("wharf.cli.cluster", "search", "Find everything whose name has a text in it."),
+    "monitor": Entry("wharf.cli.cluster", "monitor", "Follow the log of an agent."),
+    "server": Entry("wharf.cli.cluster", "server", "Show servers."),
+    "system": Entry("wharf.cli.cluster", "system", "Tidy up."),
     "config": Entry("wharf.cli.config", "config", "Check and show configuration."),
-    "operator": Entry("wharf.cli.operator", "operator", "Snapshots, and an archive for finding faults."),
+    "operator": Entry("wharf.cli.operator", "operator", "Requests, scheduling, servers, keys, snapshots, faults."),
     "tls": Entry("wharf.cli.tls", "tls", "Make certificates."),
     "completion": Entry("wharf.cli.completion", "completion", "Print a script that completes commands in your shell."),
     "version": Entry("wharf.cli.version", "version", "Print the version."),
@@ -46,9 +57,10 @@ def root() -> None:
     """
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None, surroundings: object = None) -> None:
+    """Without arguments those of the process. `surroundings`: what commands that ask servers are given (`speaking`)."""
     try:
-        ended = root.main(prog_name="wharf", standalone_mode=False)
+        ended = root.main(arguments, prog_name="wharf", standalone_mode=False, obj=surroundings)
     except click.exceptions.Exit as end:
         sys.exit(end.exit_code)
     except click.Abort:
