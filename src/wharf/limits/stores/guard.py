@@ -30,7 +30,6 @@ class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
     """No request waits for the store longer than this."""
     losses_most: int = 3
     probe_every_ms: int = 500
-    probe_wait_ms: int = 2_000
     check_every_ms: int = 5_000
     fallback_processes: int = 8
     """Among how many processes a limit is shared while nobody counts for all of them."""
@@ -74,7 +73,6 @@ class GuardedStore:
         self._to_undo: deque[Call] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
-        self._woken = asyncio.Event()
 
     def now_ms(self) -> int:
         return self._world.now_ns() // 1_000_000
@@ -94,7 +92,11 @@ class GuardedStore:
         if self._breaker.is_open:
             return self._decide_here(call)
         asked = self._store.begin(call)
-        taken = await self._within_time(asked)
+        try:
+            taken = await self._within_time(asked)
+        except asyncio.CancelledError:
+            self._settle_when_known(call, asked, was_admitted=False)  # The caller is gone before it was let in.
+            raise
         if taken is not None:
             self._breaker.note_answer()
             self.fallback.learn(call, taken)
@@ -179,7 +181,6 @@ class GuardedStore:
             return
         self.counts.times_away += 1
         self.counts.is_away = True
-        self._woken.set()
         log.warning(
             "The store of the limiter does not answer within %d ms: limits are decided here, by each rule's on_store_loss",
             self._settings.wait_ms,
@@ -187,18 +188,17 @@ class GuardedStore:
 
     async def _keep_watching(self) -> None:
         """Look now and then whether the store is there; often while it is away, and no request waits for that."""
+        quiet_ms = 0
         while True:
-            every_ms = self._settings.probe_every_ms if self._breaker.is_open else self._settings.check_every_ms
-            try:
-                await asyncio.wait_for(self._woken.wait(), every_ms / 1_000)
-                self._woken.clear()
-                continue  # It has just been lost: the first probe comes after a pause.
-            except TimeoutError:
-                pass
+            await asyncio.sleep(self._settings.probe_every_ms / 1_000)
+            quiet_ms += self._settings.probe_every_ms
+            if not self._breaker.is_open and quiet_ms < self._settings.check_every_ms:
+                continue
+            quiet_ms = 0
             probe = self._world.start(self._store.check(), name="limits: probe the store")
-            await asyncio.wait([probe], timeout=self._settings.probe_wait_ms / 1_000)
-            if not probe.done():
-                await asyncio.wait([probe])  # It ends by its own time-out; a second one beside it would tell no more.
+            self._tasks.add(probe)
+            probe.add_done_callback(self._tasks.discard)
+            await asyncio.wait([probe])  # It ends by its own time-out; another beside it would tell no more.
             if isinstance(probe.exception(), StoreLost):
                 continue
             probe.result()

@@ -47,8 +47,12 @@ class RedisStore:
 
     async def open(self) -> None:
         """Connect. Raises StoreLost, or StoreRefused when this Redis may not hold counters."""
-        await self.link.open()
-        await self.check()
+        try:
+            await self.link.open()
+            await self.check()
+        except BaseException:
+            await self.link.close()
+            raise
 
     async def close(self) -> None:
         await self.batches.close()
