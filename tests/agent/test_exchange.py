@@ -1,0 +1,164 @@
+"""Replies in one step: the same bytes as the server's own way, and its own way where anything is special."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+import uvicorn
+
+from tests.kit.virtual_time import in_virtual_time, pass_time
+from wharf.agent.exchange import ExchangingProtocol
+from wharf.api.connection import Headers, connection_of
+
+HEADERS = [(b"content-type", b"application/json"), (b"x-cluster-index", b"7")]
+REQUEST = b"GET /v1/jobs HTTP/1.1\r\nHost: a\r\n\r\n"
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class Wire(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 40_000), "sockname": ("127.0.0.1", 4646)})
+        self.writes: list[bytes] = []
+        self.is_closed = False
+
+    @property
+    def sent(self) -> bytes:
+        return b"".join(self.writes)
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]  # bytes are all that is written here
+        self.writes.append(data)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+def connect(app: App) -> tuple[ExchangingProtocol, Wire]:
+    config = uvicorn.Config(app, lifespan="off", log_config=None, proxy_headers=False)
+    config.load()
+    wire = Wire()
+    protocol = ExchangingProtocol(config, uvicorn.server.ServerState(), {})
+    protocol.connection_made(wire)
+    return protocol, wire
+
+
+def answering(*, at_once: bool, headers: Headers = HEADERS, body: bytes = b"[1]") -> App:
+    async def app(scope: Any, _receive: Any, send: Any) -> None:
+        connection = connection_of(scope)
+        assert connection is not None
+        if at_once and connection.write_whole(200, headers, body):
+            return
+        told = [*headers, (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": told})
+        await send({"type": "http.response.body", "body": body})
+
+    return app
+
+
+async def exchanged(app: App, *requests: bytes) -> Wire:
+    protocol, wire = connect(app)
+    for request in requests:
+        protocol.data_received(request)
+    await pass_time(1.0)
+    return wire
+
+
+def lines(reply: bytes) -> tuple[Sequence[bytes], bytes]:
+    """Headers in any order, and the body."""
+    head, _, body = reply.partition(b"\r\n\r\n")
+    return sorted(head.split(b"\r\n")), body
+
+
+@in_virtual_time
+async def test_a_reply_in_one_step_is_the_same_as_in_two() -> None:
+    in_one, in_two = [await exchanged(answering(at_once=at_once), REQUEST) for at_once in (True, False)]
+
+    assert (len(in_one.writes), len(in_two.writes)) == (1, 2)
+    assert lines(in_one.sent) == lines(in_two.sent)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"HEAD /v1/jobs HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.0\r\n\r\n",
+    ],
+)
+def test_what_is_special_goes_the_servers_own_way(request_: bytes) -> None:
+    @in_virtual_time
+    async def story() -> None:
+        one, two = [await exchanged(answering(at_once=at_once), request_) for at_once in (True, False)]
+
+        assert (one.sent, one.is_closed) == (two.sent, two.is_closed)
+
+    story()
+
+
+@in_virtual_time
+async def test_requests_behind_each_other_are_answered_in_order_on_one_connection() -> None:
+    wire = await exchanged(answering(at_once=True), REQUEST + REQUEST, REQUEST)
+
+    assert wire.sent.count(b"HTTP/1.1 200 OK") == 3
+    assert not wire.is_closed
+
+
+@in_virtual_time
+async def test_a_value_with_the_end_of_a_line_in_it_splits_no_reply() -> None:
+    split = [(b"x-cluster-nexttoken", b"a\r\nset-cookie: b")]
+
+    wire = await exchanged(answering(at_once=True, headers=split), REQUEST)
+
+    assert b"set-cookie" not in wire.sent
+
+
+@in_virtual_time
+async def test_whoever_waits_is_told_once_that_the_caller_hung_up() -> None:
+    told: list[str] = []
+
+    async def app(scope: Any, _receive: Any, _send: Any) -> None:
+        connection = connection_of(scope)
+        assert connection is not None
+        gone = asyncio.Event()
+
+        def hang_up() -> None:
+            told.append("gone")
+            gone.set()
+
+        assert connection.on_gone(hang_up)
+        await gone.wait()
+
+    protocol, _ = connect(app)
+    protocol.data_received(REQUEST)
+    await pass_time(1.0)
+    before = list(told)
+
+    protocol.connection_lost(None)
+    await pass_time(1.0)
+
+    assert (before, told) == ([], ["gone"])
+
+
+@in_virtual_time
+async def test_of_a_request_with_a_body_the_end_is_seen_by_receiving() -> None:
+    answers: list[bool] = []
+
+    async def app(scope: Any, _receive: Any, send: Any) -> None:
+        connection = connection_of(scope)
+        assert connection is not None
+        answers.append(connection.on_gone(lambda: None))
+        await answering(at_once=False)({"extensions": {"wharf.connection": connection}}, _receive, send)
+
+    await exchanged(app, b"GET /v1/jobs HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}")
+
+    assert answers == [False]
