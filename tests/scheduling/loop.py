@@ -18,8 +18,10 @@ from wharf.model.job import Job
 from wharf.model.moment import to_time
 from wharf.model.node import NodeStatus
 from wharf.model.task_state import TaskState, TaskStatus
+from wharf.operations import nodes
 from wharf.operations.derived import with_derived
 from wharf.operations.evaluations import new_evaluation, unblock
+from wharf.operations.nodes import AllocationReport
 from wharf.scheduling.ground import Ground
 from wharf.scheduling.holdings import Holdings
 from wharf.scheduling.plan import Plan, check
@@ -138,24 +140,26 @@ class Loop(AState):
             if node is None or node.status is not NodeStatus.READY or allocation.is_client_terminal:
                 continue
             if allocation.is_server_terminal:
-                self.tell(allocation, ClientStatus.COMPLETE, successful=False)
+                ended = [AllocationReport(id=allocation.id, client_status=ClientStatus.COMPLETE)]
+                report = nodes.report(
+                    self.replica, node.id, ended, self.moment, is_whole=False, evaluations_max=CHANGES_MAX
+                )
+                self.lead(report)
             elif allocation.client_status is ClientStatus.PENDING:
                 self.tell(allocation, ClientStatus.RUNNING, healthy=healthy)
 
     def settle(self, *, healthy: bool | None = True) -> None:
         """Think and obey until nothing moves."""
         for _ in range(60):
-            before = self.replica.index
+            before = list(self.replica.all(ALLOCATIONS))
             self.think()
             self.obey(healthy=healthy)
-            if self.replica.index == before:
-                return
-            self.room_came_if_any()
-        raise AssertionError("the cluster never comes to rest")
-
-    def room_came_if_any(self) -> None:
-        if not self.due():
+            self.think()
             self.room_came()
+            self.think()
+            if list(self.replica.all(ALLOCATIONS)) == before:
+                return
+        raise AssertionError("the cluster never comes to rest")
 
     def lose(self, node_id: str, status: NodeStatus = NodeStatus.DOWN) -> None:
         """The node is silent, and its jobs are looked at."""

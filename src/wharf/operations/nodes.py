@@ -321,6 +321,8 @@ def report(
         occupies_again = occupies_again or (new.is_occupying and not stored.is_occupying)
         if new.client_status is not stored.client_status and _leaves_a_gap(snapshot, new):
             ended[new.namespace, new.job_id] = EvaluationTrigger.ALLOC_FAILURE
+        elif new.is_client_terminal and new.desired_status is DesiredStatus.EVICT:
+            ended.setdefault((new.namespace, new.job_id), EvaluationTrigger.PREEMPTION)
         elif stored.client_status is ClientStatus.UNKNOWN:  # Whoever took its place meanwhile is weighed against it.
             ended.setdefault((new.namespace, new.job_id), EvaluationTrigger.RECONNECT)
     evaluations = [

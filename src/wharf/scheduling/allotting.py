@@ -23,9 +23,10 @@ from wharf.scheduling.chance import Chance
 from wharf.scheduling.distinct import Neighbour
 from wharf.scheduling.draft import Draft
 from wharf.scheduling.feasibility import Screened, volumes_by_index
-from wharf.scheduling.fleet import NOWHERE
+from wharf.scheduling.fleet import NOWHERE, Kept
 from wharf.scheduling.ground import Ground, Volumes, rules_for
 from wharf.scheduling.placing import Chosen, GroupPlacing, Place, Rules
+from wharf.scheduling.preemption import Preemption, is_below, may_preempt
 from wharf.scheduling.quota import Refusals, allowance_of, amounts_asked, amounts_of
 from wharf.scheduling.reach import is_in_reach
 from wharf.scheduling.reconcile.outcome import Placement
@@ -61,7 +62,41 @@ class Allotment:
         self._rules: Rules | None = None
         job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
         self._allowance = None if job is None else allowance_of(snapshot, job.namespace, job.region)
+        self._kept: list[Kept] = []
+        """Room that was left for work as urgent as this job's."""
+        self._preemption: Preemption | None = None
+        if job is not None:
+            self._keep_out(job)
+            self._preemption = Preemption(snapshot, self.draft, job) if may_preempt(snapshot, job) else None
         self._refused = Refusals()
+        self._given: dict[str, None] = {}
+        """Ids of allocations that were told of before they were made, and are made now."""
+
+    def _keep_out(self, job: Job) -> None:
+        """Room that others left for somebody more urgent than this job is none for it."""
+        fleet = self._ground.fleet
+        for kept in fleet.kept.values():
+            if kept.until_ns <= self._moment.now_ns:
+                continue
+            left, resources = kept.victim, kept.victim.allocated_resources
+            of = self._snapshot.get(JOBS, left.namespace, left.job_id)
+            if of is not None and is_below(of.priority, job.priority):
+                self._kept.append(kept)
+            elif resources is not None:
+                self.draft.take(kept.row, resources, fleet.size(resources)[0])
+
+    def push_aside(self, placement: Placement, node: Node | None = None) -> tuple[Allocation, ...]:
+        """Those who must go so that this one finds room when they have gone; on the one node, if it is told."""
+        if self._preemption is None:
+            return ()
+        if self._allowance is not None and self._allowance.exceeded(amounts_asked(placement.group)):
+            return ()
+        placing = self.placing(placement.job, placement.group)
+        rows = [int(row) for row in placing.lacking_room()]
+        if node is not None:
+            rows = [row for row in rows if row == self._ground.fleet.row_of.get(node.id)]
+        room = self._preemption.find(rows, placing.demand)
+        return () if room is None else room.victims
 
     def placing(self, job: Job, group: TaskGroup) -> GroupPlacing:
         """Of this group of this version, made when it is first asked for."""
@@ -197,6 +232,16 @@ class Allotment:
         self.draft.hold_again(row, resources)
         return fits
 
+    def _in_kept_room(self, allocation: Allocation) -> Allocation:
+        """Where somebody went for work of this job, this is the work that was told of."""
+        kept = [each for each in self._kept if each.victim.node_id == allocation.node_id]
+        for_id = next((each.for_id for each in kept if each.for_id not in self._given), "")
+        if not for_id:
+            return allocation
+        self._given[for_id] = None
+        victims = tuple(each.victim.id for each in kept if each.for_id == for_id)
+        return replace(allocation, id=for_id, preempted_allocations=victims)
+
     def _tell_the_others(self, allocation: Allocation, placement: Placement) -> None:
         """Whoever placed it knows already; other groups, and other versions of this one, do not."""
         neighbour = self._note(allocation)
@@ -229,6 +274,7 @@ class Allotment:
             create_time=now_ns,
             modify_time=now_ns,
         )
+        allocation = self._in_kept_room(allocation)
         self._tell_the_others(allocation, placement)
         if self._allowance is not None:
             self._allowance.take(amounts_of(chosen.resources))

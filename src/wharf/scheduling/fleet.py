@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from wharf.model.allocated_resources import AllocatedResources
@@ -28,6 +29,19 @@ PROPERTIES_KEPT: Final = 64
 """Columns made on demand, of the properties that jobs spread over; the one not asked for longest goes."""
 
 SIZES_KEPT: Final = 4_096
+
+
+KEPT_NS: Final = 60_000_000_000
+"""For so long after it ended, the room of what was pushed aside is kept for what pushed it."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """Room that a victim left. `for_id`: the allocation that shall have it, once it is made."""
+
+    row: int
+    victim: Allocation
+    for_id: str
+    until_ns: int
 
 
 class Property:
@@ -59,6 +73,8 @@ class Fleet:
         self.holdings: dict[int, Holdings] = {}
         self.holders_of_port: dict[int, dict[int, int]] = {}
         """Port number to the rows where somebody holds it on some address, and how often."""
+        self.kept: dict[str, Kept] = {}
+        """By id of the victim: what was pushed aside, has ended, and was not followed yet by what it went for."""
         self._free: list[int] = []
         self._room = ROOM_FIRST
         self._properties: OrderedDict[str, Property] = OrderedDict()
@@ -89,6 +105,9 @@ class Fleet:
             fleet.set_node(node)
         for allocation in snapshot.all(ALLOCATIONS):
             fleet.move(None, allocation)
+        for victim_id, kept in list(fleet.kept.items()):
+            if snapshot.get(ALLOCATIONS, kept.for_id) is not None:
+                del fleet.kept[victim_id]
         return fleet
 
     def __len__(self) -> int:
@@ -139,6 +158,7 @@ class Fleet:
         held = self.holdings.pop(row, None)
         if held is not None:
             self._note_ports(row, held.ports.elements(), -1)
+        self.kept = {key: kept for key, kept in self.kept.items() if kept.row != row}
         self.nodes[row] = None
         self._free.append(row)
 
@@ -191,6 +211,8 @@ class Fleet:
 
     def move(self, before: Allocation | None, after: Allocation | None) -> None:
         """An allocation came, changed, or is gone. One on a node that is not known occupies nothing here."""
+        if after is not None and (after.preempted_by_allocation or after.preempted_allocations):
+            self._keep(after, has_ended_now=before is None or before.is_occupying)
         leaves = before is not None and before.is_occupying
         comes = after is not None and after.is_occupying
         if leaves and comes and _holds_alike(before, after):
@@ -199,6 +221,18 @@ class Fleet:
             row = self.row_of.get(allocation.node_id) if is_so and allocation is not None else None
             if row is not None and allocation is not None:
                 self._add(row, allocation, sign)
+
+    def _keep(self, allocation: Allocation, *, has_ended_now: bool) -> None:
+        for victim_id in allocation.preempted_allocations or ():
+            self.kept.pop(victim_id, None)
+        row = self.row_of.get(allocation.node_id)
+        is_over = has_ended_now and not allocation.is_occupying
+        if allocation.preempted_by_allocation and is_over and row is not None:
+            until_ns = allocation.modify_time + KEPT_NS
+            self.kept[allocation.id] = Kept(row, allocation, allocation.preempted_by_allocation, until_ns)
+        # What is not asked for in time is forgotten, some time.
+        for victim_id in [key for key, kept in self.kept.items() if kept.until_ns < allocation.modify_time]:
+            del self.kept[victim_id]
 
     def _add(self, row: int, allocation: Allocation, sign: int) -> None:
         self.count[row] += sign

@@ -39,7 +39,7 @@ from wharf.scheduling.scoring import (
     packing_of_one,
 )
 from wharf.scheduling.spreading import SpreadCount, spread_counts
-from wharf.scheduling.usage import demand_of, usage_of_resources
+from wharf.scheduling.usage import Usage, demand_of, usage_of_resources
 
 NEVER: Final = -np.inf
 
@@ -256,6 +256,20 @@ class GroupPlacing:
     def is_filtered(self, node: Node) -> bool:
         """Whether the node can never run the group as it is now, full or not."""
         return self._at(node.id) is None
+
+    def lacking_room(self) -> Ints:
+        """The rows that could take one more, had they more cpu, memory or disk, and lack nothing else."""
+        self._catch_up()
+        able = ~self._candidates.has_room & (self._candidates.count_room > 0)
+        able[list(self._candidates.lacking)] = False
+        if self._distinctions:
+            able &= self._distinctions.allowed(self.rows)
+        rows: Ints = self.rows[able]
+        return rows
+
+    @property
+    def demand(self) -> Usage:
+        return self._demand
 
     def _at(self, node_id: str) -> int | None:
         return self._candidates.at(self._fleet.row_of.get(node_id))

@@ -187,6 +187,7 @@ def _stopped_as_it_stands(stands: Allocation, wanted: Allocation) -> Allocation:
         desired_status=wanted.desired_status,
         desired_description=wanted.desired_description,
         next_allocation=wanted.next_allocation or stands.next_allocation,
+        preempted_by_allocation=wanted.preempted_by_allocation or stands.preempted_by_allocation,
         followup_eval_id=wanted.followup_eval_id,
         reschedule_tracker=wanted.reschedule_tracker,
         alloc_states=wanted.alloc_states if is_lost else stands.alloc_states,

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from wharf.model.allocation import (
     Allocation,
+    AllocationStub,
     AllocDeploymentStatus,
     ClientStatus,
     DesiredStatus,
@@ -66,6 +67,8 @@ class _Schedule:
         self._updates: dict[str, DesiredUpdates] = {}
         self._later: list[LookAgain] = []
         self._deployment = self._rollout.current
+        self._evicted: list[Allocation] = []
+        """Allocations of other jobs that must make room."""
 
     def run(self) -> Plan:
         job = self._job
@@ -230,6 +233,7 @@ class _Schedule:
     def _place(self, placement: Placement) -> None:
         allocation = self._allotment.place(placement)
         if allocation is None:
+            self._push_aside(placement)
             self._could_not_place(placement, self._allotment.failure(placement))
         else:
             self._take(placement, allocation)
@@ -237,9 +241,28 @@ class _Schedule:
     def _place_on(self, node: Node, placement: Placement) -> None:
         allocation = self._allotment.place_on(node, placement)
         if allocation is None:
+            self._push_aside(placement, node)
             self._could_not_place(placement, self._allotment.failure_on(node, placement))
         else:
             self._take(placement, allocation)
+
+    def _push_aside(self, placement: Placement, node: Node | None = None) -> None:
+        """What must go is told to go; what takes its place is placed when that has ended, by the evaluation that waits."""
+        victims = self._allotment.push_aside(placement, node)
+        if not victims:
+            return
+        for_id, name = self._moment.new_id(), placement.group.name
+        for victim in victims:
+            self._change(
+                victim,
+                is_stop=True,
+                desired_status=DesiredStatus.EVICT,
+                desired_description=f"Preempted by alloc ID {for_id}",
+                preempted_by_allocation=for_id,
+            )
+            self._evicted.append(self._changed[victim.id].shall)
+        updates = self._updates[name]
+        self._updates[name] = replace(updates, preemptions=updates.preemptions + len(victims))
 
     def _take(self, placement: Placement, allocation: Allocation) -> None:
         deployment = self._deployment
@@ -353,7 +376,10 @@ class _Schedule:
         return self._ground.feasibility.eligibility(job, failed) or None
 
     def _plan(self, deployments: list[Deployment], stable: Job | None) -> Plan:
-        annotations = PlanAnnotations(desired_tg_updates=self._updates or None)
+        annotations = PlanAnnotations(
+            desired_tg_updates=self._updates or None,
+            preempted_allocs=tuple(map(_stub_of, self._evicted)) or None,
+        )
         escapes = self._job is not None and has_escaped(self._job)
         more = MoreToSay(
             failed=self._failed,
@@ -380,6 +406,16 @@ class _Schedule:
             stable=stable,
             all_at_once=self._job is not None and self._job.all_at_once,
         )
+
+
+def _stub_of(allocation: Allocation) -> AllocationStub:
+    names = ("id", "name", "namespace", "node_id", "node_name", "job_id", "job_version", "task_group", "client_status")
+    return AllocationStub(
+        **{name: getattr(allocation, name) for name in names},
+        desired_status=allocation.desired_status,
+        desired_description=allocation.desired_description,
+        preempted_by_allocation=allocation.preempted_by_allocation,
+    )
 
 
 def attempts_of(evaluation: Evaluation) -> int:
