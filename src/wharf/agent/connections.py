@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from ipaddress import IPv6Address, ip_address
 from typing import Any, Final
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
+from wharf.agent.exchange import ExchangingProtocol
 from wharf.world import World
 
 HEAD_MAX_BYTES: Final = 1024 * 1024
@@ -98,7 +97,7 @@ def is_loopback(address: str) -> bool:
 def protocol_of(connections: Connections) -> type[asyncio.Protocol]:
     """The server's protocol with these bounds."""
 
-    class BoundedProtocol(HttpToolsProtocol):
+    class BoundedProtocol(ExchangingProtocol):
         def __init__(self, *args: Any, **options: Any) -> None:  # Whatever the server gives its protocol.
             super().__init__(*args, **options)
             self._address: str | None = None
