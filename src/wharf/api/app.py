@@ -9,6 +9,7 @@ import msgspec
 
 from wharf.api.answers import Packed, Streamed
 from wharf.api.astray import Astray, cleaned, reply_astray, sent_to
+from wharf.api.authoritative import is_made_elsewhere, made_elsewhere
 from wharf.api.bodies import PART_WITHIN_S, Gone, Receive, TooSlow, body_parts, read_body
 from wharf.api.connection import Connection, connection_of
 from wharf.api.cors import methods_for_pages, preflight
@@ -246,7 +247,9 @@ class Api:
 
     async def _act(self, scope: Scope, request: Request) -> Reply:
         act = self._acts[request.endpoint.name]
-        if HEADER in request.headers and request.endpoint.kind in (Kind.WRITE, Kind.ASK):
+        if is_made_elsewhere(self._server, request):
+            done = await made_elsewhere(self._server, request, method=scope["method"])
+        elif HEADER in request.headers and request.endpoint.kind in (Kind.WRITE, Kind.ASK):
             query = scope["query_string"].decode("latin-1")
             target = f"{scope['path']}?{query}" if query else scope["path"]
             done = await self._idempotency.act(request, act, method=scope["method"], target=target)

@@ -33,7 +33,7 @@ async def passed_on(server: Server, request: Request, member: Member) -> Done | 
     if member.id == server.identity.member_id:
         return None
     query = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in request.query.items())
-    path = _path_of(request)
+    path = path_of(request)
     # How the body is compressed is settled between us and the caller, and again between us and the other server.
     headers = [(name, value) for name, value in request.headers.items() if name != b"accept-encoding"]
     outgoing = Outgoing(request.endpoint.method, f"{path}?{query}".encode() if query else path.encode(), headers)
@@ -57,7 +57,7 @@ async def _parts(arrived: Arrived) -> AsyncIterator[bytes]:
         await arrived.aclose()
 
 
-def _path_of(request: Request) -> str:
+def path_of(request: Request) -> str:
     path = request.endpoint.path
     for name, value in request.path_values.items():
         path = path.replace(f"{{{name}...}}", quote(value)).replace(f"{{{name}}}", quote(value, safe=""))

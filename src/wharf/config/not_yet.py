@@ -29,7 +29,6 @@ WAITING: Final = MappingProxyType({
     ("telemetry", "filter_default"): API,
     ("telemetry", "prefix_filter"): API,
     ("ui",): "the pages",
-    ("server", "authoritative_region"): API,
     ("server", "enable_event_broker"): API,
     ("server", "event_buffer_size"): API,
     ("server", "job_max_source_size"): API,

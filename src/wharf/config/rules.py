@@ -95,6 +95,18 @@ def _access(settings: Settings) -> Found:
     least, most = settings.acl.token_min_expiration_ttl, settings.acl.token_max_expiration_ttl
     if least.ns > most.ns:
         yield (("acl", "token_min_expiration_ttl"), "it is longer than acl.token_max_expiration_ttl")
+    region = settings.server.authoritative_region
+    if settings.server.enabled and settings.acl.enabled and region not in ("", settings.region):
+        if region not in settings.regions or not settings.regions[region].servers:
+            yield (
+                ("server", "authoritative_region"),
+                f"no server of {region} is listed: say regions.{region}.servers",
+            )
+        if not settings.acl.replication_token:
+            yield (
+                ("acl", "replication_token"),
+                f"what is global is copied from {region} by a management token of that region: give one",
+            )
     address = listen_address(settings)
     if (
         settings.server.enabled

@@ -1,4 +1,5 @@
-"""What a region copies from the authoritative one: namespaces, policies, roles, login methods and rules, global tokens.
+"""What a region copies from the authoritative one: quotas, namespaces, node pools, policies, roles, ways to log in,
+global tokens.
 
 One comparison of what is there with what was there, at one moment each. It is told as steps that each fit in one write and
 may be done again; a step that a newer write has overtaken conflicts, and the next comparison makes up for it.
@@ -10,8 +11,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from wharf.model.changes import THIS, Cause, CauseKind, Condition, Drop, Put, Write
+from wharf.model.changes import SEPARATOR, THIS, Cause, CauseKind, Condition, Drop, Put, Write
 from wharf.model.namespace import DEFAULT, Namespace
+from wharf.model.node_pool import BUILT_IN, NodePool
 from wharf.model.token import Token
 from wharf.state import Replica, Table
 from wharf.state.tables import (
@@ -20,21 +22,42 @@ from wharf.state.tables import (
     ACL_POLICIES,
     ACL_ROLES,
     ACL_TOKENS,
+    JOBS,
+    JOBS_OF_POOL,
     NAMESPACES,
+    NODE_POOLS,
+    NODES_OF_POOL,
+    QUOTAS,
 )
 
 replace = msgspec.structs.replace
 
 
 class Copied(NamedTuple):
-    """One table that is copied. `is_ours`: of a record here, that it is not the other region's to change."""
+    """One table that is copied. `is_ours`: of a record here, that it is not the other region's to change. `is_needed`:
+    that something here still lives by it, so that it stays although it is gone there."""
 
     table: Table[Any]
     is_ours: Callable[[Any], bool]
+    is_needed: Callable[[Replica, Any], bool] = lambda _snapshot, _record: False
 
 
 def _is_default(namespace: Namespace) -> bool:
     return namespace.name == DEFAULT
+
+
+def _is_lived_in(snapshot: Replica, namespace: Namespace) -> bool:
+    return next(snapshot.by_key(JOBS, prefix=namespace.name + SEPARATOR), None) is not None
+
+
+def _is_built_in(pool: NodePool) -> bool:
+    return pool.name in BUILT_IN
+
+
+def _is_used(snapshot: Replica, pool: NodePool) -> bool:
+    return any(True for _ in snapshot.those(NODES_OF_POOL, pool.name)) or any(
+        True for _ in snapshot.those(JOBS_OF_POOL, pool.name)
+    )
 
 
 def _is_local(token: Token) -> bool:
@@ -46,7 +69,9 @@ def _never(_record: object) -> bool:
 
 
 COPIED: Final = (
-    Copied(NAMESPACES, _is_default),
+    Copied(QUOTAS, _never),
+    Copied(NAMESPACES, _is_default, _is_lived_in),
+    Copied(NODE_POOLS, _is_built_in, _is_used),
     Copied(ACL_POLICIES, _never),
     Copied(ACL_ROLES, _never),
     Copied(ACL_AUTH_METHODS, _never),
@@ -98,5 +123,5 @@ def _to_copy(snapshot: Replica, copied: Copied, records: Sequence[Any]) -> Itera
         yield ToCopy(table.put(fresh), Condition(table.name, key, version))
     for stored in list(snapshot.all(table)):
         key = table.key_of(stored)
-        if key not in theirs and not copied.is_ours(stored):
+        if key not in theirs and not copied.is_ours(stored) and not copied.is_needed(snapshot, stored):
             yield ToCopy(Drop(table.name, key), snapshot.unchanged(table, stored))

@@ -6,7 +6,7 @@ import msgspec
 
 from wharf.model.durations import HOUR, MINUTE, SECOND
 from wharf.model.scheduler_configuration import SchedulerAlgorithm
-from wharf.model.setting import About, Duration, Size
+from wharf.model.setting import About, Duration, Secret, Size
 
 
 class PlanRejectionTrackerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +112,13 @@ class AclSettings(msgspec.Struct, frozen=True, kw_only=True):
     token_max_expiration_ttl: Annotated[Duration, About("The longest life that a token may be given.")] = Duration(
         24 * HOUR
     )
+    replication_token: Annotated[
+        Secret,
+        About(
+            "A management token of the authoritative region, by which policies, global tokens and all else that is "
+            "global is copied from there."
+        ),
+    ] = Secret()
 
 
 class KeyringSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from wharf.agent.access_control import open_keyring, tending_settings
 from wharf.agent.identity import folder_name
 from wharf.agent.life import CannotStart, Life
 from wharf.agent.log_access import describe
+from wharf.agent.roles.authoritative import copy_from_elsewhere
 from wharf.agent.roles.candidacy import election_of
 from wharf.agent.roles.serving import brain_socket, follow, make_server, open_log
 from wharf.config.settings import Settings
@@ -68,6 +69,7 @@ async def run(life: Life) -> None:
     Launcher(life.world, brain, server.job_settings)
     Collecting(life.world, brain, collection_settings(life.order.settings))
     QuotaWatch(brain)
+    authoritative = copy_from_elsewhere(life, server, brain)
     if not await open_log(life, server.engine):
         return
     door = BrainSocket(life.world, brain_socket(life), Answers(brain))
@@ -83,6 +85,8 @@ async def run(life: Life) -> None:
     with contextlib.suppress(Unavailable, TimeoutError):
         async with asyncio.timeout(LEAVE_WITHIN_S):
             await election.leave()
+    if authoritative is not None:
+        await authoritative.close()
     await server.engine.close()
 
 

@@ -1,0 +1,86 @@
+"""Writes of what is global: made in the authoritative region, from where they come back as copies.
+
+Says which writes these are, and passes them on. Whoever asks is checked here first, by the copies, and again there.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from wharf.api.answers import Done
+from wharf.api.onward import path_of, replied
+from wharf.api.request import Request
+from wharf.client.passage import Outgoing
+from wharf.model.auth_method import TokenLocality
+from wharf.server.server import Server
+from wharf.state.tables import ACL_AUTH_METHODS, ACL_TOKENS
+from wharf.wire import access as shapes
+
+ALWAYS: Final = frozenset((
+    "acl.bootstrap", "acl.policy.store", "acl.policy.delete", "acl.role.create", "acl.role.update", "acl.role.delete",
+    "acl.method.create", "acl.method.update", "acl.method.delete", "acl.rule.create", "acl.rule.update",
+    "acl.rule.delete", "namespace.store", "namespace.update", "namespace.delete", "node_pool.store",
+    "node_pool.update", "node_pool.delete", "quota.store", "quota.update", "quota.delete",
+))  # fmt: skip
+
+
+def is_made_elsewhere(server: Server, request: Request) -> bool:
+    """Whether this write is the authoritative region's, and that is not ours."""
+    settings = server.access.settings
+    if not settings.enabled or settings.authoritative_region in ("", server.identity.region):
+        return False
+    return request.endpoint.name in ALWAYS or _is_of_global_token(server, request)
+
+
+def _is_of_global_token(server: Server, request: Request) -> bool:
+    match request.endpoint.name:
+        case "acl.token.create" | "acl.token.update":
+            asked = request.read_body(shapes.TokenRequest)
+            return asked.global_ or _is_global(server, asked.accessor_id)
+        case "acl.token.delete":
+            return _is_global(server, request.value("accessor_id"))
+        case "acl.login":
+            return _gives_global(server, request.read_body(shapes.LoginRequest).auth_method_name)
+        case "acl.oidc.complete":
+            return _gives_global(server, request.read_body(shapes.CompleteAuthRequest).auth_method_name)
+        case "acl.oidc.auth-url":
+            # Where the login is completed, it must have been begun.
+            return _gives_global(server, request.read_body(shapes.AuthUrlRequest).auth_method_name)
+    return False
+
+
+def _is_global(server: Server, accessor_id: str) -> bool:
+    token = server.replica.get(ACL_TOKENS, accessor_id)
+    return token is not None and token.global_
+
+
+def _gives_global(server: Server, method_name: str) -> bool:
+    method = server.replica.get(ACL_AUTH_METHODS, method_name)
+    return method is not None and method.token_locality == TokenLocality.GLOBAL
+
+
+async def made_elsewhere(server: Server, request: Request, *, method: str) -> Done:
+    """The reply of the authoritative region. Raises Refusal where none of its servers answers."""
+    query = "&".join(
+        f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in request.query.items() if name != "region"
+    )
+    path = path_of(request)
+    headers = [
+        (name, value)
+        for name, value in request.headers.items()
+        if name not in (b"accept-encoding", b"content-length", b"transfer-encoding")
+    ]
+    body = None
+    if request.body:
+        headers.append((b"content-length", str(len(request.body)).encode()))
+        body = _whole(request.body)
+    outgoing = Outgoing(method, f"{path}?{query}".encode() if query else path.encode(), headers, body)
+    arrived = await server.passing.to_region(server.access.settings.authoritative_region, outgoing)
+    index = next((int(value) for name, value in arrived.headers if name.lower() == b"x-cluster-index"), 0)
+    return msgspec.structs.replace(await replied(arrived), index=index)
+
+
+async def _whole(body: bytes) -> AsyncIterator[bytes]:
+    yield body
