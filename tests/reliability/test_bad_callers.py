@@ -25,7 +25,7 @@ from tests.reliability.callers import (
 )
 from tests.waiting import wait_on_loop_until
 
-OTHERS_WITHIN_MS = 5_000.0
+OTHERS_WITHIN_MS = 10_000.0
 """For the slowest of the others. A bound against standing still: cores are shared."""
 RECEIVES_BYTES = 4_096
 BIG_BYTES = 200_000
@@ -164,7 +164,7 @@ def test_replies_and_streams_that_nobody_reads_hold_nobody_up(tmp_path: Path) ->
     story(
         tmp_path / "a",
         lambda agent: harm(
-            agent, "replies that nobody reads", get("/v1/job/big") * 40, count=200, memory_mb_most=200
+            agent, "replies that nobody reads", get("/v1/job/big") * 20, count=200, memory_mb_most=200
         ),
         lambda agent: harm(
             agent, "streams of events that nobody reads", get("/v1/event/stream"), count=100, memory_mb_most=250,
@@ -185,7 +185,7 @@ def test_thousands_of_bad_callers_hold_nobody_up(tmp_path: Path) -> None:
         lambda agent: harm(agent, "long heads cut in the middle", A_LONG_HEAD_CUT, count=1_000, memory_mb_most=400),
         lambda agent: harm(agent, "bodies that trickle", A_BODY_CUT, count=2_000, memory_mb_most=300, meanwhile=trickle),
         lambda agent: harm(
-            agent, "replies that nobody reads", get("/v1/job/big") * 40, count=1_000, memory_mb_most=700
+            agent, "replies that nobody reads", get("/v1/job/big") * 20, count=1_000, memory_mb_most=700
         ),
         lambda agent: harm(
             agent, "streams of events that nobody reads", get("/v1/event/stream"), count=500, memory_mb_most=700,

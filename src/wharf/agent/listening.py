@@ -10,6 +10,9 @@ from typing import Final
 from wharf.agent.refusal import Refused
 
 BACKLOG: Final = 4_096
+UNSENT_MOST_BYTES: Final = 256 * 1024
+"""What may wait in the system for a caller to take it. The system itself would let megabytes wait for each, and a thousand
+callers that read nothing would use up the memory that it has for all connections of the machine."""
 
 
 def listen(address: str, port: int) -> socket.socket:
@@ -19,6 +22,9 @@ def listen(address: str, port: int) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_MOST_BYTES
+        )  # Accepted ones inherit it.
         listening.bind((host, port))
         listening.listen(BACKLOG)
     except OSError as error:
