@@ -52,11 +52,8 @@ class Allotment:
         self._moment = moment
         self._chance = Chance(evaluation.id, snapshot.index)
         self.draft = Draft(ground.fleet)
-        self._neighbours: dict[str, Neighbour] = {}
-        """By id: the job's allocations that stand somewhere and shall go on, those placed by this evaluation too."""
-        for each in allocations:
-            if not each.is_terminal:
-                self._note(each)
+        self._allocations = allocations
+        self._noted: dict[str, Neighbour] | None = None
         self._placings: dict[tuple[str, int, int], GroupPlacing] = {}
         self._anywhere: dict[tuple[str, int, int], Screened] = {}
         self._rules: Rules | None = None
@@ -114,6 +111,20 @@ class Allotment:
                 has_volumes=volumes_by_index(group, Volumes(self._snapshot, job.namespace)),
             )
         return found
+
+    @property
+    def _neighbours(self) -> dict[str, Neighbour]:
+        """By id: the job's allocations that stand somewhere and shall go on, those placed by this evaluation too. They
+        are looked up when it is first asked for them: most evaluations never ask.
+        """
+        if self._noted is None:
+            row_of = self._ground.fleet.row_of
+            self._noted = {
+                each.id: Neighbour(row, each.task_group)
+                for each in self._allocations
+                if not each.is_terminal and (row := row_of.get(each.node_id)) is not None
+            }
+        return self._noted
 
     def _note(self, allocation: Allocation) -> Neighbour | None:
         row = self._ground.fleet.row_of.get(allocation.node_id)

@@ -1,6 +1,7 @@
 """One evaluation from snapshot to plan: what should differ, which nodes take what is missing, and how it ends."""
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -35,6 +36,7 @@ from wharf.scheduling.reconcile.classes import tainted_nodes
 from wharf.scheduling.reconcile.group import LOST, Sight
 from wharf.scheduling.reconcile.outcome import GroupOutcome, LookAgain, Placement, Replacement, Stop
 from wharf.scheduling.reconcile.rollout import begun, gone_on, rollout_of
+from wharf.scheduling.reconcile.standing import is_as_wanted
 from wharf.state import Replica
 from wharf.state.tables import ALLOCATIONS_OF_JOB, DEPLOYMENTS_OF_JOB, EVALUATIONS, JOB_VERSIONS, JOBS, NODES
 
@@ -56,7 +58,7 @@ class _Schedule:
         key = (evaluation.namespace, evaluation.job_id)
         self._job = snapshot.get(JOBS, *key)
         everyone = snapshot.those(ALLOCATIONS_OF_JOB, *key)
-        self._allocations = sorted(everyone, key=lambda each: (each.create_index, each.id))
+        self._allocations = sorted(everyone, key=attrgetter("create_index", "id"))
         self._rollout = rollout_of(self._job, snapshot.those(DEPLOYMENTS_OF_JOB, *key), moment)
         self._allotment = Allotment(ground, snapshot, evaluation, moment, self._allocations)
         self._tainted = tainted_nodes(self._allocations, lambda node_id: snapshot.get(NODES, node_id))
@@ -117,9 +119,13 @@ class _Schedule:
             if job.type in EVERY_NODE_TYPES:
                 outcomes.append(self._on_every_node(sight, job, group, those))
                 continue
-            outcome = of_group.run(sight, group, those) if group.count else of_group.stop_all(
-                sight, group.name, group, those
-            )  # fmt: skip
+            rollout = self._rollout
+            if is_as_wanted(job, group, those, self._tainted, (rollout.current, rollout.old)):
+                outcome = GroupOutcome(group.name, updates=DesiredUpdates(ignore=group.count), is_complete=True)
+            elif group.count:
+                outcome = of_group.run(sight, group, those)
+            else:
+                outcome = of_group.stop_all(sight, group.name, group, those)
             outcomes.append(outcome)
             self._begin(outcome, job)
             self._carry_out(outcome, job)
@@ -166,7 +172,7 @@ class _Schedule:
 
     def _lose_what_was_stopped(self) -> None:
         """What was to stop already, on a node that is down or gone, has stopped for all that anybody will ever know."""
-        for allocation in self._allocations:
+        for allocation in self._allocations if self._tainted else ():
             node = self._tainted.get(allocation.node_id)
             is_gone = allocation.node_id in self._tainted and (node is None or node.status is NodeStatus.DOWN)
             is_open = allocation.client_status in (ClientStatus.RUNNING, ClientStatus.PENDING)
