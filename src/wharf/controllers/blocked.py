@@ -44,7 +44,7 @@ class Blocked:
 
     def room_came(self, kinds: Iterable[str], index: int) -> None:
         """On nodes of these kinds, by the batch of this index. A kind without a name may be any."""
-        kinds = set(kinds)
+        kinds = list(dict.fromkeys(kinds))
         if not kinds:
             return
         for kind in kinds:

@@ -185,7 +185,8 @@ class Brain:
     async def _reach(self, leadership: Leadership) -> None:
         while leadership.is_held():
             try:
-                return await self._follower.reached(leadership.condition().version)
+                await self._follower.reached(leadership.condition().version)
+                return
             except Refusal as refusal:
                 log.warning("the leader cannot begin yet: %s", refusal.text)
 
