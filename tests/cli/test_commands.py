@@ -40,7 +40,30 @@ def all_groups(group: LazyGroup = root) -> list[tuple[str, LazyGroup]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["wharf", "config", "operator", "snapshot", "tls"])
+GROUPS = [
+    *("wharf", "config", "operator", "snapshot", "tls", "job", "node", "alloc", "deployment", "eval", "namespace"),
+    *(
+        "quota",
+        "var",
+        "acl",
+        "token",
+        "policy",
+        "role",
+        "auth-method",
+        "binding-rule",
+        "scheduler",
+        "keyring",
+        "server",
+    ),
+    *("system", "periodic", "reconcile"),
+]
+
+
+def test_every_group_is_looked_at() -> None:
+    assert sorted(dict(all_groups())) == sorted(GROUPS)
+
+
+@pytest.mark.parametrize("name", GROUPS)
 def test_the_lines_of_help_say_what_the_commands_say_of_themselves(name: str) -> None:
     group = dict(all_groups())[name]
     context = group.make_context("wharf", ["--help"], resilient_parsing=True)

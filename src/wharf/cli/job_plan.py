@@ -21,8 +21,8 @@ VERBS: Final = {
     "reschedule_now": "to place again now", "reschedule_later": "to place again later", "disconnect": "out of contact",
     "reconnect": "back in contact", "ignore": "unchanged",
 }  # fmt: skip
-QUIET_VERBS: Final = frozenset({"ignore", "reschedule_later"})
-"""What is so already."""
+COUNTED: Final = ("place", "stop", "migrate", "destructive_update", "canary", "reschedule_now")
+"""What places or stops an allocation."""
 
 
 class Planning(Speaking):
@@ -78,10 +78,7 @@ def validate(talk: Talk, file: str) -> None:
 
 def would_change(answer: "JobPlanResponse") -> bool:
     updates = (answer.annotations.desired_tg_updates if answer.annotations else None) or {}
-    counted = [name for name in VERBS if name not in QUIET_VERBS]
-    return any(getattr(update, name) for update in updates.values() for name in counted) or bool(
-        answer.failed_tg_allocs
-    )
+    return any(getattr(update, name) for update in updates.values() for name in COUNTED)
 
 
 def told(talk: Talk, file: str, answer: "JobPlanResponse") -> Iterator[str]:

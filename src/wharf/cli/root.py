@@ -7,7 +7,6 @@ from typing import Final
 import click
 
 from wharf import __version__
-from wharf.cli.failing import Failed
 from wharf.cli.lazy import Entry, LazyGroup
 
 COMMANDS: Final = {
@@ -72,7 +71,7 @@ def main(arguments: Sequence[str] | None = None, surroundings: object = None) ->
     except click.ClickException as error:
         for line in error.format_message().splitlines():
             click.echo(f"wharf: {line}", err=True)
-        sys.exit(error.code if isinstance(error, Failed) else EXIT_FAILED)
+        sys.exit(getattr(error, "code", EXIT_FAILED))  # Of `failing.Failed`, which a page of help does not load.
     except BrokenPipeError:
         # Whoever read our output has had enough, as `head` does. Nothing more may be written, at exit either.
         sys.stdout = sys.stderr

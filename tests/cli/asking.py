@@ -1,0 +1,125 @@
+"""Commands in this process, asking a server in memory: the real commands, the real API, virtual time."""
+
+import asyncio
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulation.loop import SimulatedLoop
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.exchange import InMemory
+from tests.kit.virtual_time import SEED, pass_time
+from wharf.api.app import Api
+from wharf.cli.root import main
+from wharf.client import ClientSettings, Reply, Request, SyncClient
+from wharf.client.exchange import SyncOpened
+from wharf.client.flow import ONCE, Defaults
+
+WEB = """
+ID: web
+TaskGroups:
+  - Name: api
+    Count: 2
+    Update: {MinHealthyTime: 1s}
+    Tasks:
+      - {Name: main, Driver: mock, Resources: {CPU: 100, MemoryMB: 32}}
+"""
+
+
+@dataclasses.dataclass
+class Ended:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+class _Exchange:
+    """The sync client's port: the loop runs for as long as a request takes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, api: Api, token: str) -> None:
+        self._loop = loop
+        self._exchange = InMemory(api)
+        self._headers = {"x-cluster-token": token} if token else {}
+
+    def send(self, request: Request) -> Reply:
+        headers = {**self._headers, **request.headers}
+        told = Request(request.method, request.path, request.query, headers, request.body, request.timeout_s)
+        return self._loop.run_until_complete(self._exchange.send(told))
+
+    def open(self, _: Request) -> SyncOpened:
+        raise AssertionError("nothing here is streamed")
+
+    def close(self) -> None:
+        return
+
+
+class Person:
+    """Types commands. `asked`: what the client was connected with, command by command."""
+
+    def __init__(self, loop: SimulatedLoop, cluster: ACluster, server: OneServer, capture: Any) -> None:
+        self.loop = loop
+        self.cluster = cluster
+        self.server = server
+        self.world = server.world
+        self.asked: list[ClientSettings] = []
+        self._capture = capture
+
+    def connect(self, settings: ClientSettings) -> SyncClient:
+        self.asked.append(settings)
+        exchange = _Exchange(self.loop, self.server.api, settings.token)
+        defaults = Defaults(settings.namespace, settings.region, settings.stale)
+        return SyncClient(self.world, [exchange], defaults=defaults, retries=ONCE)
+
+    def wharf(self, *words: str) -> Ended:
+        self._capture.readouterr()
+        try:
+            main(words, surroundings=self)
+        except SystemExit as end:
+            code = int(end.code or 0)
+        else:
+            code = 0
+        out, err = self._capture.readouterr()
+        return Ended(code, out, err)
+
+    def does(self, *words: str) -> str:
+        """A command that goes well; what it prints."""
+        ended = self.wharf(*words)
+        assert (ended.code, ended.err) == (0, ""), ended
+        return ended.out
+
+    def wait(self, seconds: float) -> None:
+        self.loop.run_until_complete(pass_time(seconds))
+
+
+@contextmanager
+def a_person(capture: pytest.CaptureFixture[str], *, nodes: int = 0, access: bool = False) -> Iterator[Person]:
+    """At a cluster of one server and so many fake nodes, named node-1 and so on."""
+    loop = SimulatedLoop(SEED)
+    asyncio.set_event_loop(loop)
+    cluster: ACluster = loop.run_until_complete(_begun())
+    server = loop.run_until_complete(cluster.a_server(access=access))
+    if nodes:
+        loop.run_until_complete(cluster.ready_nodes(server, nodes))
+    try:
+        yield Person(loop, cluster, server, capture)
+    finally:
+        loop.run_until_complete(cluster.__aexit__(None, None, None))
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+async def _begun() -> ACluster:
+    return await ACluster().__aenter__()
+
+
+def a_file(folder: Path, text: str, name: str = "job.yaml") -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)

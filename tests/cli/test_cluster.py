@@ -1,0 +1,191 @@
+"""Commands about machines, rollouts, rooms, variables and rights, against a server in memory."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.asking import WEB, Person, a_file, a_person
+from wharf.cli.completing import complete_jobs
+from wharf.cli.root import root
+
+
+@pytest.fixture
+def person(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Person]:
+    for name in ("WHARF_ADDR", "WHARF_NAMESPACE", "WHARF_TOKEN", "NOMAD_ADDR", "NOMAD_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with a_person(capsys, nodes=2) as person:
+        yield person
+
+
+def test_a_canary_is_promoted_by_its_job(person: Person, tmp_path: Path) -> None:
+    person.does("job", "run", "--follow", a_file(tmp_path, WEB))
+    second = WEB.replace("MinHealthyTime: 1s", "MinHealthyTime: 1s, Canary: 1").replace("CPU: 100", "CPU: 120")
+    person.does("job", "run", a_file(tmp_path, second))
+    person.wait(10)
+
+    waiting = person.does("deployment", "status", "web")
+    person.does("deployment", "promote", "web")
+    person.wait(30)
+
+    assert "Deployment is running but requires manual promotion" in waiting
+    assert "Canaries" in waiting
+    assert person.does("deployment", "list", "-t", "{{range .}}{{.JobVersion}}:{{.Status}} {{end}}").split() == [
+        "0:successful",
+        "1:successful",
+    ]
+
+
+def test_a_deployment_rests_goes_on_and_is_failed(person: Person, tmp_path: Path) -> None:
+    slow = WEB.replace("MinHealthyTime: 1s", "MinHealthyTime: 1m")
+    person.does("job", "run", a_file(tmp_path, slow))
+
+    assert person.does("deployment", "pause", "web").endswith("of web rests\n")
+    assert person.does("deployment", "resume", "web").endswith("of web goes on\n")
+    assert "has failed" in person.does("deployment", "fail", "--detach", "web")
+    assert "failed" in person.does("deployment", "status", "web")
+
+
+def test_a_node_is_drained_and_comes_back(person: Person, tmp_path: Path) -> None:
+    person.does("job", "run", "--follow", a_file(tmp_path, WEB))
+
+    drained = person.does("node", "drain", "--enable", "--deadline", "1m", "node-1")
+    listed = person.does("node", "status", "-t", "{{range .}}{{.Name}}:{{.SchedulingEligibility}} {{end}}").split()
+    person.does("node", "eligibility", "--enable", "node-1")
+
+    assert drained.splitlines()[-1] == "node-1 is drained"
+    assert sorted(listed) == ["node-1:ineligible", "node-2:eligible"]
+    assert "Eligibility  eligible" in person.does("node", "status", "node-1")
+
+
+def test_an_allocation_is_shown_and_stopped_by_the_beginning_of_its_id(person: Person, tmp_path: Path) -> None:
+    person.does("job", "run", "--follow", a_file(tmp_path, WEB))
+    whole = person.does("job", "allocs", "-t", "{{range .}}{{.ID}} {{end}}", "web").split()[0]
+
+    shown = person.does("alloc", "status", whole[:8])
+    person.does("alloc", "stop", whole[:8])
+
+    assert f"ID          {whole}" in shown
+    assert person.does("alloc", "status", "-t", "{{.DesiredStatus}}", whole) == "stop\n"
+
+
+def test_an_evaluation_tells_what_it_could_not_place(person: Person, tmp_path: Path) -> None:
+    person.wharf("job", "run", a_file(tmp_path, WEB.replace("CPU: 100", "CPU: 900000")))
+    ids = person.does(
+        "eval", "list", "--job", "web", "--status", "complete", "-t", "{{range .}}{{.ID}} {{end}}"
+    ).split()
+
+    assert "  · too little cpu on 2 nodes" in person.does("eval", "status", ids[-1][:8]).splitlines()
+
+
+def test_a_namespace_is_made_changed_used_and_deleted(person: Person, tmp_path: Path) -> None:
+    person.does("namespace", "apply", "--description", "the shop", "shop")
+    person.does("namespace", "apply", "--weight", "5", "shop")
+    person.does("job", "run", "--namespace", "shop", "--detach", a_file(tmp_path, WEB))
+    full = person.wharf("namespace", "delete", "shop")
+    everywhere = person.does("job", "status", "--namespace", "*")
+    person.does("job", "stop", "--purge", "--namespace=shop", "web")
+    person.wait(5)
+
+    assert json.loads(person.does("namespace", "inspect", "shop"))["Description"] == "the shop"
+    assert person.does("namespace", "inspect", "-t", "{{.Weight}}", "shop") == "5\n"
+    assert full.code == 1
+    assert everywhere.splitlines()[1].split()[:2] == ["web", "shop"]
+    assert person.does("job", "status") == "There are no jobs yet; `wharf job run FILE` submits one.\n"
+
+
+def test_a_variable_is_written_read_guarded_and_deleted(person: Person) -> None:
+    person.does("var", "put", "jobs/web", "user=shop", "--check-index", "0")
+    again = person.wharf("var", "put", "--check-index", "0", "jobs/web", "user=other")
+
+    assert again.code == 1
+    assert person.does("var", "get", "--item", "user", "jobs/web") == "shop\n"
+    assert person.does("var", "list", "-t", "{{range .}}{{.Path}}{{end}}") == "jobs/web\n"
+    person.does("var", "purge", "jobs/web")
+    assert person.does("var", "list") == "There are no variables.\n"
+
+
+@pytest.mark.parametrize(("program", "code"), [("true", 0), ("false", 1)])
+def test_a_program_runs_under_a_lock_and_gives_its_code(person: Person, program: str, code: int) -> None:
+    ended = person.wharf("var", "lock", "locks/a", program)
+
+    assert (ended.code, ended.err) == (code, "")
+    assert person.wharf("var", "lock", "locks/a", "true").code == 0
+
+
+def test_scheduling_is_configured_one_switch_at_a_time(person: Person) -> None:
+    person.does("operator", "scheduler", "set-config", "--scheduler-algorithm", "spread")
+    person.does("operator", "scheduler", "set-config", "--preempt-batch-scheduler", "true")
+
+    shown = person.does("operator", "scheduler", "get-config")
+    assert "Algorithm                spread" in shown
+    assert "batch" in shown
+
+
+def test_a_quota_is_written_from_a_file_and_told_with_what_is_used(person: Person, tmp_path: Path) -> None:
+    file = a_file(tmp_path, "Name: small\nLimits:\n  - {Region: global, RegionLimit: {CPU: 500}}\n")
+    person.does("quota", "apply", file)
+    person.does("namespace", "apply", "--quota", "small", "shop")
+
+    assert "500" in person.does("namespace", "status", "shop")
+    wrong = person.wharf("quota", "apply", a_file(tmp_path, "Nam: small", "wrong.yaml"))
+    assert wrong.err.endswith("wrong.yaml: there is no field Nam: there are Name, Description, Limits, Hash, CreateIndex, "
+                              "ModifyIndex\n")  # fmt: skip
+
+
+def test_what_begins_with_an_id_is_shown_of_whatever_kind(person: Person, tmp_path: Path) -> None:
+    person.does("job", "run", a_file(tmp_path, WEB))
+
+    assert "Datacenters" in person.does("status", "web")
+    assert person.does("status").splitlines()[1].split() == ["Nodes", "2", "of", "2", "ready"]
+    assert person.wharf("status", "zzz").code == 1
+
+
+def test_what_is_not_there_is_told_in_one_line(person: Person) -> None:
+    unknown = person.wharf("namespace", "status", "nobody")
+
+    assert (unknown.code, len(unknown.err.splitlines())) == (1, 1)
+
+
+def test_options_win_over_the_environment_and_may_have_one_dash(
+    person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOMAD_TOKEN", "theirs")
+    monkeypatch.setenv("WHARF_ADDR", "a:1")
+
+    person.wharf("namespace", "list", "-address=b:2", "-region", "global")
+
+    settings = person.asked[-1]
+    assert (settings.addresses, settings.region, settings.token) == (("http://b:2",), "global", "theirs")
+
+
+def test_ids_are_completed_by_asking(person: Person, tmp_path: Path) -> None:
+    person.does("job", "run", "--follow", a_file(tmp_path, WEB))
+    context = root.make_context("wharf", ["job"], resilient_parsing=True, obj=person)
+
+    found = complete_jobs(context, None, "w")  # type: ignore[arg-type]  # The parameter is not looked at.
+
+    assert [(one.value, one.help) for one in found] == [("web", "running")]
+
+
+def test_rights_are_given_by_policies_roles_and_tokens(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with a_person(capsys, access=True) as person:
+        secret = person.does("acl", "bootstrap", "-t", "{{.SecretID}}").strip()
+        refused = person.wharf("job", "status")
+        monkeypatch.setenv("WHARF_TOKEN", secret)
+        person.does("acl", "policy", "apply", "reader", a_file(tmp_path, 'namespace "*" { policy = "read" }', "r.hcl"))
+        person.does("acl", "role", "create", "--name", "team", "--policy", "reader")
+        made = json.loads(person.does("acl", "token", "create", "--name", "me", "--role-name", "team", "--json"))
+        monkeypatch.setenv("WHARF_TOKEN", made["SecretID"])
+        reads = person.wharf("job", "status")
+        writes = person.wharf("job", "run", a_file(tmp_path, WEB))
+        own = person.does("acl", "token", "self", "-t", "{{.Name}}")
+        monkeypatch.setenv("WHARF_TOKEN", secret)
+        person.does("acl", "token", "delete", made["AccessorID"][:8])
+
+    assert refused.err == "wharf: Permission denied: no token was given; name one by --token or WHARF_TOKEN\n"
+    assert (reads.code, writes.code, own) == (0, 1, "me\n")
+    assert writes.err.startswith("wharf: Permission denied: its token may not do this")

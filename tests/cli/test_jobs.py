@@ -1,0 +1,221 @@
+"""Commands about jobs, as they are typed, against a server in memory."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.asking import WEB, Person, a_file, a_person
+
+
+@pytest.fixture
+def person(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Person]:
+    for name in ("WHARF_ADDR", "WHARF_NAMESPACE", "WHARF_TOKEN", "NOMAD_ADDR", "NOMAD_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with a_person(capsys, nodes=2) as person:
+        yield person
+
+
+def test_a_job_that_is_followed_ends_with_its_rollout(person: Person, tmp_path: Path) -> None:
+    ended = person.wharf("job", "run", "--follow", a_file(tmp_path, WEB))
+
+    assert (ended.code, ended.lines[-1]) == (0, "✓ web: the rollout succeeded")
+    assert "2 healthy" in ended.lines[-2]
+
+
+def test_a_rollout_that_fails_is_exit_code_1(person: Person, tmp_path: Path) -> None:
+    broken = WEB.replace("Driver: mock", "Driver: mock, Config: {start_error: no such image}").replace(
+        "MinHealthyTime: 1s", "MinHealthyTime: 1s, HealthyDeadline: 5s, ProgressDeadline: 10s"
+    )
+
+    ended = person.wharf("job", "run", "--follow", a_file(tmp_path, broken))
+
+    assert ended.code == 1
+    assert ended.lines[-1].startswith("✗ web: the rollout failed: Failed due to")
+
+
+def test_batch_work_is_followed_until_it_is_done(person: Person, tmp_path: Path) -> None:
+    work = WEB.replace("ID: web", "ID: sums\nType: batch").replace("    Update: {MinHealthyTime: 1s}\n", "")
+
+    ended = person.wharf("job", "run", "--follow", a_file(tmp_path, work))
+
+    assert (ended.code, ended.lines[-1]) == (0, "✓ sums: the work is done: 2 of 2 complete")
+
+
+def test_batch_work_that_fails_is_exit_code_1(person: Person, tmp_path: Path) -> None:
+    work = WEB.replace("ID: web", "ID: sums\nType: batch").replace("    Update: {MinHealthyTime: 1s}\n", "")
+    policies = "    RestartPolicy: {Attempts: 0, Mode: fail}\n    ReschedulePolicy: {Attempts: 0, Unlimited: false}\n"
+    work = work.replace("    Tasks:", f"{policies}    Tasks:").replace(
+        "Driver: mock", "Driver: mock, Config: {exit_code: 3}"
+    )
+
+    ended = person.wharf("job", "run", "--follow", a_file(tmp_path, work))
+
+    assert (ended.code, ended.lines[-1]) == (1, "✗ sums: the work failed: 2 of 2 did not come to a good end")
+
+
+def test_what_is_not_placed_is_exit_code_2_with_the_reason(person: Person, tmp_path: Path) -> None:
+    ended = person.wharf("job", "run", a_file(tmp_path, WEB.replace("CPU: 100", "CPU: 900000")))
+
+    assert ended.code == 2
+    assert ended.lines[-3:] == [
+        "Not placed, until there is room:",
+        "  api: 2 not placed",
+        "    · too little cpu on 2 nodes",
+    ]
+
+
+def test_detached_it_returns_at_once(person: Person, tmp_path: Path) -> None:
+    ended = person.wharf("job", "run", "-detach", a_file(tmp_path, WEB))
+
+    assert (ended.code, len(ended.lines)) == (0, 2)
+    assert ended.lines[1].startswith("evaluation ")
+
+
+def test_what_is_wrong_with_a_job_is_told_by_line_and_column(person: Person, tmp_path: Path) -> None:
+    file = a_file(tmp_path, WEB.replace("CPU: 100", "CPU: fast").replace("Count: 2", "Count: many"))
+
+    ended = person.wharf("job", "run", file)
+
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.splitlines() == [
+        f"wharf: {file}:5:5: TaskGroups[0].Count: expected a whole number, got text",
+        f"wharf: {file}:8:48: TaskGroups[0].Tasks[0].Resources.CPU: expected a whole number, got text",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("a.yaml", "ID: web\n  a: [\n", "{file}:2:4: mapping values are not allowed here"),
+        ("a.json", '{"ID": "web",\n "Type": x}', "{file}:2:10: expecting value"),
+        ("a.json", '{"ID": "web", "ID": "x"}', "{file}: ID stands twice in one object: keep one"),
+        ("a.yaml", "- a", "{file}: expected a job, and there is a list"),
+        ("a.yaml", "Type: batch", "{file}: the job has no ID: give it one, as ID: web"),
+        ("a.hcl", 'job "web" {}', "{file}: job files in HCL are not read yet"),
+        ("a.yaml", "ID: a\n---\nID: b\n", "{file}: expected one job, and there are 2 documents"),
+    ],
+)
+def test_a_file_that_is_no_job_is_refused_before_anybody_is_asked(
+    person: Person, tmp_path: Path, name: str, text: str, told: str
+) -> None:
+    file = a_file(tmp_path, text, name)
+
+    ended = person.wharf("job", "run", file)
+
+    assert (ended.code, person.asked) == (1, [])
+    assert ended.err.startswith("wharf: " + told.format(file=file)), ended.err
+
+
+def test_in_yaml_on_is_a_word(person: Person, tmp_path: Path) -> None:
+    person.does("job", "run", a_file(tmp_path, WEB.replace("ID: web", "ID: web\nMeta: {on: yes}")))
+
+    assert person.does("job", "inspect", "-t", "{{.Meta.on}}", "web") == "yes\n"
+
+
+def test_a_plan_tells_by_its_exit_code_whether_anything_changes(person: Person, tmp_path: Path) -> None:
+    file = a_file(tmp_path, WEB)
+    new = person.wharf("job", "plan", file)
+    person.does("job", "run", file)
+    same = person.wharf("job", "plan", file)
+    more = person.wharf("job", "plan", a_file(tmp_path, WEB.replace("Count: 2", "Count: 3"), "more.yaml"))
+    broken = person.wharf("job", "plan", a_file(tmp_path, WEB.replace("Count: 2", "Count: x"), "broken.yaml"))
+    unknown = person.wharf("job", "plan", "--nonsense")
+
+    lower = person.wharf("job", "plan", a_file(tmp_path, WEB.replace("ID: web", "ID: web\nPriority: 60"), "lower.yaml"))
+
+    assert [ended.code for ended in (new, same, more, lower, broken, unknown)] == [1, 0, 1, 0, 255, 255]
+    assert '"2" → "3"' in more.out
+    assert "  api: 1 to place, 2 to update in place" in more.out.splitlines()
+    assert "wharf job run --check-index " in more.out
+
+
+def test_the_next_five_launches_of_a_periodic_job_are_told(person: Person, tmp_path: Path) -> None:
+    nightly = WEB.replace("ID: web", 'ID: nightly\nType: batch\nPeriodic: {Specs: ["0 3 * * *"]}').replace(
+        "    Update: {MinHealthyTime: 1s}\n", ""
+    )
+
+    lines = person.does("job", "run", a_file(tmp_path, nightly)).splitlines()
+
+    assert lines[1] == "Its next launches:"
+    assert [line.split()[1] for line in lines[2:]] == ["03:00:00Z"] * 5
+
+
+def test_lists_and_records_are_shown_to_people_programs_and_templates(person: Person, tmp_path: Path) -> None:
+    person.does("job", "run", a_file(tmp_path, WEB))
+
+    table = person.does("job", "status").splitlines()
+    as_json = json.loads(person.does("job", "status", "-json"))
+    by_template = person.does("job", "status", "-t", "{{range .}}{{.ID}}:{{.Status}} {{end}}")
+    wrong = person.wharf("job", "status", "-t", "{{range .}}{{.Statu}}{{end}}")
+
+    assert table[0].split() == ["ID", "Type", "Priority", "Status", "Running", "Submitted"]
+    assert table[1].split()[:4] == ["web", "service", "50", "running"]
+    assert [job["ID"] for job in as_json] == ["web"]
+    assert by_template == "web:running \n"
+    assert (wrong.code, wrong.err) == (1, "wharf: there is no field .Statu: did you mean .Status?\n")
+
+
+def test_an_id_may_be_cut_short_unless_several_begin_so(person: Person, tmp_path: Path) -> None:
+    for name in ("web-a", "web-b", "api"):
+        person.does("job", "run", "--detach", a_file(tmp_path, WEB.replace("ID: web", f"ID: {name}")))
+
+    assert "ID           api" in person.does("job", "status", "ap")
+    several = person.wharf("job", "status", "web")
+
+    assert several.code == 1
+    assert several.err.splitlines()[0] == "wharf: web could be 2 jobs; give more of the id:"
+    assert [line.split()[1] for line in several.err.splitlines()[1:]] == ["web-a", "web-b"]
+    nobody = person.wharf("job", "status", "db")
+    assert (nobody.code, nobody.err) == (1, "wharf: there is no job db; `wharf job status` lists all\n")
+
+
+def test_a_job_is_scaled_reverted_stopped_and_started_again(person: Person, tmp_path: Path) -> None:
+    person.does("job", "run", "--follow", a_file(tmp_path, WEB))
+
+    assert person.does("job", "scale", "web", "3").splitlines()[0] == "api of web is to run 3 times"
+    assert person.does("job", "inspect", "-t", "{{range .TaskGroups}}{{.Count}}{{end}}", "web") == "3\n"
+    person.does("job", "revert", "web", "0")
+    versions = person.does("job", "history", "-t", "{{range .}}{{.Version}} {{end}}", "web")
+    person.does("job", "stop", "web")
+    stopped = person.does("job", "inspect", "-t", "{{.Stop}}", "web")
+    person.does("job", "start", "web")
+
+    assert (versions, stopped) == ("2 1 0 \n", "true\n")
+    assert person.does("job", "inspect", "-t", "{{.Stop}}", "web") == "false\n"
+    assert person.wharf("job", "start", "web").err == ("wharf: web is not stopped; `wharf job status web` shows it\n")
+
+
+def test_a_beginning_of_an_id_stops_nothing_without_yes(person: Person, tmp_path: Path) -> None:
+    person.does("job", "run", a_file(tmp_path, WEB))
+
+    ended = person.wharf("job", "stop", "we")
+
+    assert (ended.code, ended.err) == (1, "wharf: we is the beginning of web: give the whole id, or --yes\n")
+    assert person.does("job", "inspect", "-t", "{{.Stop}}", "web") == "false\n"
+    person.does("job", "stop", "--yes", "we")
+
+
+def test_a_template_of_a_job_is_dispatched_with_meta(person: Person, tmp_path: Path) -> None:
+    job = WEB.replace("ID: web", "ID: encode\nType: batch\nParameterizedJob: {MetaRequired: [name]}").replace(
+        "    Update: {MinHealthyTime: 1s}\n", ""
+    )
+
+    submitted = person.does("job", "run", a_file(tmp_path, job))
+    wrong = person.wharf("job", "dispatch", "--meta", "name", "encode")
+    dispatched = person.does("job", "dispatch", "--meta", "name=a.mp4", "--follow", "encode")
+
+    assert submitted.splitlines()[-1] == "It runs when it is dispatched: wharf job dispatch encode"
+    assert wrong.err == "wharf: --meta name: expected KEY=VALUE\n"
+    assert dispatched.splitlines()[0].startswith("encode/dispatch-")
+    assert dispatched.splitlines()[-1].endswith("the work is done: 2 of 2 complete")
+
+
+def test_explaining_tells_where_work_is_and_why_the_rest_is_nowhere(person: Person, tmp_path: Path) -> None:
+    person.wharf("job", "run", a_file(tmp_path, WEB.replace("CPU: 100", "CPU: 900000")))
+
+    lines = person.does("job", "explain", "web").splitlines()
+
+    assert lines[:2] == ["web is running", "Nothing of it runs."]
+    assert "  · too little cpu on 2 nodes" in lines

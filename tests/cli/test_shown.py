@@ -1,0 +1,78 @@
+"""Times, tables and reasons as people read them."""
+
+import datetime
+
+import click
+import pytest
+
+from wharf.cli.moments import say_date, say_length, say_when
+from wharf.cli.reasons import why_not_placed
+from wharf.cli.tables import bar, pairs, table
+from wharf.model.metric import AllocMetric
+
+S = 1_000_000_000
+NOW = 1_790_000_000 * S
+
+
+@pytest.mark.parametrize(
+    ("length_ns", "said"),
+    [
+        (0, "0s"), (250_000_000, "250ms"), (40 * S, "40s"), (125 * S, "2m5s"), (3_600 * S, "1h"), (3_605 * S, "1h"),
+        (7_260 * S, "2h1m"), (90_000 * S, "1d1h"), (-5 * S, "-5s"),
+    ],
+)  # fmt: skip
+def test_lengths_are_told_in_their_two_largest_units(length_ns: int, said: str) -> None:
+    assert say_length(length_ns) == said
+
+
+def test_times_are_told_by_how_far_they_are() -> None:
+    date = datetime.datetime.fromtimestamp(NOW // S + 90, tz=datetime.UTC)
+
+    assert say_when(NOW - 65 * S, NOW) == "1m5s ago"
+    assert say_when(date, NOW) == "in 1m30s"
+    assert say_when(NOW - 5, NOW) == "now"
+    assert (say_when(0, NOW), say_when(None, NOW), say_date(None)) == ("-", "-", "-")
+    assert say_date(NOW) == "2026-09-21 14:13:20Z"
+
+
+def test_columns_are_as_wide_as_what_stands_in_them_and_numbers_stand_to_the_right() -> None:
+    shown = click.unstyle(table(("ID", "Count", "Status"), [("web", 2, "running"), ("a-long-id", 10, "failed")]))
+
+    assert shown.splitlines() == [
+        "ID         Count  Status",
+        "web            2  running",
+        "a-long-id     10  failed",
+    ]
+
+
+def test_what_is_empty_is_left_out_of_a_record() -> None:
+    assert (
+        click.unstyle(pairs([("ID", "a"), ("Description", ""), ("Node", None), ("Count", 0)])) == "ID     a\nCount  0"
+    )
+
+
+@pytest.mark.parametrize(("done", "total", "filled"), [(0, 4, 0), (1, 4, 1), (4, 4, 4), (9, 4, 4), (0, 0, 0)])
+def test_a_bar_fills_with_what_is_done(done: int, total: int, filled: int) -> None:
+    green, grey = bar(done, total, width=4).split("\x1b[0m")[:2]
+
+    assert (green.count("━"), grey.count("━")) == (filled, 4 - filled)
+
+
+@pytest.mark.parametrize(
+    ("metric", "told"),
+    [
+        (AllocMetric(node_pool="gpu"), ["there is no ready node in the pool gpu"]),
+        (
+            AllocMetric(nodes_evaluated=3, nodes_in_pool=3, nodes_available={"dc1": 3, "dc2": 0}),
+            ["there is no ready node in the datacenter dc2"],
+        ),
+        (
+            AllocMetric(nodes_evaluated=4, constraint_filtered={"a": 1, "b": 3}, dimension_exhausted={"memory": 1}),
+            ["3 nodes kept out by b", "1 node kept out by a", "too little memory on 1 node"],
+        ),
+        (AllocMetric(nodes_evaluated=2, nodes_exhausted=2), ["2 nodes full"]),
+        (AllocMetric(nodes_evaluated=2), ["no node fits"]),
+    ],
+)
+def test_why_work_has_no_place_is_told_in_sentences(metric: AllocMetric, told: list[str]) -> None:
+    assert why_not_placed(metric) == told
