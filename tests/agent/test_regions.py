@@ -1,0 +1,70 @@
+"""Two real agents, each a region: what is global is made in one of them and counts in both."""
+
+import json
+from pathlib import Path
+
+from tests.agent.processes import RunningAgent, running
+from tests.agent.test_access_control import ask, bootstrapped
+from tests.waiting import wait_until
+
+AGENT = """
+region = "{region}"
+data_dir = "{folder}/data"
+[ports]
+http = 0
+[server]
+enabled = true
+authoritative_region = "east"
+[acl]
+enabled = true
+{more_acl}
+{more}
+"""
+
+
+def a_region(folder: Path, region: str, *, more_acl: str = "", more: str = "") -> Path:
+    folder.mkdir(exist_ok=True)
+    file = folder / "wharf.toml"
+    file.write_text(AGENT.format(region=region, folder=folder, more_acl=more_acl, more=more))
+    return file
+
+
+def knows(agent: RunningAgent, token: str) -> bool:
+    return ask(agent, "GET", "/v1/acl/token/self", token=token)[0] == 200
+
+
+def test_a_global_token_and_a_namespace_of_one_region_count_in_the_other_and_come_back_after_a_loss(
+    tmp_path: Path,
+) -> None:
+    east_file = a_region(tmp_path / "east", "east")
+    with running(tmp_path / "east", "agent", "--config", str(east_file)) as east:
+        east.wait_ready()
+        root = bootstrapped(east)["SecretID"]
+        west_file = a_region(
+            tmp_path / "west",
+            "west",
+            more_acl=f'replication_token = "{root}"',
+            more=f'[regions.east]\nservers = ["{east.address}"]',
+        )
+        with running(tmp_path / "west", "agent", "--config", str(west_file)) as west:
+            west.wait_ready()
+            wait_until(lambda: knows(west, root), what="the first token counts in west", within_s=30.0)
+
+            # Written in the west, made in the east, and back in the west.
+            status, made = ask(west, "PUT", "/v1/acl/token", {"Type": "management", "Global": True}, token=root)
+            assert status == 200, made
+            secret = json.loads(made)["SecretID"]
+            assert knows(east, secret)
+            wait_until(lambda: knows(west, secret), what="the new token counts in west", within_s=30.0)
+
+            assert ask(east, "PUT", "/v1/namespace", {"Name": "shop"}, token=secret)[0] == 200
+            wait_until(
+                lambda: ask(west, "GET", "/v1/namespace/shop", token=secret)[0] == 200, what="the namespace is in west"
+            )
+
+            ask(east, "DELETE", f"/v1/acl/token/{json.loads(made)['AccessorID']}", token=root)
+            wait_until(lambda: not knows(west, secret), what="the deleted token counts no more", within_s=30.0)
+            # Read while the agent runs: the log of its database has what was written, too.
+            kept = b"".join(path.read_bytes() for path in (tmp_path / "west" / "data").rglob("*") if path.is_file())
+            assert (secret.encode() in kept, root.encode() in kept) == (False, False)
+            assert root not in west.err
