@@ -53,7 +53,9 @@ class GuardCounts(msgspec.Struct):
 class FarStore(Store, Protocol):
     """A store that is asked over a network."""
 
+    def take_now(self, call: Call) -> Taken | None: ...
     def begin(self, call: Call) -> "asyncio.Future[Taken]": ...
+    def begin_release(self, request_id: str) -> "list[asyncio.Future[Any]]": ...
     async def undo(self, call: Call) -> None: ...
     async def check(self) -> None: ...
 
@@ -89,6 +91,9 @@ class GuardedStore:
     # -- deciding --------------------------------------------------------------------------------------------------
 
     async def take(self, call: Call) -> Taken:
+        held = self._store.take_now(call)  # Quota that was charged before is good while the store is away, too.
+        if held is not None:
+            return held
         if self._breaker.is_open:
             return self._decide_here(call)
         asked = self._store.begin(call)
@@ -151,7 +156,7 @@ class GuardedStore:
                 return
             self.counts.late_kept += 1
             if has_ended:
-                self._start(self._release_quietly(call.id))
+                self._release_quietly(call.id)
 
         self._late[call.id] = asked
         asked.add_done_callback(settle)
@@ -234,11 +239,14 @@ class GuardedStore:
         if not task.cancelled() and isinstance(task.exception(), StoreLost):
             self.counts.unsettled += 1
 
-    async def _release_quietly(self, request_id: str) -> None:
-        try:
-            await self._store.release(request_id)
-        except StoreLost:
-            self.counts.unsettled += 1  # Its slot runs out by itself.
+    def _release_quietly(self, request_id: str) -> None:
+        """Nobody waits for a slot to be free; one whose release is lost runs out by itself."""
+        for asked in self._store.begin_release(request_id):
+            asked.add_done_callback(self._note_release)
+
+    def _note_release(self, asked: "asyncio.Future[Any]") -> None:
+        if asked.exception() is not None:
+            self.counts.unsettled += 1
 
     async def release(self, request_id: str) -> None:
         if self._here.pop(request_id, False):
@@ -246,8 +254,7 @@ class GuardedStore:
             if request_id in self._late:
                 self._ended_early.add(request_id)
                 return
-        # Nobody waits for a slot to be free.
-        self._start(self._release_quietly(request_id))
+        self._release_quietly(request_id)
 
     async def renew(self, request_ids: Iterable[str]) -> int:
         revived = await self._bounded(self._store.renew(request_ids), "renew")

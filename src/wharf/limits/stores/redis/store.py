@@ -162,17 +162,28 @@ class RedisStore:
         return self._running.get(request_id) or self._ended.get(request_id) or self._ended_before.get(request_id)
 
     async def release(self, request_id: str) -> None:
+        for asked in self.begin_release(request_id):
+            await asyncio.shield(asked)
+
+    def begin_release(self, request_id: str) -> "list[asyncio.Future[Any]]":
+        """`release` for those who do not wait until the slot is free."""
         found = self._running.pop(request_id, None)
         if found is None:
-            return
+            return []
         if len(self._ended) >= ANSWERS_REMEMBERED:
             self._ended_before, self._ended = self._ended, {}
         self._ended[request_id] = found
-        await self._release(found[0])
-
-    async def _release(self, call: Call) -> None:
-        for owner, keys in self._leases_by_owner(call).items():
-            await self._ask(["r", call.id, keys], keys[0], owner, settles=True)
+        call = found[0]
+        if not call.plan.leases:
+            return []
+        if self._packing.is_cluster:
+            by_owner = self._leases_by_owner(call).items()
+            return [
+                self.batches.ask(_pack(["r", call.id, keys]), keys[0], node=owner, settles=True)
+                for owner, keys in by_owner
+            ]
+        keys = self._packing.lease_keys(call)
+        return [self.batches.ask(_pack(["r", call.id, keys]), keys[0], settles=True)]
 
     def _leases_by_owner(self, call: Call) -> dict[str, list[str]]:
         keys: dict[str, list[str]] = {}
@@ -199,6 +210,22 @@ class RedisStore:
         mark = self._packing.mark_key(charge.owner, request_id)
         op = ["g", mark, key, field, charge.cost, taken.shown_end_ms, most]
         return bool(await self._ask(op, key, charge.owner, settles=True))
+
+    # -- quota taken for later -------------------------------------------------------------------------------------
+
+    def take_now(self, _call: Call) -> Taken | None:
+        """Nothing is decided without Redis."""
+        return None
+
+    def remember(self, call: Call, taken: Taken) -> None:
+        """A request was admitted by quota that had been charged before: it may give back like any other."""
+        self._running[call.id] = (call, taken)
+
+    async def hand_back(self, charge: Charge, amount: int, end_ms: int, lease_id: str) -> bool:
+        """Return quota that was not used, once, into the window that it came from."""
+        key, field = self._packing.place(charge.rule, charge.key, charge.owner)
+        mark = f"{self._packing.mark_key(charge.owner, lease_id)} {charge.name}"
+        return bool(await self._ask(["g", mark, key, field, amount, end_ms, -1], key, charge.owner, settles=True))
 
     # -- beside requests -------------------------------------------------------------------------------------------
 

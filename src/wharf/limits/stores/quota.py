@@ -1,0 +1,252 @@
+"""Quota leases: a process takes a part of a caller's quota at a time and decides by itself until it is used.
+
+What is admitted is charged before, so there is never more than the limit; at least the limit is admitted less what may be
+stranded: one lease of each process. Only fixed windows of 1,000 and more are leased. A request that meets any other limit
+asks the store. A lease lives a second, ends a margin before its window does, and what is left of it goes back.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from wharf.limits.core.call import Call, Reading, Taken
+from wharf.limits.core.plan import Charge, Plan
+from wharf.limits.core.rule import Algorithm, RuleSet
+from wharf.limits.stores.guard import FarStore
+from wharf.limits.stores.port import GaveBack, StoreLost
+from wharf.world import World
+
+log = logging.getLogger(__name__)
+
+CEILING_LEAST: Final = 1_000
+LIVES_MS: Final = 1_000
+MARGIN_MS: Final = 250
+LEFT_LEAST_PERCENT: Final = 10
+PLANS_REMEMBERED: Final = 16_384
+
+
+class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
+    size: int = 50
+    """How much a process takes at a time."""
+    processes: int = 8
+    """How many share the store. What may be stranded is at most this many times the size."""
+
+
+class LeasingStore(FarStore, Protocol):
+    """A store from which quota can be taken for later."""
+
+    def remember(self, call: Call, taken: Taken) -> None: ...
+    async def hand_back(self, charge: Charge, amount: int, end_ms: int, lease_id: str) -> bool: ...
+
+
+class _Lease(msgspec.Struct, eq=False):
+    id: str
+    charges: tuple[Charge, ...]
+    left: int
+    before: int
+    """The count of the bucket shown, of which the lease's own use is told."""
+    befores: tuple[int, ...]
+    taken_ms: int
+    ends_ms: tuple[int, ...]
+    void_ms: int
+
+
+class QuotaLeases:
+    """`clock` gives milliseconds that never step back, or a test's own: only differences to the store's are used."""
+
+    def __init__(
+        self,
+        store: LeasingStore,
+        world: World,
+        settings: QuotaSettings | None = None,
+        *,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        self.taken = 0
+        self.handed_back = 0
+        self._store = store
+        self._world = world
+        self._settings = settings or QuotaSettings()
+        self._clock = clock or (lambda: int(world.monotonic_s() * 1_000))
+        self._leases: dict[Plan, _Lease] = {}
+        self._direct_until_ms: dict[Plan, int] = {}
+        self._asked: dict[Plan, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        self._sweeper = self._world.start(self._keep_sweeping(), name="limits: hand quota back")
+
+    async def close(self) -> None:
+        """Hand back what is held."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        await asyncio.gather(*self._asked.values(), return_exceptions=True)
+        await self.hand_back_all()
+
+    async def hand_back_all(self) -> None:
+        for plan in list(self._leases):
+            self._end(plan)
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    # -- deciding --------------------------------------------------------------------------------------------------
+
+    def take_now(self, call: Call) -> Taken | None:
+        """Decide by a lease that is held; None when the store has to be asked."""
+        lease = self._leases.get(call.plan)
+        if lease is None:
+            return None
+        cost = call.charges[0].cost
+        if lease.left < cost or self._clock() >= lease.void_ms or call.charges is not call.plan.charges:
+            self._end(call.plan)
+            return None
+        lease.left -= cost
+        before = lease.before
+        lease.before += cost
+        taken = Taken(True, lease.taken_ms, lease.befores, (), (), (), before, lease.ends_ms[0])
+        self._store.remember(call, taken)
+        return taken
+
+    def begin(self, call: Call) -> "asyncio.Future[Taken]":
+        if not self._is_leased(call):
+            return self._store.begin(call)
+        return self._world.start(self._take_leased(call), name="limits: take quota")
+
+    async def take(self, call: Call) -> Taken:
+        taken = self.take_now(call)
+        return taken if taken is not None else await asyncio.shield(self.begin(call))
+
+    def _is_leased(self, call: Call) -> bool:
+        plan = call.plan
+        return (
+            call.charges is plan.charges
+            and not plan.is_free
+            and self._direct_until_ms.get(plan, 0) <= self._clock()
+            and all(
+                charge.rule.algorithm is Algorithm.WINDOW
+                and charge.ceiling >= CEILING_LEAST
+                and charge.cost == charge.needs == call.charges[0].cost
+                and not charge.rule.is_partitioned
+                for charge in call.charges
+            )
+        )
+
+    async def _take_leased(self, call: Call) -> Taken:
+        plan = call.plan
+        asked = self._asked.get(plan)
+        if asked is None:
+            asked = self._asked[plan] = self._world.start(self._ask_for_lease(call), name="limits: take a lease")
+            asked.add_done_callback(lambda _: self._asked.pop(plan, None))
+        await asked
+        taken = self.take_now(call)
+        return taken if taken is not None else await self._store.begin(call)
+
+    async def _ask_for_lease(self, call: Call) -> None:
+        """Charge a whole lease, if there is plenty left; else the store decides until the window is over."""
+        plan, size, asked_ms = call.plan, self._settings.size * call.charges[0].cost, self._clock()
+        readings = await self._store.peek(call.charges)
+        least_ms = min(reading.end_ms for reading in readings)
+        charges = tuple(msgspec.structs.replace(charge, cost=size, needs=size) for charge in call.charges)
+        lease = msgspec.structs.replace(call, id=self._world.new_id(), charges=charges)
+        if self._has_little_left(call.charges, readings, size):
+            self._direct_until_ms[plan] = asked_ms + LIVES_MS
+            self._bound_memory()
+            return
+        taken = await self._store.begin(lease)
+        if not taken.admitted:
+            self._direct_until_ms[plan] = asked_ms + LIVES_MS
+            return
+        self.taken += 1
+        ends = tuple(reading.end_ms for reading in await self._store.peek(call.charges))
+        if min(ends) < least_ms or taken.shown_end_ms != ends[0]:
+            least_ms = taken.now_ms  # A window ended meanwhile: the lease is void at once, and goes back where it can.
+        # Both moments are the store's, so that clocks need not agree: only what passes here since is added.
+        lives_ms = min(LIVES_MS, min(least_ms, *ends) - taken.now_ms - MARGIN_MS)
+        self._leases[plan] = _Lease(
+            lease.id,
+            charges,
+            size,
+            taken.shown_before,
+            taken.befores,
+            taken.now_ms,
+            ends,
+            asked_ms + lives_ms,
+        )
+
+    def _has_little_left(self, charges: Iterable[Charge], readings: Iterable[Reading], size: int) -> bool:
+        return any(
+            charge.ceiling - reading.used - size
+            < max(charge.ceiling * LEFT_LEAST_PERCENT // 100, self._settings.processes * size)
+            for charge, reading in zip(charges, readings, strict=True)
+        )
+
+    def _bound_memory(self) -> None:
+        if len(self._direct_until_ms) >= PLANS_REMEMBERED:
+            now_ms = self._clock()
+            self._direct_until_ms = {plan: ms for plan, ms in self._direct_until_ms.items() if ms > now_ms}
+
+    # -- handing back ----------------------------------------------------------------------------------------------
+
+    def _end(self, plan: Plan) -> None:
+        lease = self._leases.pop(plan)
+        if not lease.left:
+            return
+        task = self._world.start(self._hand_back(lease), name="limits: hand quota back")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _hand_back(self, lease: _Lease) -> None:
+        try:
+            for charge, end_ms in zip(lease.charges, lease.ends_ms, strict=True):
+                self.handed_back += await self._store.hand_back(charge, lease.left, end_ms, lease.id)
+        except StoreLost:
+            log.debug("a lease of quota could not be handed back: it is stranded until its window ends")
+
+    async def _keep_sweeping(self) -> None:
+        while True:
+            await asyncio.sleep(LIVES_MS / 2_000)
+            now_ms = self._clock()
+            for plan in [plan for plan, lease in self._leases.items() if now_ms >= lease.void_ms]:
+                self._end(plan)
+
+    # -- the rest of the port --------------------------------------------------------------------------------------
+
+    async def release(self, request_id: str) -> None:
+        await self._store.release(request_id)
+
+    def begin_release(self, request_id: str) -> "list[asyncio.Future[Any]]":
+        return self._store.begin_release(request_id)
+
+    async def renew(self, request_ids: Iterable[str]) -> int:
+        return await self._store.renew(request_ids)
+
+    async def give_back(self, request_id: str, why: GaveBack) -> bool:
+        return await self._store.give_back(request_id, why)
+
+    async def spend(self, charges: Iterable[Charge], amount: int) -> None:
+        await self._store.spend(charges, amount)
+
+    async def peek(self, charges: Iterable[Charge]) -> tuple[Reading, ...]:
+        return await self._store.peek(charges)
+
+    async def reset(self, charges: Iterable[Charge]) -> None:
+        await self._store.reset(charges)
+
+    async def ban(self, subject: str, until_ms: int) -> None:
+        await self._store.ban(subject, until_ms)
+
+    async def undo(self, call: Call) -> None:
+        await self._store.undo(call)
+
+    async def check(self) -> None:
+        await self._store.check()
+
+    async def adopt(self, rules: RuleSet) -> None:
+        """Leases of the old rules go back: their ceilings may no longer hold."""
+        await self.hand_back_all()
+        await self._store.adopt(rules)
