@@ -30,6 +30,14 @@ def configure(**given: object) -> Configuration:
             {"acl__token_min_expiration_ttl": "2h", "acl__token_max_expiration_ttl": "1h"},
             "acl.token_min_expiration_ttl: it is longer than acl.token_max_expiration_ttl",
         ),
+        (
+            {"acl__enabled": True, "server__authoritative_region": "east", "acl__replication_token": "t"},
+            "server.authoritative_region: no server of east is listed: say regions.east.servers",
+        ),
+        (
+            {"acl__enabled": True, "server__authoritative_region": "east", "regions__east__servers": ["https://e"]},
+            "acl.replication_token: what is global is copied from east by a management token of that region",
+        ),
         ({"tls__verify_https_client": True}, "tls.verify_https_client: clients show certificates over TLS only"),
         ({"addresses__http": "::"}, "addresses.http: listening on :: without access control"),
         ({"advertise__http": "example"}, 'advertise.http: expected "host:port", given "example"'),
