@@ -18,6 +18,7 @@ from wharf.model.evaluation import EvaluationStatus
 from wharf.model.job import Job, JobStatus, JobType
 from wharf.model.node import Node
 from wharf.model.transitions import ALLOCATION, ALLOCATION_DESIRED, DEPLOYMENT, EVALUATION, JOB, NODE, AnyMachine
+from wharf.operations.explaining import unexplained
 from wharf.state import Replica
 from wharf.state.tables import (
     ALLOCATIONS,
@@ -322,6 +323,9 @@ def require_rest(witness: Witness) -> None:
             raise Broken(f"evaluation {evaluation.id} is blocked and does not say why", evaluation.id)
     for job in replica.all(JOBS):
         _require_rest_of_job(replica, job)
+    unanswered = unexplained(replica)
+    if unanswered:
+        raise Broken(f"nobody can tell a person why: {'; '.join(unanswered)}")
 
 
 def _require_rest_of_job(replica: Replica, job: Job) -> None:
