@@ -7,6 +7,7 @@ import signal
 import socket
 import tarfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,11 @@ def test_a_part_that_dies_is_started_again_alone(dev: RunningAgent, role: str) -
     assert f"{role} ended (killed by SIGKILL)" in dev.err
 
 
+def is_another(agent: RunningAgent, role: str, pid: int | None) -> bool:
+    """Whether the part of the tree runs, and is not the process that it was."""
+    return agent.child(role) not in (None, pid)
+
+
 def test_parts_that_hang_are_killed_and_started_again_with_a_line_each(tmp_path: Path) -> None:
     with running(tmp_path / "a", *DEV) as agent:
         agent.wait_ready()
@@ -123,7 +129,7 @@ def test_parts_that_hang_are_killed_and_started_again_with_a_line_each(tmp_path:
 
         for role, pid in hung.items():
             wait_until(
-                lambda role=role, pid=pid: agent.child(role) not in (None, pid),
+                partial(is_another, agent, role, pid),
                 what=f"{role} was started again",
                 within_s=SILENCE_S + 20.0,
             )

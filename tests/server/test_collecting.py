@@ -1,5 +1,7 @@
 """What is over goes by itself when it is old enough (scheduling.md 1.6), in virtual time."""
 
+from typing import Any
+
 import pytest
 
 from tests.builders import a_batch_job, a_group, a_job, a_task
@@ -9,6 +11,7 @@ from wharf.controllers.ages import CollectionSettings, ages
 from wharf.engines.port import Bounds
 from wharf.model.job import Job
 from wharf.operations.collection import Collected
+from wharf.state import Table
 from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, JOB_VERSIONS, JOBS, NODES, SUMMARIES
 
 HOUR_S = 3_600
@@ -20,7 +23,7 @@ def a_shop() -> Job:
 
 
 def sizes(server: OneServer) -> tuple[int, ...]:
-    tables = (JOBS, JOB_VERSIONS, EVALUATIONS, ALLOCATIONS, DEPLOYMENTS, SUMMARIES)
+    tables: tuple[Table[Any], ...] = (JOBS, JOB_VERSIONS, EVALUATIONS, ALLOCATIONS, DEPLOYMENTS, SUMMARIES)
     return tuple(sum(1 for _ in server.replica.all(table)) for table in tables)
 
 
