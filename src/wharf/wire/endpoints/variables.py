@@ -7,9 +7,7 @@ from wharf.model.variable import Variable
 from wharf.wire import variables as shapes
 from wharf.wire.endpoints.endpoint import Decides, Endpoint, Lists, reads, text, writes
 
-LISTED: Final = Lists(
-    record=Variable, hidden=frozenset({"Data", "KeyID", "LockRefusedUntil", "Lock"}), reverses=False
-)
+LISTED: Final = Lists(record=Variable, hidden=frozenset({"Data", "KeyID", "LockRefusedUntil", "Lock"}), reverses=False)
 CAS: Final = text("cas", "Only over this ModifyIndex; 0: only where nothing is.")
 
 ROWS: Final[tuple[Endpoint, ...]] = (
