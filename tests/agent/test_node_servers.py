@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.agent.processes import RunningAgent, running
 from tests.waiting import wait_until
 
-SERVER = '[ports]\nhttp = 0\n[server]\nenabled = true\n'
+SERVER = "[ports]\nhttp = 0\n[server]\nenabled = true\n"
 
 
 def is_ready_at(server: RunningAgent) -> bool:
