@@ -1,6 +1,5 @@
 """A node that is silent: down, or out of contact for as long as something there may go on without it (scheduling.md 9.2)."""
 
-
 from tests.builders import a_group, a_job
 from tests.kit.state import SECOND_NS
 from tests.scheduling.loop import Loop
