@@ -125,7 +125,12 @@ def test_what_is_used_is_the_sum_over_occupying_allocations_of_its_namespaces() 
             region="global",
             hash=limit.hash,
             region_limit=RegionLimit(
-                cpu=120, cores=2, memory_mb=55, memory_max_mb=55, count=2, devices=(RequestedDevice(name="v/gpu/x", count=4),)
+                cpu=120,
+                cores=2,
+                memory_mb=55,
+                memory_max_mb=55,
+                count=2,
+                devices=(RequestedDevice(name="v/gpu/x", count=4),),
             ),
         )
     }
