@@ -5,7 +5,7 @@ Work is done in slices, with a pause for the loop between them; what is listed w
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -82,6 +82,16 @@ class Forms:
         kept = self._kept.get((form, id(record)))
         return kept[2] if kept is not None and kept[0] is record and kept[1] is rests_on else None
 
+    def get_all(self, form: str, records: Sequence[object], rest_on: Sequence[object]) -> list[bytes | None]:
+        """The same for many, at a third of the cost."""
+        kept_under = self._kept.get
+        return [
+            kept[2]
+            if (kept := kept_under((form, id(record)))) is not None and kept[0] is record and kept[1] is rest
+            else None
+            for record, rest in zip(records, rest_on, strict=True)
+        ]
+
     def keep(self, form: str, record: object, rests_on: object, data: bytes) -> None:
         """Holds on to the record, so that its id is that of no other while the entry is here."""
         key = (form, id(record))
@@ -123,17 +133,21 @@ class Bodies:
             self._bytes -= kept[1].size + ENTRY_BYTES
 
 
-async def encode_list(records: Iterable[Any], form_of: Callable[[Any], bytes], *, pretty: bool) -> Body:
+FormsOf = Callable[[Sequence[Any]], list[bytes]]
+"""The forms of records, some hundred at a time."""
+
+
+async def encode_list(records: Sequence[Any], forms_of: FormsOf, *, pretty: bool) -> Body:
     """A JSON list of the records' forms."""
     chunks: list[bytes] = []
     forms: list[bytes] = []
     size = 0
-    for number, record in enumerate(records):
-        if number % AT_ONCE == AT_ONCE - 1:
+    for start in range(0, len(records), AT_ONCE):
+        if start:
             await pause()
-        form = form_of(record)
-        forms.append(_indented(form) if pretty else form)
-        size += len(form)
+        made = forms_of(records[start : start + AT_ONCE])
+        forms += map(_indented, made) if pretty else made
+        size += sum(map(len, made))
         if size > CHUNK_BYTES:
             chunks.append(_joined(forms, is_first=not chunks, pretty=pretty))
             forms, size = [], 0

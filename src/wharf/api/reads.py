@@ -5,7 +5,7 @@ one evaluation and one encoded body.
 """
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from wharf.access import Caller
 from wharf.api.bodies import Receive
 from wharf.api.connection import Connection
-from wharf.api.encoding import Bodies, Body, Forms, body_of, encode, encode_list
+from wharf.api.encoding import Bodies, Body, Forms, FormsOf, body_of, encode, encode_list
 from wharf.api.gate import Gate, check
 from wharf.api.handlers import JOINS, reads_of
 from wharf.api.hangup import Hangup
@@ -225,7 +225,7 @@ class Reads:
         if listing.told is not None:
             body = body_of(listing.told(records), pretty=pretty)
         else:
-            body = await encode_list(records, self._form_of(listing), pretty=pretty)
+            body = await encode_list(records, self._forms_of(listing), pretty=pretty)
         if key is not None:
             self._bodies.keep(key, stands_for, body, next_token)
         return self._keep(shared, Answered(listing.index, body, next_token=next_token), pretty=pretty)
@@ -236,20 +236,24 @@ class Reads:
             self._board.weigh(answered.body.size)
         return answered
 
-    def _form_of(self, listing: Listing[Any]) -> Callable[[Any], bytes]:
+    def _forms_of(self, listing: Listing[Any]) -> FormsOf:
         form, forms, shown, rests_on = listing.form, self._forms, listing.shown, listing.rests_on
         if not form:
-            return lambda record: encode(shown(record))
+            return lambda records: [encode(shown(record)) for record in records]
 
-        def form_of(record: Any) -> bytes:
-            rest = rests_on(record) if rests_on is not None else None
-            data = forms.get(form, record, rest)
-            if data is None:
-                data = encode(shown(record))
-                forms.keep(form, record, rest, data)
+        def forms_of(records: Sequence[Any]) -> list[bytes]:
+            rest_on = [None] * len(records) if rests_on is None else list(map(rests_on, records))
+            return [
+                made(record, rest) if data is None else data
+                for data, record, rest in zip(forms.get_all(form, records, rest_on), records, rest_on, strict=True)
+            ]
+
+        def made(record: Any, rest: object) -> bytes:
+            data = encode(shown(record))
+            forms.keep(form, record, rest, data)
             return data
 
-        return form_of
+        return forms_of
 
 
 def _compiled(text: str, subject: Subject) -> Accepts:
