@@ -63,7 +63,7 @@ class AgentProcess:
         return [self._process.pid, *children_of(self._process.pid)]
 
     def pids_of(self, role: str) -> list[int]:
-        return [pid for pid in self.pids() if _role_of(pid) == role]
+        return [pid for pid in self.pids() if _role_of(pid).partition("-")[0] == role]
 
     def stop(self) -> None:
         self._process.terminate()

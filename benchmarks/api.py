@@ -97,15 +97,21 @@ def _text(value: object) -> str:
 
 
 def fill(server: AgentProcess, folder: Path) -> None:
-    """`JOBS` jobs and a few more are registered. Waits until their evaluations are through."""
-    first = 1_000_000
+    """`JOBS` jobs are registered. Waits until their evaluations are through."""
     caller = OneCaller(server.port)
     caller.ask("PUT", "/v1/jobs", a_job(SHOWN))
-    while (count := len(msgspec.json.decode(caller.ask("GET", "/v1/jobs").body))) < JOBS:
+    first, rate = 2_000_000, 0.0
+    while (missing := JOBS - count_jobs(caller)) > max(1_000, 2 * rate):
+        script = registering(folder, first=first)
+        rate = wrk(f"{server.url}/v1/jobs", callers=8, seconds=1, script=script)
         first += 100_000
-        seconds = 1 if JOBS - count < 2_000 else 2
-        wrk(f"{server.url}/v1/jobs", callers=32, seconds=seconds, script=registering(folder, first=first))
+    for number in range(missing):
+        caller.ask("PUT", "/v1/jobs", a_job(f"web-{first + number}"))
     wait_for_rest(server)
+
+
+def count_jobs(caller: OneCaller) -> int:
+    return len(msgspec.json.decode(caller.ask("GET", "/v1/jobs").body))
 
 
 def wait_for_rest(server: AgentProcess) -> None:

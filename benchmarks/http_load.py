@@ -2,8 +2,10 @@
 
 import http.client
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -86,7 +88,7 @@ class Bare:
         path = folder / "replies"
         path.write_bytes(msgspec.msgpack.encode(replies))
         command = [sys.executable, "-m", "benchmarks.http_bare", str(path), str(processes)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())
         self.url = f"http://127.0.0.1:{self.port}"
@@ -100,12 +102,8 @@ class Bare:
                 time.sleep(0.05)
 
     def stop(self) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(timeout=3)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
 
 @contextmanager
