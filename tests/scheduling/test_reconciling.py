@@ -216,6 +216,17 @@ def test_an_attempt_that_finds_no_node_keeps_its_history_and_is_made_when_there_
     assert loop.job().status == "dead"
 
 
+def test_no_more_are_tried_again_than_are_missing() -> None:
+    loop = a_loop(a_version(count=2, reschedule_policy=ReschedulePolicy()))
+    for allocation in loop.live():
+        loop.tell(allocation, FAILED)
+    loop.pass_time(31)
+    loop.register(a_version(count=1, reschedule_policy=ReschedulePolicy()))
+    loop.settle()
+
+    assert (len(loop.live()), len(loop.of())) == (1, 3)
+
+
 def test_failures_close_together_are_looked_at_together() -> None:
     loop = a_loop(a_version(count=3, reschedule_policy=ReschedulePolicy()))
     for delay, allocation in zip((0, 3, 20), loop.live(), strict=True):

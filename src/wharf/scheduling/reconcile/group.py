@@ -3,7 +3,7 @@
 The steps stand in `run` in the order of the reference; each takes from the sets that the steps before it left.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -474,6 +474,9 @@ class _Group:
         deployment = self._sight.deployment
         placed = 0
         taken = {each.name for each in (*untainted.values(), *migrating.values())}
+        beside = self._tried if is_canarying else {}
+        counted = sum(not self._has_stand_in(each) for each in untainted.values())
+        self._give_up_what_is_too_many(self._group.count - counted - len(migrating), beside)
         for allocation in self._now:
             of_failed = self._is_failed and deployment is not None and allocation.deployment_id == deployment.id
             if of_failed or self._is_held:
@@ -491,9 +494,7 @@ class _Group:
             self._out.places.append(replace(placement, failed_at_ns=since))
             self._counts["reschedule_now"] += 1
             placed += 1
-        beside = self._tried if is_canarying else {}
         retried = sum(each.id not in beside for each in self._now)
-        counted = sum(not self._has_stand_in(each) for each in untainted.values())
         existing = counted + len(migrating) + retried + len(self._now_staying)
         for allocation in lost.values():
             if existing >= self._group.count or self._is_held:
@@ -510,6 +511,19 @@ class _Group:
                 self._out.places.append(self._placement(name, None, is_canarying))
             placed += missing
         self._counts["place"] += placed
+
+    def _give_up_what_is_too_many(self, room: int, beside: Container[str]) -> None:
+        """What failed is tried again only where it is missing: never more of the group are made than are wanted."""
+        kept = []
+        for allocation in self._now:
+            if allocation.id in beside:
+                kept.append(allocation)
+            elif room > 0:
+                kept.append(allocation)
+                room -= 1
+            else:
+                self._stop(Stop(allocation, NOT_NEEDED))
+        self._now = kept
 
     def _has_stand_in(self, allocation: Allocation) -> bool:
         """Nobody knows what it does, and another that is counted itself runs in its place."""
