@@ -44,6 +44,9 @@ from wharf.state.tables import (
 )
 
 SECOND_NS: Final = 1_000_000_000
+AHEAD_MOST: Final = 1_000
+"""Allocations of one job that are prepared at once: no log takes more in one write."""
+
 BATCH_TYPES: Final = (SchedulerType.BATCH, SchedulerType.SYSBATCH)
 
 
@@ -198,6 +201,10 @@ def _jobs(snapshot: Replica, before_ns: int) -> _Bundles:
             continue
         if any(deployment.is_active for deployment in snapshot.those(DEPLOYMENTS_OF_JOB, *key)):
             continue
+        rests_on = (snapshot.unchanged(JOBS, job),)
+        if len(allocations) > AHEAD_MOST:
+            yield from _one_by_one(snapshot, allocations[:AHEAD_MOST], rests_on=rests_on)
+            continue
         yield _bundle(
             (
                 *(EVALUATIONS.drop(each.id) for each in evaluations),
@@ -216,7 +223,7 @@ def _jobs(snapshot: Replica, before_ns: int) -> _Bundles:
                 *(snapshot.unchanged(ALLOCATIONS, each) for each in allocations),
             ),
             # The job itself goes with what is left. That it is over holds whatever of it is there.
-            _one_by_one(snapshot, allocations, rests_on=(snapshot.unchanged(JOBS, job),)),
+            _one_by_one(snapshot, allocations, rests_on=rests_on),
         )
 
 
