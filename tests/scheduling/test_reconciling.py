@@ -470,6 +470,28 @@ def test_a_system_job_asks_for_no_distinct_hosts() -> None:
     assert len(loop.live()) == 2
 
 
+def test_a_system_job_leaves_a_node_that_its_new_version_does_not_belong_on() -> None:
+    loop = a_loop(a_system_job("shop"), nodes=2)
+    loop.register(a_system_job("shop", constraints=(a_constraint("${node.unique.id}", "n0", "!="),)))
+    loop.settle()
+
+    assert [each.node_id for each in loop.live()] == ["n1"]
+    assert [each for each in loop.open_evaluations() if each.failed_tg_allocs] == []
+
+
+def test_a_system_job_goes_on_where_its_new_version_has_no_room_and_says_so() -> None:
+    def sized(cpu: int) -> Job:
+        return a_system_job("shop", a_group("web", a_task(resources=some_resources(cpu=cpu, memory_mb=10))))
+
+    loop = a_loop(sized(100), nodes=1)
+    loop.register(sized(2_000))
+    loop.settle()
+
+    assert [each.job_version for each in loop.live()] == [0]
+    (blocked,) = [each for each in loop.open_evaluations() if each.failed_tg_allocs]
+    assert (blocked.failed_tg_allocs or {})["web"].dimension_exhausted == {"cpu": 1}
+
+
 def test_an_update_of_a_system_job_exchanges_no_more_at_once_than_it_says() -> None:
     def job(value: int) -> Job:
         update = UpdatePolicy(max_parallel=2, min_healthy_time=SECOND_NS)

@@ -225,8 +225,10 @@ class _Schedule:
         for each in able:
             self._place_on(each.node, each.placement)
         for node, replacement in result.replacements:
-            self._stop(replacement.stop)
-            self._place_on(node, replacement.placement)
+            if placing.is_filtered(node):  # The new version does not belong there at all.
+                self._stop(replacement.stop)
+            else:
+                self._replace(replacement, node)
         if result.places and not able and not those:
             self._failed.setdefault(group.name, placing.why_nowhere())
             self._queued[group.name] += 1
@@ -298,11 +300,12 @@ class _Schedule:
         if placement.previous is not None and placement.is_reschedule:
             self._follow(placement.previous, outcome=RescheduleOutcome.NO_PLACEMENT)
 
-    def _replace(self, replacement: Replacement) -> None:
+    def _replace(self, replacement: Replacement, node: Node | None = None) -> None:
         """The old one goes on running until there is room for the new, or will be once it is gone itself."""
         placement, old = replacement.placement, replacement.stop.allocation
         self._allotment.leaves(old)
-        allocation = self._allotment.place(placement)
+        allotment = self._allotment
+        allocation = allotment.place(placement) if node is None else allotment.place_on(node, placement)
         if allocation is not None:
             self._stop(replacement.stop)
             self._take(placement, allocation)
@@ -310,7 +313,8 @@ class _Schedule:
         self._allotment.stays(old)
         if self._allotment.would_fit_once_gone(old, placement.job, placement.group):
             self._stop(replacement.stop)
-        self._could_not_place(placement, self._allotment.failure(placement))
+        why = self._allotment.failure(placement) if node is None else self._allotment.failure_on(node, placement)
+        self._could_not_place(placement, why)
 
     def _update_in_place(self, allocation: Allocation, job: Job) -> None:
         fields: dict[str, Any] = {
