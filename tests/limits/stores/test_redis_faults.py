@@ -5,6 +5,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -343,6 +344,8 @@ def form_cluster(servers: list[RedisServer]) -> None:
         server.ask("CLUSTER", "ADDSLOTSRANGE", str(index * share), str(last))
         server.ask("CLUSTER", "MEET", "127.0.0.1", str(servers[0].port))
     for server in servers:
-        wait_until(
-            lambda: "cluster_state:ok" in server.ask("CLUSTER", "INFO"), what="the cluster is whole", within_s=30
-        )  # noqa: B023
+        wait_until(partial(is_whole, server), what="the cluster is whole", within_s=30)
+
+
+def is_whole(server: RedisServer) -> bool:
+    return "cluster_state:ok" in server.ask("CLUSTER", "INFO")

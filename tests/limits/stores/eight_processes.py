@@ -1,0 +1,126 @@
+"""Eight processes that count on one Redis, on a clock that is given to all of them."""
+
+import asyncio
+import multiprocessing
+import queue
+from collections import Counter
+from collections.abc import Sequence
+from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.synchronize import Barrier
+
+from tests.limits.builders import MINUTE_MS, NOON_MS, a_user, only
+from wharf.limits.core.limiter import Limiter
+from wharf.limits.core.request import Request
+from wharf.limits.rules import read_rules
+from wharf.limits.stores.quota import QuotaLeases, QuotaSettings
+from wharf.limits.stores.redis import RedisSettings, RedisStore
+from wharf.world import RealWorld
+
+PROCESSES = 8
+TICK_MS = 15_000
+Admitted = Counter[tuple[int, int]]
+"""How many requests were admitted, by caller and moment."""
+
+
+def rules_of(minute: int, hour: int) -> str:
+    """A rule of a minute and one of an hour for every user."""
+    return only(
+        f'[[rule]]\nname = "minutely"\nscope = ["user"]\nalgorithm = "window"\nwindow = "1m"\nceiling = {minute}\n',
+        f'[[rule]]\nname = "hourly"\nscope = ["user"]\nalgorithm = "window"\nwindow = "1h"\nceiling = {hour}\n',
+        top="[ban]\nrefusals_least = 1000000\n",  # Who asks ten times as much as is allowed would be banned.
+    )
+
+
+def count_in_eight(
+    address: str, rules: str, *, callers: int, minutes: int, each_tick: int, lease: int | None = None
+) -> Admitted:
+    """Each process sends so many requests of each caller at each tick. Returns what all of them admitted."""
+    context = multiprocessing.get_context("spawn")
+    barrier, clock = context.Barrier(PROCESSES), context.Value("q", NOON_MS)
+    results: multiprocessing.Queue[Admitted] = context.Queue()
+    shape = (address, rules, callers, minutes * MINUTE_MS // TICK_MS, each_tick, lease)
+    processes = [
+        context.Process(target=_work, args=(number, shape, barrier, clock, results)) for number in range(PROCESSES)
+    ]
+    for process in processes:
+        process.start()
+    admitted: Admitted = Counter()
+    try:
+        told = 0
+        while told < PROCESSES:
+            try:
+                admitted.update(results.get(timeout=1))
+                told += 1
+            except queue.Empty:
+                assert not any(process.exitcode for process in processes), "a process failed; its output says why"
+    finally:
+        for process in processes:
+            process.join(timeout=20)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        results.close()
+        results.join_thread()
+    return admitted
+
+
+def _work(
+    number: int,
+    shape: tuple[str, str, int, int, int, int | None],
+    barrier: Barrier,
+    clock: "Synchronized[int]",
+    results: "multiprocessing.Queue[Admitted]",
+) -> None:
+    try:
+        results.put(asyncio.run(_count(number, shape, barrier, clock)))
+    except BaseException:
+        barrier.abort()  # So that the others do not wait for this one.
+        raise
+
+
+async def _count(
+    number: int,
+    shape: tuple[str, str, int, int, int, int | None],
+    barrier: Barrier,
+    clock: "Synchronized[int]",
+) -> Admitted:
+    address, text, callers, ticks, each_tick, lease = shape
+    rules, world = read_rules(text), RealWorld()
+    limiter = Limiter(rules)
+    far = RedisStore(world, rules, RedisSettings(addresses=(address,), give_up_ms=60_000), clock=lambda: clock.value)
+    store: RedisStore | QuotaLeases = far
+    if lease is not None:
+        store = QuotaLeases(far, world, QuotaSettings(size=lease, processes=PROCESSES), clock=lambda: clock.value)
+    await far.open()
+    users = [a_user(f"u{caller}", token=f"t{caller}") for caller in range(callers)]
+    admitted: Admitted = Counter()
+
+    async def send(caller: int) -> None:
+        now_ms = clock.value
+        call = limiter.call_for(Request(world.new_id(), "GET", "/meta", users[caller]), now_ms)
+        taken = await store.take(call)
+        admitted[caller, now_ms] += taken.admitted
+        await store.release(call.id)
+
+    for tick in range(ticks):
+        await asyncio.gather(*[send(caller) for caller in range(callers) for _ in range(each_tick)])
+        await asyncio.to_thread(barrier.wait)
+        if number == 0:
+            clock.value = NOON_MS + (tick + 1) * TICK_MS
+        await asyncio.to_thread(barrier.wait)
+    if isinstance(store, QuotaLeases):
+        await store.close()
+    await far.close()
+    return admitted
+
+
+def windows_of(admitted: Admitted, caller: int, length_ms: int) -> Sequence[int]:
+    """How many were admitted in each window of a caller; a window is opened by the first that is admitted."""
+    totals: list[int] = []
+    end_ms = 0
+    for moment_ms in sorted(moment for who, moment in admitted if who == caller and admitted[who, moment]):
+        if moment_ms >= end_ms:
+            totals.append(0)
+            end_ms = moment_ms + length_ms
+        totals[-1] += admitted[caller, moment_ms]
+    return totals

@@ -1,0 +1,70 @@
+"""Never more than the limit in a window, though eight processes count: directly exactly it, by leases almost."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.limits.builders import HOUR_MS, MINUTE_MS
+from tests.limits.stores.eight_processes import PROCESSES, count_in_eight, rules_of, windows_of
+from tests.limits.stores.redis_server import running_redis
+
+pytestmark = pytest.mark.needs_program("redis-server")
+
+MINUTELY, HOURLY = 6, 200
+LEASED_MINUTELY, LEASED_HOURLY, LEASE = 1_000, 3_500, 10
+
+
+def prove_exact(folder: Path, *, callers: int, minutes: int) -> None:
+    """Requests come at ten times the limits, so that every window is full to the last."""
+    rules = rules_of(MINUTELY, HOURLY)
+    with running_redis(folder) as server:
+        admitted = count_in_eight(server.address, rules, callers=callers, minutes=minutes, each_tick=2)
+    for caller in range(callers):
+        by_hour = windows_of(admitted, caller, HOUR_MS)
+        assert by_hour == tuple_of_hours(minutes), caller
+        by_minute = windows_of(admitted, caller, MINUTE_MS)
+        # The last minute before an hour is used up has what is left of the hour.
+        assert sum(by_minute) == sum(by_hour)
+        assert set(by_minute) <= {MINUTELY, HOURLY % MINUTELY}, (caller, by_minute)
+
+
+def tuple_of_hours(minutes: int) -> list[int]:
+    whole, rest = divmod(minutes, 60)
+    return [HOURLY] * whole + ([min(HOURLY, rest * MINUTELY)] if rest else [])
+
+
+def test_in_eight_processes_exactly_the_limit_is_admitted_in_every_window(tmp_path: Path) -> None:
+    prove_exact(tmp_path, callers=10, minutes=4)
+
+
+@pytest.mark.faults
+def test_in_three_hours_of_eight_processes_exactly_the_limit_is_admitted_in_every_window(tmp_path: Path) -> None:
+    prove_exact(tmp_path, callers=200, minutes=180)
+
+
+def prove_leased(folder: Path, *, callers: int, minutes: int) -> None:
+    with running_redis(folder) as server:
+        admitted = count_in_eight(
+            server.address,
+            rules_of(LEASED_MINUTELY, LEASED_HOURLY),
+            callers=callers,
+            minutes=minutes,
+            each_tick=160,
+            lease=LEASE,
+        )
+    for caller in range(callers):
+        for total in windows_of(admitted, caller, MINUTE_MS)[: min(minutes, LEASED_HOURLY // LEASED_MINUTELY)]:
+            assert LEASED_MINUTELY - PROCESSES * LEASE <= total <= LEASED_MINUTELY, caller
+        for total in windows_of(admitted, caller, HOUR_MS):
+            assert total <= LEASED_HOURLY, caller
+
+
+def test_by_leases_eight_processes_admit_at_most_the_limit_and_at_least_it_less_what_is_stranded(
+    tmp_path: Path,
+) -> None:
+    prove_leased(tmp_path, callers=2, minutes=2)
+
+
+@pytest.mark.faults
+def test_by_leases_in_three_hours_never_more_than_the_limit_is_admitted(tmp_path: Path) -> None:
+    prove_leased(tmp_path, callers=4, minutes=180)
