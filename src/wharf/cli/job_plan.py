@@ -17,7 +17,7 @@ NO_ANSWER: Final = 255
 SIGN: Final = {"Added": ("+", "green"), "Deleted": ("-", "red"), "Edited": ("±", "yellow"), "None": (" ", None)}
 VERBS: Final = {
     "place": "to place", "stop": "to stop", "migrate": "to move", "destructive_update": "to replace",
-    "in_place_update": "to update in place", "canary": "canaries to place", "preemptions": "to push aside",
+    "in_place_update": "to update in place", "canary": "to place as canary", "preemptions": "to push aside",
     "reschedule_now": "to place again now", "reschedule_later": "to place again later", "disconnect": "out of contact",
     "reconnect": "back in contact", "ignore": "unchanged",
 }  # fmt: skip
