@@ -24,7 +24,6 @@ NOT_YET: Final[Mapping[str, str]] = {
     f"{ALLOCATION.name} unknown": "lost_after: the scheduling issue",
     f"{ALLOCATION.name} running>pending": "restarts: the node's issue",
     f"{NODE.name} disconnected": "lost_after: the scheduling issue",
-    "allocation's desired status evict": "preemption: the scheduling issue",
     "evaluation failed": "limits of deliveries: the scheduling issue",
 }
 
