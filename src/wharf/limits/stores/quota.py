@@ -1,7 +1,7 @@
 """Quota leases: a process takes a part of a caller's quota at a time and decides by itself until it is used.
 
 What is admitted is charged before, so there is never more than the limit; at least the limit is admitted less what may be
-stranded: one lease of each process. Only fixed windows of 1,000 and more are leased. A request that meets any other limit
+stranded: of each set of counters one lease of each process. Only fixed windows of 1,000 and more are leased. A request that meets any other limit
 asks the store. A lease lives a second, ends a margin before its window does, and what is left of it goes back.
 """
 
@@ -54,6 +54,10 @@ class _Lease(msgspec.Struct, eq=False):
     void_ms: int
 
 
+Place = tuple[tuple[str, str, int, int], ...]
+"""Which counters a lease is of, under which ceilings and at which cost: callers that share them share the lease."""
+
+
 class QuotaLeases:
     """`clock` gives milliseconds that never step back, or a test's own: only differences to the store's are used."""
 
@@ -71,9 +75,10 @@ class QuotaLeases:
         self._world = world
         self._settings = settings or QuotaSettings()
         self._clock = clock or (lambda: int(world.monotonic_s() * 1_000))
-        self._leases: dict[Plan, _Lease] = {}
-        self._direct_until_ms: dict[Plan, int] = {}
-        self._asked: dict[Plan, asyncio.Task[None]] = {}
+        self._places: dict[Plan, Place] = {}
+        self._leases: dict[Place, _Lease] = {}
+        self._direct_until_ms: dict[Place, int] = {}
+        self._asked: dict[Place, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -89,21 +94,31 @@ class QuotaLeases:
         await self.hand_back_all()
 
     async def hand_back_all(self) -> None:
-        for plan in list(self._leases):
-            self._end(plan)
+        for place in list(self._leases):
+            self._end(place)
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
+    def _place(self, plan: Plan) -> Place:
+        place = self._places.get(plan)
+        if place is None:
+            if len(self._places) >= PLANS_REMEMBERED:
+                self._places.clear()
+            place = tuple((charge.name, charge.key, charge.ceiling, charge.cost) for charge in plan.charges)
+            self._places[plan] = place
+        return place
+
     def take_now(self, call: Call) -> Taken | None:
         """Decide by a lease that is held; None when the store has to be asked."""
-        lease = self._leases.get(call.plan)
+        place = self._place(call.plan)
+        lease = self._leases.get(place)
         if lease is None:
             return None
         cost = call.charges[0].cost
         if lease.left < cost or self._clock() >= lease.void_ms or call.charges is not call.plan.charges:
-            self._end(call.plan)
+            self._end(place)
             return None
         lease.left -= cost
         before = lease.before
@@ -126,7 +141,7 @@ class QuotaLeases:
         return (
             call.charges is plan.charges
             and not plan.is_free
-            and self._direct_until_ms.get(plan, 0) <= self._clock()
+            and self._direct_until_ms.get(self._place(plan), 0) <= self._clock()
             and all(
                 charge.rule.algorithm is Algorithm.WINDOW
                 and charge.ceiling >= CEILING_LEAST
@@ -137,29 +152,30 @@ class QuotaLeases:
         )
 
     async def _take_leased(self, call: Call) -> Taken:
-        plan = call.plan
-        asked = self._asked.get(plan)
+        place = self._place(call.plan)
+        asked = self._asked.get(place)
         if asked is None:
-            asked = self._asked[plan] = self._world.start(self._ask_for_lease(call), name="limits: take a lease")
-            asked.add_done_callback(lambda _: self._asked.pop(plan, None))
+            asked = self._asked[place] = self._world.start(self._ask_for_lease(call), name="limits: take a lease")
+            asked.add_done_callback(lambda _: self._asked.pop(place, None))
         await asked
         taken = self.take_now(call)
         return taken if taken is not None else await self._store.begin(call)
 
     async def _ask_for_lease(self, call: Call) -> None:
         """Charge a whole lease, if there is plenty left; else the store decides until the window is over."""
-        plan, size, asked_ms = call.plan, self._settings.size * call.charges[0].cost, self._clock()
+        place, size, asked_ms = self._place(call.plan), self._settings.size * call.charges[0].cost, self._clock()
         readings = await self._store.peek(call.charges)
         least_ms = min(reading.end_ms for reading in readings)
         charges = tuple(msgspec.structs.replace(charge, cost=size, needs=size) for charge in call.charges)
         lease = msgspec.structs.replace(call, id=self._world.new_id(), charges=charges)
         if self._has_little_left(call.charges, readings, size):
-            self._direct_until_ms[plan] = asked_ms + LIVES_MS
+            self._direct_until_ms[place] = asked_ms + LIVES_MS
             self._bound_memory()
             return
         taken = await self._store.begin(lease)
         if not taken.admitted:
-            self._direct_until_ms[plan] = asked_ms + LIVES_MS
+            self._direct_until_ms[place] = asked_ms + LIVES_MS
+            self._bound_memory()
             return
         self.taken += 1
         ends = tuple(reading.end_ms for reading in await self._store.peek(call.charges))
@@ -167,7 +183,9 @@ class QuotaLeases:
             least_ms = taken.now_ms  # A window ended meanwhile: the lease is void at once, and goes back where it can.
         # Both moments are the store's, so that clocks need not agree: only what passes here since is added.
         lives_ms = min(LIVES_MS, min(least_ms, *ends) - taken.now_ms - MARGIN_MS)
-        self._leases[plan] = _Lease(
+        if place in self._leases:
+            self._end(place)
+        self._leases[place] = _Lease(
             lease.id,
             charges,
             size,
@@ -188,12 +206,12 @@ class QuotaLeases:
     def _bound_memory(self) -> None:
         if len(self._direct_until_ms) >= PLANS_REMEMBERED:
             now_ms = self._clock()
-            self._direct_until_ms = {plan: ms for plan, ms in self._direct_until_ms.items() if ms > now_ms}
+            self._direct_until_ms = {of: ms for of, ms in self._direct_until_ms.items() if ms > now_ms}
 
     # -- handing back ----------------------------------------------------------------------------------------------
 
-    def _end(self, plan: Plan) -> None:
-        lease = self._leases.pop(plan)
+    def _end(self, place: Place) -> None:
+        lease = self._leases.pop(place)
         if not lease.left:
             return
         task = self._world.start(self._hand_back(lease), name="limits: hand quota back")
@@ -211,8 +229,8 @@ class QuotaLeases:
         while True:
             await asyncio.sleep(LIVES_MS / 2_000)
             now_ms = self._clock()
-            for plan in [plan for plan, lease in self._leases.items() if now_ms >= lease.void_ms]:
-                self._end(plan)
+            for place in [place for place, lease in self._leases.items() if now_ms >= lease.void_ms]:
+                self._end(place)
 
     # -- the rest of the port --------------------------------------------------------------------------------------
 
