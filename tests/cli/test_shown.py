@@ -55,7 +55,7 @@ def test_what_is_empty_is_left_out_of_a_record() -> None:
 def test_a_bar_fills_with_what_is_done(done: int, total: int, filled: int) -> None:
     green, grey = bar(done, total, width=4).split("\x1b[0m")[:2]
 
-    assert (green.count("━"), grey.count("━")) == (filled, 4 - filled)
+    assert (green.count("━"), grey.count("─")) == (filled, 4 - filled)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def section(title: str, body: str) -> str:
 def bar(done: int, total: int, *, width: int = 20) -> str:
     """How much of a total is done, as a line that fills."""
     filled = 0 if total <= 0 else min(width, round(width * done / total))
-    return click.style("━" * filled, fg="green") + click.style("━" * (width - filled), dim=True)
+    return click.style("━" * filled, fg="green") + click.style("─" * (width - filled), dim=True)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], is_number: Sequence[bool], indent: str) -> str:
