@@ -87,3 +87,11 @@ def test_what_met_too_many_conflicts_is_tried_after_a_minute() -> None:
     blocked.try_after_conflicts(65 * SECOND_NS)
 
     assert (early, tried(blocked), blocked.next_wake_ns()) == ([], ["conflicts"], 65 * SECOND_NS)
+
+
+def test_what_its_quota_keeps_waiting_profits_from_whatever_ends() -> None:
+    blocked = with_these(waiting("quota", quota_limit_reached="small"))
+
+    blocked.room_came(["small"], 11)
+
+    assert tried(blocked) == ["quota"]

@@ -95,6 +95,8 @@ class Blocked:
 
 def _could_profit(evaluation: Evaluation, kind: str) -> bool:
     eligible = evaluation.class_eligibility
+    if evaluation.quota_limit_reached:
+        return True  # What it waits for is no node's: whatever ends anywhere may leave it.
     return not kind or evaluation.escaped_computed_class or eligible is None or eligible.get(kind, True)
 
 

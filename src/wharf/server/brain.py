@@ -29,8 +29,10 @@ from wharf.model.evaluation import Evaluation, EvaluationStatus
 from wharf.model.job import Job
 from wharf.model.machine import TransitionRefused
 from wharf.model.moment import Moment
+from wharf.model.namespace import Namespace
 from wharf.model.node import Node, NodeStatus
 from wharf.model.node_pool import NodePool
+from wharf.model.quota import Quota
 from wharf.model.refusal import Code, Refusal, no_leader
 from wharf.model.scheduler_configuration import SchedulerConfiguration
 from wharf.operations import evaluations, nodes
@@ -54,8 +56,10 @@ from wharf.state.tables import (
     JOBS,
     LEADER,
     MEMBERS,
+    NAMESPACES,
     NODE_POOLS,
     NODES,
+    QUOTAS,
     SCHEDULER_CONFIGURATION,
 )
 from wharf.world import World
@@ -289,7 +293,7 @@ class Brain:
                     self._nodes_changed[record.id] = None
                 case Allocation():
                     self._unsettled[record.namespace, record.job_id] = None
-                case SchedulerConfiguration() | NodePool():
+                case SchedulerConfiguration() | NodePool() | Namespace() | Quota():
                     self._blocked.try_all()
                 case Job():
                     self._unsettled[record.namespace, record.id] = None
@@ -707,5 +711,5 @@ def _come_back(node_id: str, evaluations_max: int, snapshot: Replica, moment: Mo
 
 HEARD: Final = frozenset({
     MEMBERS.name, EVALUATIONS.name, NODES.name, ALLOCATIONS.name, JOBS.name, DEPLOYMENTS.name,
-    SCHEDULER_CONFIGURATION.name, NODE_POOLS.name,
+    SCHEDULER_CONFIGURATION.name, NODE_POOLS.name, NAMESPACES.name, QUOTAS.name,
 })  # fmt: skip
