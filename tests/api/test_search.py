@@ -10,7 +10,7 @@ from tests.builders import a_group, a_job, a_service, a_task
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.state import a_node, an_allocation, an_evaluation
-from tests.kit.virtual_time import in_virtual_time
+from tests.kit.virtual_time import in_virtual_time, pass_time
 from tests.kit.work import DENIED, READ, a_namespace, a_stored_job, an_id, put, refused, store, told
 from wharf.model.changes import THIS
 from wharf.model.deployment import Deployment, DeploymentStatus
@@ -166,6 +166,7 @@ async def test_an_unknown_context_is_refused_with_those_there_are(context: str) 
 async def test_a_search_does_not_wait() -> None:
     async with ACluster() as cluster:
         server = await with_things(cluster)
+        await pass_time(2.0)  # What the leader settles after a registration moves the index too.
         index = (await search(server, "shop"))["Index"]
 
         async with asyncio.timeout(1.0):
