@@ -18,6 +18,7 @@ from wharf.cli.root import main
 from wharf.client import ClientSettings, Reply, Request, SyncClient
 from wharf.client.exchange import SyncOpened
 from wharf.client.flow import ONCE, Defaults
+from wharf.world import World
 
 WEB = """
 ID: web
@@ -68,7 +69,7 @@ class Person:
         self.loop = loop
         self.cluster = cluster
         self.server = server
-        self.world = server.world
+        self.world: World = server.world
         self.asked: list[ClientSettings] = []
         self._capture = capture
 
@@ -105,7 +106,7 @@ def a_person(capture: pytest.CaptureFixture[str], *, nodes: int = 0, access: boo
     loop = SimulatedLoop(SEED)
     asyncio.set_event_loop(loop)
     cluster: ACluster = loop.run_until_complete(_begun())
-    server = loop.run_until_complete(cluster.a_server(access=access))
+    server: OneServer = loop.run_until_complete(cluster.a_server(access=access))
     if nodes:
         loop.run_until_complete(cluster.ready_nodes(server, nodes))
     try:

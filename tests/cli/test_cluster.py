@@ -59,6 +59,15 @@ def test_a_node_is_drained_and_comes_back(person: Person, tmp_path: Path) -> Non
     assert "Eligibility  eligible" in person.does("node", "status", "node-1")
 
 
+def test_a_node_is_shown_with_what_runs_on_it(person: Person, tmp_path: Path) -> None:
+    person.does("job", "run", "--follow", a_file(tmp_path, WEB.replace("Count: 2", "Count: 4")))
+
+    shown = person.does("node", "status", "node-2")
+
+    assert "Allocations\n" in shown
+    assert "web.api[" in shown
+
+
 def test_an_allocation_is_shown_and_stopped_by_the_beginning_of_its_id(person: Person, tmp_path: Path) -> None:
     person.does("job", "run", "--follow", a_file(tmp_path, WEB))
     whole = person.does("job", "allocs", "-t", "{{range .}}{{.ID}} {{end}}", "web").split()[0]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LOOK_AGAIN_S: Final = 1.0
 EVALUATION_WAIT_S: Final = 10.0
+_ENDED: Final = {"failed": "failed", "cancelled": "was given up"}
 
 
 class Exit(enum.IntEnum):
@@ -103,7 +104,9 @@ def end_of(sight: Sight) -> End | None:
         if sight.deployment.status == "successful":
             return End(Exit.WELL, "the rollout succeeded")
         why = sight.deployment.status_description or sight.deployment.status
-        return End(Exit.NOT_PLACED if sight.unplaced else Exit.FAILED, f"the rollout {sight.deployment.status}: {why}")
+        return End(
+            Exit.NOT_PLACED if sight.unplaced else Exit.FAILED, f"the rollout {_ENDED[sight.deployment.status]}: {why}"
+        )
     if sight.job.version != sight.version:
         return End(Exit.FAILED, f"version {sight.job.version} was submitted in the meantime")
     if sight.job.stop:

@@ -11,8 +11,8 @@ from wharf.cli.lazy import Entry, LazyGroup
 from wharf.cli.speaking import Quiet, Speaking, Talk
 
 if TYPE_CHECKING:
-    from wharf.model.allocation import Allocation
     from wharf.wire.node_shapes import NodeListStub, NodeShown
+    from wharf.wire.work_shapes import AllocationShown
 
 HERE: Final = "wharf.cli.node"
 COMMANDS: Final = {
@@ -168,7 +168,7 @@ def show_node(talk: Talk, node_id: str) -> None:
     talk.show(one, lambda: _node_told(talk, one, allocations))
 
 
-def _node_told(talk: Talk, one: "NodeShown", allocations: "Sequence[Allocation]") -> str:
+def _node_told(talk: Talk, one: "NodeShown", allocations: "Sequence[AllocationShown]") -> str:
     from wharf.cli.tables import pairs, section, table
 
     drivers = sorted(name for name, driver in (one.drivers or {}).items() if driver.detected and driver.healthy)
@@ -199,7 +199,7 @@ def _node_told(talk: Talk, one: "NodeShown", allocations: "Sequence[Allocation]"
             (
                 talk.short(record.id),
                 record.name,
-                record.job_version,
+                record.job.version if record.job else "-",
                 record.client_status,
                 talk.when(record.modify_time),
             )
@@ -213,7 +213,7 @@ def _node_told(talk: Talk, one: "NodeShown", allocations: "Sequence[Allocation]"
     return "\n".join(parts)
 
 
-def _allotted(one: "NodeShown", running: "Sequence[Allocation]") -> str:
+def _allotted(one: "NodeShown", running: "Sequence[AllocationShown]") -> str:
     from wharf.cli.tables import bar
 
     used_cpu = used_mb = 0

@@ -158,7 +158,7 @@ class Speaking(click.Command):
 
     def __init__(self, name: str | None, **attributes: Any) -> None:  # As click gives them.
         super().__init__(name, **attributes)
-        self.own = list(self.params)
+        self.own = [param for param in self.params if isinstance(param, click.Option)]
         self.params += [*(SHOWING if self.shows else ()), *CONNECTION]
 
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
