@@ -102,32 +102,12 @@ def explain(talk: Talk, job_id: str) -> None:
 
     wharf job explain web
     """
+    from wharf.cli.explaining import explanation_told
     from wharf.cli.finding import find_job
-    from wharf.cli.following import look
-    from wharf.cli.reasons import unplaced_lines
-    from wharf.cli.tables import heading, section
 
     found = find_job(talk, job_id)
-    job = talk.client.jobs.read(found.id, namespace=found.namespace).value
-    sight = look(talk, found.id, found.namespace, job.version)
-
-    def text() -> str:
-        lines = [heading(f"{job.id} is {'stopped' if job.stop else job.status}")]
-        lines += _where_it_is(sight)
-        if sight.unplaced:
-            lines.append(section("Not placed, until there is room", "\n".join(unplaced_lines(sight.unplaced))))
-        failed = [one for one in sight.allocations if one.client_status in ("failed", "lost")]
-        if failed:
-            lines.append(section("What went wrong", "\n".join(_what_went_wrong(talk, failed))))
-        latest = max(sight.evaluations, key=lambda one: one.create_index, default=None)
-        if latest is not None:
-            said = f"{talk.short(latest.id)} is {latest.status}, because of {latest.triggered_by}"
-            if latest.wait_until is not None:
-                said += f"; it waits, {talk.when(latest.wait_until)}"
-            lines.append(section("The latest evaluation", said))
-        return "\n".join(lines)
-
-    talk.show({"Job": job, "Unplaced": sight.unplaced, "Allocations": sight.allocations}, text)
+    explanation = talk.client.jobs.explain(found.id, namespace=found.namespace).value
+    talk.show(explanation, lambda: explanation_told(talk, explanation))
 
 
 @click.command(cls=Speaking)

@@ -1,0 +1,73 @@
+"""An explanation as people read it: the sentence, what is waited for, then group by group why nodes are left out."""
+
+from typing import TYPE_CHECKING
+
+from wharf.cli.speaking import Talk
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wharf.model.explanation import Exclusion, Explanation, GroupExplanation, PlacementExplanation, Shortage
+
+
+def explanation_told(talk: Talk, explanation: "Explanation") -> str:
+    from wharf.cli.tables import heading, section
+
+    lines = [heading(explanation.text)]
+    # The first sentence says the most urgent already; nothing is said twice.
+    waits = [each.text for each in explanation.waits if each.text not in explanation.text]
+    if waits:
+        lines.append(section("It waits", "\n".join(f"· {text}" for text in waits)))
+    if explanation.queue_length:
+        lines.append(section("In the queue", f"place {explanation.queue_place} of {explanation.queue_length}"))
+    lines += [section(f"Group {group.group}", _group_told(group, explanation.text)) for group in explanation.groups]
+    if explanation.placements:
+        lines.append(section("Where it is", _placements_told(talk, explanation.placements)))
+    return "\n".join(lines)
+
+
+def _group_told(group: "GroupExplanation", said: str) -> str:
+    running = f"{group.running} of {group.wanted} running"
+    counts = [running, f"{group.starting} starting" if group.starting else ""]
+    counts.append(f"{group.unplaced} not placed" if group.unplaced else "")
+    lines = [", ".join(count for count in counts if count)]
+    lines += [group.text] if group.text not in said else []
+    if group.unplaced:
+        lines.append(f"{group.nodes} nodes were looked at, {group.fitting} would take one more now")
+    lines += [f"  · {_excluded(each)}" for each in group.excluded]
+    lines += [f"  · {_short(each)}" for each in group.exhausted]
+    lines += [group.smallest_change] if group.smallest_change not in said else []
+    return "\n".join(lines)
+
+
+def _excluded(exclusion: "Exclusion") -> str:
+    return f"{_nodes(exclusion.nodes)} left out by {exclusion.rule}{_such_as(exclusion.examples)}"
+
+
+def _short(shortage: "Shortage") -> str:
+    least = f", {shortage.missing:,} {shortage.unit} missing at least" if shortage.missing else ""
+    return f"too little {shortage.dimension} on {_nodes(shortage.nodes)}{least}{_such_as(shortage.examples)}"
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count:,} nodes"
+
+
+def _such_as(examples: "Sequence[str]") -> str:
+    return f" ({', '.join(examples)})" if examples else ""
+
+
+def _placements_told(talk: Talk, placements: "Sequence[PlacementExplanation]") -> str:
+    from wharf.cli.tables import table
+
+    rows: list[list[object]] = [
+        [
+            each.name,
+            talk.short(each.alloc_id),
+            each.node_name or talk.short(each.node_id),
+            f"{each.scores[0].norm_score:.3f}" if each.scores else "",
+            f"{each.nodes_evaluated - each.nodes_filtered} of {each.nodes_evaluated}",
+        ]
+        for each in placements
+    ]
+    return table(["Name", "Allocation", "Node", "Best score", "Nodes that could"], rows)
