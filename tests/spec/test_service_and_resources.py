@@ -24,7 +24,7 @@ JOB: Kinds = {
     "JobSummary": dict,
 }  # fmt: skip
 SUMMARY: Kinds = {
-    "JobID": str, "Namespace": str, "CreateIndex": int, "ModifyIndex": int, "Children": (dict, type(None)), "Summary": dict,
+    "JobID": str, "Namespace": str, "CreateIndex": int, "ModifyIndex": int, "Children": dict, "Summary": dict,
 }  # fmt: skip
 GROUP_COUNTS = ("Complete", "Failed", "Lost", "Queued", "Running", "Starting")
 DEPLOYMENT: Kinds = {

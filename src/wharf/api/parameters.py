@@ -104,7 +104,8 @@ def _per_page(query: Mapping[str, str]) -> int:
     given = query.get("per_page", "")
     if given == "":
         return 0
-    if not NUMBER.fullmatch(given) or not -PER_PAGE_MAX - 1 <= int(given) <= PER_PAGE_MAX:
+    # A positive integer, says the specification; 0 stays what it is to existing clients: no limit.
+    if not NUMBER.fullmatch(given) or not 0 <= int(given) <= PER_PAGE_MAX:
         raise invalid("Expect a number for `per_page` query string parameter")
     return int(given)
 

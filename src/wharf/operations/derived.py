@@ -193,12 +193,11 @@ def status_of(after: After, job: Job) -> JobStatus:
 
 def new_summary(job: Job) -> JobSummary:
     """All zeros, with every group of the job."""
-    is_parent = job.is_periodic or job.is_parameterized
     return JobSummary(
         job_id=job.id,
         namespace=job.namespace,
         summary={group.name: GroupSummary() for group in job.groups},
-        children=ChildrenSummary() if is_parent else None,
+        children=ChildrenSummary(),
         create_index=THIS,
     )
 
