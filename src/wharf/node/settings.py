@@ -37,7 +37,11 @@ class DrainOnShutdownSettings(msgspec.Struct, frozen=True, kw_only=True):
 class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     enabled: Annotated[bool, About("Whether this agent is a node: it runs tasks.")] = False
     servers: Annotated[
-        tuple[str, ...], About("HTTP addresses of servers, used in turn: one until it does not answer, then the next.", shown_default="the server in the same agent")
+        tuple[str, ...],
+        About(
+            "HTTP addresses of servers, used in turn: one until it does not answer, then the next.",
+            shown_default="the server in the same agent",
+        ),
     ] = ()
     intro_token: Annotated[Secret, About("The token that a new node is introduced with where tokens are needed.")] = (
         Secret()

@@ -7,15 +7,15 @@ from wharf.client.passage import Passage
 from wharf.engines.port import Engine
 from wharf.model.job_settings import JobSettings
 from wharf.operations.search import SearchLimits
-from wharf.server.agent_door import AgentDoor, NoAgent
 from wharf.server.access import Access
+from wharf.server.agent_door import AgentDoor, NoAgent
 from wharf.server.asking import Leader, Link
 from wharf.server.event_feed import COMMITS_KEPT, EventFeed
 from wharf.server.follower import Follower
 from wharf.server.founder import Founder
 from wharf.server.meter import Meter
-from wharf.server.passing import Passing
 from wharf.server.node_channels import NoChannels, NodeChannels
+from wharf.server.passing import Passing
 from wharf.server.reading import Reader
 from wharf.server.writer import Writer
 from wharf.state import Replica
