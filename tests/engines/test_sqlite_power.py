@@ -17,16 +17,27 @@ def test_a_power_cut_at_any_operation_loses_nothing_acknowledged_and_keeps_nothi
     assert tally.acknowledged > 0
 
 
-def test_power_cuts_strike_before_and_after_the_point_of_no_return(tmp_path: Path) -> None:
-    tallies = [run_lives(tmp_path / f"log{seed}", seed=1_000 + seed, lives=8) for seed in range(6)]
+STRUCK = (
+    "unknown_that_happened",
+    "unknown_that_did_not",
+    "cut_while_opening",
+    "trimmed",
+    "restored",
+    "unknown_restores_that_happened",
+    "unknown_restores_that_did_not",
+)
 
-    assert sum(tally.unknown_that_happened for tally in tallies) > 0
-    assert sum(tally.unknown_that_did_not for tally in tallies) > 0
-    assert sum(tally.cut_while_opening for tally in tallies) > 0
-    assert sum(tally.trimmed for tally in tallies) > 0
-    assert sum(tally.restored for tally in tallies) > 0
-    assert sum(tally.unknown_restores_that_happened for tally in tallies) > 0
-    assert sum(tally.unknown_restores_that_did_not for tally in tallies) > 0
+
+def test_power_cuts_strike_before_and_after_the_point_of_no_return(tmp_path: Path) -> None:
+    # Where a cut strikes depends on when threads run, so seeds are added until each kind was met.
+    met = dict.fromkeys(STRUCK, 0)
+    for seed in range(1_000, 1_200):
+        tally = run_lives(tmp_path / f"log{seed}", seed=seed, lives=8)
+        met = {kind: met[kind] + getattr(tally, kind) for kind in STRUCK}
+        if all(met.values()):
+            break
+
+    assert [kind for kind, times in met.items() if not times] == []
 
 
 def test_a_log_that_did_not_sync_would_be_found_out(tmp_path: Path) -> None:
