@@ -152,3 +152,12 @@ def test_meta_that_moves_from_the_job_to_the_task_is_not_noticed() -> None:
     new = of_task(meta={"a": "1"})(before())
 
     assert not is_destructive(old, old.groups[0], new, new.groups[0])
+
+
+def test_tasks_that_take_other_turns_and_more_together_start_anew() -> None:
+    """In place the allocation would go on holding less than its tasks use."""
+    first, second = a_task("first", lifecycle=Lifecycle(hook="prestart")), a_task("second")
+    old = a_job("shop", a_group("web", first, second))
+    new = a_job("shop", a_group("web", replace(first, lifecycle=None), second))
+
+    assert is_destructive(old, old.groups[0], new, new.groups[0])

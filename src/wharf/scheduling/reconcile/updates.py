@@ -12,6 +12,7 @@ from wharf.model.job import Job
 from wharf.model.network import NetworkResource, Port
 from wharf.model.service import Service
 from wharf.model.task import Task
+from wharf.scheduling.usage import demand_of
 
 
 def is_destructive(old_job: Job, old: TaskGroup, new_job: Job, new: TaskGroup) -> bool:
@@ -31,6 +32,8 @@ def noticed(job: Job, group: TaskGroup) -> tuple[Any, ...]:
         group.consul,
         restart is not None and restart.render_templates,
         {task.name: _task(job, group, task) for task in group.tasks or ()},
+        # Tasks that take other turns may take more together, and what an allocation holds never changes.
+        demand_of(group),
     )
 
 
