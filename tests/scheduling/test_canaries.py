@@ -89,3 +89,22 @@ def test_a_canary_that_fails_stops_nothing_of_the_old_version_and_only_canaries_
     assert [a.id for a in wanted(state, 1)] == [canary.id]
     group = (latest(state).task_groups or {})["web"]
     assert (group.placed_allocs, group.desired_canaries) == (1, 1)
+
+
+def test_a_canary_that_failed_in_an_older_try_is_not_tried_again_in_the_next() -> None:
+    state = a_cluster_that_runs_version_0()
+    state.register(of_version(1))
+    run(state)
+    (old,) = wanted(state, 1)
+    tell(state, old, ClientStatus.FAILED, healthy=False)
+    state.register(of_version(1))
+    run(state)
+
+    state.register(of_version(2))
+    run(state)
+    state.now_ns += 60 * SECOND_NS
+    run(state)
+
+    assert wanted(state, 1) == []
+    assert [a.name for a in wanted(state, 2)] == ["shop.web[0]"]
+    assert len(wanted(state, 0)) == 3

@@ -200,12 +200,12 @@ class _Group:
     def _sort_out_canaries(self, everyone: Allocations) -> Allocations:
         """Stop those of tries that are over, and those on nodes that are not fine. The others of this try are given back."""
         sight = self._sight
-        for deployment in (sight.old_deployment, sight.deployment if self._is_failed else None):
-            for canary_id in _unpromoted(deployment, self._group.name):
-                canary = everyone.pop(canary_id, None)
-                if canary is not None and not canary.is_terminal:
-                    is_lost = class_of(canary, self._group, sight.tainted, sight.now_ns) is Class.LOST
-                    self._stop(_lost(canary) if is_lost else Stop(canary, NOT_NEEDED))
+        for over in [each for each in everyone.values() if self._is_of_a_try_that_is_over(each)]:
+            del everyone[over.id]
+            # One that failed is stopped too: nobody is to try it again.
+            if not over.is_server_terminal and over.client_status not in (ClientStatus.COMPLETE, ClientStatus.LOST):
+                is_lost = class_of(over, self._group, sight.tainted, sight.now_ns) is Class.LOST
+                self._stop(_lost(over) if is_lost else Stop(over, NOT_NEEDED))
         if sight.deployment is None or self._is_failed:
             return {}
         found: Allocations = {}
@@ -221,6 +221,13 @@ class _Group:
                 case _:
                     found[canary_id] = canary
         return {key: canary for key, canary in found.items() if _is_still_tried(canary)}
+
+    def _is_of_a_try_that_is_over(self, allocation: Allocation) -> bool:
+        """A canary loses its mark when it is promoted, so one that has it and is not of this try never will be."""
+        status, deployment = allocation.deployment_status, self._sight.deployment
+        if status is None or not status.canary:
+            return False
+        return deployment is None or self._is_failed or allocation.deployment_id != deployment.id
 
     # -- what failed, what is out of contact, what came back ---------------------------------------------------------
 
@@ -648,11 +655,6 @@ def _ran_well(allocation: Allocation) -> bool:
     """All its tasks ended as they should."""
     states = allocation.task_states or {}
     return bool(states) and all(state.is_successful for state in states.values())
-
-
-def _unpromoted(deployment: Deployment | None, group: str) -> tuple[str, ...]:
-    state = (deployment.task_groups or {}).get(group) if deployment is not None else None
-    return () if state is None or state.promoted else state.placed_canaries or ()
 
 
 def _namesakes(allocations: Allocations) -> list[str]:
