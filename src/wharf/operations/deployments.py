@@ -22,12 +22,10 @@ from wharf.operations.decision import Decision
 from wharf.operations.deployment_counts import after, health_of
 from wharf.operations.evaluations import new_evaluation
 from wharf.operations.rollback import Rollback, roll_back
+from wharf.scheduling.reconcile.rollout import running_text
 from wharf.state import Replica
 from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, JOBS
 
-RUNNING: Final = "Deployment is running"
-RUNNING_UNPROMOTED: Final = "Deployment is running but requires manual promotion"
-RUNNING_AUTO: Final = "Deployment is running pending automatic promotion"
 PAUSED: Final = "Deployment is paused"
 UNBLOCKING: Final = "Deployment is unblocking remaining regions"
 MARKED_FAILED: Final = "Deployment marked as failed"
@@ -207,10 +205,7 @@ def set_health(
 
 def description_while_running(deployment: Deployment) -> str:
     """What it waits for, if for anything."""
-    waiting = [group for group in _groups(deployment).values() if group.awaits_promotion]
-    if not waiting:
-        return RUNNING
-    return RUNNING_AUTO if all(group.auto_promote for group in waiting) else RUNNING_UNPROMOTED
+    return running_text(_groups(deployment).values())
 
 
 # -- what is asked about -------------------------------------------------------------------------------------------

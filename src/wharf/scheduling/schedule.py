@@ -98,7 +98,6 @@ class _Schedule:
             now_ns=self._moment.now_ns,
             tainted=self._tainted,
             deployment=self._rollout.current,
-            old_deployment=self._rollout.old,
             version_of=self._version_of,
             is_pending=self._is_pending,
             fits_in_place=self._fits_in_place,

@@ -57,8 +57,6 @@ class Sight(msgspec.Struct, frozen=True):
     tainted: Tainted
     deployment: Deployment | None
     """Of this version of the job: active, or failed."""
-    old_deployment: Deployment | None
-    """Of an older version, or one that is done."""
     version_of: Callable[[Allocation], Job | None]
     """The version of the job that an allocation runs."""
     is_pending: Callable[[str], bool]

@@ -55,7 +55,3 @@ class Names:
                 given.append(after)
             after += 1
         return [name_of(self._job_id, self._group, index) for index in given]
-
-
-def highest_first(names: Iterable[str]) -> list[str]:
-    return sorted(names, key=index_of, reverse=True)
