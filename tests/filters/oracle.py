@@ -296,6 +296,8 @@ def holds_positively(match: Match, record: Any, names: Names) -> bool:
     if value is ABSENT:
         return operator in ("is empty", "is nil")
     of_kind = kind(hint)
+    if of_kind == "struct" and operator == "is empty":
+        return value is None  # Under the key of a map, or the type would have told. A record has fields.
     if operator not in OPERATORS[of_kind] and not (operator == "is nil" and without_none(hint)[1]):
         raise Unreadable("no such operator")
     text = match.value.text if match.value else ""

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.filters.datum import DATUM, Datum, accepts
-from wharf.filters import NotAnExpression, compile_filter, parse
+from wharf.filters import NotAnExpression, NotReadable, compile_filter, parse
 from wharf.model.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.model.job import Job
 
@@ -71,3 +71,15 @@ def test_rule_9_the_selectors_that_occur_work() -> None:
     assert compile_filter('Status == "running"', Deployment).accepts(deployment)
     assert compile_filter("TaskGroups.web.DesiredTotal == 2", Deployment).accepts(deployment)
     assert compile_filter("web in TaskGroups", Deployment).accepts(deployment)
+    assert compile_filter("TaskGroups.web is not empty", Deployment).accepts(deployment)
+    assert compile_filter("TaskGroups.db is empty", Deployment).accepts(deployment)
+
+
+def test_what_a_key_that_is_there_cannot_be_asked_is_told_with_its_place() -> None:
+    job = Job(id="web", meta={"team": "red"})
+    nil = compile_filter("ID == web and Meta.team is nil", Job)
+
+    with pytest.raises(NotReadable) as told:
+        nil.accepts(job)
+
+    assert told.value.text.startswith("1:15 (14): cannot perform is-nil operations on type string")

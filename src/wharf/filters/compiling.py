@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 
 from wharf.filters import untyped
 from wharf.filters.errors import FilterError
-from wharf.filters.kinds import Integer, Kind, List, Map, Subject, Text, Time, Untyped, subject_of
+from wharf.filters.kinds import Integer, Kind, List, Map, Struct, Subject, Text, Time, Untyped, subject_of
 from wharf.filters.operators import Misfit, Test, make_test
 from wharf.filters.parser import parse
 from wharf.filters.reading import MISSING, Places, Reading, resolve
@@ -124,7 +124,7 @@ class _Compiler:
                 at = match.value.at if misfit.is_value and match.value is not None else match.selector.at
                 raise self._places.does_not_fit(at, misfit.reason) from None
             # A key may be asked for whatever its values are, as long as it is not there (reference 2.5).
-            test = self._never(match, misfit.reason)
+            test = self._of_a_key_only(match, reading.kind, misfit.reason)
         return _compose(reading, test, when_missing=when_missing, negated=match.operator.is_negated)
 
     def _count_pattern(self, match: Match) -> None:
@@ -155,9 +155,15 @@ class _Compiler:
 
         return test_suitable
 
-    def _never(self, match: Match, reason: str) -> Test:
+    def _of_a_key_only(self, match: Match, kind: Kind, reason: str) -> Test:
+        """Of a key that is there. A record has fields, so it is not empty (the specification selects
+        `TaskGroups.<group>` as a map); of anything else it cannot be said.
+        """
+        if isinstance(kind, Struct) and match.operator.positive is Operator.IS_EMPTY:
+            return (lambda value: value is None) if kind.may_be_null else (lambda _: False)
+
         def has_nothing(_: object) -> NoReturn:
-            raise self._places.not_readable(match.selector.at, reason)
+            raise self._places.not_readable(match.selector.at, reason, is_placed=True)
 
         return has_nothing
 

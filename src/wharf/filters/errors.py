@@ -55,10 +55,13 @@ def does_not_fit(source: str, offset: int, reason: str) -> DoesNotFit:
     return DoesNotFit(f"{line}:{column} ({offset}): {reason}", offset=offset, line=line, column=column)
 
 
-def not_readable(source: str, offset: int, reason: str) -> NotReadable:
-    """The text is right and a record is not as it expects: the sentence speaks of the record, without a place."""
+def not_readable(source: str, offset: int, reason: str, *, is_placed: bool = False) -> NotReadable:
+    """The text is right and a record is not as it expects: the sentence speaks of the record, without a place, unless
+    it is the text that has to be mended (`is_placed`).
+    """
     line, column = line_and_column(source, offset)
-    return NotReadable(reason, offset=offset, line=line, column=column)
+    place = f"{line}:{column} ({offset}): " if is_placed else ""
+    return NotReadable(f"{place}{reason}", offset=offset, line=line, column=column)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -44,8 +44,8 @@ class Places:
     def does_not_fit(self, offset: int, reason: str) -> FilterError:
         return does_not_fit(self.source, offset, reason)
 
-    def not_readable(self, offset: int, reason: str) -> FilterError:
-        return not_readable(self.source, offset, reason)
+    def not_readable(self, offset: int, reason: str, *, is_placed: bool = False) -> FilterError:
+        return not_readable(self.source, offset, reason, is_placed=is_placed)
 
     def unfound(self, selector: Selector, part: int, reason: str) -> FilterError:
         """The type has nothing there."""
