@@ -593,6 +593,25 @@ async def test_the_orders_of_a_node_never_fall_back() -> None:
         assert (after.value, after.index >= before.index) == ({}, True)
 
 
+@in_virtual_time
+async def test_after_a_restore_every_order_counts_as_newer_than_all_that_a_node_was_told() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        (node,) = await cluster.ready_nodes(server, 1)
+        await server.client.jobs.register(a_job("shop", a_group("web", a_task(driver="mock"))))
+        await until(lambda: [a.client_status for a in server.replica.all(ALLOCATIONS)] == ["running"], what="it runs")
+        secret = node.node._secret_id
+        before = await server.client.node_agents.desired(node.id, secret)
+
+        cluster.log.put_back(cluster.log.copy())
+        after = await server.client.node_agents.desired(node.id, secret, index=before.index, wait_s=1.0)
+        (fetched,) = await server.client.node_agents.fetch(node.id, secret, list(after.value))
+
+        (allocation_id,) = before.value
+        assert after.value[allocation_id] > before.index
+        assert after.index == after.value[allocation_id] == fetched.allocation.alloc_modify_index
+
+
 # -- this process
 
 

@@ -8,6 +8,7 @@ from wharf.api.allocations import version_key
 from wharf.api.answers import Act, Done, Reading
 from wharf.api.gate import token_of
 from wharf.api.request import ReadOptions, Request
+from wharf.model.allocation import Allocation
 from wharf.model.node import Node
 from wharf.model.refusal import Code, Refusal, invalid, unknown
 from wharf.model.secret import secret_digest
@@ -34,9 +35,18 @@ def node_desired(replica: Replica, request: Request, options: ReadOptions) -> Fo
     """
     _authenticated(replica, request)
     node_id = request.value("node_id")
-    found = {a.id: a.alloc_modify_index for a in replica.those(ALLOCATIONS_ON_NODE, node_id)}
+    found = {a.id: _order_index(replica, a) for a in replica.those(ALLOCATIONS_ON_NODE, node_id)}
     index = max(found.values(), default=1)
     return Found(found, max(index, min(options.index, replica.index)), [watch.those(ALLOCATIONS_ON_NODE, node_id)])
+
+
+def _order_index(replica: Replica, allocation: Allocation) -> int:
+    """The allocation's AllocModifyIndex; after a restore of the log at least the index at which its epoch began.
+
+    A record that was written twice before the copy was made keeps the old number, and the node may have been told a
+    greater one by a state that is no more: it must look again at all that it has.
+    """
+    return max(allocation.alloc_modify_index, replica.epoch_since)
 
 
 READS: Final[dict[str, Reading]] = {"node.desired": node_desired}
@@ -93,6 +103,7 @@ class NodeSpeech:
             if allocation is not None and allocation.node_id == node.id:
                 job = replica.get(JOB_VERSIONS, *version_key(allocation))
                 given = {name: getattr(allocation, name) for name in shapes.DesiredWork.__struct_fields__}
+                given["alloc_modify_index"] = _order_index(replica, allocation)
                 found.append(shapes.DesiredAllocation(allocation=shapes.DesiredWork(**given), job=job))
         return Done(found)
 

@@ -21,7 +21,8 @@ class Imagined(Replica):
 
     def __init__(self, replica: Replica, changes: Iterable[Put | Drop]) -> None:
         super().__init__(())
-        self.index, self.epoch, self.tables = replica.index, replica.epoch, replica.tables
+        self.index, self.tables = replica.index, replica.tables
+        self.epoch, self.epoch_since = replica.epoch, replica.epoch_since
         self._rows = replica._rows
         self._imagined: dict[str, dict[str, Any]] = {}
         for change in changes:

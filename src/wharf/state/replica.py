@@ -35,6 +35,8 @@ class Replica:
     def __init__(self, tables: Iterable[Table[Any]]) -> None:
         self.index = 0
         self.epoch = 0
+        self.epoch_since = 0
+        """Above every index told before this epoch, so also above those that a record still holds from then."""
         self.tables: dict[str, Table[Any]] = {table.name: table for table in tables}
         self.watches = Watches(self.tables)
         # They outlive a load: what records share goes on being shared.
@@ -279,6 +281,7 @@ class Loading:
         replica._rows = after
         replica.index = standing.index
         replica.epoch = standing.epoch
+        replica.epoch_since = standing.epoch_since
         if is_new_epoch or not self._begun_at:
             yield from wake_in_steps(woken_by(replica.watches.everybody()))
             return
