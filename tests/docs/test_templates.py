@@ -1,0 +1,14 @@
+"""docs/templates.md: every function is told, and none that is not there."""
+
+import re
+from pathlib import Path
+
+from wharf.templates.functions import ARITIES
+
+PAGE = Path(__file__).parents[2] / "docs" / "templates.md"
+
+
+def test_every_function_is_on_the_page() -> None:
+    table = PAGE.read_text().split("## Functions")[1].split("\n- ")[0]
+
+    assert sorted(ARITIES) == sorted(re.findall(r"`(\w+)`", table))
