@@ -30,7 +30,7 @@ from wharf.scheduling.ground import Ground
 from wharf.scheduling.plan import Plan
 from wharf.scheduling.schedule import schedule
 from wharf.scheduling.usage import Usage, room_of, usage_of
-from wharf.server import brain as brain_module
+from wharf.server.leading import applier, thinking
 from wharf.state import Replica
 from wharf.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, EVALUATIONS, JOBS, LEADER, NAMESPACES, NODES, SUMMARIES
 
@@ -249,7 +249,7 @@ async def test_an_evaluation_that_cannot_be_processed_is_tried_three_times_fails
             raise ZeroDivisionError("planted")
         return schedule(ground, snapshot, evaluation, moment)
 
-    monkeypatch.setattr(brain_module, "schedule", fails_at_one)
+    monkeypatch.setattr(applier, "schedule", fails_at_one)
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
@@ -288,7 +288,7 @@ async def test_an_error_in_the_leaders_mind_is_told_and_it_thinks_on(
             raise ZeroDivisionError("planted")
         return None
 
-    monkeypatch.setattr(brain_module, "settling", fails_once)
+    monkeypatch.setattr(thinking, "settling", fails_once)
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
@@ -312,7 +312,7 @@ async def test_an_illegal_step_in_the_leaders_mind_is_refused_with_its_story_and
         if struck == 1:
             advance(ALLOCATION, ClientStatus.COMPLETE, ClientStatus.RUNNING, record_id="a1", story=["placed"])
 
-    monkeypatch.setattr(brain_module, "settling", refuses_once)
+    monkeypatch.setattr(thinking, "settling", refuses_once)
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
@@ -334,7 +334,7 @@ async def test_an_evaluation_that_asks_for_an_illegal_step_fails_with_the_story(
     def loses_what_ended(*_given: object) -> None:
         advance(ALLOCATION, ClientStatus.COMPLETE, ClientStatus.LOST, record_id="a1", story=["placed"])
 
-    monkeypatch.setattr(brain_module, "schedule", loses_what_ended)
+    monkeypatch.setattr(applier, "schedule", loses_what_ended)
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await server.client.jobs.register(of_count(1))
@@ -354,13 +354,13 @@ async def test_an_illegal_report_changes_nothing_and_is_logged_with_the_allocati
 ) -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await server.brain.register_node(a_node())
-        await server.brain.heartbeat("node-1")
+        await server.brain.nodes.register(a_node())
+        await server.brain.nodes.heartbeat("node-1")
         await server.client.jobs.register(of_count(1))
         await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="placed")
         (allocation,) = server.replica.all(ALLOCATIONS)
         for status in (ClientStatus.COMPLETE, ClientStatus.RUNNING):
-            await server.brain.report("node-1", [AllocationReport(id=allocation.id, client_status=status)])
+            await server.brain.nodes.report("node-1", [AllocationReport(id=allocation.id, client_status=status)])
 
         (line,) = [line for line in caplog.messages if "a step was refused" in line]
         assert client_status(server, allocation.id) == "complete"
@@ -382,7 +382,7 @@ async def test_of_two_brains_only_the_one_whose_record_stands_commits() -> None:
 
         # The first brain has not heard of it: it still holds that it leads.
         assert first.brain.is_leading
-        stale = first.brain._as_leader(Write("stale", CAUSE, [NAMESPACES.put(namespace_of(first))]))
+        stale = first.brain.term.as_leader(Write("stale", CAUSE, [NAMESPACES.put(namespace_of(first))]))
         outcome = await first.server.writer.commit(stale)
 
         assert isinstance(outcome, Conflict)
@@ -406,7 +406,7 @@ async def test_a_leader_that_was_replaced_steps_down_as_soon_as_it_hears_of_it()
 
         assert not first.brain.is_leading
         with pytest.raises(Refusal, match="No cluster leader"):
-            await first.brain.heartbeat("anybody")
+            await first.brain.nodes.heartbeat("anybody")
 
 
 @in_virtual_time
@@ -554,7 +554,7 @@ async def test_silent_nodes_are_named_by_name_and_once(caplog: pytest.LogCapture
 async def test_a_node_that_registers_and_is_never_heard_of_again_goes_down() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(heartbeats=QUICK)
-        await server.brain.register_node(a_node())
+        await server.brain.nodes.register(a_node())
 
         def is_down() -> bool:
             node = server.replica.get(NODES, "node-1")
@@ -580,17 +580,17 @@ async def test_every_silent_node_goes_down_although_the_log_takes_no_writes_for_
 async def test_a_node_that_is_heard_of_while_it_is_given_up_comes_back_at_once() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(heartbeats=QUICK)
-        await server.brain.register_node(a_node())
-        await server.brain.heartbeat("node-1")
+        await server.brain.nodes.register(a_node())
+        await server.brain.nodes.heartbeat("node-1")
         server.faults.decide = lambda asked: Delay(request_s=3.0) if asked is Operation.COMMIT else None
-        await until(lambda: server.brain._silent, what="the node is being given up", within_s=60.0)
+        await until(lambda: server.brain.nodes.silent, what="the node is being given up", within_s=60.0)
 
-        await server.brain.heartbeat("node-1")
+        await server.brain.nodes.heartbeat("node-1")
         server.faults.decide = lambda _asked: None
 
         def is_ready() -> bool:
             node = server.replica.get(NODES, "node-1")
-            return node is not None and node.status == "ready" and server.brain._heartbeats.is_expected("node-1")
+            return node is not None and node.status == "ready" and server.brain.nodes.heartbeats.is_expected("node-1")
 
         await pass_time(4.0)
         assert is_ready()
@@ -654,13 +654,13 @@ async def test_system_jobs_come_to_every_new_node() -> None:
 async def test_a_report_larger_than_a_write_is_taken_in_parts() -> None:
     async with ACluster(bounds=TINY) as cluster:
         server = await cluster.a_server()
-        await server.brain.register_node(a_node(cpu=4_000))
-        await server.brain.heartbeat("node-1")
+        await server.brain.nodes.register(a_node(cpu=4_000))
+        await server.brain.nodes.heartbeat("node-1")
         await server.client.jobs.register(of_count(40))
         await until(lambda: server.replica.count(ALLOCATIONS) == 40, what="forty are placed")
         told = [AllocationReport(id=a.id, client_status=ClientStatus.RUNNING) for a in server.replica.all(ALLOCATIONS)]
 
-        await server.brain.report("node-1", told)
+        await server.brain.nodes.report("node-1", told)
 
         assert running(server) == 40
 
@@ -669,15 +669,15 @@ async def test_a_report_larger_than_a_write_is_taken_in_parts() -> None:
 async def test_a_report_that_comes_again_late_changes_nothing() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await server.brain.register_node(a_node())
-        await server.brain.heartbeat("node-1")
+        await server.brain.nodes.register(a_node())
+        await server.brain.nodes.heartbeat("node-1")
         await server.client.jobs.register(of_count(1))
         await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="it is placed")
         (allocation,) = server.replica.all(ALLOCATIONS)
 
         async def tell(report_id: str, status: ClientStatus) -> int:
             report = [AllocationReport(id=allocation.id, client_status=status)]
-            return (await server.brain.report("node-1", report, report_id=report_id)).index
+            return (await server.brain.nodes.report("node-1", report, report_id=report_id)).index
 
         first = await tell("r1", ClientStatus.RUNNING)
         await tell("r2", ClientStatus.PENDING)  # Its only task waits for a restart.
@@ -698,7 +698,7 @@ async def test_a_question_that_no_brain_knows_is_refused_and_an_error_of_ours_is
         async def fails(_node_id: str) -> None:
             raise ZeroDivisionError("planted")
 
-        monkeypatch.setattr(server.brain, "heartbeat", fails)
+        monkeypatch.setattr(server.brain.nodes, "heartbeat", fails)
 
         unknown = await server.answers.ask("sing", b"")
         garbled = await server.answers.ask("heartbeat", b"\xc1")
@@ -714,15 +714,15 @@ async def test_many_nodes_that_report_on_one_job_at_once_are_all_heard() -> None
     async with ACluster() as cluster:
         server = await cluster.a_server()
         for number in range(30):
-            await server.brain.register_node(a_node(f"node-{number}"))
-            await server.brain.heartbeat(f"node-{number}")
+            await server.brain.nodes.register(a_node(f"node-{number}"))
+            await server.brain.nodes.heartbeat(f"node-{number}")
         task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
         await server.client.jobs.register(a_system_job("shop", a_group("web", task)))
         await until(lambda: server.replica.count(ALLOCATIONS) == 30, what="thirty are placed")
         server.faults.decide = lambda asked: Delay(request_s=0.01) if asked is Operation.COMMIT else None
 
         told = [
-            server.brain.report(a.node_id, [AllocationReport(id=a.id, client_status=ClientStatus.RUNNING)])
+            server.brain.nodes.report(a.node_id, [AllocationReport(id=a.id, client_status=ClientStatus.RUNNING)])
             for a in server.replica.all(ALLOCATIONS)
         ]
         await asyncio.gather(*told)
@@ -734,8 +734,8 @@ async def test_many_nodes_that_report_on_one_job_at_once_are_all_heard() -> None
 async def test_what_a_returned_node_does_not_know_cannot_be_brought_back_by_a_late_report() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(heartbeats=QUICK)
-        await server.brain.register_node(a_node(cpu=100))
-        await server.brain.heartbeat("node-1")
+        await server.brain.nodes.register(a_node(cpu=100))
+        await server.brain.nodes.heartbeat("node-1")
         await server.client.jobs.register(of_count(1, cpu=100))
         await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="it is placed")
         (first,) = server.replica.all(ALLOCATIONS)
@@ -743,10 +743,10 @@ async def test_what_a_returned_node_does_not_know_cannot_be_brought_back_by_a_la
         await until(lambda: client_status(server, first.id) == "lost", what="it is lost", within_s=60.0)
 
         # The node's machine was started anew: it knows nothing of what it ran.
-        await server.brain.heartbeat("node-1")
-        await server.brain.report("node-1", [], is_whole=True)
+        await server.brain.nodes.heartbeat("node-1")
+        await server.brain.nodes.report("node-1", [], is_whole=True)
         await until(lambda: server.replica.count(ALLOCATIONS) == 2, what="it is placed again")
-        await server.brain.report("node-1", is_running)
+        await server.brain.nodes.report("node-1", is_running)
 
         assert client_status(server, first.id) == "complete"
         assert_nothing_over_committed(server)

@@ -98,18 +98,20 @@ class Answers:
             return Answered(code=Code.UNDECIDED, text=f"an error of our own at {name!r}; the leader's log tells of it")
 
     async def _register(self, node: Node) -> NodeBelieved:
-        written, ttl_s = await self._brain.register_node(node)
+        written, ttl_s = await self._brain.nodes.register(node)
         return NodeBelieved(ttl_s, written.index, written.must_report)
 
     async def _heartbeat(self, alive: NodeAlive) -> NodeBelieved:
-        written, ttl_s = await self._brain.heartbeat(alive.node_id)
+        written, ttl_s = await self._brain.nodes.heartbeat(alive.node_id)
         return NodeBelieved(ttl_s, 0, written.must_report)
 
     async def _report(self, told: NodeReport) -> NodeWritten:
-        return await self._brain.report(told.node_id, told.reports, report_id=told.report_id, is_whole=told.is_whole)
+        return await self._brain.nodes.report(
+            told.node_id, told.reports, report_id=told.report_id, is_whole=told.is_whole
+        )
 
     async def _set_eligibility(self, wanted: Eligibility) -> NodeWritten:
-        return await self._brain.set_eligibility(wanted.node_id, wanted.eligible)
+        return await self._brain.nodes.set_eligibility(wanted.node_id, wanted.eligible)
 
 
 class Link(Protocol):

@@ -10,7 +10,8 @@ import logging
 from wharf.controllers.ages import Age, CollectionSettings, ages
 from wharf.model.moment import Moment
 from wharf.operations.collection import collect
-from wharf.server.brain import CHANGES_A_JOB, Brain
+from wharf.server.brain import Brain
+from wharf.server.leading.term import CHANGES_A_JOB
 from wharf.world import World
 
 log = logging.getLogger(__name__)

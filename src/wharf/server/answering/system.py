@@ -13,7 +13,8 @@ from wharf.model.moment import Moment
 from wharf.operations.collection import Collected, CollectionDone, collect
 from wharf.operations.decision import Decision
 from wharf.operations.summaries import SummariesReconciled, reconcile
-from wharf.server.brain import CHANGES_A_JOB, Brain
+from wharf.server.brain import Brain
+from wharf.server.leading.term import CHANGES_A_JOB
 from wharf.server.subject import AnsweredBy, Subject
 from wharf.state import Replica
 

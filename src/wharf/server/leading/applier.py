@@ -1,0 +1,134 @@
+"""Makes of an evaluation a plan, and of a plan what stands in the log: checked against the newest state, part by part.
+
+It alone adds to what nodes hold. What a plan says is decided by `scheduling`; whether it still holds, by its `check`.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from wharf.engines.port import Conflict
+from wharf.model.changes import Write
+from wharf.model.durations import SECOND
+from wharf.model.evaluation import Evaluation, EvaluationStatus
+from wharf.model.machine import TransitionRefused
+from wharf.model.refusal import Code, Refusal
+from wharf.operations import evaluations
+from wharf.scheduling.plan import Plan, check
+from wharf.scheduling.schedule import attempts_of, schedule
+from wharf.server.follower import Follower
+from wharf.server.leading.agenda import Agenda
+from wharf.server.leading.term import Term
+from wharf.server.writer import ATTEMPTS_MAX, Writer
+from wharf.state.tables import EVALUATIONS
+from wharf.world import World
+
+log = logging.getLogger(__name__)
+
+CHANGES_LEAST: Final = 4
+FOLLOW_UP_NS: Final = 60 * SECOND
+FOLLOW_UP_SPREAD_NS: Final = 300 * SECOND
+"""When something that could not be processed is tried anew: after this, and by chance up to so much later."""
+
+
+class Applier:
+    def __init__(self, world: World, follower: Follower, writer: Writer, term: Term, agenda: Agenda) -> None:
+        self._world = world
+        self._follower = follower
+        self._writer = writer
+        self._term = term
+        self._agenda = agenda
+        self._attempts: dict[str, int] = {}
+        """How often plans of an evaluation came to nothing, one after the other."""
+        follower.on_load.append(self.begin_anew)
+
+    def begin_anew(self) -> None:
+        self._attempts.clear()
+
+    async def process_next(self) -> bool:
+        """The evaluation whose turn it is. False: there is none."""
+        broker = self._agenda.broker
+        broker.wake(self._world.now_ns())
+        evaluation = broker.next()
+        if evaluation is None:
+            return False
+        is_done = True
+        try:
+            is_done = await self._process(evaluation)
+        finally:
+            if is_done:
+                self._agenda.broker.done(evaluation)
+        return True
+
+    async def _process(self, evaluation: Evaluation) -> bool:
+        """One evaluation. An error of our own has it tried again later, and stops nobody else. False: it is not done."""
+        try:
+            await self._plan_and_commit(evaluation)
+        except Refusal:
+            raise
+        except TransitionRefused as illegal:
+            await self._fail(evaluation, self._writer.refusal_of_step(illegal).text)
+        except Exception as error:  # The top of a task: what one evaluation does must not stop all others.
+            log.exception("evaluation %s of job %s failed", evaluation.id, evaluation.job_id)
+            if self._agenda.broker.give_back(evaluation, self._world.now_ns()):
+                return False
+            why = f"the scheduler failed: {type(error).__name__}; the leader's log tells of it"
+            wait_ns = FOLLOW_UP_NS + self._world.random.randrange(FOLLOW_UP_SPREAD_NS)
+            await self._end_as_failed(evaluation, partial(evaluations.reach_delivery_limit, why=why, wait_ns=wait_ns))
+        return True
+
+    async def _fail(self, evaluation: Evaluation, why: str) -> None:
+        await self._end_as_failed(evaluation, partial(evaluations.fail, why=why))
+
+    async def _end_as_failed(self, evaluation: Evaluation, ending: Callable[..., Write]) -> None:
+        """`ending` makes the write of the state, the evaluation as it stands, and the moment."""
+        async with self._term.writing:
+            replica = self._follower.replica
+            current = replica.get(EVALUATIONS, evaluation.id)
+            if current is not None and current.status is EvaluationStatus.PENDING:
+                await self._term.commit(ending(replica, current, moment=self._writer.moment()))
+
+    async def _plan_and_commit(self, evaluation: Evaluation) -> None:
+        """Plan, check, commit part by part. Where it does not come to its end it stays pending, and runs again; but not
+        for ever, if none of its plans changes anything.
+        """
+        replica = self._follower.replica
+        current = replica.get(EVALUATIONS, evaluation.id)
+        if current is None or current.status is not EvaluationStatus.PENDING:
+            self._attempts.pop(evaluation.id, None)
+            return
+        ground = self._agenda.keeper.ground
+        has_come_on = await self._carry_out(schedule(ground, replica, current, self._writer.moment()))
+        attempts = 0 if has_come_on else self._attempts.get(evaluation.id, 0) + 1
+        stands = replica.get(EVALUATIONS, evaluation.id)
+        if stands is None or stands.status is not EvaluationStatus.PENDING:
+            self._attempts.pop(evaluation.id, None)
+        elif attempts >= attempts_of(evaluation):
+            self._attempts.pop(evaluation.id, None)
+            await self._end_as_failed(evaluation, partial(evaluations.give_up_trying, attempts=attempts))
+        else:
+            self._attempts[evaluation.id] = attempts
+
+    async def _carry_out(self, plan: Plan) -> bool:
+        """Whether anything of the plan was committed."""
+        rest: Plan | None = plan
+        changes_max, conflicts, has_come_on = self._term.changes_max, 0, False
+        while rest is not None and conflicts < ATTEMPTS_MAX:
+            try:
+                async with self._term.writing:
+                    ground = self._agenda.keeper.ground
+                    checked = check(rest, self._follower.replica, changes_max=changes_max, ground=ground)
+                    if checked.write is None:
+                        return has_come_on
+                    outcome = await self._term.commit(checked.write)
+            except Refusal as refusal:
+                if refusal.code is not Code.TOO_LARGE or changes_max <= CHANGES_LEAST:
+                    raise
+                changes_max = max(CHANGES_LEAST, changes_max // 2)  # Few, but large.
+                continue
+            if isinstance(outcome, Conflict):
+                conflicts += 1
+            else:
+                rest, has_come_on = checked.rest, True
+        return has_come_on

@@ -1,0 +1,194 @@
+"""Hears what nodes say of themselves and of their work, and gives up those that fall silent.
+
+Heartbeats and the reports that were answered last are known to the leader only; they are not in the log.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from msgspec.structs import replace
+
+from wharf.controllers.heartbeats import Heartbeats, HeartbeatSettings
+from wharf.model.moment import Moment
+from wharf.model.node import Node, NodeStatus
+from wharf.model.refusal import Code, Refusal, no_leader
+from wharf.operations import nodes
+from wharf.operations.decision import Decision
+from wharf.server.follower import Follower
+from wharf.server.leading.term import Term
+from wharf.state import Replica
+from wharf.state.tables import NODES
+from wharf.world import World
+
+log = logging.getLogger(__name__)
+
+REPORTS_REMEMBERED: Final = 8
+NAMES_SAID: Final = 10
+"""In one line of the log. A whole rack that falls silent is one line too."""
+
+
+class NodeCare:
+    def __init__(
+        self, world: World, follower: Follower, term: Term, settings: HeartbeatSettings, *, on_heard: Callable[[], None]
+    ) -> None:
+        """`on_heard` is called when the next deadline may be sooner than the one that is waited for."""
+        self._world = world
+        self._follower = follower
+        self._term = term
+        self._settings = settings
+        self._on_heard = on_heard
+        self.heartbeats = Heartbeats(settings, world.random)
+        self.silent: dict[str, None] = {}
+        """Nodes that are to be given up."""
+        self._reports_taken: dict[str, OrderedDict[str, nodes.NodeWritten]] = {}
+        self._epoch = 0
+        """The epoch of the log that reports were taken in."""
+        self._told_all: dict[str, None] = {}
+        """Nodes that told of all their work in this term and epoch."""
+
+    # -- what is kept ----------------------------------------------------------------------------------------------
+
+    def begin_term(self) -> None:
+        self.heartbeats = Heartbeats(self._settings, self._world.random)
+        self.silent.clear()
+        self._told_all.clear()
+
+    def expect_all(self) -> None:
+        """Every node that the state believes alive; of those that were heard of already, nothing new."""
+        replica, now_s = self._follower.replica, self._world.monotonic_s()
+        if self._epoch != replica.epoch:
+            self._epoch = replica.epoch
+            self._reports_taken.clear()
+            self._told_all.clear()
+        for node in replica.all(NODES):
+            if node.status is not NodeStatus.DOWN and not self.heartbeats.is_expected(node.id):
+                self.heartbeats.inherit(node.id, now_s)
+
+    def forget(self, node_id: str) -> None:
+        """The node is gone."""
+        self.heartbeats.forget(node_id)
+
+    # -- silence ---------------------------------------------------------------------------------------------------
+
+    def note_silence(self) -> None:
+        """Who is late from now on is to be given up."""
+        late = self.heartbeats.late(self._world.monotonic_s())
+        if late:
+            self.silent |= dict.fromkeys(late)
+            log.warning("silent for longer than their heartbeats may take: %s", self._names_of(late))
+
+    async def give_up_next(self) -> None:
+        """Mark a silent node down, unless it is heard of in the last moment. Whatever fails, it is tried again."""
+        # To the end of the row, so that one that cannot be marked does not stand before all others.
+        node_id = next(iter(self.silent))
+        del self.silent[node_id]
+        self.silent[node_id] = None
+
+        def miss(snapshot: Replica, moment: Moment) -> Decision[nodes.NodeWritten]:
+            if self.heartbeats.is_expected(node_id):
+                return Decision(None, nodes.NodeWritten)
+            return nodes.miss_heartbeat(snapshot, node_id, moment, evaluations_max=self._term.evaluations_max)
+
+        await self._term.decide(miss)
+        self.silent.pop(node_id, None)
+        if self.heartbeats.is_expected(node_id):  # It was heard of while that was on its way.
+            await self._term.decide(partial(_come_back, node_id, self._term.evaluations_max))
+            return
+        node = self._follower.replica.get(NODES, node_id)
+        if node is not None and node.status is NodeStatus.DISCONNECTED:
+            # What it runs may go on for a while only: when its time is over once more, that is decided again.
+            self._heard(node_id)
+
+    def _names_of(self, node_ids: Sequence[str]) -> str:
+        """For people: names, and ids where there is no name."""
+        nodes = [self._follower.replica.get(NODES, node_id) for node_id in node_ids[:NAMES_SAID]]
+        names = [node.name if node is not None and node.name else i for node, i in zip(nodes, node_ids, strict=False)]
+        more = len(node_ids) - len(names)
+        return ", ".join(names) + (f" and {more} more nodes" if more else "")
+
+    # -- what nodes say --------------------------------------------------------------------------------------------
+
+    async def register(self, node: Node) -> tuple[nodes.NodeWritten, float]:
+        """A node says what it is; answers for how many seconds it is believed to be alive."""
+        most = self._term.evaluations_max
+        written = await self._term.decide(
+            lambda snapshot, moment: nodes.register(snapshot, node, moment, evaluations_max=most)
+        )
+        return self._asked_for_all(node.id, written), self._heard(node.id)
+
+    async def heartbeat(self, node_id: str) -> tuple[nodes.NodeWritten, float]:
+        """A node is alive; answers for how many seconds it is believed so."""
+        if not self._term.is_leading:
+            raise no_leader()
+        node = self._follower.replica.get(NODES, node_id)
+        written = nodes.NodeWritten(0)
+        if node is None or node.status is not NodeStatus.READY:
+            written = await self._term.decide(partial(_come_back, node_id, self._term.evaluations_max))
+        return self._asked_for_all(node_id, written), self._heard(node_id)
+
+    def _asked_for_all(self, node_id: str, written: nodes.NodeWritten) -> nodes.NodeWritten:
+        """A log that was replaced by an older copy has lost reports that were answered, and nodes say nothing twice by
+        themselves: in a later epoch each is asked once a term for all that it knows.
+        """
+        is_asked = bool(self._epoch) and node_id not in self._told_all
+        return replace(written, must_report=True) if is_asked else written
+
+    def _heard(self, node_id: str) -> float:
+        self._on_heard()
+        return self.heartbeats.heard(node_id, self._world.monotonic_s())
+
+    async def report(
+        self,
+        node_id: str,
+        reports: Sequence[nodes.AllocationReport],
+        *,
+        report_id: str = "",
+        is_whole: bool = False,
+    ) -> nodes.NodeWritten:
+        """A node says what its allocations do; answers when that is committed. The same report again changes nothing."""
+        taken = self._reports_taken.setdefault(node_id, OrderedDict())
+        if report_id in taken:
+            return taken[report_id]
+        if is_whole:
+            named = {told.id: None for told in reports}
+            reports = [*reports, *nodes.forgotten(self._follower.replica, node_id, named)]
+        written = await self._report_in_parts(node_id, reports, is_whole=is_whole)
+        if is_whole:
+            self._told_all[node_id] = None
+        written = self._asked_for_all(node_id, written)
+        if report_id:
+            taken[report_id] = written
+            if len(taken) > REPORTS_REMEMBERED:
+                taken.popitem(last=False)
+        return written
+
+    async def _report_in_parts(
+        self, node_id: str, reports: Sequence[nodes.AllocationReport], *, is_whole: bool
+    ) -> nodes.NodeWritten:
+        """Each allocation's report stands alone, so what does not fit in one write goes in several."""
+        most = self._term.evaluations_max
+        try:
+            return await self._term.decide(
+                lambda snapshot, moment: nodes.report(
+                    snapshot, node_id, reports, moment, is_whole=is_whole, evaluations_max=most
+                )
+            )
+        except Refusal as refusal:
+            if refusal.code is not Code.TOO_LARGE or len(reports) < 2:
+                raise
+        half = len(reports) // 2
+        await self._report_in_parts(node_id, reports[:half], is_whole=False)
+        return await self._report_in_parts(node_id, reports[half:], is_whole=is_whole)
+
+    async def set_eligibility(self, node_id: str, eligible: bool) -> nodes.NodeWritten:
+        most = self._term.evaluations_max
+        return await self._term.decide(
+            lambda snapshot, moment: nodes.set_eligibility(snapshot, node_id, eligible, moment, evaluations_max=most)
+        )
+
+
+def _come_back(node_id: str, evaluations_max: int, snapshot: Replica, moment: Moment) -> Decision[nodes.NodeWritten]:
+    return nodes.come_back(snapshot, node_id, moment, evaluations_max=evaluations_max)
