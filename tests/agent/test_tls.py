@@ -1,6 +1,7 @@
 """An agent that speaks HTTPS, with a node that believes it, and a certificate that is renewed while it runs."""
 
 import signal
+import socket
 import ssl
 import urllib.request
 from contextlib import suppress
@@ -51,6 +52,22 @@ def test_an_agent_speaks_https_and_takes_a_new_certificate_at_a_reload(tmp_path:
 
         wait_until(lambda: ssl.get_server_certificate((host, int(port))) != before, what="a new certificate")
         assert b'"ID"' in nodes()
+
+
+def test_a_caller_that_never_shakes_hands_is_cut_off_when_its_time_is_over(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    assert run(folder, "tls", "create", "--folder", "tls").returncode == 0
+    file = an_agent(
+        folder,
+        f'[limits]\nhttps_handshake_timeout = "300ms"\n[tls]\nhttp = true\nca_file = "{folder}/tls/wharf-ca.pem"\n'
+        f'cert_file = "{folder}/tls/server-global.pem"\nkey_file = "{folder}/tls/server-global-key.pem"',
+    )
+    with running(folder, "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+        host, port = agent.address.removeprefix("https://").split(":")
+        with socket.create_connection((host, int(port)), timeout=15) as silent:
+            assert silent.recv(1) == b""
 
 
 def test_an_agent_whose_tls_file_cannot_be_used_ends_with_a_sentence_that_names_it(tmp_path: Path) -> None:

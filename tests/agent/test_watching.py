@@ -148,6 +148,7 @@ def test_figures_are_real_in_both_forms(agent: RunningAgent) -> None:
     fetch(agent, "/v1/jobs")
 
     told = json.loads(fetch(agent, "/v1/metrics")[1])
+    assert len({gauge["Labels"].pop("host") for gauge in told["Gauges"]}) == 1
     gauges = {(gauge["Name"], *gauge["Labels"].values()): gauge["Value"] for gauge in told["Gauges"]}
     text = fetch(agent, "/v1/metrics?format=prometheus")[1].decode()
 

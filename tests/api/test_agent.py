@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.api.test_operator import get, put, with_member
 from tests.api.test_regions import fetch
@@ -13,7 +14,9 @@ from tests.kit.passage import InMemoryPassage
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.client.passage import Outgoing
 from wharf.server.agent_door import AgentFacts, NoAgent, ProcessTold
+from wharf.server.meter import Meter
 from wharf.server.passing import HOPS_HEADER, Passing
+from wharf.server.published import Published
 from wharf.state.tables import MEMBERS
 
 
@@ -284,6 +287,44 @@ async def test_figures_tell_of_requests_the_replica_and_the_queue() -> None:
         assert gauges["wharf.raft.appliedIndex"] == server.replica.index
         assert (gauges["wharf.replica.index_behind"], gauges["wharf.broker.total_ready"]) == (0, 0)
         assert (gauges["wharf.http.blocked_queries"], gauges["wharf.raft.state.leader"]) == (0, 1)
+
+
+@in_virtual_time
+async def test_figures_that_are_withheld_are_not_told_and_gauges_name_the_host() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1")
+        published = Published(
+            prefixes=("+wharf.raft", "-wharf.raft.state", "+wharf.http.requests"), by_default=False, host="h1"
+        )
+        server.server.agent = NoAgent(replace(DEBUGGED, published=published))
+        await get(server, "/v1/jobs")
+        await pass_time(10)
+
+        told = json.loads((await get(server, "/v1/metrics")).body)
+        text = (await get(server, "/v1/metrics", "format=prometheus")).body.decode()
+
+        assert [(gauge["Name"], gauge["Labels"]) for gauge in told["Gauges"]] == [
+            ("wharf.raft.appliedIndex", {"host": "h1"}),
+            ("wharf.raft.leader.lastContact", {"host": "h1"}),
+        ]
+        assert (len(told["Counters"]), told["Samples"], "request_ms" in text) == (1, [], False)
+
+
+@in_virtual_time
+async def test_an_interval_of_a_while_ago_is_told_as_long_as_it_is_kept() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1")
+        server.server.meter = Meter(server.world, interval_s=10.0, kept_s=30.0)
+        await get(server, "/v1/jobs")
+        await pass_time(26)
+
+        async def counts(ago: str) -> list[int]:
+            return [
+                one["Count"] for one in json.loads((await get(server, "/v1/metrics", f"ago={ago}")).body)["Counters"]
+            ]
+
+        then, last, gone = await counts("12s"), await counts("0s"), await get(server, "/v1/metrics", "ago=1m")
+        assert (then, last, gone.status) == ([1], [], 404)
 
 
 @in_virtual_time

@@ -18,8 +18,8 @@ def given(path: Path, value: str | int | bool) -> list[str]:
 
 
 def test_a_setting_that_nothing_follows_yet_is_told_with_its_place_and_what_it_waits_for() -> None:
-    assert given(("telemetry", "disable_hostname"), True) == [
-        "a file: telemetry.disable_hostname has no effect yet; it comes with the API"
+    assert given(("telemetry", "publish_node_metrics"), True) == [
+        "a file: telemetry.publish_node_metrics has no effect yet; it comes with the node"
     ]
 
 

@@ -23,6 +23,10 @@ def configure(**given: object) -> Configuration:
         ({"datacenter": "a/b"}, 'datacenter: expected a name without spaces and slashes, given "a/b"'),
         ({"data_dir": ""}, "data_dir: the folder of all that is kept is needed"),
         ({"data_dir": "here"}, 'data_dir: expected an absolute path, given "here"'),
+        (
+            {"telemetry__prefix_filter": ["wharf.raft"]},
+            "telemetry.prefix_filter: expected prefixes of names after + or -",
+        ),
         ({"log_file": "log"}, 'log_file: expected an absolute path, given "log"'),
         ({"bind_addr": "example"}, 'bind_addr: expected an IP address or "localhost", given "example"'),
         ({"bind_addr": "0.0.0.0"}, "bind_addr: listening on 0.0.0.0 without access control"),

@@ -12,6 +12,7 @@ from wharf.agent import host, profiling
 from wharf.agent.channel import Inbox, framed
 from wharf.agent.control import DebugAnswer, DebugAsked, LogAsked, ask, short_path
 from wharf.agent.folder import CONTROL_SOCKET
+from wharf.agent.identity import name_of
 from wharf.agent.life import Life
 from wharf.agent.log_followers import LogLines
 from wharf.agent.log_lines import level_number, say_line
@@ -22,6 +23,7 @@ from wharf.config.values import redacted
 from wharf.engines.port import Engine
 from wharf.model.refusal import Code, Refusal, invalid, unknown
 from wharf.server.agent_door import AgentFacts, HostFacts, ProcessTold, SavedSnapshot
+from wharf.server.published import Published
 
 ANSWER_WITHIN_S: Final = 10.0
 READ_BYTES: Final = 65_536
@@ -48,6 +50,11 @@ class RunningAgent:
             has_node=settings.client.enabled,
             node_servers=settings.client.servers,
             enabled_schedulers=settings.server.enabled_schedulers,
+            published=Published(
+                prefixes=settings.telemetry.prefix_filter,
+                by_default=settings.telemetry.filter_default,
+                host="" if settings.telemetry.disable_hostname else name_of(settings),
+            ),
         )
 
     async def reload(self) -> None:

@@ -47,7 +47,7 @@ class HttpPort:
         self._tls = settings.tls
         self._context = tls_context(settings.tls) if settings.tls.http else None
         config.ssl = self._context
-        self._server = _Server(config, world)
+        self._server = _Server(config, world, handshake_within_s=settings.limits.https_handshake_timeout.s)
 
     async def open(self) -> None:
         logging.getLogger("uvicorn.error").addFilter(self._is_worth_a_line)
@@ -84,10 +84,29 @@ class HttpPort:
 class _Server(uvicorn.Server):
     """Without signals, which are the parent's business, and without waking ten times a second."""
 
-    def __init__(self, config: uvicorn.Config, world: World) -> None:
+    def __init__(self, config: uvicorn.Config, world: World, *, handshake_within_s: float) -> None:
         super().__init__(config)
         self._world = world
+        self._handshake_within_s = handshake_within_s
         self.lifespan = config.lifespan_class(config)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As the parent's for sockets that listen already, with a bound for the handshake that it has no option for."""
+        loop, config = asyncio.get_running_loop(), self.config
+
+        def protocol() -> asyncio.Protocol:
+            return config.http_protocol_class(  # type: ignore[call-arg]  # as the parent calls it
+                config=config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
+            )
+
+        within_s = self._handshake_within_s if config.ssl is not None else None
+        self.servers = [
+            await loop.create_server(
+                protocol, sock=listening, ssl=config.ssl, backlog=config.backlog, ssl_handshake_timeout=within_s
+            )
+            for listening in sockets or ()
+        ]
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

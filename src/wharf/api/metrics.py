@@ -9,14 +9,17 @@ from wharf.api.answers import Act, Done, Packed, Reading
 from wharf.api.figures import Figure, gather_figures
 from wharf.api.request import Request
 from wharf.model.durations import SECOND
-from wharf.model.refusal import Code, Refusal
+from wharf.model.refusal import Code, Refusal, unknown
 from wharf.server.meter import BOUNDS_MS, Histogram, Series, Summed
+from wharf.server.published import Published
 from wharf.server.server import Server
 from wharf.wire import agent_shapes as shapes
 
 READS: Final[dict[str, Reading]] = {}
 
 PREFIX: Final = "wharf"
+REQUESTS: Final = "http.requests"
+DURATIONS: Final = "http.request_ms"
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
 NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_:]")
 
@@ -27,28 +30,46 @@ class Figures:
 
     async def read(self, request: Request) -> Done:
         if request.text("format") != "prometheus":
-            return Done(await self._as_json())
+            return Done(await self._as_json(ago_s=request.number("ago") / SECOND))
         if not self._server.agent.facts.is_prometheus_enabled:
             raise Refusal(Code.UNSUPPORTED, "Prometheus is not enabled")
-        text = prometheus_text(await gather_figures(self._server), self._server.meter.totals())
-        return Done(Packed(text.encode(), PROMETHEUS))
+        totals = self._server.meter.totals() if self._published.has(f"{PREFIX}.{DURATIONS}") else ()
+        return Done(Packed(prometheus_text(await self._figures(), totals).encode(), PROMETHEUS))
 
-    async def _as_json(self) -> shapes.Metrics:
+    @property
+    def _published(self) -> Published:
+        return self._server.agent.facts.published
+
+    async def _figures(self) -> list[Figure]:
+        published = self._published
+        return [
+            Figure(figure.name, figure.value, published.labels(figure.labels))
+            for figure in await gather_figures(self._server)
+            if published.has(f"{PREFIX}.{figure.name}")
+        ]
+
+    async def _as_json(self, *, ago_s: float) -> shapes.Metrics:
+        meter, published = self._server.meter, self._published
+        interval = meter.interval_ago(ago_s) if ago_s else meter.interval()
+        if interval is None:
+            raise unknown(
+                f"no interval of {ago_s:g} s ago is kept: telemetry.in_memory_retention_period tells how many are"
+            )
         gauges = [
             shapes.Gauge(name=f"{PREFIX}.{figure.name}", value=figure.value, labels=figure.labels)
-            for figure in await gather_figures(self._server)
+            for figure in await self._figures()
         ]
-        meter = self._server.meter
-        interval = meter.interval()
         answers = sorted(interval.answers.items(), key=lambda item: item[0])
+        counted = answers if published.has(f"{PREFIX}.{REQUESTS}") else []
+        measured = answers if published.has(f"{PREFIX}.{DURATIONS}") else []
         return shapes.Metrics(
             timestamp=datetime.fromtimestamp(interval.began_ns // SECOND, tz=UTC).strftime(
                 "%Y-%m-%d %H:%M:%S +0000 UTC"
             ),
             gauges=gauges,
             points=[],
-            counters=[_counted(series, summed, meter.interval_s) for series, summed in answers],
-            samples=[_sampled(series, summed, meter.interval_s) for series, summed in answers],
+            counters=[_counted(series, summed, meter.interval_s) for series, summed in counted],
+            samples=[_sampled(series, summed, meter.interval_s) for series, summed in measured],
         )
 
 
@@ -64,14 +85,14 @@ def _counted(series: Series, summed: Summed, interval_s: float) -> shapes.Sample
     """A counter: every answer counts one."""
     count = summed.count
     return shapes.Sampled(
-        name=f"{PREFIX}.http.requests", count=count, rate=count / interval_s, sum=count, min=1, max=1, mean=1, stddev=0,
+        name=f"{PREFIX}.{REQUESTS}", count=count, rate=count / interval_s, sum=count, min=1, max=1, mean=1, stddev=0,
         labels=_labels(series),
     )  # fmt: skip
 
 
 def _sampled(series: Series, summed: Summed, interval_s: float) -> shapes.Sampled:
     return shapes.Sampled(
-        name=f"{PREFIX}.http.request_ms",
+        name=f"{PREFIX}.{DURATIONS}",
         count=summed.count,
         rate=summed.sum_ms / interval_s,
         sum=summed.sum_ms,
@@ -102,7 +123,7 @@ def _gauge_lines(figures: Iterable[Figure]) -> Iterator[str]:
 
 
 def _histogram_lines(totals: Iterable[tuple[Series, Histogram]]) -> Iterator[str]:
-    name = _name("http.request_ms")
+    name = _name(DURATIONS)
     is_first = True
     for series, histogram in totals:
         if is_first:

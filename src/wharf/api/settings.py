@@ -83,11 +83,15 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     in_memory_collection_interval: Annotated[Duration, About("The length of one interval of `/v1/metrics`.")] = (
         Duration(10 * SECOND)
     )
-    in_memory_retention_period: Annotated[Duration, About("How long intervals are kept.")] = Duration(MINUTE)
+    in_memory_retention_period: Annotated[
+        Duration, About("How long finished intervals are kept, for `/v1/metrics?ago=`.")
+    ] = Duration(MINUTE)
     prometheus_metrics: Annotated[bool, About("Whether `/v1/metrics?format=prometheus` is answered.")] = False
     publish_allocation_metrics: Annotated[bool, About("Whether nodes publish figures of each allocation.")] = False
     publish_node_metrics: Annotated[bool, About("Whether nodes publish figures of themselves.")] = False
-    disable_hostname: Annotated[bool, About("Whether names of gauges leave out the host's.")] = False
+    disable_hostname: Annotated[bool, About("Whether gauges leave out the label `host`, which names this agent.")] = (
+        False
+    )
     filter_default: Annotated[bool, About("Whether a figure that no prefix names is published.")] = True
     prefix_filter: Annotated[
         tuple[str, ...], About("Prefixes of names, each after `+` (publish) or `-` (do not); the longest wins.")

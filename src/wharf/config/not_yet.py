@@ -11,7 +11,6 @@ from typing import Final
 from wharf.config.configuration import Configuration
 from wharf.config.tree import Path, Source
 
-API: Final = "the API"
 SCHEDULING: Final = "scheduling"
 NODE: Final = "the node"
 
@@ -20,18 +19,12 @@ WAITING: Final = MappingProxyType({
     ("acl", "token_ttl"): NODE,
     ("acl", "policy_ttl"): NODE,
     ("acl", "role_ttl"): NODE,
-    ("limits", "https_handshake_timeout"): API,
     ("telemetry", "collection_interval"): NODE,
-    ("telemetry", "in_memory_retention_period"): API,
     ("telemetry", "publish_allocation_metrics"): NODE,
     ("telemetry", "publish_node_metrics"): NODE,
-    ("telemetry", "disable_hostname"): API,
-    ("telemetry", "filter_default"): API,
-    ("telemetry", "prefix_filter"): API,
     ("ui",): "the pages",
     ("server", "enabled_schedulers"): SCHEDULING,
     ("server", "plan_rejection_tracker"): SCHEDULING,
-    ("server", "default_scheduler_config"): SCHEDULING,
     ("client", "meta"): NODE,
     ("client", "options"): NODE,
     ("client", "network_interface"): NODE,

@@ -14,6 +14,7 @@ from wharf.config.problems import Problem
 from wharf.config.settings import Settings
 from wharf.config.tree import Origin, Path
 from wharf.engines.settings import EngineKind
+from wharf.server.published import problem_of
 
 Where = Callable[[Path], Origin]
 Found = Iterator[tuple[Path, str]]
@@ -24,7 +25,7 @@ _OTHER_LOGGERS: Final = ("uvicorn",)
 
 def check(settings: Settings, where: Where) -> list[Problem]:
     """All that is wrong, each with the place of the setting to change first."""
-    rules = (_names, _roles, _folders, _addresses, _access, _tls, _etcd, _log_levels, _ports_of_tasks)
+    rules = (_names, _roles, _folders, _addresses, _access, _tls, _etcd, _log_levels, _ports_of_tasks, _telemetry)
     return [Problem(where(path).place, say_path(path), what) for rule in rules for path, what in rule(settings)]
 
 
@@ -46,6 +47,14 @@ def _names(settings: Settings) -> Found:
         value = getattr(settings, key)
         if not value or re.search(r"[\s/]", value):
             yield (key,), f'expected a name without spaces and slashes, given "{value}"'
+
+
+def _telemetry(settings: Settings) -> Found:
+    for prefix in settings.telemetry.prefix_filter:
+        if what := problem_of(prefix):
+            yield ("telemetry", "prefix_filter"), what
+    if settings.telemetry.in_memory_collection_interval.ns <= 0:
+        yield ("telemetry", "in_memory_collection_interval"), "an interval must last: say 10s"
 
 
 def _roles(settings: Settings) -> Found:

@@ -11,6 +11,7 @@ import msgspec
 
 from wharf.engines.port import Engine
 from wharf.model.refusal import Code, Refusal
+from wharf.server.published import Published
 
 
 class ProcessTold(msgspec.Struct, frozen=True):
@@ -33,6 +34,7 @@ class AgentFacts(msgspec.Struct, frozen=True):
     has_node: bool = False
     node_servers: Sequence[str] = ()
     enabled_schedulers: Sequence[str] = ()
+    published: Published = Published()
 
 
 class HostFacts(msgspec.Struct, frozen=True):

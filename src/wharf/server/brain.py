@@ -62,12 +62,13 @@ class Brain:
         election: Election,
         *,
         heartbeats: HeartbeatSettings | None = None,
+        founder: Founder | None = None,
     ) -> None:
         self.world = world
         self.follower = follower
         self._writer = writer
         self._election = election
-        self._founder = Founder(follower, writer)
+        self._founder = founder or Founder(follower, writer)
         self.term = Term(engine.bounds, follower, writer)
         self.nodes = NodeCare(
             world, follower, self.term, heartbeats or HeartbeatSettings(), on_heard=lambda: self._agenda.woken.set()

@@ -12,6 +12,7 @@ import msgspec
 from wharf.engines.port import Committed
 from wharf.model.changes import THIS, Cause, CauseKind, Condition, Write
 from wharf.model.founding import founding_records
+from wharf.model.scheduler_configuration import SchedulerConfiguration
 from wharf.server.follower import Follower
 from wharf.server.writer import Writer
 from wharf.state import Table
@@ -24,9 +25,11 @@ FOUNDED_TABLES: Final = (NAMESPACES, NODE_POOLS, SCHEDULER_CONFIGURATION, FORMAT
 
 
 class Founder:
-    def __init__(self, follower: Follower, writer: Writer) -> None:
+    def __init__(self, follower: Follower, writer: Writer, *, scheduler: SchedulerConfiguration | None = None) -> None:
+        """`scheduler`: the configuration that scheduling begins with; without one, that of every new cluster."""
         self._follower = follower
         self._writer = writer
+        self._scheduler = scheduler
 
     async def found(self) -> None:
         """Found the cluster, where nobody has yet. Every server may try; one does. Raises Refusal."""
@@ -37,7 +40,7 @@ class Founder:
         tables: dict[type, Table[Any]] = {table.record: table for table in FOUNDED_TABLES}
         records = [
             msgspec.structs.replace(record, create_index=THIS)
-            for record in founding_records(cluster_format=NEWEST_FORMAT)
+            for record in founding_records(self._scheduler, cluster_format=NEWEST_FORMAT)
         ]
         changes = [tables[type(record)].put(record) for record in records]
         condition = Condition(FORMAT.name, FORMAT.name, 0)

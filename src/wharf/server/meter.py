@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from wharf.model.durations import SECOND
 from wharf.world import World
 
 BOUNDS_MS: Final = (1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 2_500.0, 5_000.0)
@@ -81,13 +82,14 @@ class Interval:
 
 
 class Meter:
-    def __init__(self, world: World, *, interval_s: float = 10.0) -> None:
+    def __init__(self, world: World, *, interval_s: float = 10.0, kept_s: float = 60.0) -> None:
+        """`kept_s`: for how long a finished interval can be told; the last one always can."""
         self._world = world
         self.interval_s = interval_s
         self.histograms: dict[Series, Histogram] = {}
         self._current = Interval(world.now_ns())
         self._ends_s = world.monotonic_s() + interval_s
-        self._finished: deque[Interval] = deque(maxlen=1)
+        self._finished: deque[Interval] = deque(maxlen=max(1, int(kept_s // interval_s)))
 
     def now_s(self) -> float:
         """For `answered`."""
@@ -109,17 +111,29 @@ class Meter:
 
     def interval(self) -> Interval:
         """The last finished one; the one that runs, as long as none is."""
+        return self.interval_ago(0.0) or self._current
+
+    def interval_ago(self, ago_s: float) -> Interval | None:
+        """The last one that had finished so long ago; None: none had, or it is not kept any more."""
         now_s = self._world.monotonic_s()
         if now_s >= self._ends_s:
             self._turn(now_s)
-        return self._finished[0] if self._finished else self._current
+        since_the_last_s = now_s - (self._ends_s - self.interval_s)
+        turns = max(0, math.ceil((ago_s - since_the_last_s) / self.interval_s))
+        return self._finished[-1 - turns] if turns < len(self._finished) else None
 
     def totals(self) -> Sequence[tuple[Series, Histogram]]:
         return sorted(self.histograms.items(), key=lambda item: item[0])
 
     def _turn(self, now_s: float) -> None:
+        """The interval that ran is over; after a silence, so are some in which nothing was answered."""
         missed = int((now_s - self._ends_s) // self.interval_s)
-        # After a silence the interval that ended last is one in which nothing was answered.
-        self._finished.append(self._current if not missed else Interval(self._world.now_ns()))
-        self._current = Interval(self._world.now_ns())
+        self._finished.append(self._current)
+        kept = min(missed, self._finished.maxlen or missed)
+        for turn in range(missed - kept, missed):
+            self._finished.append(self._beginning(self._ends_s + turn * self.interval_s, now_s))
+        self._current = self._beginning(self._ends_s + missed * self.interval_s, now_s)
         self._ends_s += (missed + 1) * self.interval_s
+
+    def _beginning(self, at_s: float, now_s: float) -> Interval:
+        return Interval(self._world.now_ns() - round((now_s - at_s) * SECOND))

@@ -6,6 +6,7 @@ from wharf.client.exchange import Unreachable
 from wharf.client.passage import Passage
 from wharf.engines.port import Engine
 from wharf.model.job_settings import JobSettings
+from wharf.model.scheduler_configuration import SchedulerConfiguration
 from wharf.operations.search import SearchLimits
 from wharf.server.access import Access
 from wharf.server.agent_door import AgentDoor, NoAgent
@@ -44,8 +45,15 @@ class Server:
     """The way to whoever leads."""
 
     def __init__(
-        self, world: World, engine: Engine, identity: Identity, *, job_settings: JobSettings | None = None
+        self,
+        world: World,
+        engine: Engine,
+        identity: Identity,
+        *,
+        job_settings: JobSettings | None = None,
+        scheduler: SchedulerConfiguration | None = None,
     ) -> None:
+        """`scheduler`: what scheduling begins with, where this server founds the cluster."""
         self.world = world
         self.engine = engine
         self.identity = identity
@@ -54,7 +62,7 @@ class Server:
         self.follower = Follower(world, engine, self.replica)
         self.reader = Reader(world, engine, self.follower)
         self.writer = Writer(world, engine, self.follower)
-        self.founder = Founder(self.follower, self.writer)
+        self.founder = Founder(self.follower, self.writer, scheduler=scheduler)
         self.events: EventFeed | None = None
         """What streams of events are fed from; set by the wiring where this process serves any."""
         self.channels: NodeChannels = NoChannels()

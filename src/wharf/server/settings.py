@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 
 from wharf.model.durations import HOUR, MINUTE, SECOND
-from wharf.model.scheduler_configuration import SchedulerAlgorithm
+from wharf.model.scheduler_configuration import PreemptionConfig, SchedulerAlgorithm, SchedulerConfiguration
 from wharf.model.setting import About, Duration, Secret, Size
 
 
@@ -42,6 +42,24 @@ class DefaultSchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     preemption_config: Annotated[
         PreemptionSettings, About("For which jobs those of lower priority may be pushed aside.")
     ] = PreemptionSettings()
+
+    def configuration(self) -> SchedulerConfiguration:
+        """The record that a new cluster begins with."""
+        preemption = self.preemption_config
+        return SchedulerConfiguration(
+            # Empty is "as the cluster says", which only a node pool can say.
+            scheduler_algorithm=self.scheduler_algorithm or SchedulerAlgorithm.BINPACK,
+            memory_oversubscription_enabled=self.memory_oversubscription_enabled,
+            reject_job_registration=self.reject_job_registration,
+            pause_eval_broker=self.pause_eval_broker,
+            node_limit_for_feasibility_checks=self.node_limit_for_feasibility_checks,
+            preemption_config=PreemptionConfig(
+                system_scheduler_enabled=preemption.system_scheduler_enabled,
+                sys_batch_scheduler_enabled=preemption.sysbatch_scheduler_enabled,
+                batch_scheduler_enabled=preemption.batch_scheduler_enabled,
+                service_scheduler_enabled=preemption.service_scheduler_enabled,
+            ),
+        )
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):

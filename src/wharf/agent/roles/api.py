@@ -73,7 +73,12 @@ async def run(life: Life) -> None:
         regions={name: region.servers for name, region in settings.regions.items() if name != settings.region},
     )
     server.agent = RunningAgent(life)
-    server.meter = Meter(life.world, interval_s=settings.telemetry.in_memory_collection_interval.s)
+    telemetry = settings.telemetry
+    server.meter = Meter(
+        life.world,
+        interval_s=telemetry.in_memory_collection_interval.s,
+        kept_s=telemetry.in_memory_retention_period.s,
+    )
     try:
         audit = audit_from(settings, Path(life.order.data_folder), secrets=life.order.log.secrets)
     except OSError as error:

@@ -62,6 +62,7 @@ async def run(life: Life) -> None:
             failover_ttl_s=settings.failover_heartbeat_ttl.s,
             max_per_second=settings.max_heartbeats_per_second,
         ),
+        founder=server.founder,
     )
     Tending(brain, server.access.keyring, tending_settings(life.order.settings))
     RolloutWatch(life.world, brain)

@@ -30,7 +30,7 @@ async def run(life: Life) -> None:
         HttpExchange(
             address if "://" in address else f"{'https' if tls else 'http'}://{address}",
             # Where access control is on, a new node is introduced by it; later it is known by its own secret.
-            token=settings.client.intro_token.reveal(),
+            token=settings.client.intro_token.reveal() or life.order.own_node_secret,
             tls=tls,
         )
         for address in addresses

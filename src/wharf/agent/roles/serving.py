@@ -49,6 +49,7 @@ def make_server(life: Life) -> Server:
             max_source_bytes=settings.server.job_max_source_size.bytes,
             versions_kept=settings.server.job_tracked_versions,
         ),
+        scheduler=settings.server.default_scheduler_config.configuration(),
     )
     set_up_access(life, server)
     search = settings.server.search
