@@ -18,6 +18,7 @@ from wharf.model.durations import SECOND
 from wharf.model.moment import Moment
 from wharf.model.refusal import Code, Refusal, no_leader
 from wharf.operations.decision import Decision
+from wharf.scheduling.ground import Ground
 from wharf.server.follower import Follower
 from wharf.server.founder import Founder
 from wharf.server.leadership import Election, Leadership
@@ -86,6 +87,11 @@ class Brain:
         return self.term.is_leading
 
     @property
+    def ground(self) -> Ground:
+        """The fleet as the replica has it, whenever nobody waits."""
+        return self._agenda.keeper.ground
+
+    @property
     def changes_max(self) -> int:
         return self.term.changes_max
 
@@ -96,6 +102,10 @@ class Brain:
     async def decide(self, decide: Callable[[Replica, Moment], Decision[T]]) -> T:
         """As `Term.decide`: for those who answer what is asked of the leader (`server.answering`), and for its duties."""
         return await self.term.decide(decide)
+
+    async def act(self, decide: Callable[[Replica, Moment], Decision[T] | None]) -> T | None:
+        """As `Term.act`: for duties, which mostly find nothing to do."""
+        return await self.term.act(decide)
 
     # -- leading ---------------------------------------------------------------------------------------------------
 
