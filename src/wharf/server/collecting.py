@@ -8,7 +8,6 @@ import asyncio
 import logging
 
 from wharf.controllers.ages import Age, CollectionSettings, ages
-from wharf.model.moment import Moment
 from wharf.operations.collection import collect
 from wharf.server.brain import Brain
 from wharf.server.leading.term import CHANGES_A_JOB
@@ -35,23 +34,14 @@ class Collecting:
         # Each record may take the status and the summary of a job with it.
         most = max(1, self._brain.changes_max // CHANGES_A_JOB)
         gone = 0
-        while self._is_due(age, most):
-            step = await self._brain.decide(
-                lambda snapshot, moment: collect(
-                    snapshot, age.kind, moment, older_than_ns=age.older_than_ns, changes_max=most
-                )
+        while step := await self._brain.act(
+            lambda snapshot, moment: collect(
+                snapshot, age.kind, moment, older_than_ns=age.older_than_ns, changes_max=most
             )
+        ):
             if not step.taken:
                 break
             gone += step.taken
             await asyncio.sleep(0)
         if gone:
             log.info("collected %s: %d records", age.kind.value, gone)
-
-    def _is_due(self, age: Age, most: int) -> bool:
-        """Mostly nothing is, and the log need not be asked for its turn."""
-        moment = Moment(self._world.now_ns(), self._world.new_id)
-        found = collect(
-            self._brain.follower.replica, age.kind, moment, older_than_ns=age.older_than_ns, changes_max=most
-        )
-        return found.write is not None

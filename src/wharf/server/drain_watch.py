@@ -4,7 +4,6 @@ One of the leader's duties. What may leave is decided by `controllers.drainer`.
 """
 
 import asyncio
-import contextlib
 from typing import Final
 
 from wharf.controllers import drainer
@@ -12,16 +11,13 @@ from wharf.controllers.drainer import JobKey, Step
 from wharf.model.moment import Moment
 from wharf.operations.decision import Decision
 from wharf.server.brain import Brain
+from wharf.server.leading.watching import LOOK_AT_LEAST_EVERY_S, watch
 from wharf.state import Replica, Watched
 from wharf.state.tables import ALLOCATIONS, NODES
 from wharf.state.watches import whole
 from wharf.world import World
 
 SECOND_NS: Final = 1_000_000_000
-LOOK_AT_LEAST_EVERY_S: Final = 60.0
-GATHER_S: Final = 0.2
-"""What changes close together is looked at together."""
-
 JOBS_AT_ONCE: Final = 10
 """So that no look holds the leader's loop for long."""
 
@@ -34,23 +30,12 @@ class DrainWatch:
 
     async def watch(self) -> None:
         """As long as the brain leads."""
-        changed = asyncio.Event()
-        replica = self._brain.follower.replica
-        while self._brain.is_leading:
-            changed.clear()
-            watched: list[Watched] = [whole(NODES)]
-            if any(node.drain_strategy is not None for node in replica.all(NODES)):
-                watched.append(whole(ALLOCATIONS))  # Nobody else's work is of interest while nothing is drained.
-            subscription = replica.watches.subscribe(watched, changed.set)
-            try:
-                await self._look()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._wait_s()):
-                        await changed.wait()
-            finally:
-                subscription.end()
-            if changed.is_set():
-                await asyncio.sleep(GATHER_S)
+        await watch(self._brain, watched=self._watched, look=self._look, wait_s=self._wait_s)
+
+    def _watched(self) -> list[Watched]:
+        """Work of others is of interest only while something is drained."""
+        is_draining = any(node.drain_strategy is not None for node in self._brain.follower.replica.all(NODES))
+        return [whole(NODES), whole(ALLOCATIONS)] if is_draining else [whole(NODES)]
 
     async def _look(self) -> None:
         replica = self._brain.follower.replica
@@ -77,17 +62,11 @@ class DrainWatch:
             left = (await self._brain.decide(decide)).left
 
     async def _finish(self, node_id: str) -> None:
-        def decide(snapshot: Replica, moment: Moment) -> Decision[bool]:
-            decision = drainer.finish(snapshot, node_id, moment)
-            if decision is None:
-                return Decision(None, lambda _index: False)
-            return Decision(decision.write, lambda _index: True)
-
-        await self._brain.decide(decide)
+        await self._brain.act(lambda snapshot, moment: drainer.finish(snapshot, node_id, moment))
 
     def _wait_s(self) -> float:
         now_ns = self._world.now_ns()
         deadline_ns = drainer.next_deadline_ns(self._brain.follower.replica, now_ns)
         if deadline_ns is None:
             return LOOK_AT_LEAST_EVERY_S
-        return min(LOOK_AT_LEAST_EVERY_S, max(0.01, (deadline_ns - now_ns) / SECOND_NS))
+        return max(0.01, (deadline_ns - now_ns) / SECOND_NS)

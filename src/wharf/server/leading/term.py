@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from wharf.engines.port import Bounds, Committed, Conflict
 from wharf.model.changes import Write
+from wharf.model.machine import TransitionRefused
 from wharf.model.moment import Moment
-from wharf.model.refusal import no_leader
+from wharf.model.refusal import Refusal, no_leader
 from wharf.operations.decision import Decision
 from wharf.operations.derived import with_derived
 from wharf.server.follower import Follower
@@ -93,4 +94,26 @@ class Term:
             return decision if decision.write is None else replace(decision, write=self.as_leader(decision.write))
 
         async with self.writing:
+            return await self._writer.write(as_leader)
+
+    async def act(self, decide: Callable[[Replica, Moment], Decision[T] | None]) -> T | None:
+        """Write what is due, if anything is. That nothing is due is believed without asking the log: whoever watches is
+        woken by what makes something due.
+        """
+        async with self.writing:
+            first: Decision[T] | None = None
+            try:
+                first = decide(self._follower.replica, self._writer.moment())
+                if first is None or first.write is None:
+                    return None
+            except (Refusal, TransitionRefused):
+                pass  # It counts only on a state that has all that was acknowledged: below it is decided on that.
+
+            def as_leader(snapshot: Replica, moment: Moment) -> Decision[T | None]:
+                nonlocal first
+                decision, first = first or decide(snapshot, moment), None
+                if decision is None or decision.write is None:
+                    return Decision(None, lambda _index: None)
+                return Decision(self.as_leader(decision.write), decision.reply, decision.refused)
+
             return await self._writer.write(as_leader)

@@ -1,0 +1,50 @@
+"""The loop of a leader's watch: look, then wait until something that matters changes or the next deadline comes.
+
+What is looked for and what matters is each watch's own. Nothing that changes while it looks is missed: it is subscribed
+before.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from wharf.server.brain import Brain
+from wharf.state import Watched
+from wharf.state.watches import Subscription
+
+LOOK_AT_LEAST_EVERY_S: Final = 60.0
+GATHER_S: Final = 0.2
+"""What changes close together is looked at together."""
+
+
+async def watch(
+    brain: Brain,
+    *,
+    watched: Callable[[], Sequence[Watched]],
+    look: Callable[[], Awaitable[None]],
+    wait_s: Callable[[], float] = lambda: LOOK_AT_LEAST_EVERY_S,
+) -> None:
+    """As long as the brain leads. What is `watched` may depend on what there is: it is asked before every look."""
+    replica = brain.follower.replica
+    changed = asyncio.Event()
+    watching: tuple[Watched, ...] = ()
+    subscription: Subscription | None = None
+    try:
+        while brain.is_leading:
+            changed.clear()
+            wanted = tuple(watched())
+            if subscription is None or wanted != watching:
+                if subscription is not None:
+                    subscription.end()
+                subscription, watching = replica.watches.subscribe(wanted, changed.set), wanted
+            subscription.rearm()
+            await look()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(LOOK_AT_LEAST_EVERY_S, wait_s())):
+                    await changed.wait()
+            if changed.is_set():
+                await asyncio.sleep(GATHER_S)
+    finally:
+        if subscription is not None:
+            subscription.end()
