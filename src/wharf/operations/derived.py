@@ -73,8 +73,9 @@ class After:
         for record in changed.values():
             if record is not None and index.value_of(record) == value:
                 yield record
-        for record in self.snapshot.those(index, *value):
-            if table.key_of(record) not in changed:
+        # One after the other: who asks whether there is any seldom reads them all, and a job may have a million.
+        for key, record in self.snapshot.each_of(index, *value):
+            if key not in changed:
                 yield record
 
     def drops_any(self, table: Table[Any], index: Index[Any], value: JobKey) -> bool:

@@ -4,7 +4,7 @@ It answers by key and by index value as the real one would. It holds no copy and
 piece of work that does not wait.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -42,6 +42,10 @@ class Imagined(Replica):
         if changed is None:
             return records
         return self._as_imagined(index, changed, records, value)
+
+    def each_of(self, index: Index[R], *value: Hashable) -> Iterator[tuple[str, R]]:
+        key_of = self.tables[index.table].key_of
+        return ((key_of(record), record) for record in self.those(index, *value))
 
     def those_by_key(self, index: Index[R], *value: Hashable, reverse: bool = False) -> list[R]:
         table: Table[R] = self.tables[index.table]

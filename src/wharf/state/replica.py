@@ -61,6 +61,13 @@ class Replica:
         records = rows.records
         return [records[key] for key in rows.indexed(index, value[0] if len(value) == 1 else value)]
 
+    def each_of(self, index: Index[R], *value: Hashable) -> Iterator[tuple[str, R]]:
+        """The same records one after the other, each with its key; follows the state while it is read."""
+        rows: Rows[R] = self._rows[index.table]
+        records = rows.records
+        for key in rows.indexed(index, value[0] if len(value) == 1 else value):
+            yield key, records[key]
+
     def count_those(self, index: Index[Any], *value: Hashable) -> int:
         return len(self._rows[index.table].indexed(index, value[0] if len(value) == 1 else value))
 
