@@ -50,8 +50,8 @@ ORDINARY_CASE: Final = {
 }
 
 
-class Caller(msgspec.Struct, frozen=True, eq=False, kw_only=True, gc=False):
-    """One who calls, from one address. Compared by identity: what is remembered of a caller ends with the object.
+class Caller(msgspec.Struct, frozen=True, kw_only=True, gc=False, cache_hash=True):
+    """One who calls, from one address. Compared by what it holds, so that whoever makes callers need not keep them.
 
     `owner`, `user`, `app`, ... are scope values such as `user:ada`; None where the credential has no such thing.
     """

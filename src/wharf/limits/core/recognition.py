@@ -47,6 +47,10 @@ class Recognition:
         caller, expires_ms = known
         return caller if expires_ms is None or now_ms < expires_ms else Unrecognised()
 
+    def expires(self, shown: Shown) -> bool:
+        """Whether what is shown is good for a time only."""
+        return _expiry(shown, self._directory) is not None
+
     def _leads_to_enterprise(self, path: str) -> bool:
         owner = owner_of_path(path)
         return owner is not None and is_enterprise_account(owner, self._directory)

@@ -1,0 +1,277 @@
+"""Middleware that puts limits in front of any ASGI application.
+
+Every reply carries the limits' headers, refusals too. A slot is free at the last byte, when the caller hangs up, when the
+application raises, or at the end of the server. Bodies are read before a decision for GraphQL and large-file batches only.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
+
+from wharf.limits.building import Limits
+from wharf.limits.core.rule import Connection
+from wharf.limits.desk.arrival import Arrival, Reply
+from wharf.limits.desk.desk import BODY_BYTES_MOST, Desk
+from wharf.limits.desk.passage import Passage
+from wharf.limits.desk.telling import CONTENT_MARK, CPU_MARK, EXPOSED, MARK_BEGINS, REPLACED, read_milliseconds
+
+Message = MutableMapping[str, Any]  # As ASGI has it: what is in a message, its type says.
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+POLICY_VIOLATED: Final = 1008
+
+
+class LimitsMiddleware:
+    """`limits` is opened and closed with the application's lifespan; a desk that is open already may be given instead."""
+
+    def __init__(self, application: Application, limits: Limits | Desk, *, answers_pages: bool = True) -> None:
+        self._application = application
+        self._limits = limits if isinstance(limits, Limits) else None
+        self._desk = limits.desk if isinstance(limits, Limits) else limits
+        self._answers_pages = answers_pages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind == "http":
+            await self._serve(scope, receive, send)
+        elif kind == "websocket":
+            await self._connect(scope, receive, send)
+        elif kind == "lifespan" and self._limits is not None:
+            await self._live(self._limits, scope, receive, send)
+        else:
+            await self._application(scope, receive, send)
+
+    async def _live(self, limits: Limits, scope: Scope, receive: Receive, send: Send) -> None:
+        is_open = False
+
+        async def receive_and_open() -> Message:
+            nonlocal is_open
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await limits.open()
+                is_open = True
+            return message
+
+        try:
+            await self._application(scope, receive_and_open, send)
+        finally:
+            if is_open:
+                await limits.close()
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        desk = self._desk
+        arrival = arrival_of(scope)
+        body = None
+        if desk.wants_body(arrival.method, arrival.path):
+            body, receive = await _read_before(receive)
+        admitted = await desk.admit(arrival, body)
+        if isinstance(admitted, Reply):
+            await _answer(admitted, send, arrival.method)
+            return
+        page = await desk.page(arrival, admitted) if self._answers_pages else None
+        if page is not None:
+            try:
+                await _answer(page, send, arrival.method)
+            finally:
+                await desk.end(admitted)
+            return
+        exchange = _Exchange(desk, admitted, receive, send, has_origin=_has(scope, b"origin"))
+        try:
+            await self._application(scope, exchange.receive, exchange.send)
+        except Exception:
+            if not exchange.has_begun:
+                # Whoever called us answers 500 without our headers; so it is said here, and then told on.
+                await exchange.fail(arrival)
+            raise
+        finally:
+            exchange.stop()
+            await desk.end(admitted)
+
+    async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A websocket costs one request at its handshake, and then holds a slot of a class of its own."""
+        desk = self._desk
+        arrival = arrival_of(scope, connection=Connection.WEBSOCKET)
+        admitted = await desk.admit(arrival)
+        if isinstance(admitted, Reply):
+            await receive()  # The handshake's own message comes first.
+            await _refuse_websocket(admitted, scope, send)
+            return
+        admitted.wait(desk.world.monotonic_s())
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] in ("websocket.accept", "websocket.http.response.start"):
+                message = {**message, "headers": [*message.get("headers", ()), *desk.pairs(admitted)]}
+            elif message["type"] == "websocket.close":
+                await desk.end(admitted)
+            await send(message)
+
+        async def receive_until_gone() -> Message:
+            message = await receive()
+            if message["type"] == "websocket.disconnect":
+                await desk.end(admitted)
+            return message
+
+        try:
+            await self._application(scope, receive_until_gone, send_with_headers)
+        finally:
+            await desk.end(admitted)
+
+
+class _Exchange:
+    """One request that the application answers, watched from both sides."""
+
+    def __init__(self, desk: Desk, passage: Passage, receive: Receive, send: Send, *, has_origin: bool) -> None:
+        self.has_begun = False
+        self._desk = desk
+        self._passage = passage
+        self._receive = receive
+        self._send = send
+        self._has_origin = has_origin
+        self._is_body_read = False
+        self._is_receiving = False
+        self._gone: asyncio.Task[Message] | None = None
+        self._now_s = desk.world.monotonic_s
+        if passage.decision is not None:
+            passage.on_long = self._watch
+
+    async def receive(self) -> Message:
+        if self._gone is not None:
+            return await asyncio.shield(self._gone)
+        self._passage.wait(self._now_s())
+        self._is_receiving = True
+        try:
+            message = await self._receive()
+        finally:
+            self._is_receiving = False
+            self._passage.work(self._now_s())
+        if message["type"] == "http.disconnect":
+            await self._desk.end(self._passage)
+        elif not message.get("more_body", False):
+            self._is_body_read = True
+        return message
+
+    def _watch(self) -> None:
+        """The request takes long. An application that does not listen would not hear that its caller left."""
+        if self._is_body_read and not self._is_receiving and self._gone is None:
+            self._gone = self._desk.world.start(self._wait_until_gone(), name="limits: wait for the caller to leave")
+
+    async def _wait_until_gone(self) -> Message:
+        message = await self._receive()
+        await self._desk.end(self._passage)
+        return message
+
+    def stop(self) -> None:
+        if self._gone is not None:
+            self._gone.cancel()
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = await self._with_headers(message)
+            self.has_begun = True
+        passage = self._passage
+        passage.wait(self._now_s())
+        await self._send(message)
+        passage.work(self._now_s())
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            await self._desk.end(passage)
+
+    async def _with_headers(self, message: Message) -> Message:
+        desk, passage = self._desk, self._passage
+        status: int = message["status"]
+        if status == 304 or status >= 500:
+            await desk.on_status(passage, status)
+        kept = []
+        for name, value in message.get("headers", ()):
+            if name in REPLACED or name[:8] == MARK_BEGINS:
+                if name == CPU_MARK:
+                    passage.measured_ms = read_milliseconds(value)
+                elif name == CONTENT_MARK and value == b"1":
+                    await desk.on_content(passage)
+                if passage.decision is not None or name[:8] == MARK_BEGINS:
+                    continue
+            kept.append((name, value))
+        kept += desk.pairs(passage)
+        if self._has_origin:
+            kept.append((b"access-control-expose-headers", EXPOSED.encode()))
+        return {**message, "headers": kept}
+
+    async def fail(self, arrival: Arrival) -> None:
+        desk = self._desk
+        await desk.on_status(self._passage, 500)
+        reply = await desk.error(arrival, 500, "Server Error", self._passage)
+        self.has_begun = True
+        await _answer(reply, self._send, arrival.method)
+
+
+def arrival_of(scope: Scope, *, connection: Connection = Connection.PLAIN) -> Arrival:
+    authorization: str | None = None
+    is_conditional = False
+    forwarded_for: list[str] = []
+    forwarded: list[str] = []
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            # Two credentials are none: which of them counts would be a guess.
+            text = value.decode("latin-1")
+            authorization = text if authorization is None else "twice"
+        elif name in (b"if-none-match", b"if-modified-since"):
+            is_conditional = True
+        elif name == b"x-forwarded-for":
+            forwarded_for.append(value.decode("latin-1"))
+        elif name == b"forwarded":
+            forwarded.append(value.decode("latin-1"))
+    client = scope.get("client")
+    raw: bytes | None = scope.get("raw_path")
+    path = raw.decode("latin-1") if raw else scope["path"]
+    return Arrival(
+        scope.get("method", "GET"),
+        path,
+        scope["query_string"].decode("latin-1"),
+        client[0] if client and client[0] else "127.0.0.1",
+        authorization,
+        is_conditional,
+        connection,
+        tuple(forwarded_for),
+        tuple(forwarded),
+    )
+
+
+def _has(scope: Scope, wanted: bytes) -> bool:
+    return any(name == wanted for name, _ in scope["headers"])
+
+
+async def _read_before(receive: Receive) -> tuple[bytes, Receive]:
+    """The body, up to what is read before a decision; and a `receive` that gives it again."""
+    messages: list[Message] = []
+    body = b""
+    while len(body) <= BODY_BYTES_MOST:
+        message = await receive()
+        messages.append(message)
+        body += message.get("body", b"")
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            break
+
+    async def again() -> Message:
+        return messages.pop(0) if messages else await receive()
+
+    return body, again
+
+
+async def _answer(reply: Reply, send: Send, method: str) -> None:
+    headers = [(name.encode(), value.encode("latin-1")) for name, value in reply.headers]
+    headers.append((b"content-length", b"%d" % len(reply.body)))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if method == "HEAD" else reply.body})
+
+
+async def _refuse_websocket(reply: Reply, scope: Scope, send: Send) -> None:
+    if "websocket.http.response" not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": POLICY_VIOLATED})
+        return
+    headers = [(name.encode(), value.encode("latin-1")) for name, value in reply.headers]
+    headers.append((b"content-length", b"%d" % len(reply.body)))
+    status = reply.status if reply.status >= 400 else 403
+    await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": reply.body})

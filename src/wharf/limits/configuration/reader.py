@@ -1,0 +1,211 @@
+"""Reads the file that sets up a limiter: all or nothing, every problem with its line and column."""
+
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from wharf.limits.configuration.schema import ADDRESSES, DECISIONS, GATEWAY, META, STORE, TABLES, TOP
+from wharf.limits.configuration.settings import (
+    MEBIBYTE,
+    DecisionLogSettings,
+    GatewaySettings,
+    Settings,
+    StoreKind,
+    StoreSettings,
+    Upstream,
+)
+from wharf.limits.core.address import Proxies, ProxiesRefused, read_proxies
+from wharf.limits.rules.document import Document, Entry, nearest
+from wharf.limits.rules.reader import PROFILES
+from wharf.limits.stores.guard import GuardSettings
+from wharf.limits.stores.quota import QuotaSettings
+from wharf.limits.stores.redis.settings import RedisSettings
+
+PORT_MOST: Final = 65_535
+_DURATIONS: Final = {
+    "connect_timeout": "connect_ms",
+    "upstream_timeout": "upstream_ms",
+    "head_timeout": "head_ms",
+    "idle_timeout": "idle_ms",
+    "drain_timeout": "drain_ms",
+}
+_PLAIN_OF_GATEWAY: Final = ("head_bytes_most", "headers_most", "connections_most", "upstream_connections_most")
+_OF_REDIS: Final = ("addresses", "service", "database", "user", "tls", "prefix", "wait_replicas")
+_OF_GUARD: Final = ("wait_ms", "losses_most", "fallback_processes")
+
+
+class UpstreamRefused(ValueError):
+    """An address of a service that cannot be used. Its text says what is expected."""
+
+
+def read_settings(text: str, file: str = "limits.toml", *, folder: Path = Path()) -> Settings:
+    """Read the file. Raises FileRefused with everything that is wrong with it. Paths in it start from `folder`."""
+    document = Document(text, file)
+    names = {table.name for table in TABLES if table.name}
+    document.check_names({key.name for key in TOP.keys} | names | {META})
+    reader = _Reader(document, folder)
+    settings = reader.read()
+    document.finish()
+    return settings
+
+
+def read_upstream(text: str) -> Upstream:
+    parts = urlsplit(text)
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or parts.query or parts.username:
+        raise UpstreamRefused(f"{text!r} is no address of a service: write http://127.0.0.1:3000")
+    is_tls = parts.scheme == "https"
+    return Upstream(
+        host=parts.hostname, port=port or (443 if is_tls else 80), is_tls=is_tls, base_path=parts.path.rstrip("/")
+    )
+
+
+class _Reader:
+    def __init__(self, document: Document, folder: Path) -> None:
+        self._document = document
+        self._folder = folder
+
+    def read(self) -> Settings:
+        names = {key.name for key in TOP.keys}
+        raw = {name: value for name, value in self._document.raw.items() if name in names}
+        top = self._document.entry(TOP, raw, (), set())
+        values = top.values
+        profile = values.get("profile", "code-host")
+        if profile not in PROFILES:
+            self._note(top, "profile", f"{profile!r} is no profile{nearest(profile, set(PROFILES))}")
+        if "profile" in values and "rules" in values:
+            self._note(top, "profile", "is for a limiter without a rules file: write it into the rules file")
+        meta = self._document.raw.get(META, {})
+        if not isinstance(meta, dict):
+            self._document.note(self._document.place((META,)), META, "is a table: write [meta]")
+            meta = {}
+        plain: dict[str, Any] = {}
+        if "request_id_header" in values:
+            plain["request_id_header"] = self._header(top)
+        if "data_folder" in values:
+            plain["data_folder"] = self._path(values, "data_folder")
+        return Settings(
+            rules_file=self._path(values, "rules"),
+            profile=profile,
+            directory_file=self._path(values, "directory"),
+            admin_socket=self._path(values, "admin_socket"),
+            proxies=self._proxies(),
+            store=self._store(),
+            gateway=self._gateway(),
+            decisions=self._decisions(),
+            meta=msgspec.to_builtins(meta),
+            **plain,
+        )
+
+    def _path(self, values: Any, name: str) -> Path | None:
+        return self._folder / str(values[name]) if name in values else None
+
+    def _note(self, entry: Entry, key: str, what: str) -> None:
+        said = f"{entry.path[0]}.{key}" if entry.path else key
+        self._document.note(entry.places.get(key, entry.place), said, what)
+
+    def _header(self, top: Entry) -> str:
+        name = str(top.values["request_id_header"])
+        if not name.isascii() or not name.replace("-", "").isalnum():
+            self._note(top, "request_id_header", f"{name!r} is no name of a header: use letters, digits and `-`")
+        return name.lower()
+
+    def _proxies(self) -> Proxies:
+        entry = self._document.single(ADDRESSES, "addresses")
+        values = entry.values
+        try:
+            return read_proxies(
+                trusted=values.get("trusted", ()),
+                hops=values.get("hops", 0),
+                reads_forwarded=values.get("forwarded", False),
+            )
+        except ProxiesRefused as problem:
+            self._document.note(entry.places.get("trusted", entry.place), "addresses", str(problem))
+            return Proxies()
+
+    def _store(self) -> StoreSettings:
+        entry = self._document.single(STORE, "store")
+        values = entry.values
+        kind = values.get("kind", StoreKind.MEMORY)
+        if kind is StoreKind.MEMORY:
+            for key in values.keys() - {"kind", "saved"}:
+                self._note(entry, key, 'is for Redis only: add `kind = "redis"`, or leave it out')
+        redis = {name: values[name] for name in _OF_REDIS if name in values}
+        for address in redis.get("addresses", ()):
+            if not self._is_address(address):
+                self._note(entry, "addresses", f"{address!r} is no address: write host:port, as 127.0.0.1:6379")
+        for name in ("ca_file", "certificate_file", "key_file"):
+            if name in values:
+                redis[name] = str(self._path(values, name))
+        if "password_file" in values:
+            redis["password"] = self._secret(entry)
+        if "topology" in values:
+            redis["kind"] = values["topology"]
+        leases = None
+        if values.get("leases"):
+            leases = QuotaSettings(size=values.get("lease_size", 50), processes=values.get("lease_processes", 8))
+        return StoreSettings(
+            kind=kind,
+            is_saved=values.get("saved", True),
+            redis=RedisSettings(**redis),
+            guard=GuardSettings(**{name: values[name] for name in _OF_GUARD if name in values}),
+            leases=leases,
+        )
+
+    def _secret(self, entry: Entry) -> str | None:
+        path = self._folder / str(entry.values["password_file"])
+        try:
+            return path.read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as problem:
+            self._note(entry, "password_file", f"{path} cannot be read: {problem}")
+            return None
+
+    def _is_address(self, text: str) -> bool:
+        host, _, port = text.rpartition(":")
+        return bool(host) and port.isascii() and port.isdigit() and 0 <= int(port[:6]) <= PORT_MOST
+
+    def _gateway(self) -> GatewaySettings:
+        entry = self._document.single(GATEWAY, "gateway")
+        values = entry.values
+        found: dict[str, Any] = {ours: values[name] for name, ours in _DURATIONS.items() if name in values}
+        found |= {name: values[name] for name in _PLAIN_OF_GATEWAY if name in values}
+        if "upstream" in values:
+            try:
+                found["upstream"] = read_upstream(values["upstream"])
+            except UpstreamRefused as problem:
+                self._note(entry, "upstream", str(problem))
+        if "listen" in values:
+            if self._is_address(values["listen"]):
+                host, _, port = values["listen"].rpartition(":")
+                found |= {"host": host.strip("[]"), "port": int(port)}
+            else:
+                self._note(entry, "listen", f"{values['listen']!r} is no address: write host:port, as 0.0.0.0:8080")
+        for name in ("certificate_file", "key_file", "upstream_ca_file"):
+            if name in values:
+                found[name] = self._path(values, name)
+        if ("certificate_file" in values) is not ("key_file" in values):
+            key = "certificate_file" if "certificate_file" in values else "key_file"
+            self._note(entry, key, "needs the other of `certificate_file` and `key_file` beside it")
+        if "trust_marks" in values:
+            found["trusts_marks"] = values["trust_marks"]
+        return GatewaySettings(**found)
+
+    def _decisions(self) -> DecisionLogSettings:
+        values = self._document.single(DECISIONS, "decisions").values
+        found: dict[str, Any] = {}
+        for name, ours in (
+            ("kept", "is_kept"),
+            ("one_in", "one_in"),
+            ("keep", "kept_ms"),
+            ("cut_addresses", "cuts_addresses"),
+        ):
+            if name in values:
+                found[ours] = values[name]
+        if "megabytes_most" in values:
+            found["bytes_most"] = values["megabytes_most"] * MEBIBYTE
+        return DecisionLogSettings(**found)

@@ -1,0 +1,409 @@
+"""The desk: every request is brought here once, and comes back admitted or answered.
+
+It joins what others decide: who is calling (`core.recognition`), whether there is room (`LimitService`), what is told
+(`telling`, `core.answer`), what is remembered (`tally`, `journal`). It takes no decision of its own about a limit.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from wharf.limits.configuration.settings import Settings
+from wharf.limits.core.address import Address, find_address, parse_address
+from wharf.limits.core.answer import JSON, Headers, Refusal, headers_of, refusal_of
+from wharf.limits.core.caller import Caller, CredentialKind
+from wharf.limits.core.credential import read_credential
+from wharf.limits.core.decision import Decision
+from wharf.limits.core.directory import Directory, Register
+from wharf.limits.core.graphql import TooComplex
+from wharf.limits.core.large_files import UnreadableBatch, count_objects
+from wharf.limits.core.recognition import Recognition, Unrecognised, anonymous
+from wharf.limits.core.request import QueryFacts, Request
+from wharf.limits.core.rule import Interface
+from wharf.limits.desk.arrival import Arrival, Reply
+from wharf.limits.desk.grants import GrantBook
+from wharf.limits.desk.journal import Journal, Noted
+from wharf.limits.desk.passage import Passage
+from wharf.limits.desk.tally import Tally
+from wharf.limits.desk.telling import Telling
+from wharf.limits.service import LimitService
+from wharf.limits.stores.memory import MemoryStore
+from wharf.limits.stores.port import GaveBack, StoreLost
+from wharf.world import World
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+STATUS_PATH: Final = "/rate_limit"
+META_PATH: Final = "/meta"
+BATCH_ENDING: Final = "/objects/batch"
+BODY_BYTES_MOST: Final = 1 << 20
+"""Of a body that is read before a decision."""
+CALLERS_REMEMBERED: Final = 65_536
+SPENT_LEAST_MS: Final = 10
+SLICE_MS: Final = 5_000
+RENEWED_EVERY_S: Final = 10
+LONG_S: Final = 1.0
+LOCAL: Final = "127.0.0.1"
+
+
+def drive(work: Coroutine[Any, Any, T]) -> T:
+    """Run what waits for nothing to its end, without a loop. A store in this process is such a thing."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    work.close()
+    raise AssertionError("a store in memory waits for nothing")
+
+
+class Desk:
+    def __init__(
+        self,
+        service: LimitService,
+        world: World,
+        settings: Settings | None = None,
+        *,
+        directory: Directory | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self.service: Final = service
+        self.settings: Final = settings or Settings()
+        self.world: Final = world
+        self.tally: Final = Tally()
+        self.journal: Final = Journal(folder, self.settings.decisions)
+        self.grants: Final = GrantBook(folder / "grants.json" if folder is not None else None)
+        self.running: Final[dict[str, Passage]] = {}
+        self.is_immediate: Final = isinstance(service.store, MemoryStore)
+        """Whether nothing here waits: then `drive` may be used."""
+        self.off_until_ms = 0
+        self.revived = 0
+        """Slots that had run out while their requests went on."""
+        self.directory: Directory = directory or Register()
+        self.telling = Telling(service.rules, self.settings.request_id_header)
+        self._folder = folder
+        self._recognition = Recognition(self.directory)
+        self._callers: dict[tuple[str | None, str], Caller] = {}
+        self._owed_ms: dict[str, float] = {}
+        self._owed_graphql_ms: dict[str, float] = {}
+        self._proxies = self.settings.proxies
+        self._has_proxies = bool(self._proxies.trusted or self._proxies.hops)
+        chance = world.token_bytes(9).hex().upper()
+        self._id_begins = f"{chance[:4]}:{chance[4:10]}:{chance[10:]}"
+        self._id_number = 0
+        self._ticker: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # -- beginning and end -----------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        self.grants.load(self.now_ms())
+        self.apply_grants()
+        self._ticker = self.world.start(self._keep_ticking(), name="limits: renew, charge and write")
+
+    async def close(self) -> None:
+        """Free what is held, and write what is not written."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.gather(self._ticker, return_exceptions=True)
+            self._ticker = None
+        for passage in list(self.running.values()):
+            await self.end(passage)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.tally.fold(self.now_ms())
+        await self.journal.write(self.now_ms())
+
+    def now_ms(self) -> int:
+        return self.world.now_ns() // 1_000_000
+
+    def use_directory(self, directory: Directory) -> None:
+        """Tiers, memberships and revocations hold from the next request on."""
+        self.directory = directory
+        self._recognition = Recognition(directory)
+        self._callers = {}
+
+    async def use_rules(self, text: str, file: str) -> None:
+        await self.service.reload(text, file)
+        self.telling = Telling(self.service.rules, self.settings.request_id_header)
+
+    def apply_grants(self) -> None:
+        self.service.limiter.set_grants(self.grants.grants)
+
+    @property
+    def is_off(self) -> bool:
+        return bool(self.off_until_ms) and self.now_ms() < self.off_until_ms
+
+    # -- who is calling --------------------------------------------------------------------------------------------
+
+    def new_id(self, now_ms: int) -> str:
+        """Five groups of hexadecimal digits, the last one the second: as existing clients show and log it."""
+        self._id_number += 1
+        return f"{self._id_begins}:{self._id_number:04X}:{now_ms // 1_000:X}"
+
+    def caller_of(self, arrival: Arrival, now_ms: int) -> Caller | Unrecognised:
+        is_plain = not self._has_proxies and not arrival.query
+        if is_plain:
+            known = self._callers.get((arrival.authorization, arrival.peer))
+            if known is not None:
+                return known
+        address = self._address_of(arrival)
+        shown = read_credential(arrival.authorization, arrival.query)
+        caller = self._recognition.caller(shown, address, arrival.path, now_ms)
+        if is_plain and isinstance(caller, Caller) and self._may_remember(caller, arrival.authorization):
+            if len(self._callers) >= CALLERS_REMEMBERED:
+                self._callers.clear()
+            self._callers[arrival.authorization, arrival.peer] = caller
+        return caller
+
+    def _may_remember(self, caller: Caller, authorization: str | None) -> bool:
+        """Not where the path or the moment matters: a workflow token's path, and a token that will expire."""
+        if caller.kind is CredentialKind.WORKFLOW_TOKEN:
+            return False
+        return authorization is None or not self._recognition.expires(read_credential(authorization))
+
+    def address_caller(self, arrival: Arrival) -> Caller:
+        """The address alone, for what is answered before a caller is known."""
+        return anonymous(self._address_of(arrival))
+
+    def _address_of(self, arrival: Arrival) -> Address:
+        peer = arrival.peer if parse_address(arrival.peer) is not None else LOCAL  # A Unix socket has no address.
+        return find_address(peer, self._proxies, forwarded_for=arrival.forwarded_for, forwarded=arrival.forwarded)
+
+    # -- deciding --------------------------------------------------------------------------------------------------
+
+    def wants_body(self, method: str, path: str) -> bool:
+        """Whether a decision needs the body: of a GraphQL request, and of a large-file batch."""
+        if method != "POST":
+            return False
+        interface = self.service.limiter.book.endpoint(method, path).interface
+        return interface is Interface.GRAPHQL or (interface is Interface.LARGE_FILES and path.endswith(BATCH_ENDING))
+
+    async def admit(self, arrival: Arrival, body: bytes | None = None) -> Passage | Reply:
+        now_ms = self.now_ms()
+        request_id = self.new_id(now_ms)
+        if self.off_until_ms and self.is_off:
+            return self._pass_freely(request_id, arrival)
+        caller = self.caller_of(arrival, now_ms)
+        if isinstance(caller, Unrecognised):
+            return await self._refuse_credential(request_id, arrival, caller.message)
+        service = self.service
+        query: QueryFacts | None = None
+        objects: int | None = None
+        problem = ""
+        if body is not None:
+            try:
+                if arrival.path.endswith(BATCH_ENDING):
+                    objects = count_objects(body)
+                else:
+                    query = service.queries.of_body(body)
+            except (TooComplex, UnreadableBatch) as refused:
+                problem = str(refused)
+        request = Request(request_id, arrival.method, arrival.path, caller, query, objects, arrival.connection)
+        decision = await (service.refuse_complex(request, problem) if problem else service.decide(request))
+        self.journal.note(Noted(request_id, now_ms, arrival.method, arrival.path, decision, caller))
+        if decision.is_admitted:
+            self.tally.admit(decision, caller)
+            passage = Passage(
+                request_id,
+                decision,
+                caller,
+                is_conditional=arrival.is_conditional,
+                now_s=self.world.monotonic_s(),
+            )
+            self.running[request_id] = passage
+            return passage
+        self.tally.refuse(decision, caller, now_ms)
+        return self._reply(request_id, refusal_of(decision, caller, service.rules))
+
+    def _pass_freely(self, request_id: str, arrival: Arrival) -> Passage:
+        now_s = self.world.monotonic_s()
+        return Passage(request_id, None, self.address_caller(arrival), is_conditional=False, now_s=now_s)
+
+    def _reply(self, request_id: str, refusal: Refusal) -> Reply:
+        headers = (*refusal.headers, (self.settings.request_id_header, request_id))
+        return Reply(refusal.status, headers, refusal.body, is_refusal=True)
+
+    async def _refuse_credential(self, request_id: str, arrival: Arrival, message: str) -> Reply:
+        caller = self.address_caller(arrival)
+        decision = await self.service.failed_login(request_id, caller)
+        rules, now_ms = self.service.rules, self.now_ms()
+        self.tally.unauthorized += 1
+        if not decision.is_admitted:
+            self.journal.note(Noted(request_id, now_ms, arrival.method, arrival.path, decision, caller))
+            self.tally.refuse(decision, caller, now_ms)
+            return self._reply(request_id, refusal_of(decision, caller, rules))
+        body: dict[str, Any] = {"message": message, "documentation_url": rules.documentation, "status": "401"}
+        headers = (*headers_of(decision, rules), ("content-type", JSON), ("cache-control", "no-cache"))
+        if self.service.limiter.book.endpoint(arrival.method, arrival.path).interface is Interface.LARGE_FILES:
+            headers = (*headers, ("lfs-authenticate", 'Basic realm="large files"'))
+            body["request_id"] = request_id
+        return self._reply(request_id, Refusal(401, headers, msgspec.json.encode(body)))
+
+    async def error(self, arrival: Arrival, status: int, message: str, passage: Passage | None = None) -> Reply:
+        """A reply of ours to what no limit refused: the headers of the request's bucket, or of its address's."""
+        body = msgspec.json.encode(
+            {"message": message, "documentation_url": self.service.rules.documentation, "status": str(status)}
+        )
+        plain: Headers = (("content-type", JSON), ("cache-control", "no-cache"))
+        now_ms = self.now_ms()
+        if self.is_off or (passage is not None and passage.decision is None):
+            return Reply(status, plain, body)
+        if passage is not None and passage.decision is not None:
+            told: Headers = headers_of(passage.decision, self.service.rules)
+            request_id = passage.id
+        else:
+            told = await self.service.headers_for_unknown(self.address_caller(arrival))
+            request_id = self.new_id(now_ms)
+        return Reply(status, (*told, *plain, (self.settings.request_id_header, request_id)), body)
+
+    async def page(self, arrival: Arrival, passage: Passage) -> Reply | None:
+        """What is answered here and not by the service: where a caller stands, and what the service says of itself."""
+        if arrival.method not in ("GET", "HEAD") or arrival.path not in (STATUS_PATH, META_PATH):
+            return None
+        if passage.decision is None:
+            if arrival.path == STATUS_PATH:
+                return Reply(404, (("content-type", JSON),), b'{"message":"Rate limiting is not enabled."}')
+            return Reply(200, (("content-type", JSON),), self._meta())
+        if arrival.path == STATUS_PATH:
+            body = await self.service.status(passage.caller)
+        else:
+            body = self._meta()
+        told = headers_of(passage.decision, self.service.rules)
+        more = (("content-type", JSON), ("cache-control", "no-cache"), (self.settings.request_id_header, passage.id))
+        return Reply(200, (*told, *more), body)
+
+    def _meta(self) -> bytes:
+        return msgspec.json.encode({"verifiable_password_authentication": False, **self.settings.meta})
+
+    # -- what a request is told and costs --------------------------------------------------------------------------
+
+    async def on_status(self, passage: Passage, status: int) -> None:
+        """The service's status is known, and nothing is told yet: some replies give the primary charge back."""
+        decision = passage.decision
+        if decision is None:
+            return
+        if status == 304 and passage.is_conditional and not passage.caller.is_anonymous:
+            passage.decision = await self.service.give_back(decision, GaveBack.UNCHANGED)
+        elif status >= 500:
+            passage.decision = await self.service.give_back(decision, GaveBack.FAULT)
+
+    async def on_gone(self, passage: Passage) -> None:
+        """The caller left before the request was handed on."""
+        if passage.decision is not None:
+            await self.service.give_back(passage.decision, GaveBack.GONE)
+        await self.end(passage)
+
+    async def on_content(self, passage: Passage) -> None:
+        """The service says that content was made."""
+        if passage.decision is not None:
+            await self.service.spend_content(passage.decision, passage.caller)
+
+    def pairs(self, passage: Passage) -> list[tuple[bytes, bytes]]:
+        return [] if passage.decision is None else self.telling.pairs(passage.id, passage.decision)
+
+    def block(self, passage: Passage) -> bytes:
+        return b"" if passage.decision is None else self.telling.block(passage.id, passage.decision)
+
+    async def end(self, passage: Passage) -> None:
+        """The last byte is out, or the caller is gone. A second time does nothing."""
+        if passage.ended:
+            return
+        passage.ended = True
+        self.running.pop(passage.id, None)
+        decision = passage.decision
+        if decision is None:
+            return
+        if decision.plan.meters:
+            worked_ms = passage.measured_ms
+            if worked_ms is None:
+                await self._owe(decision, passage.worked_ms(self.world.monotonic_s()) - passage.charged_ms)
+            else:
+                await self._owe(decision, worked_ms - passage.charged_ms)
+        await self.service.end(passage.id)
+
+    def end_soon(self, passage: Passage) -> None:
+        """`end` for those who wait for nothing."""
+        if passage.ended:
+            return
+        if self.is_immediate:
+            drive(self.end(passage))
+        else:
+            self.start(self.end(passage))
+
+    def start(self, work: Coroutine[Any, Any, object]) -> None:
+        task = self.world.start(work, name="limits: at the desk")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _owe(self, decision: Decision, work_ms: float) -> None:
+        """Charge work. Small amounts are kept until they are worth a charge, so that none is lost by rounding."""
+        plan = decision.plan
+        owed = self._owed_graphql_ms if plan.interface is Interface.GRAPHQL else self._owed_ms
+        owner = plan.meters[0].owner
+        total_ms = owed.get(owner, 0.0) + work_ms
+        if total_ms < SPENT_LEAST_MS:
+            if len(owed) >= CALLERS_REMEMBERED:
+                owed.clear()
+            owed[owner] = total_ms
+            return
+        whole_ms = int(total_ms)
+        owed[owner] = total_ms - whole_ms
+        try:
+            await self.service.spend_cpu(decision, whole_ms)
+        except StoreLost:
+            log.debug("CPU time of %s could not be charged: the store is away", owner)
+
+    # -- now and then ----------------------------------------------------------------------------------------------
+
+    async def _keep_ticking(self) -> None:
+        count = 0
+        while True:
+            await asyncio.sleep(1.0)
+            count += 1
+            try:
+                await self.tick(renews=count % RENEWED_EVERY_S == 0)
+            except StoreLost:
+                log.debug("slots could not be renewed: the store is away")
+            except OSError as problem:
+                log.warning("the decision log could not be written: %s", problem)
+
+    async def tick(self, *, renews: bool) -> None:
+        now_ms, now_s = self.now_ms(), self.world.monotonic_s()
+        for passage in list(self.running.values()):
+            if passage.on_long is not None and now_s - passage.started_s >= LONG_S:
+                on_long, passage.on_long = passage.on_long, None
+                on_long()
+            decision = passage.decision
+            if decision is None or not decision.plan.meters or passage.measured_ms is not None:
+                continue
+            slice_ms = int(passage.worked_ms(now_s)) - passage.charged_ms
+            if slice_ms >= SLICE_MS:
+                passage.charged_ms += slice_ms
+                await self.service.spend_cpu(decision, slice_ms)
+        if renews and self.running:
+            held = [p.id for p in self.running.values() if p.decision is not None and p.decision.plan.leases]
+            if held:
+                self.revived += await self.service.store.renew(held)
+        self.tally.fold(now_ms)
+        for grant in self.grants.end_those_over(now_ms):
+            self.apply_grants()
+            self.audit("grant ended", by="time", owner=grant.owner, resource=grant.resource, amount=grant.amount)
+        if self.off_until_ms and now_ms >= self.off_until_ms:
+            self.off_until_ms = 0
+            self.audit("limits are on again", by="time")
+        await self.journal.write(now_ms)
+
+    def audit(self, act: str, *, by: str, **facts: object) -> None:
+        """What an operator did, or what ended by itself: in the log and in a file of its own."""
+        entry = {"at_ms": self.now_ms(), "act": act, "by": by, **facts}
+        log.warning("limits: %s by %s: %s", act, by, facts)
+        if self._folder is not None:
+            with (self._folder / "audit.jsonl").open("ab") as file:
+                file.write(msgspec.json.encode(entry) + b"\n")

@@ -1,0 +1,122 @@
+"""The log of decisions: every refusal and some admissions, so that it can be told afterwards why a request was refused.
+
+The last decisions stand in memory whole; a file keeps the rest within a size and an age. No token is ever in it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from wharf.limits.configuration.settings import DecisionLogSettings
+from wharf.limits.core.caller import Caller
+from wharf.limits.core.decision import Decision
+
+RECENT_MOST: Final = 10_000
+UNWRITTEN_MOST: Final = 50_000
+PATH_CHARACTERS_MOST: Final = 1_024
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Noted(msgspec.Struct, frozen=True, eq=False, gc=False):
+    id: str
+    at_ms: int
+    method: str
+    path: str
+    decision: Decision
+    caller: Caller
+
+
+class Journal:
+    """`folder` None keeps nothing on disk."""
+
+    def __init__(self, folder: Path | None, settings: DecisionLogSettings) -> None:
+        self.lost = 0
+        self._settings = settings
+        self._path = folder / "decisions.jsonl" if folder is not None and settings.is_kept else None
+        self._recent: deque[Noted] = deque(maxlen=RECENT_MOST)
+        self._unwritten: deque[Noted] = deque()
+        self._admitted = 0
+        self._began_ms = 0
+
+    def note(self, noted: Noted) -> None:
+        self._recent.append(noted)
+        if noted.decision.is_admitted:
+            self._admitted += 1
+            if self._admitted % self._settings.one_in:
+                return
+        if self._path is None:
+            return
+        if len(self._unwritten) >= UNWRITTEN_MOST:
+            self._unwritten.popleft()
+            self.lost += 1
+        self._unwritten.append(noted)
+
+    @property
+    def _older(self) -> Path | None:
+        return None if self._path is None else self._path.with_name("decisions.1.jsonl")
+
+    async def write(self, now_ms: int) -> None:
+        """Write what is not written yet. The file becomes the older one at half of the size or the age."""
+        if self._path is None or self._older is None:
+            return
+        some, self._unwritten = self._unwritten, deque()
+        if some:
+            text = b"".join(_encode(self.told(noted)) + b"\n" for noted in some)
+            await asyncio.to_thread(_append, self._path, text)
+            self._began_ms = self._began_ms or now_ms
+        is_old = bool(self._began_ms) and now_ms - self._began_ms >= self._settings.kept_ms // 2
+        if self._path.exists() and (is_old or self._path.stat().st_size >= self._settings.bytes_most // 2):
+            self._path.replace(self._older)
+            self._began_ms = now_ms
+
+    def told(self, noted: Noted) -> dict[str, Any]:
+        """A decision as people read it: each limit that was looked at, with its counter before and after."""
+        decision, caller = noted.decision, noted.caller
+        address = caller.address.removeprefix("address:")
+        if self._settings.cuts_addresses:
+            address = address.rpartition(".")[0] + ".0" if "." in address else address
+        told = decision.told
+        return {
+            "request_id": noted.id,
+            "at_ms": noted.at_ms,
+            "verdict": decision.verdict.value,
+            "method": noted.method,
+            "path": noted.path[:PATH_CHARACTERS_MOST],
+            "endpoint": decision.plan.endpoint,
+            "caller": caller.owner,
+            "credential": caller.kind.value,
+            "app": caller.app,
+            "address": address,
+            "resource": decision.plan.resource,
+            "retry_after_s": decision.retry_after_s,
+            "told_by": None if told is None else told.name,
+            "banned_until_ms": decision.taken.banned_until_ms or None,
+            "problem": decision.problem or None,
+            "limits": [msgspec.to_builtins(looked) for looked in decision.looked_at()],
+        }
+
+    def find(self, request_id: str) -> dict[str, Any] | None:
+        for noted in reversed(self._recent):
+            if noted.id == request_id:
+                return self.told(noted)
+        return next((entry for entry in self._written() if entry.get("request_id") == request_id), None)
+
+    def recent(self) -> Iterator[Noted]:
+        return reversed(self._recent)
+
+    def _written(self) -> Iterator[dict[str, Any]]:
+        for path in (self._path, self._older):
+            if path is None or not path.exists():
+                continue
+            with path.open("rb") as file:
+                for line in file:
+                    yield msgspec.json.decode(line)
+
+
+def _append(path: Path, text: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(text)

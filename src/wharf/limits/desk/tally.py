@@ -1,0 +1,131 @@
+"""How often each plan was met, and what came of it: for metrics, for `top`, and for the activity of organizations.
+
+A request costs one step in one dict. All that is told is folded out of these now and then. Every kind of entry is bounded.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from wharf.limits.core.caller import Caller
+from wharf.limits.core.decision import Decision, Verdict
+from wharf.limits.core.plan import Plan
+
+SEEN_MOST: Final = 20_000
+ROWS_MOST: Final = 200_000
+KEPT_MINUTES: Final = 31 * 24 * 60
+NEAR_PERCENT: Final = 80
+MINUTE_MS: Final = 60_000
+
+
+class _Met(msgspec.Struct, eq=False):
+    caller: Caller
+    admitted: int = 0
+
+
+class Row(msgspec.Struct, gc=False):
+    """Requests of one caller at one endpoint in one minute."""
+
+    minute: int
+    caller: Caller
+    endpoint: str
+    total: int = 0
+    primary: int = 0
+    """Refused by a primary limit."""
+    secondary: int = 0
+    """Refused by a secondary limit or a ban."""
+    last_ms: int = 0
+    last_limited_ms: int = 0
+
+
+class RuleCounts(msgspec.Struct):
+    """What the metrics tell of a rule."""
+
+    within: int = 0
+    refused: int = 0
+    shadowed: int = 0
+    """Would have been refused, and was not."""
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.admitted = 0
+        self.near = 0
+        """Admitted requests whose primary bucket is used to 80 per cent and more."""
+        self.verdicts: dict[Verdict, int] = dict.fromkeys(Verdict, 0)
+        self.unauthorized = 0
+        self.rules: dict[str, RuleCounts] = {}
+        self.seen: dict[str, Caller] = {}
+        """The last caller of each owner, for operators who name one."""
+        self._met: dict[Plan, _Met] = {}
+        self._rows: dict[tuple[int, Caller, str], Row] = {}
+        self.rows_lost = 0
+
+    def admit(self, decision: Decision, caller: Caller) -> None:
+        self.admitted += 1
+        plan = decision.plan
+        met = self._met.get(plan)
+        if met is None:
+            met = self._met[plan] = _Met(caller)
+        met.admitted += 1
+        taken = decision.taken
+        if taken.shown_before * 100 >= decision.shown.ceiling * NEAR_PERCENT:
+            self.near += 1
+        if taken.hits:
+            for name in decision.hit_rules(is_enforced=False):
+                self._rule(name).shadowed += 1
+
+    def refuse(self, decision: Decision, caller: Caller, now_ms: int) -> None:
+        self.verdicts[decision.verdict] += 1
+        for name in decision.hit_rules(is_enforced=True):
+            self._rule(name).refused += 1
+        row = self._row(now_ms // MINUTE_MS, caller, decision.plan.endpoint)
+        row.total += 1
+        row.last_ms = row.last_limited_ms = now_ms
+        if decision.verdict is Verdict.PRIMARY:
+            row.primary += 1
+        else:
+            row.secondary += 1
+        self._note_caller(caller)
+
+    def _rule(self, name: str) -> RuleCounts:
+        return self.rules.setdefault(name, RuleCounts())
+
+    def _note_caller(self, caller: Caller) -> None:
+        self.seen.pop(caller.owner, None)
+        if len(self.seen) >= SEEN_MOST:
+            del self.seen[next(iter(self.seen))]
+        self.seen[caller.owner] = caller
+
+    def _row(self, minute: int, caller: Caller, endpoint: str) -> Row:
+        key = (minute, caller, endpoint)
+        row = self._rows.get(key)
+        if row is None:
+            if len(self._rows) >= ROWS_MOST:
+                self.rows_lost += 1
+                del self._rows[next(iter(self._rows))]  # The oldest minute is what is missed least.
+            row = self._rows[key] = Row(minute, caller, endpoint)
+        return row
+
+    def fold(self, now_ms: int) -> None:
+        """Book what was met since the last time, under the minute that is now."""
+        met, self._met = self._met, {}
+        minute = now_ms // MINUTE_MS
+        for plan, of in met.items():
+            self._note_caller(of.caller)
+            row = self._row(minute, of.caller, plan.endpoint)
+            row.total += of.admitted
+            row.last_ms = now_ms
+            for charge in plan.charges:
+                self._rule(charge.name).within += of.admitted
+        oldest = minute - KEPT_MINUTES
+        while self._rows and next(iter(self._rows))[0] < oldest:
+            del self._rows[next(iter(self._rows))]
+
+    def rows(self, *, since_ms: int = 0, until_ms: int | None = None) -> Iterator[Row]:
+        first = since_ms // MINUTE_MS
+        last = None if until_ms is None else until_ms // MINUTE_MS
+        for row in self._rows.values():
+            if row.minute >= first and (last is None or row.minute <= last):
+                yield row

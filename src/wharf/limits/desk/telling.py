@@ -1,0 +1,119 @@
+"""The headers of replies, written quickly: of a bucket all that stays the same is made once.
+
+They are those of `core.answer.headers_of`, byte for byte (tested). Where secondary limits are told too, that is asked.
+"""
+
+from typing import Final
+
+import msgspec
+
+from wharf.limits.core.answer import Headers, headers_of
+from wharf.limits.core.decision import Decision
+from wharf.limits.core.plan import Charge
+from wharf.limits.core.rule import RuleSet
+
+Pair = tuple[bytes, bytes]
+FORMS_MOST: Final = 4_096
+EXPOSED: Final = (
+    "ETag, Link, Location, Retry-After, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Used, "
+    "X-RateLimit-Reset, X-RateLimit-Resource, RateLimit, RateLimit-Policy"
+)
+"""What pages of other origins may read: without it browsers hide the limits from scripts."""
+
+REPLACED: Final = frozenset(
+    {
+        *(f"x-ratelimit-{name}".encode() for name in ("limit", "remaining", "used", "reset", "resource")),
+        *(b"ratelimit", b"ratelimit-policy"),
+    }
+)
+"""Headers of the application that the limiter's own take the place of."""
+MARK_BEGINS: Final = b"x-wharf-"
+CPU_MARK: Final = b"x-wharf-cpu-ms"
+CONTENT_MARK: Final = b"x-wharf-content"
+
+
+class _Form(msgspec.Struct, frozen=True, gc=False):
+    block: bytes
+    limit: Pair
+    resource: Pair
+    policy: Pair
+    left: bytes
+
+
+class Telling:
+    def __init__(self, rules: RuleSet, id_header: str) -> None:
+        self.rules: Final = rules
+        self._id_name = id_header.encode()
+        self._tells_all = rules.disclose_secondary
+        self._forms: dict[tuple[str, int], _Form] = {}
+
+    def _form(self, charge: Charge) -> _Form:
+        key = (charge.name, charge.ceiling)
+        form = self._forms.get(key)
+        if form is None:
+            if len(self._forms) >= FORMS_MOST:
+                self._forms.clear()
+            form = self._forms[key] = _form_of(charge, self._id_name)
+        return form
+
+    def block(self, request_id: str, decision: Decision) -> bytes:
+        """All headers of a reply to an admitted request, as they stand in its head."""
+        if self._tells_all:
+            return head_lines([*headers_of(decision, self.rules), (self._id_name.decode(), request_id)])
+        used, left, reset_s, left_s = _numbers(decision)
+        return self._form(decision.shown).block % (left, used, reset_s, left, left_s, request_id.encode())
+
+    def pairs(self, request_id: str, decision: Decision) -> list[Pair]:
+        """The same as pairs."""
+        if self._tells_all:
+            told = [(name.encode(), value.encode()) for name, value in headers_of(decision, self.rules)]
+            return [*told, (self._id_name, request_id.encode())]
+        used, left, reset_s, left_s = _numbers(decision)
+        form = self._form(decision.shown)
+        return [
+            form.limit,
+            (b"x-ratelimit-remaining", b"%d" % left),
+            (b"x-ratelimit-used", b"%d" % used),
+            (b"x-ratelimit-reset", b"%d" % reset_s),
+            form.resource,
+            form.policy,
+            (b"ratelimit", form.left % (left, left_s)),
+            (self._id_name, request_id.encode()),
+        ]
+
+
+def _numbers(decision: Decision) -> tuple[int, int, int, int]:
+    taken = decision.taken
+    shown = decision.plan.shown if decision.plan.is_free else decision.charges[0]
+    used = taken.shown_before if decision.plan.is_free else taken.shown_before + shown.cost
+    used = min(used, shown.ceiling)
+    end_ms = taken.shown_end_ms
+    return used, shown.ceiling - used, -(-end_ms // 1_000), max(0, -((taken.now_ms - end_ms) // 1_000))
+
+
+def _form_of(charge: Charge, id_name: bytes) -> _Form:
+    name, limit = charge.name.encode(), charge.ceiling
+    unit = b"" if charge.rule.counts.value == "requests" else b';qu="%s"' % charge.rule.counts.value.encode()
+    resource = (charge.rule.resource or "").encode()
+    policy = b'"%s";q=%d%s;w=%d' % (name, limit, unit, max(1, charge.rule.window_ms // 1_000))
+    left = b'"%s";r=%%d;t=%%d' % name
+    block = (
+        b"x-ratelimit-limit: %d\r\nx-ratelimit-remaining: %%d\r\nx-ratelimit-used: %%d\r\nx-ratelimit-reset: %%d\r\n"
+        b"x-ratelimit-resource: %s\r\nratelimit-policy: %s\r\nratelimit: %s\r\n%s: %%s\r\n"
+        % (limit, resource, policy, left, id_name)
+    )
+    return _Form(
+        block,
+        (b"x-ratelimit-limit", b"%d" % limit),
+        (b"x-ratelimit-resource", resource),
+        (b"ratelimit-policy", policy),
+        left,
+    )
+
+
+def head_lines(headers: Headers | list[tuple[str, str]]) -> bytes:
+    return "".join(f"{name}: {value}\r\n" for name, value in headers).encode("latin-1")
+
+
+def read_milliseconds(value: bytes) -> int | None:
+    return int(value) if value.isdigit() and len(value) <= 9 else None

@@ -1,0 +1,86 @@
+"""Files that are watched: what changed is told once, with its text. Reading what it means is for whoever asked.
+
+Files are looked at by name, so that one that is replaced, or a link that leads elsewhere, is seen like one that is
+written to. A file that goes away changes nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from wharf.limits.rules.problems import FileRefused
+from wharf.world import World
+
+log = logging.getLogger(__name__)
+
+LOOKED_AT_EVERY_S: Final = 0.5
+
+Stamp = tuple[int, int, int]
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+class WatchedFile:
+    """`take` is given the new text. It raises FileRefused for what cannot be used, and then changes nothing."""
+
+    def __init__(self, path: Path, what: str, take: Callable[[str], Awaitable[None]]) -> None:
+        self.path: Final = path
+        self.what: Final = what
+        self.problem = ""
+        """What is wrong with the file as it stands; empty while it is in force."""
+        self._take = take
+        self._seen = stamp_of(path)
+
+    async def look(self, *, even_if_unchanged: bool = False) -> bool:
+        """Take the file if it changed. Whether it was taken."""
+        stamp = stamp_of(self.path)
+        if stamp is None or (stamp == self._seen and not even_if_unchanged):
+            return False
+        self._seen = stamp
+        try:
+            await self._take(self.path.read_text("utf-8"))
+        except FileRefused as refused:
+            self.problem = str(refused)
+        except (OSError, UnicodeDecodeError) as problem:
+            self.problem = f"{self.path} cannot be read: {problem}"
+        else:
+            self.problem = ""
+            log.info("%s was changed, and is in force: the %s", self.path, self.what)
+            return True
+        log.warning("%s was changed and is not used; the %s of before goes on:\n%s", self.path, self.what, self.problem)
+        return False
+
+
+class Watcher:
+    def __init__(self, world: World, files: list[WatchedFile]) -> None:
+        self.files: Final = files
+        self._world = world
+        self._task: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        self._task = self._world.start(self._keep_looking(), name="limits: watch files")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def look(self) -> None:
+        """Read all of them again, changed or not: an operator asked for it."""
+        for file in self.files:
+            await file.look(even_if_unchanged=True)
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(LOOKED_AT_EVERY_S)
+            for file in self.files:
+                await file.look()

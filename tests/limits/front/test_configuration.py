@@ -1,0 +1,178 @@
+"""The file that sets a limiter up: read whole, refused with places; built, watched and reloaded."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from tests.limits.front.desks import DIRECTORY, Caller, MovingWorld, run
+from wharf.limits.asgi import LimitsMiddleware
+from wharf.limits.building import Limits, LimitsRefused, load_settings
+from wharf.limits.configuration import Settings, StoreKind, read_settings
+from wharf.limits.core.address import read_proxies
+from wharf.limits.rules import FileRefused
+from wharf.limits.stores.quota import QuotaSettings
+from wharf.limits.stores.redis import RedisKind
+from wharf.world import RealWorld
+
+WHOLE = """
+rules = "rules.toml"
+directory = "people.toml"
+[addresses]
+trusted = ["10.0.0.0/8"]
+[store]
+kind = "redis"
+topology = "cluster"
+addresses = ["one:7001", "two:7002"]
+wait_ms = 20
+leases = true
+lease_size = 10
+[gateway]
+upstream = "https://service.example/base/"
+listen = "0.0.0.0:80"
+head_timeout = "3s"
+[decisions]
+one_in = 10
+megabytes_most = 1
+[meta]
+api = ["192.0.2.0/24"]
+"""
+
+
+def test_every_part_of_the_file_is_read() -> None:
+    settings = read_settings(WHOLE, folder=Path("etc"))
+
+    assert (settings.rules_file, settings.directory_file) == (Path("etc/rules.toml"), Path("etc/people.toml"))
+    assert settings.proxies == read_proxies(trusted=["10.0.0.0/8"])
+    store, gateway = settings.store, settings.gateway
+    assert (store.kind, store.redis.kind, store.redis.addresses) == (
+        StoreKind.REDIS,
+        RedisKind.CLUSTER,
+        ("one:7001", "two:7002"),
+    )
+    assert (store.guard.wait_ms, store.leases) == (20, QuotaSettings(size=10))
+    assert str(gateway.upstream) == "https://service.example/base"
+    assert (gateway.host, gateway.port, gateway.head_ms) == ("0.0.0.0", 80, 3_000)
+    assert (settings.decisions.one_in, settings.decisions.bytes_most) == (10, 1 << 20)
+    assert settings.meta == {"api": ["192.0.2.0/24"]}
+
+
+def test_an_empty_file_is_the_built_in_profile_in_memory() -> None:
+    assert read_settings("") == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('rule = "x"', "limits.toml:1:1: rule: is not known; did you mean 'rules'?"),
+        ("[store]\nwait_ms = 0", "limits.toml:2:1: store.wait_ms: 0 is no whole number from 1 to 60000"),
+        (
+            '[store]\naddresses = ["a:1"]',
+            'limits.toml:2:1: store.addresses: is for Redis only: add `kind = "redis"`, or leave it out',
+        ),
+        (
+            '[gateway]\nupstream = "service"',
+            "limits.toml:2:1: gateway.upstream: 'service' is no address of a service: write http://127.0.0.1:3000",
+        ),
+        (
+            '[addresses]\ntrusted = ["10.0.0.0/8"]\nhops = 1',
+            "limits.toml:2:1: addresses: `trusted` and `hops` cannot both be given: say which networks the proxies are "
+            "in, or how many there are",
+        ),
+        (
+            '[gateway]\nkey_file = "k"',
+            "limits.toml:2:1: gateway.key_file: needs the other of `certificate_file` and `key_file` beside it",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(text: str, expected: str) -> None:
+    with pytest.raises(FileRefused) as refused:
+        read_settings(text)
+
+    assert str(refused.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({}, "limits.toml cannot be read: No such file or directory"),
+        ({"limits.toml": 'rules = "rules.toml"'}, "rules.toml cannot be read: No such file or directory"),
+        (
+            {"limits.toml": 'rules = "rules.toml"', "rules.toml": "rule = 1"},
+            "rules.toml:1:1: rule: is a list of tables",
+        ),
+        (
+            {"limits.toml": 'directory = "people.toml"', "people.toml": "[[user]]\n"},
+            "people.toml:1:1: user[0].login: is missing",
+        ),
+        ({"limits.toml": "\xff"}, "limits.toml is not UTF-8"),
+    ],
+)
+def test_a_limiter_that_cannot_start_says_why(tmp_path: Path, files: dict[str, str], says: str) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, "latin-1")
+
+    with pytest.raises(LimitsRefused) as refused:
+        Limits(load_settings(tmp_path / "limits.toml"), MovingWorld())
+
+    assert says in str(refused.value)
+
+
+def ready(folder: Path) -> Settings:
+    (folder / "rules.toml").write_text('[[rule]]\nname = "core"\nceiling = 10\n')
+    (folder / "people.toml").write_text(DIRECTORY)
+    (folder / "limits.toml").write_text('rules = "rules.toml"\ndirectory = "people.toml"\ndata_folder = "data"\n')
+    return load_settings(folder / "limits.toml")
+
+
+def test_files_that_change_are_in_force_and_those_that_are_wrong_change_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def scenario() -> list[int | str]:
+        limits = Limits(ready(tmp_path), RealWorld())
+        rules, directory = limits.watcher.files
+
+        core = [rule.name for rule in limits.desk.service.rules.rules].index("core")
+        seen: list[int | str] = []
+        for text in ("ceiling = 20", "ceiling = -1", "celing = 3", "ceiling = 30"):
+            rules.path.write_text(f'[[rule]]\nname = "core"\n{text}\n')
+            await rules.look()
+            seen.append(max(limits.desk.service.rules.rules[core].ceilings.values()))
+        directory.path.write_text("user = 1")
+        await directory.look()
+        seen.append(len(limits.desk.directory.users))  # type: ignore[attr-defined] # A register, out of a file.
+        directory.path.write_text("")
+        await directory.look()
+        seen.append(len(limits.desk.directory.users))  # type: ignore[attr-defined] # The same.
+        return seen
+
+    assert run(scenario) == [20, 20, 20, 30, 1, 0]
+    assert "rules.toml was changed and is not used; the rules of before goes on" in caplog.text
+    assert "rules.toml:3:1" in caplog.text
+
+
+def test_counters_grants_and_accounts_are_there_after_a_restart(tmp_path: Path) -> None:
+    async def once() -> str:
+        limits = Limits(ready(tmp_path), RealWorld())
+        await limits.open()
+        heard = await Caller(token="ghp_adaadaadaadaadaadaada").call(LimitsMiddleware(_hello, limits))
+        await limits.close()
+        return heard.headers["x-ratelimit-used"]
+
+    assert [run(once), run(once)] == ["1", "2"]
+
+
+async def _hello(_scope: object, _receive: object, send: object) -> None:
+    assert callable(send)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+def test_rules_with_errors_that_lint_finds_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "rules.toml").write_text('[[rule]]\nname = "odd"\ncounts = "points"\nwindow = "1m"\nceiling = 3\n')
+    (tmp_path / "limits.toml").write_text('rules = "rules.toml"\n')
+
+    with pytest.raises(LimitsRefused, match=r"rules.toml:1:1: rule odd: "):
+        Limits(load_settings(tmp_path / "limits.toml"), MovingWorld())
