@@ -21,7 +21,8 @@ from wharf.model.namespace import Namespace
 from wharf.model.quota import Quota, QuotaLimit, RegionLimit
 from wharf.model.refusal import Code, Refusal
 from wharf.model.resources import RequestedDevice
-from wharf.operations import quotas
+from wharf.operations import purging, quotas
+from wharf.scheduling.quota import used_by
 from wharf.state.tables import MEMBERS, NAMESPACES, QUOTAS
 
 LIMITS = (QuotaLimit(region="global", region_limit=RegionLimit(cpu=2_500, memory_mb=-1)),)
@@ -134,6 +135,18 @@ def test_what_is_used_is_the_sum_over_occupying_allocations_of_its_namespaces() 
             ),
         )
     }
+
+
+def test_what_is_left_of_a_purged_job_is_used_until_its_nodes_have_stopped_it() -> None:
+    state = AState()
+    state.with_node()
+    state.put(NAMESPACES.put(Namespace(name="team", quota="tight", create_index=THIS)))
+    state.register(a_job("ours", namespace="team"))
+    state.with_allocation(state.job("ours", "team"), "a1", client_status=ClientStatus.RUNNING)
+
+    state.lead(purging.purge(state.replica, "team", "ours", state.moment, changes_max=100))
+
+    assert used_by(state.replica, "tight")["count"] == 1
 
 
 def test_of_other_regions_nothing_is_told() -> None:

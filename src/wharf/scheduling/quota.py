@@ -14,7 +14,7 @@ from wharf.model.group import TaskGroup
 from wharf.model.quota import Quota, RegionLimit
 from wharf.model.resources import RequestedDevice
 from wharf.state import Replica
-from wharf.state.tables import ALLOCATIONS_OF_JOB, JOBS, NAMESPACES, NAMESPACES_WITH_QUOTA, QUOTAS
+from wharf.state.tables import ALLOCATIONS_OF_JOB, JOB_PURGES, JOBS, NAMESPACES, NAMESPACES_WITH_QUOTA, QUOTAS
 
 Amounts = dict[str, int]
 """By dimension; of devices by their full name."""
@@ -67,8 +67,8 @@ def used_by(snapshot: Replica, quota_name: str) -> Amounts:
     total: Amounts = {}
     sizes: dict[int, tuple[AllocatedResources, Amounts]] = {}
     for namespace in snapshot.those_by_key(NAMESPACES_WITH_QUOTA, quota_name):
-        for job in snapshot.by_key(JOBS, prefix=namespace.name + SEPARATOR):
-            for allocation in snapshot.those(ALLOCATIONS_OF_JOB, job.namespace, job.id):
+        for job_id in _jobs_of(snapshot, namespace.name):
+            for allocation in snapshot.those(ALLOCATIONS_OF_JOB, namespace.name, job_id):
                 if not allocation.is_occupying:
                     continue
                 resources = allocation.allocated_resources
@@ -82,6 +82,13 @@ def used_by(snapshot: Replica, quota_name: str) -> Amounts:
                 for name, amount in size[1].items():
                     total[name] = total.get(name, 0) + amount
     return total
+
+
+def _jobs_of(snapshot: Replica, namespace: str) -> list[str]:
+    """Also those that are purged, and whose nodes have not stopped all of it yet."""
+    found = {job.id: None for job in snapshot.by_key(JOBS, prefix=namespace + SEPARATOR)}
+    found |= {purge.job_id: None for purge in snapshot.by_key(JOB_PURGES, prefix=namespace + SEPARATOR)}
+    return list(found)
 
 
 def used_limit(used: Amounts) -> RegionLimit:
