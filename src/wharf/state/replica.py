@@ -44,7 +44,12 @@ class Replica:
         self._rows: dict[str, Rows[Any]] = self._empty()
 
     def _empty(self) -> dict[str, Rows[Any]]:
-        return {name: Rows(table, self._decoders[name], last_change=FIRST_INDEX) for name, table in self.tables.items()}
+        every_rows = {
+            name: Rows(table, self._decoders[name], last_change=FIRST_INDEX) for name, table in self.tables.items()
+        }
+        for rows in every_rows.values():
+            rows.meet(every_rows)
+        return every_rows
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

@@ -1,9 +1,10 @@
 """The records of one table in memory, found by key, by index, and in order."""
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from wharf.state.codec import Decoder
 from wharf.state.ordering import CreationOrder, SortedKeys
@@ -18,7 +19,10 @@ Keys = dict[str, None]  # A dict, for its order.
 class Rows(Generic[R]):
     """Changed only by the replica while it applies a batch; records in it are never changed in place."""
 
-    __slots__ = ("_created", "_found", "_indexes", "_names", "decoder", "last_change", "records", "table")
+    __slots__ = (
+        "_created", "_found", "_indexes", "_kin", "_names", "_newest", "_recurring", "decoder", "last_change", "records",
+        "table",
+    )  # fmt: skip
 
     def __init__(self, table: Table[R], decoder: Decoder[R], *, last_change: int) -> None:
         self.table = table
@@ -30,10 +34,26 @@ class Rows(Generic[R]):
         self._names = None if is_by_creation else SortedKeys()
         self._created = CreationOrder() if is_by_creation else None
         self._found: dict[str, dict[Any, Keys]] = {index.name: {} for index in table.indexes}
+        self._recurring = table.recurring
+        self._kin: Callable[[R], Any] | None = None
+        self._newest: R | None = None
+        """What was taken in last, where values recur."""
         # What `set` needs of each index, unpacked: this is the hottest loop of the replica.
         self._indexes: tuple[tuple[Callable[[R], Any], bool, dict[Any, Keys]], ...] = tuple(
             (index.value_of, index.is_composed, self._found[index.name]) for index in table.indexes
         )
+
+    def meet(self, every_rows: Mapping[str, "Rows[Any]"]) -> None:
+        """The other tables, among which this one may have kin."""
+        name_kin = self.table.kin
+        if name_kin is None:
+            return
+
+        def kin(record: R) -> Any:
+            table, key = name_kin(record)
+            return every_rows[table].records.get(key) if table in every_rows else None
+
+        self._kin = kin
 
     # -- changing --------------------------------------------------------------------------------------------------
 
@@ -44,6 +64,8 @@ class Rows(Generic[R]):
         if shelf is None:
             shelf = records.shelves[key[: records.width]] = {}
         old = shelf.get(key)
+        if self._recurring:
+            self._share(record, old)
         shelf[key] = record
         if old is None:
             if self._names is not None:
@@ -91,6 +113,9 @@ class Rows(Generic[R]):
 
     def add_many(self, records: dict[str, R]) -> None:
         """Take in records whose keys are all new: index by index, which is faster than record by record."""
+        if self._recurring:
+            for record in records.values():
+                self._share(record, None)
         self.records.add_new(records)
         if self._names is not None:
             self._names.add_many(records)
@@ -106,6 +131,19 @@ class Rows(Generic[R]):
                         found[value] = {key: None}
                     else:
                         keys[key] = None
+
+    def _share(self, record: R, old: R | None) -> None:
+        """Of a value that a relative holds too, keep that relative's. The record is fresh: nobody has seen it yet."""
+        relatives = [old, None if self._kin is None else self._kin(record), self._newest]
+        for name in self._recurring:
+            value = getattr(record, name)
+            if value is None or value == "":
+                continue
+            for relative in relatives:
+                if relative is not None and getattr(relative, name) == value:
+                    force_setattr(record, name, getattr(relative, name))
+                    break
+        self._newest = record
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

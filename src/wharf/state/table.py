@@ -68,13 +68,15 @@ class Table(Generic[R]):
     `interned`: fields whose texts recur in many records, kept once.
     `shared`: fields whose whole value recurs (resources of one group's placements), decoded once and shared.
     `packed`: fields with a map that is seldom read (states of tasks), kept as its bytes and decoded by whoever reads it.
+    `recurring`: fields whose value is mostly that of a relative (the record before under the key, the last one taken in,
+    and the one that `kin` names by its table and key): they hold one value then, not several that are equal.
     `since`: the cluster's format from which on the table may be written; servers of older formats do not know it.
     `forms`: every change of the record's form since the first, oldest first.
     """
 
     __slots__ = (
-        "forms", "indexes", "interned", "key_attributes", "key_of", "name", "order", "packed", "record", "shared", "since",
-        "stamped", "version",
+        "forms", "indexes", "interned", "key_attributes", "key_of", "kin", "name", "order", "packed", "record", "recurring",
+        "shared", "since", "stamped", "version",
     )  # fmt: skip
 
     def __init__(
@@ -89,6 +91,8 @@ class Table(Generic[R]):
         interned: tuple[str, ...] = (),
         shared: Mapping[str, Any] | None = None,
         packed: Mapping[str, Any] | None = None,
+        recurring: tuple[str, ...] = (),
+        kin: Callable[[R], tuple[str, str]] | None = None,
         since: int = 1,
         forms: tuple[Form, ...] = (),
     ) -> None:
@@ -102,6 +106,8 @@ class Table(Generic[R]):
         self.interned = interned
         self.shared = dict(shared or {})
         self.packed = dict(packed or {})
+        self.recurring = recurring
+        self.kin = kin
         self.since = since
         self.forms = forms
         self.version = 1 + len(forms)
@@ -111,6 +117,7 @@ class Table(Generic[R]):
             f"table {name} needs its forms in the order of the formats they came with"
         )
         assert all(path.count(".") <= 1 for path in stamped), f"table {name} stamps one level deep at most"
+        assert not {path.partition(".")[0] for path in stamped} & set(recurring), f"table {name} stamps what recurs"
         for index in indexes:
             index.table = name
         missing = [a for a in self._attributes_named() if a not in record.__struct_fields__]
@@ -118,7 +125,7 @@ class Table(Generic[R]):
 
     def _attributes_named(self) -> list[str]:
         named = [*self.key_attributes, *(path.partition(".")[0] for path in self.stamped)]
-        named += [*self.interned, *self.shared, *self.packed]
+        named += [*self.interned, *self.shared, *self.packed, *self.recurring]
         named += [attribute for index in self.indexes for attribute in index.attributes]
         return [*named, "create_index", "modify_index"]
 

@@ -8,6 +8,7 @@ from wharf.model.allocation import Allocation
 from wharf.model.auth_method import AuthMethod
 from wharf.model.autopilot import AutopilotConfiguration
 from wharf.model.binding_rule import BindingRule
+from wharf.model.changes import join_key
 from wharf.model.cluster import Format, IdempotencyKey, KeyringKey, Leader, Member, NodePlacement
 from wharf.model.deployment import Deployment
 from wharf.model.evaluation import Evaluation
@@ -31,7 +32,7 @@ from wharf.model.summary import JobSummary
 from wharf.model.task_state import TaskState
 from wharf.model.token import Bootstrap, OneTimeToken, Token
 from wharf.model.variable import Variable
-from wharf.state.table import Index, Order, Table
+from wharf.state.table import Index, Order, Table, key_part
 
 # -- work ----------------------------------------------------------------------------------------------------------
 
@@ -39,6 +40,10 @@ CHILDREN_OF_JOB: Final = Index[Job]("parent", "namespace", "parent_id")
 JOBS_OF_POOL: Final = Index[Job]("pool", "node_pool")
 JOBS_OF_TYPE: Final = Index[Job]("type", "type")
 DISPATCHES_BY_TOKEN: Final = Index[Job]("dispatch", "namespace", "parent_id", "dispatch_idempotency_token")
+# A job and its newest version say the same but for the status, and children say what their siblings say.
+RECURRING_IN_JOBS: Final = (
+    "id", "name", "datacenters", "constraints", "task_groups", "update", "periodic", "parameterized_job", "meta",
+)  # fmt: skip
 JOBS: Final = Table(
     "jobs",
     Job,
@@ -46,6 +51,8 @@ JOBS: Final = Table(
     indexes=(CHILDREN_OF_JOB, JOBS_OF_POOL, JOBS_OF_TYPE, DISPATCHES_BY_TOKEN),
     stamped=("create_index", "job_modify_index"),
     interned=("namespace", "node_pool", "parent_id"),
+    recurring=RECURRING_IN_JOBS,
+    kin=lambda job: ("job_versions", join_key(job.namespace, job.id, key_part(job.version))),
 )
 
 VERSIONS_OF_JOB: Final = Index[Job]("job", "namespace", "id")
@@ -56,6 +63,8 @@ JOB_VERSIONS: Final = Table(
     indexes=(VERSIONS_OF_JOB,),
     stamped=("create_index", "job_modify_index"),
     interned=("namespace", "node_pool", "id", "parent_id"),
+    recurring=RECURRING_IN_JOBS,
+    kin=lambda version: ("jobs", join_key(version.namespace, version.id)),
 )
 
 SUBMISSIONS_OF_JOB: Final = Index[Submission]("job", "namespace", "job_id")
@@ -74,7 +83,13 @@ JOB_PURGES: Final = Table(
     stamped=("create_index", "job_create_index"),
 )
 
-SUMMARIES: Final = Table("job_summaries", JobSummary, key=("namespace", "job_id"), interned=("namespace", "job_id"))
+SUMMARIES: Final = Table(
+    "job_summaries",
+    JobSummary,
+    key=("namespace", "job_id"),
+    interned=("namespace", "job_id"),
+    recurring=("summary", "children"),
+)
 
 EVALUATIONS_OF_JOB: Final = Index[Evaluation]("job", "namespace", "job_id")
 EVALUATIONS_BY_STATUS: Final = Index[Evaluation]("status", "status")
@@ -86,7 +101,12 @@ EVALUATIONS: Final = Table(
     order=Order.CREATED,
     stamped=("create_index", "job_modify_index", "node_modify_index"),
     interned=("namespace", "job_id", "node_id"),
-)
+    # Most fail for the reason for which the one before failed.
+    recurring=(
+        "deployment_id", "status_description", "failed_tg_allocs", "class_eligibility", "queued_allocations",
+        "plan_annotations",
+    ),
+)  # fmt: skip
 
 ALLOCATIONS_OF_JOB: Final = Index[Allocation]("job", "namespace", "job_id")
 ALLOCATIONS_ON_NODE: Final = Index[Allocation]("node", "node_id")
@@ -113,6 +133,7 @@ DEPLOYMENTS: Final = Table(
     order=Order.CREATED,
     stamped=("create_index", "job_modify_index", "job_spec_modify_index", "job_create_index"),
     interned=("namespace", "job_id"),
+    recurring=("task_groups", "status_description"),
 )
 
 PERIODIC_LAUNCHES: Final = Table("periodic_launches", PeriodicLaunch, key=("namespace", "id"))
