@@ -220,3 +220,15 @@ def test_a_step_that_another_overtook_is_in_conflict() -> None:
     state.put(ALLOCATIONS.put(replace(state.allocation("a1"), client_status=ClientStatus.COMPLETE)))
 
     assert type(state.try_commit(decision.write)).__name__ == "Conflict"
+
+
+def test_a_version_whose_index_a_restore_has_raised_goes_with_its_job() -> None:
+    state = AState()
+    state.register(a_job("shop"))
+    version = state.replica.get(JOB_VERSIONS, *KEY, 0)
+    assert version is not None
+    state.put(JOB_VERSIONS.put(replace(version, create_index=THIS)))
+
+    purge(state)
+
+    assert (list(state.replica.all(JOB_VERSIONS)), intents(state)) == ([], [])

@@ -15,7 +15,7 @@ from wharf.operations import deployments
 from wharf.operations.deployments import OUT_OF_TIME, UNHEALTHY, Deciding
 from wharf.scheduling.reconcile.rescheduling import may_ever_retry
 from wharf.state import Replica
-from wharf.state.tables import ALLOCATIONS_OF_JOB, DEPLOYMENTS, EVALUATIONS_OF_JOB, JOB_VERSIONS
+from wharf.state.tables import ALLOCATIONS_OF_JOB, DEPLOYMENTS, EVALUATIONS_OF_JOB, JOB_VERSIONS, JOBS
 
 NEVER: Final = None
 
@@ -26,7 +26,9 @@ def next_step(snapshot: Replica, deployment_id: str, moment: Moment, *, changes_
     if deployment is None or deployment.status is not DeploymentStatus.RUNNING:
         return None
     job = snapshot.get(JOB_VERSIONS, deployment.namespace, deployment.job_id, deployment.job_version)
-    if job is None or job.create_index != deployment.job_create_index:
+    # Which life of the job it is of is asked of the job: a restore raises the CreateIndex of a version written once.
+    current = snapshot.get(JOBS, deployment.namespace, deployment.job_id)
+    if job is None or current is None or current.create_index != deployment.job_create_index:
         return None  # The next evaluation of the job ends it.
     mine = [
         allocation

@@ -143,6 +143,7 @@ def _is_waiting(snapshot: Replica, intent: JobPurge) -> bool:
 def _leftovers(snapshot: Replica, intent: JobPurge, moment: Moment) -> Iterator[_Leftover]:
     """What this life of the job has left and what can be done about it now. A later life's records are not touched."""
     key = (intent.namespace, intent.job_id)
+    kept = _newest_version_of_a_later_life(snapshot, intent)
     yield from chain(
         _closed_evaluations(snapshot, intent, moment),
         _ended_allocations(snapshot, intent, moment),
@@ -154,12 +155,12 @@ def _leftovers(snapshot: Replica, intent: JobPurge, moment: Moment) -> Iterator[
         (
             _Leftover(JOB_VERSIONS.drop(*key, each.version), snapshot.unchanged(JOB_VERSIONS, each))
             for each in snapshot.those_by_key(VERSIONS_OF_JOB, *key)
-            if each.create_index == intent.job_create_index
+            if each.version > kept
         ),
         (
             _Leftover(SUBMISSIONS.drop(*key, each.version), snapshot.unchanged(SUBMISSIONS, each))
             for each in snapshot.those_by_key(SUBMISSIONS_OF_JOB, *key)
-            if _is_older(each.create_index, intent)
+            if each.version > kept
         ),
         (
             _Leftover(SCALING_POLICIES.drop(each.id), snapshot.unchanged(SCALING_POLICIES, each))
@@ -167,6 +168,15 @@ def _leftovers(snapshot: Replica, intent: JobPurge, moment: Moment) -> Iterator[
             if _is_older(each.create_index, intent)
         ),
     )
+
+
+def _newest_version_of_a_later_life(snapshot: Replica, intent: JobPurge) -> int:
+    """The versions up to this are that life's: it began again with 0 and put its own in their places. -1: there is none.
+
+    Their indexes do not tell: a restore raises those of a record that was written once, and leaves those of others.
+    """
+    job = snapshot.get(JOBS, intent.namespace, intent.job_id)
+    return -1 if job is None or job.create_index == intent.job_create_index else job.version
 
 
 def _closed_evaluations(snapshot: Replica, intent: JobPurge, moment: Moment) -> Iterator[_Leftover]:
