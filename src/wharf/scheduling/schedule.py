@@ -145,7 +145,11 @@ class _Schedule:
 
     def _version_of(self, allocation: Allocation) -> Job | None:
         job = self._snapshot.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
-        return job if job is not None and job.create_index == allocation.job_create_index else None
+        return job if self._is_of_this_life(allocation.job_create_index) else None
+
+    def _is_of_this_life(self, job_create_index: int) -> bool:
+        """Asked of the job, not of a version: a restore raises the CreateIndex of a record that was written once."""
+        return self._job is not None and self._job.create_index == job_create_index
 
     def _is_pending(self, evaluation_id: str) -> bool:
         found = self._snapshot.get(EVALUATIONS, evaluation_id)
@@ -160,7 +164,7 @@ class _Schedule:
             state = (deployment.task_groups or {}).get(group)
             if state is not None and (state.promoted or not state.desired_canaries):
                 job = self._snapshot.get(JOB_VERSIONS, *key, deployment.job_version)
-                if job is not None and job.create_index == deployment.job_create_index:
+                if job is not None and self._is_of_this_life(deployment.job_create_index):
                     return job, deployment.id
         return None
 
