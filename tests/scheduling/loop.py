@@ -20,11 +20,12 @@ from wharf.model.node import NodeStatus
 from wharf.model.task_state import TaskState, TaskStatus
 from wharf.operations import nodes
 from wharf.operations.derived import with_derived
-from wharf.operations.evaluations import new_evaluation, unblock
+from wharf.operations.evaluations import new_evaluation, reserve, unblock
 from wharf.operations.nodes import AllocationReport
 from wharf.scheduling.ground import Ground
 from wharf.scheduling.holdings import Holdings
 from wharf.scheduling.plan import Plan, check
+from wharf.scheduling.reserving import node_for, who_is_next
 from wharf.scheduling.schedule import schedule
 from wharf.scheduling.usage import Usage, room_of, usage_of
 from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, EVALUATIONS_BY_STATUS, JOBS, NODES
@@ -94,6 +95,18 @@ class Loop(AState):
         blocked = self.replica.those_by_key(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED)
         if blocked:
             self.commit(with_derived(self.replica, unblock(self.replica, list(blocked), self.moment)))
+
+    def waiting(self) -> list[Evaluation]:
+        """What waits for room."""
+        return list(self.replica.those_by_key(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED))
+
+    def reserve(self) -> None:
+        """Who has waited too long is given a node, as the leader does it."""
+        ground = Ground.of(self.replica)
+        for evaluation in who_is_next(self.replica, ground, self.waiting(), ground.reservations.values(), self.now_ns):
+            node_id = node_for(self.replica, ground, evaluation, ground.reservations.values())
+            if node_id:
+                self.commit(reserve(self.replica, evaluation, node_id))
 
     def pass_time(self, seconds: float) -> None:
         self.now_ns += round(seconds * SECOND_NS)

@@ -1,19 +1,27 @@
-"""Which evaluations wait for room, and which of them could profit from room that came (scheduling.md 1.5).
+"""Which evaluations wait for room, which of them could profit from room that came (scheduling.md 1.5), and which have
+waited so long that a node's room is to be kept for them. In which order they are tried is known to `scheduling.line`.
 
 An evaluation that says which kinds of nodes could take its work waits for those, and for kinds that it has not seen; one
 whose work names what differs from node to node says none, and waits for any. It holds nothing that the state does not
 hold: a new leader, who does not know what came free before, has every one of them tried.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger
+from wharf.scheduling.reserving import RESERVED_AFTER_NS
 
 CONFLICTS_WAIT_NS: Final = 60_000_000_000
 """After so long what met too many conflicts is tried again, whether anything changed or not."""
 
 CAME_KEPT: Final = 4_096
+
+LOOKED_AGAIN_NS: Final = 15_000_000_000
+"""How often it is looked whether a node can be kept for somebody, where none could so far."""
+
+Order = Callable[[Iterable[Evaluation], int], list[Evaluation]]
+"""The first so many of these, in the order in which they are tried."""
 
 
 class Blocked:
@@ -22,6 +30,10 @@ class Blocked:
     def __init__(self) -> None:
         self._waiting: dict[str, Evaluation] = {}
         self._profiting: dict[str, None] = {}
+        self._conflicted: dict[str, Evaluation] = {}
+        """Those that wait for quieter times more than for room."""
+        self._looked_ns: int | None = None
+        """When it was last looked who is to have a node."""
         self._came: dict[str, int] = {}
         """When room came last on nodes of each kind, as the index of the log."""
         self._came_last = 0
@@ -35,12 +47,15 @@ class Blocked:
             self.forget(evaluation.id)
             return
         self._waiting[evaluation.id] = evaluation
+        if _waits_for_time(evaluation):
+            self._conflicted[evaluation.id] = evaluation
         if self._has_missed_something(evaluation):
             self._profiting[evaluation.id] = None
 
     def forget(self, evaluation_id: str) -> None:
         self._waiting.pop(evaluation_id, None)
         self._profiting.pop(evaluation_id, None)
+        self._conflicted.pop(evaluation_id, None)
 
     def room_came(self, kinds: Iterable[str], index: int) -> None:
         """On nodes of these kinds, by the batch of this index. A kind without a name may be any."""
@@ -63,27 +78,38 @@ class Blocked:
 
     def try_after_conflicts(self, now_ns: int) -> None:
         """Those whose time has come though nothing changed."""
-        for evaluation in self._waiting.values():
-            if _waits_for_time(evaluation) and evaluation.modify_time + CONFLICTS_WAIT_NS <= now_ns:
+        for evaluation in self._conflicted.values():
+            if evaluation.modify_time + CONFLICTS_WAIT_NS <= now_ns:
                 self._profiting[evaluation.id] = None
 
     def next_wake_ns(self) -> int | None:
-        """When the next of those is due; None: none is."""
-        waiting = [
-            evaluation.modify_time + CONFLICTS_WAIT_NS
-            for evaluation in self._waiting.values()
-            if _waits_for_time(evaluation)
-        ]
+        """When the next of those is due, or it is to be looked who is to have a node; None: nothing is."""
+        waiting = [evaluation.modify_time + CONFLICTS_WAIT_NS for evaluation in self._conflicted.values()]
+        unreserved = [each.waits_since_ns for each in self._waiting.values() if not each.reserved_node_id]
+        if unreserved:
+            due_ns = min(unreserved) + RESERVED_AFTER_NS
+            waiting.append(due_ns if self._looked_ns is None else max(due_ns, self._looked_ns + LOOKED_AGAIN_NS))
         return min(waiting, default=None)
+
+    def is_time_to_reserve(self, now_ns: int) -> bool:
+        """Whether it is to be looked again who has waited too long. Asking is looking: it is not said twice."""
+        if not self._waiting or (self._looked_ns is not None and now_ns < self._looked_ns + LOOKED_AGAIN_NS):
+            return False
+        self._looked_ns = now_ns
+        return True
+
+    def waiting(self) -> list[Evaluation]:
+        """All of them, in no order."""
+        return list(self._waiting.values())
 
     @property
     def is_anything_to_try(self) -> bool:
         return bool(self._profiting)
 
-    def to_try(self, most: int) -> list[Evaluation]:
-        """Those that could profit: the most urgent, and of these the oldest, first."""
+    def to_try(self, most: int, order: Order | None = None) -> list[Evaluation]:
+        """The first of those that could profit; where nothing else is said the most urgent, and of these the oldest."""
         profiting = (self._waiting[each] for each in self._profiting)
-        return sorted(profiting, key=lambda each: (-each.priority, each.create_index, each.id))[:most]
+        return (order or by_age)(profiting, most)
 
     def _has_missed_something(self, evaluation: Evaluation) -> bool:
         """Whether room came after the state that it was decided on."""
@@ -91,6 +117,10 @@ class Blocked:
             return False
         since = evaluation.snapshot_index
         return any(index > since and _could_profit(evaluation, kind) for kind, index in self._came.items())
+
+
+def by_age(evaluations: Iterable[Evaluation], most: int) -> list[Evaluation]:
+    return sorted(evaluations, key=lambda each: (-each.priority, each.create_index, each.id))[:most]
 
 
 def _could_profit(evaluation: Evaluation, kind: str) -> bool:

@@ -1,4 +1,5 @@
-"""Which evaluation is processed next: by priority, then age, at most one of a job at a time.
+"""Which evaluation is processed next: by priority, then age, at most one of a job at a time. Those that waited for room and
+are tried together keep the turns that they were given among each other, and stand where the oldest of them stands.
 
 One that is for later is kept apart until its time, and so is one that could not be processed: it is given again after
 a while, a few times, and keeps its job busy until then. The broker holds nothing that the state does not hold but how
@@ -6,6 +7,7 @@ often it gave an evaluation: a new leader fills it from the pending evaluations 
 """
 
 import heapq
+from collections.abc import Sequence
 from typing import Final
 
 from wharf.model.evaluation import Evaluation, EvaluationStatus
@@ -24,7 +26,9 @@ class Broker:
     """The leader's queue of evaluations."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, str]] = []
+        self._heap: list[tuple[int, int, int, str]] = []
+        self._turns: dict[str, tuple[int, int]] = {}
+        """Of those that are tried together: the age of the oldest of their priority, and the turn."""
         self._queued: dict[str, None] = {}  # Those that stand in the heap, each once.
         self._waiting: dict[str, Evaluation] = {}
         self._busy: dict[JobKey, str] = {}
@@ -61,6 +65,7 @@ class Broker:
         """The evaluation is no longer there."""
         evaluation = self._waiting.pop(evaluation_id, None)
         self._woken.pop(evaluation_id, None)
+        self._turns.pop(evaluation_id, None)
         self._deliveries.pop(evaluation_id, None)
         if evaluation_id in self._returned:
             del self._returned[evaluation_id]
@@ -83,11 +88,30 @@ class Broker:
         """When the next of them is due; None: none waits."""
         return self._later[0][0] if self._later else None
 
+    def give_turns(self, evaluations: Sequence[Evaluation]) -> None:
+        """These are about to be tried, in this order."""
+        oldest: dict[int, int] = {}
+        for each in evaluations:
+            oldest[each.priority] = min(each.create_index, oldest.get(each.priority, each.create_index))
+        for turn, each in enumerate(evaluations):
+            self._turns[each.id] = (oldest[each.priority], turn)
+
+    def take_turns_back(self, evaluations: Sequence[Evaluation]) -> None:
+        """They are not tried after all."""
+        for each in evaluations:
+            self._turns.pop(each.id, None)
+
+    @property
+    def turns_left(self) -> int:
+        """How many of those are still to come."""
+        return len(self._turns)
+
     def next(self) -> Evaluation | None:
         """The next evaluation, whose job is then busy until `done`."""
         while self._heap:
-            _, _, evaluation_id = heapq.heappop(self._heap)
+            *_, evaluation_id = heapq.heappop(self._heap)
             del self._queued[evaluation_id]
+            self._turns.pop(evaluation_id, None)
             evaluation = self._waiting.get(evaluation_id)
             if evaluation is None:
                 continue
@@ -124,7 +148,8 @@ class Broker:
     def _queue(self, evaluation: Evaluation) -> None:
         if evaluation.id not in self._queued:
             self._queued[evaluation.id] = None
-            heapq.heappush(self._heap, (-evaluation.priority, evaluation.create_index, evaluation.id))
+            age, turn = self._turns.get(evaluation.id, (evaluation.create_index, 0))
+            heapq.heappush(self._heap, (-evaluation.priority, age, turn, evaluation.id))
 
 
 def due_at_ns(evaluation: Evaluation) -> int:

@@ -110,10 +110,16 @@ class Evaluation(SparseRecord):
     queued_allocations: dict[str, int] | None = None
     plan_annotations: PlanAnnotations | None = None
     snapshot_index: int = 0
+    waiting_since: int = 0  # ns; of one that waits for room: since when its job does, whatever happened to it meanwhile.
+    reserved_node_id: str = ""  # The node whose room is kept for it, because it has waited too long.
     create_index: int = 0
     modify_index: int = 0
     create_time: int = 0  # ns since the epoch
     modify_time: int = 0
+
+    @property
+    def waits_since_ns(self) -> int:
+        return self.waiting_since or self.create_time
 
 
 def stub(evaluation: Evaluation) -> EvaluationStub:

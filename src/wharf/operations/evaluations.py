@@ -94,6 +94,16 @@ def unblock(snapshot: Replica, blocked: Sequence[Evaluation], moment: Moment) ->
     )
 
 
+def reserve(snapshot: Replica, waiting: Evaluation, node_id: str) -> Write:
+    """The room of this node is kept for what has waited too long; no node: nothing is kept for it any more."""
+    return Write(
+        "room-reserved",
+        Cause(CauseKind.TIMER, "reserve"),
+        [EVALUATIONS.put(replace(waiting, reserved_node_id=node_id))],
+        [snapshot.unchanged(EVALUATIONS, waiting)],
+    )
+
+
 def new_evaluation(
     job: Job,
     moment: Moment,

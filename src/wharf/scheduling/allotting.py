@@ -81,6 +81,11 @@ class Allotment:
                 self._kept.append(kept)
             elif resources is not None:
                 self.draft.take(kept.row, resources, fleet.size(resources)[0])
+        for reservation in self._ground.reservations.values():
+            row = fleet.row_of.get(reservation.node_id)
+            is_own = (reservation.namespace, reservation.job_id) == (job.namespace, job.id)
+            if row is not None and not is_own and job.priority <= reservation.priority:
+                self.draft.keep(row, reservation.demand)
 
     def push_aside(self, placement: Placement, node: Node | None = None) -> tuple[Allocation, ...]:
         """Those who must go so that this one finds room when they have gone; on the one node, if it is told."""

@@ -34,6 +34,10 @@ class Draft:
             self.holdings_of(row, to_change=True).take(resources)
             self._ports_taken.update((port, row) for _address, port in ports_in(resources))
 
+    def keep(self, row: int, usage: Usage) -> None:
+        """Room that is for somebody else. The node may come to hold more than it has: then there is room for nobody."""
+        self._add(row, usage, 1)
+
     def give_back(self, row: int, resources: AllocatedResources) -> None:
         self._add(row, usage_of_resources(resources), -1)
         if holds_anything(resources):

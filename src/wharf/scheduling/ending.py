@@ -45,6 +45,7 @@ class MoreToSay(msgspec.Struct, frozen=True):
     deployment_id: str
     later: tuple[LookAgain, ...]
     has_escaped: bool = False
+    has_placed: bool = False
     eligibility: dict[str, bool] | None = None
     """By class of nodes, whether such could take what is left; None: nobody asked, or kinds of nodes say nothing."""
 
@@ -79,6 +80,8 @@ class Ending:
             escaped_computed_class=more.has_escaped,
             quota_limit_reached=self._quota_reached(failed),
             snapshot_index=self._snapshot.index,
+            # What was kept for it is kept until it is used, or is of use no more.
+            reserved_node_id=evaluation.reserved_node_id if failed and not more.has_placed else "",
             modify_time=max(self._moment.now_ns, evaluation.create_time + 1),
         )
         follow_ups: tuple[Evaluation, ...] = ()
@@ -91,6 +94,7 @@ class Ending:
                 escaped_computed_class=more.has_escaped,
                 quota_limit_reached=finished.quota_limit_reached,
                 snapshot_index=self._snapshot.index,
+                waiting_since=self._waiting_since(),
             )
             finished = replace(finished, blocked_eval=blocked.id)
             follow_ups = (blocked, *self._canceled(EvaluationStatus.BLOCKED, EXISTS.format(evaluation.job_id)))
@@ -98,6 +102,17 @@ class Ending:
             follow_ups = self._canceled(EvaluationStatus.BLOCKED, SUCCESSFUL.format(evaluation.id))
         redundant = self._canceled(EvaluationStatus.PENDING, MORE_RECENT)
         return Ended(finished, (*delayed, *follow_ups, *redundant), marks)
+
+    def _waiting_since(self) -> int:
+        """A job keeps its place in the line, though it is looked at again for another reason."""
+        mine = self._snapshot.those_by_key(EVALUATIONS_OF_JOB, self._evaluation.namespace, self._evaluation.job_id)
+        waiting = [
+            each.waits_since_ns
+            for each in mine
+            if each.status is EvaluationStatus.BLOCKED
+            or (each.status is EvaluationStatus.PENDING and each.triggered_by in BLOCKED_BEFORE)
+        ]
+        return min(waiting, default=self._moment.now_ns)
 
     def _quota_reached(self, failed: dict[str, AllocMetric]) -> str:
         """The quota that left no room, whatever else was missing."""

@@ -5,7 +5,9 @@ from typing import TypeVar
 
 import msgspec
 
+from wharf.model.allocated_resources import AllocatedResources
 from wharf.model.allocation import Allocation
+from wharf.model.evaluation import Evaluation, EvaluationStatus
 from wharf.model.host_volume import HostVolume
 from wharf.model.job import Job
 from wharf.model.node import Node
@@ -13,8 +15,19 @@ from wharf.model.scheduler_configuration import SchedulerAlgorithm
 from wharf.scheduling.feasibility import Feasibility
 from wharf.scheduling.fleet import Fleet
 from wharf.scheduling.placing import Rules
+from wharf.scheduling.reservation import Reservation, reservation_of
+from wharf.scheduling.shares import Shares
+from wharf.scheduling.usage import Usage
 from wharf.state import Replica
-from wharf.state.tables import ALLOCATIONS_ON_NODE, HOST_VOLUMES, NODE_POOLS, SCHEDULER_CONFIGURATION
+from wharf.state.tables import (
+    ALLOCATIONS,
+    ALLOCATIONS_ON_NODE,
+    EVALUATIONS_BY_STATUS,
+    HOST_VOLUMES,
+    JOBS,
+    NODE_POOLS,
+    SCHEDULER_CONFIGURATION,
+)
 
 R = TypeVar("R")
 Heard = tuple[str, R | None, R | None]
@@ -22,11 +35,14 @@ Heard = tuple[str, R | None, R | None]
 
 
 class Ground:
-    """Follows the state change by change: told of each node and allocation before and after."""
+    """Follows the state change by change: told of each node and allocation before and after, and of who waits."""
 
     def __init__(self) -> None:
         self.fleet = Fleet()
         self.feasibility = Feasibility(self.fleet)
+        self.shares = Shares()
+        self.reservations: dict[str, Reservation] = {}
+        """By id of the evaluation that waits."""
 
     @classmethod
     def of(cls, snapshot: Replica) -> "Ground":
@@ -34,7 +50,31 @@ class Ground:
         ground = cls()
         ground.fleet = Fleet.of(snapshot)
         ground.feasibility = Feasibility(ground.fleet)
+        for allocation in snapshot.all(ALLOCATIONS):
+            ground.shares.move(None, allocation, ground.size)
+        ground.hear_of_all_that_wait(snapshot)
         return ground
+
+    def size(self, resources: AllocatedResources) -> Usage:
+        return self.fleet.size(resources)[0]
+
+    def hear_of_all_that_wait(self, snapshot: Replica) -> None:
+        """As the state stands: for who did not hear of them one by one."""
+        self.reservations.clear()
+        for status in (EvaluationStatus.BLOCKED, EvaluationStatus.PENDING):
+            for evaluation in snapshot.those_by_key(EVALUATIONS_BY_STATUS, status):
+                self.hear_of_waiting(snapshot, evaluation.id, evaluation)
+
+    def hear_of_waiting(self, snapshot: Replica, evaluation_id: str, evaluation: Evaluation | None) -> None:
+        """The newest version of an evaluation; none: it is gone. What waits keeps its node while it is tried."""
+        reservation = None
+        if evaluation is not None and evaluation.reserved_node_id:
+            job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
+            reservation = reservation_of(evaluation, job)
+        if reservation is None:
+            self.reservations.pop(evaluation_id, None)
+        else:
+            self.reservations[evaluation_id] = reservation
 
     def hear(self, snapshot: Replica, nodes: Iterable[Heard[Node]], allocations: Iterable[Heard[Allocation]]) -> None:
         """One batch, as it changed nodes and allocations; the snapshot shows the state after it."""
@@ -48,6 +88,7 @@ class Ground:
                 come.add(key)
                 self.fleet.set_node(node, snapshot.those(ALLOCATIONS_ON_NODE, key))
         for _, before, after in allocations:
+            self.shares.move(before, after, self.size)
             # What is on a node that came just now was counted with it.
             before = None if before is not None and before.node_id in come else before
             after = None if after is not None and after.node_id in come else after

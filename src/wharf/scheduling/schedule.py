@@ -401,6 +401,7 @@ class _Schedule:
             deployment_id=self._deployment.id if self._deployment is not None else "",
             later=tuple(self._later),
             has_escaped=escapes,
+            has_placed=bool(self._placed),
             eligibility=self._eligibility() if self._failed and not escapes else None,
         )
         ending = Ending(self._snapshot, self._evaluation, self._moment).end(more)

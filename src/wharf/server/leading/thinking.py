@@ -16,6 +16,8 @@ from wharf.model.refusal import Refusal
 from wharf.operations import evaluations, nodes
 from wharf.operations.derived import settling
 from wharf.operations.formats import raise_format
+from wharf.scheduling.line import Line
+from wharf.scheduling.reserving import is_still_of_use, node_for, who_is_next
 from wharf.server.follower import Follower
 from wharf.server.leading.agenda import Agenda
 from wharf.server.leading.applier import Applier
@@ -28,6 +30,9 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 UNBLOCKED_AT_ONCE: Final = 50
+RETRIED_IN_A_ROW: Final = 500
+"""After so many that waited, and were tried again, as many new ones get their turn as are tried at once."""
+
 RETRY_S: Final = 0.5
 SECOND_NS: Final = 1_000_000_000
 
@@ -51,6 +56,8 @@ class Thinking:
         self._agenda = agenda
         self._nodes = nodes
         self._applier = applier
+        self._retried = 0
+        """How many of those that waited were tried in a row: each new one that had its turn takes some off."""
 
     async def run(self) -> None:
         """As long as this server leads."""
@@ -84,13 +91,25 @@ class Thinking:
             return False
         elif self._is_anything_to_unblock():
             await self._unblock()
+        elif agenda.blocked.is_time_to_reserve(self._world.now_ns()) and await self._reserve():
+            return True
         else:
-            return await self._applier.process_next()
+            turns = agenda.broker.turns_left
+            was_any = await self._applier.process_next()
+            if agenda.broker.turns_left == turns:  # Nobody's who waited for room before.
+                self._retried = max(0, self._retried - RETRIED_IN_A_ROW // UNBLOCKED_AT_ONCE)
+            return was_any
         return True
 
     def _is_anything_to_unblock(self) -> bool:
-        self._agenda.blocked.try_after_conflicts(self._world.now_ns())
-        return self._agenda.blocked.is_anything_to_try
+        """Those that are tried together come to their end first, so that the next are tried in an order that knows of it;
+        and they leave new work a turn.
+        """
+        broker, blocked = self._agenda.broker, self._agenda.blocked
+        blocked.try_after_conflicts(self._world.now_ns())
+        if not blocked.is_anything_to_try or broker.turns_left:
+            return False
+        return self._retried < RETRIED_IN_A_ROW or not broker.counts()[0]
 
     def _is_paused(self) -> bool:
         """An operator has the scheduler rest: evaluations are kept, and nothing is made of them."""
@@ -143,8 +162,9 @@ class Thinking:
     async def _unblock(self) -> None:
         """Room came free: what waits for such room is tried again."""
         async with self._term.writing:
-            replica, blocked = self._follower.replica, self._agenda.blocked
-            waiting = blocked.to_try(min(UNBLOCKED_AT_ONCE, self._term.evaluations_max))
+            replica, blocked, broker = self._follower.replica, self._agenda.blocked, self._agenda.broker
+            line = Line(replica, self._agenda.keeper.ground)
+            waiting = blocked.to_try(min(UNBLOCKED_AT_ONCE, self._term.evaluations_max), line.order)
             standing = [
                 stands
                 for each in waiting
@@ -154,8 +174,36 @@ class Thinking:
             for evaluation in waiting:
                 if evaluation not in standing:
                     blocked.forget(evaluation.id)
-            if standing:
-                await self._term.commit(evaluations.unblock(replica, standing, self._writer.moment()))
+            if not standing:
+                return
+            self._retried += len(standing)
+            broker.give_turns(standing)
+            is_done = False
+            try:
+                write = evaluations.unblock(replica, standing, self._writer.moment())
+                is_done = not isinstance(await self._term.commit(write), Conflict)
+            finally:
+                if not is_done:
+                    broker.take_turns_back(standing)
+
+    async def _reserve(self) -> bool:
+        """Who has waited too long is given a node; one that is of no use any more is given back. Whether anything was done."""
+        async with self._term.writing:
+            replica, ground = self._follower.replica, self._agenda.keeper.ground
+            is_done = False
+            for reservation in list(ground.reservations.values()):
+                waits = replica.get(EVALUATIONS, reservation.evaluation_id)
+                is_waiting = waits is not None and waits.status is EvaluationStatus.BLOCKED
+                if waits is not None and is_waiting and not is_still_of_use(replica, ground, reservation):
+                    await self._term.commit(evaluations.reserve(replica, waits, ""))
+                    is_done = True
+            those, standing = self._agenda.blocked.waiting(), ground.reservations
+            for evaluation in who_is_next(replica, ground, those, standing.values(), self._world.now_ns()):
+                node_id = node_for(replica, ground, evaluation, standing.values())
+                if node_id:
+                    await self._term.commit(evaluations.reserve(replica, evaluation, node_id))
+                    is_done = True
+            return is_done
 
     async def _wait(self) -> None:
         """Until something happens or the next node may be late."""

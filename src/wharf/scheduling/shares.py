@@ -1,0 +1,51 @@
+"""What part of the fleet each namespace holds, as the log goes: the measure by which waiting work is fair (docs/scheduling.md).
+
+A namespace's share is that of what it holds most of, of the processors or of the memory; divided by its weight, so that one
+of weight 3 may hold three times as much before it counts the same. It counts, and decides nothing.
+"""
+
+from collections.abc import Callable
+
+from wharf.model.allocated_resources import AllocatedResources
+from wharf.model.allocation import Allocation
+from wharf.scheduling.usage import Usage
+
+SizeOf = Callable[[AllocatedResources], Usage]
+
+
+class Shares:
+    """MHz and memory of everything that occupies a node, by namespace."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, list[int]] = {}
+
+    def move(self, before: Allocation | None, after: Allocation | None, size_of: SizeOf) -> None:
+        """An allocation came, changed, or is gone."""
+        leaves = before is not None and before.is_occupying
+        comes = after is not None and after.is_occupying
+        if leaves and comes and before.allocated_resources is after.allocated_resources:  # type: ignore[union-attr]
+            return  # Both are there: the two flags say so, which the type checker cannot see.
+        if leaves and before is not None:
+            self._add(before, -1, size_of)
+        if comes and after is not None:
+            self._add(after, 1, size_of)
+
+    def _add(self, allocation: Allocation, sign: int, size_of: SizeOf) -> None:
+        resources = allocation.allocated_resources
+        if resources is None:
+            return
+        usage = size_of(resources)
+        held = self._held.get(allocation.namespace)
+        if held is None:
+            held = self._held[allocation.namespace] = [0, 0]
+        held[0] += sign * usage.cpu
+        held[1] += sign * usage.memory_mb
+
+    def held(self, namespace: str) -> Usage:
+        cpu, memory_mb = self._held.get(namespace, (0, 0))
+        return Usage(cpu, memory_mb)
+
+
+def dominant(held: Usage, fleet: Usage) -> float:
+    """The part of the fleet that this is, by what it is most of. Of a fleet that has nothing everything is all."""
+    return max(held.cpu / max(1, fleet.cpu), held.memory_mb / max(1, fleet.memory_mb))
