@@ -1,0 +1,35 @@
+"""What a request costs and counts against, seen from its method, address and body."""
+
+import hashlib
+import re
+from typing import Final
+from urllib.parse import urlsplit
+
+from wharf.limits.client.standing import Call
+
+READS: Final = ("GET", "HEAD", "OPTIONS")
+READ_POINTS: Final = 1
+WRITE_POINTS: Final = 5
+# Of a path, what names one thing of many. The endpoint is what is left.
+_NUMBER: Final = re.compile(r"/(?:\d+|[0-9a-f]{7,64}|[0-9a-f]{8}-[0-9a-f-]{27})(?=/|$)", re.IGNORECASE)
+_OWNED: Final = re.compile(r"/(repos|networks)/[^/]+/[^/]+")
+_NAMED: Final = re.compile(r"/(users|orgs|enterprises|gists|teams|projects|app-manifests|advisories|licenses)/[^/]+")
+_MUTATION: Final = re.compile(rb"(?:^|[}\s\"\\n])mutation(?=[\s({@]|\\n)")
+
+
+def call_of(method: str, url: str, body: bytes) -> Call:
+    parts = urlsplit(url)
+    path = _NUMBER.sub("/{id}", parts.path)
+    path = _NAMED.sub(r"/\1/{name}", _OWNED.sub(r"/\1/{owner}/{name}", path)) or "/"
+    is_graphql = parts.path.rstrip("/").endswith("/graphql")
+    writes = bool(_MUTATION.search(body)) if is_graphql else method.upper() not in READS
+    # Each method of a path is an endpoint of its own; GraphQL has one.
+    endpoint = "graphql" if is_graphql else f"{method.upper()} {path[:200]}"
+    return Call(endpoint, WRITE_POINTS if writes else READ_POINTS, is_graphql, makes_content=writes)
+
+
+def account_of(url: str, authorization: str) -> str:
+    """Who is counted: the host and the credential, of which only a digest is kept."""
+    parts = urlsplit(url)
+    credential = hashlib.sha256(authorization.encode()).hexdigest()[:16] if authorization else "none"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()} {credential}"

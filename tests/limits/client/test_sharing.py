@@ -1,0 +1,192 @@
+"""One budget for all who share a credential: tasks, processes and machines."""
+
+import multiprocessing
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import httpx2
+import pytest
+from redis import Redis
+
+from tests.kit.virtual_time import in_virtual_time, now_s, pass_time
+from tests.limits.client.host import SECOND_NS, Clock, Host
+from tests.limits.stores.redis_server import running_redis
+from wharf.limits.client import FileLedger, Ledger, Manner, MemoryLedger, RedisLedger, WaitTooLong
+from wharf.limits.client.over_httpx2 import AsyncLimitedTransport, LimitedTransport
+from wharf.limits.client.standing import Call, Go, Standing, admit
+from wharf.world import RealWorld, SimulatedWorld
+
+URL = "https://code.example/search/code"
+WRITE = Call("POST /x", 5, is_graphql=False, makes_content=True)
+
+
+class SlowHost(httpx2.AsyncBaseTransport):
+    """Takes its time for each answer, and counts how many it gives at once."""
+
+    def __init__(self, wait_s: float = 1.0) -> None:
+        self.now = self.most = self.begun = self.answered = 0
+        self._wait_s = wait_s
+
+    async def handle_async_request(self, _: httpx2.Request) -> httpx2.Response:
+        self.now += 1
+        self.begun += 1
+        self.most = max(self.most, self.now)
+        await pass_time(self._wait_s)
+        self.now -= 1
+        self.answered += 1
+        return httpx2.Response(200, stream=httpx2.ByteStream(b"x"))
+
+
+def transport_over(host: httpx2.AsyncBaseTransport, manner: Manner) -> AsyncLimitedTransport:
+    return AsyncLimitedTransport(host, manner=manner, world=SimulatedWorld(1, now_s))
+
+
+async def ask_all(client: httpx2.AsyncClient, count: int) -> None:
+    world = SimulatedWorld(2, now_s)
+    tasks = [world.start(client.get(f"https://code.example/{n}x"), name=f"ask {n}") for n in range(count)]
+    for task in tasks:
+        await task
+
+
+@in_virtual_time
+async def test_no_more_run_at_once_than_allowed() -> None:
+    host = SlowHost()
+
+    await ask_all(httpx2.AsyncClient(transport=transport_over(host, Manner(concurrent_max=7))), 50)
+
+    assert (7, 50) == (host.most, host.answered)
+
+
+@in_virtual_time
+async def test_a_body_that_is_still_read_counts_as_running() -> None:
+    host = SlowHost(wait_s=0.01)
+    manner = Manner(concurrent_max=1, longest_wait_s=5)
+    client = httpx2.AsyncClient(transport=transport_over(host, manner))
+
+    async with client.stream("GET", URL):
+        world = SimulatedWorld(2, now_s)
+        second = world.start(client.get("https://code.example/other"), name="second")
+        await pass_time(2)
+        assert not second.done()
+    assert 200 == (await second).status_code
+
+
+@in_virtual_time
+async def test_a_request_that_is_cancelled_gives_its_place_back() -> None:
+    host = SlowHost(wait_s=1_000)
+    client = httpx2.AsyncClient(transport=transport_over(host, Manner(concurrent_max=1)))
+    world = SimulatedWorld(2, now_s)
+    first, waiting = (world.start(client.get(f"{URL}{n}", timeout=None), name=str(n)) for n in range(2))
+    await pass_time(1)
+
+    first.cancel()
+    await pass_time(1)
+
+    assert 2 == host.begun
+    waiting.cancel()
+    await pass_time(1)
+
+
+@in_virtual_time
+async def test_while_one_waits_for_a_limit_the_others_are_held_too() -> None:
+    clock = Clock()
+    refusing = Host(clock)
+    refusing.limit_for(30)
+
+    class Both(httpx2.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            clock.elapsed_s = now_s()
+            return refusing.answer(request)
+
+    client = httpx2.AsyncClient(transport=transport_over(Both(), Manner()))
+    await_first = SimulatedWorld(2, now_s).start(client.get(URL), name="first")
+    await pass_time(1)
+
+    await ask_all(client, 20)
+    await await_first
+
+    assert 1 == refusing.refusals
+    assert 0 == refusing.asked_while_limited
+
+
+def spend(ledger: Ledger, count: int) -> int:
+    """How many of so many writes of one moment go."""
+    now_ns = 1_000 * SECOND_NS
+    manner = Manner(content_minute_max=40, rest_points_max=10_000)
+    ids = RealWorld()
+    turns = (
+        ledger.change("host me", partial(admit, call=WRITE, now_ns=now_ns, manner=manner, new_permit=ids.new_id()))
+        for _ in range(count)
+    )
+    return sum(isinstance(turn, Go) for turn in turns)
+
+
+def spend_by_file(path: Path) -> int:
+    return spend(FileLedger(path), 25)
+
+
+def spend_by_redis(port: int) -> int:
+    with Redis(port=port) as redis:
+        return spend(RedisLedger(redis), 25)
+
+
+def test_processes_that_share_a_file_share_one_budget(tmp_path: Path) -> None:
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        gone = pool.map(spend_by_file, [tmp_path / "limits"] * 4)
+
+    assert 40 == sum(gone)
+
+
+def test_a_file_that_was_cut_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "limits"
+    path.write_bytes(b"\x81\xa1")
+
+    assert 25 == spend(FileLedger(path), 25)
+
+
+def test_a_file_of_limits_is_its_owners_only(tmp_path: Path) -> None:
+    spend(FileLedger(tmp_path / "limits"), 1)
+
+    assert 0o600 == (tmp_path / "limits").stat().st_mode & 0o777
+
+
+@pytest.fixture(scope="module")
+def redis_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with running_redis(tmp_path_factory.mktemp("redis")) as server:
+        yield server.port
+
+
+@pytest.mark.needs_program("redis-server")
+def test_machines_that_share_a_redis_share_one_budget(redis_port: int) -> None:
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        gone = pool.map(spend_by_redis, [redis_port] * 4)
+
+    assert 40 == sum(gone)
+
+
+def test_two_credentials_have_standings_of_their_own() -> None:
+    ledger, host = MemoryLedger(), Host(Clock(), limit=1)
+    transport = LimitedTransport(
+        host,
+        ledger=ledger,
+        manner=Manner(longest_wait_s=1),
+        world=host.clock,  # type: ignore[arg-type]  # as much of a world as the client asks for
+        sleep=host.clock.sleep,
+    )
+    client = httpx2.Client(transport=transport)
+    client.get(URL, headers={"authorization": "Bearer one"})
+    with pytest.raises(WaitTooLong):
+        client.get(URL, headers={"authorization": "Bearer one"})
+    host.limit = 2
+
+    assert 200 == client.get(URL, headers={"authorization": "Bearer two"}).status_code
+
+
+def test_a_process_that_died_gives_its_place_back_after_a_while() -> None:
+    standing, manner = Standing(), Manner(concurrent_max=1)
+    read = Call("GET /x", 1, is_graphql=False, makes_content=False)
+
+    turns = [admit(standing, read, minute * 60 * SECOND_NS, manner, new_permit=str(minute)) for minute in (0, 1, 11)]
+
+    assert [True, False, True] == [isinstance(turn, Go) for turn in turns]
