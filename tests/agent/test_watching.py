@@ -159,6 +159,22 @@ def test_figures_are_real_in_both_forms(agent: RunningAgent) -> None:
     assert "# TYPE wharf_broker_total_ready gauge" in text
 
 
+def test_a_plan_and_an_explanation_are_thought_through_beside_the_brain(agent: RunningAgent) -> None:
+    task = {"Name": "t", "Driver": "mock", "Resources": {"CPU": 100, "MemoryMB": 90_000_000}}
+    job = {"ID": "huge", "TaskGroups": [{"Name": "g", "Tasks": [task]}]}
+    wait_until(lambda: agent.get("/v1/nodes"), what="a node is there")
+
+    status, planned = fetch(agent, "/v1/job/huge/plan", method="PUT", body=json.dumps({"Job": job}).encode())
+    agent.put("/v1/jobs", {"Job": job})
+
+    def lacks() -> list[str]:
+        told = json.loads(fetch(agent, "/v1/job/huge/explain")[1])
+        return [short["Dimension"] for group in told["Groups"] for short in group["Exhausted"] or ()]
+
+    assert (status, json.loads(planned)["FailedTGAllocs"]["g"]["DimensionExhausted"]) == (200, {"memory": 1})
+    assert wait_until(lacks, what="it is explained") == ["memory"]
+
+
 def test_a_snapshot_saved_over_http_is_restored_over_http(agent: RunningAgent) -> None:
     agent.put("/v1/jobs", {"Job": A_JOB["Job"] | {"ID": "kept"}})
     status, archive = fetch(agent, "/v1/operator/snapshot")

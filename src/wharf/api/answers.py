@@ -9,6 +9,7 @@ from wharf.api.listing import Listing
 from wharf.api.request import ReadOptions, Request
 from wharf.model.refusal import Code, Refusal
 from wharf.server.reading import Found
+from wharf.server.subject import Subject
 from wharf.state import Replica, Table, Watched
 from wharf.state import watches as watch
 
@@ -23,6 +24,13 @@ class Missing(Refusal):
 
     def __init__(self, text: str) -> None:
         super().__init__(Code.UNKNOWN, text)
+
+
+class Thinking(msgspec.Struct, frozen=True):
+    """What this server's own brain thinks through: asked when the body is made, once for all who ask the same."""
+
+    subject: Subject[Any, Any]
+    question: object
 
 
 class Packed(msgspec.Struct, frozen=True):

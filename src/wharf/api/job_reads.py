@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from wharf.api.allocations import allocation_stub
-from wharf.api.answers import Missing, Reading, by_creation, one
+from wharf.api.answers import Missing, Reading, Thinking, by_creation, one
 from wharf.api.job_stubs import job_stub
 from wharf.api.listing import Listing, by_namespace
 from wharf.api.request import ReadOptions, Request
@@ -11,8 +11,8 @@ from wharf.model.changes import SEPARATOR
 from wharf.model.deployment import Deployment
 from wharf.model.job import Job
 from wharf.model.refusal import invalid
-from wharf.operations.explaining import explain
 from wharf.operations.scaling import scale_of
+from wharf.server.answering.forethought import EXPLAIN_JOB, JobToExplain
 from wharf.server.reading import Found
 from wharf.state import Index, Replica, Table
 from wharf.state import watches as watch
@@ -105,7 +105,9 @@ def job_explain(replica: Replica, request: Request, options: ReadOptions) -> Fou
         watch.whole(NODES),
     ]
     index = max(replica.last_change(table) for table in (JOBS, EVALUATIONS, ALLOCATIONS, DEPLOYMENTS, NODES))
-    return Found(explain(replica, *key), index, watched)
+    namespace, job_id = key
+    asked = JobToExplain(index=replica.index, namespace=namespace, job_id=job_id)
+    return Found(Thinking(EXPLAIN_JOB, asked), index, watched)
 
 
 def job_actions(replica: Replica, request: Request, options: ReadOptions) -> Found:

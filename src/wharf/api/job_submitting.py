@@ -25,7 +25,7 @@ from wharf.model.volume import VolumeType
 from wharf.operations import jobs
 from wharf.operations.admission import judge
 from wharf.operations.launches import next_launches
-from wharf.operations.planning import dry_run
+from wharf.server.answering.forethought import TRY_JOB, JobToTry
 from wharf.server.server import Server
 from wharf.wire import shapes
 from wharf.wire.job_bodies import (
@@ -102,16 +102,16 @@ class Submitting:
             raise invalid("Job ID does not match")
         require_rights(request, job, policy_override=asked.policy_override)
         await self._server.reader.catch_up()
-        # The leader's worker will answer this when there is one; until then this process does, on its own replica.
-        planned = dry_run(
-            self._server.replica,
-            job,
-            self._server.writer.moment(),
-            self._server.job_settings,
+        server = self._server
+        question = JobToTry(
+            index=server.replica.index,
+            job=job,
+            settings=server.job_settings,
             with_diff=asked.diff,
             warnings_of_reading=read.warnings,
             launches=LAUNCHES_TOLD,
         )
+        planned = await server.leader.ask_member(server.identity.member_id, TRY_JOB, question)
         launches = planned.next_launches
         reply = JobPlanResponse(
             annotations=planned.annotations,

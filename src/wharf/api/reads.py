@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from wharf.access import Caller
+from wharf.api.answers import Thinking
 from wharf.api.bodies import Receive
 from wharf.api.connection import Connection
 from wharf.api.encoding import Bodies, Body, Forms, FormsOf, body_of, encode, encode_list
@@ -192,11 +193,28 @@ class Reads:
                 making.add_done_callback(lambda _: page.end())
                 shared.making[pretty] = making
             return await asyncio.shield(making)
+        if isinstance(found.value, Thinking):
+            thinking = shared.making.get(pretty)
+            if thinking is None:
+                thinking = self._server.world.start(
+                    self._think(shared, found, found.value, pretty=pretty), name="think"
+                )
+                shared.making[pretty] = thinking
+            return await asyncio.shield(thinking)
         if isinstance(found.value, Refusal):
             answered = Answered(found.index, refusal=found.value)
         else:
             answered = Answered(found.index, body_of(found.value, pretty=pretty))
         return self._keep(shared, answered, pretty=pretty)
+
+    async def _think(self, shared: Shared, found: Found, thinking: Thinking, *, pretty: bool) -> Answered:
+        server = self._server
+        try:
+            told = await server.leader.ask_member(server.identity.member_id, thinking.subject, thinking.question)
+        finally:
+            # Who asks again after a failure, asks anew.
+            shared.making.pop(pretty, None)
+        return self._keep(shared, Answered(found.index, body_of(told, pretty=pretty)), pretty=pretty)
 
     def _tests(self, listing: Listing[Any], shared: Shared) -> list[Accepts]:
         request, options = shared.asked, shared.options

@@ -23,8 +23,9 @@ from wharf.operations.jobs import of_same_family
 from wharf.operations.launches import next_launches
 from wharf.operations.scaling_policies import with_policy_ids
 from wharf.operations.versions import new_version, specification
-from wharf.scheduling.evaluate import evaluate
+from wharf.scheduling.ground import Ground
 from wharf.scheduling.plan import Plan
+from wharf.scheduling.schedule import schedule
 from wharf.state import Replica
 from wharf.state.imagined import Imagined
 from wharf.state.tables import JOB_VERSIONS, JOBS
@@ -51,8 +52,9 @@ def dry_run(
     with_diff: bool,
     warnings_of_reading: tuple[str, ...] = (),
     launches: int = 1,
+    ground: Ground | None = None,
 ) -> DryRun:
-    """Refused with the same words as a registration."""
+    """Refused with the same words as a registration. `ground`: the fleet as the snapshot has it, where somebody keeps it."""
     stored = snapshot.get(JOBS, submitted.namespace, submitted.id)
     admitted = admit(snapshot, of_same_family(submitted, stored), settings, warnings_of_reading=warnings_of_reading)
     job = with_policy_ids(snapshot, admitted.job, moment)
@@ -64,7 +66,7 @@ def dry_run(
     )
     if job.is_periodic or job.is_parameterized:  # It places nothing itself.
         return replace(result, diff=annotate(told, None) if told is not None else None)
-    plan = _planned(snapshot, job, stored, moment)
+    plan = _planned(snapshot, job, stored, moment, ground or Ground.of(snapshot))
     assert plan.finished is not None, "a plan that was not checked yet ends its evaluation"
     annotations = plan.finished.plan_annotations
     return replace(
@@ -76,7 +78,7 @@ def dry_run(
     )
 
 
-def _planned(snapshot: Replica, job: Job, stored: Job | None, moment: Moment) -> Plan:
+def _planned(snapshot: Replica, job: Job, stored: Job | None, moment: Moment, ground: Ground) -> Plan:
     """What the scheduler would do, were this job stored."""
     next_index = snapshot.index + 1
     if stored is not None and specification(stored) == specification(job):
@@ -96,7 +98,7 @@ def _planned(snapshot: Replica, job: Job, stored: Job | None, moment: Moment) ->
         create_index=next_index,
         modify_index=next_index,
     )
-    return evaluate(imagined, evaluation, moment)
+    return schedule(ground, imagined, evaluation, moment)
 
 
 def _created(plan: Plan) -> tuple[Evaluation, ...]:

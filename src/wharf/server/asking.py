@@ -15,6 +15,7 @@ from wharf.operations.nodes import AllocationReport, NodeWritten
 from wharf.server.answering import AnsweredBy, answers_of
 from wharf.server.brain import Brain
 from wharf.server.rehearsal import forbid_in_rehearsal
+from wharf.server.sideline import InPlace, Sideline
 from wharf.server.subject import Subject
 from wharf.state import Replica
 from wharf.state.tables import LEADER, MEMBERS
@@ -70,14 +71,15 @@ class Answered(msgspec.Struct, frozen=True):
 class Answers:
     """The brain's side: takes a question as bytes and answers as bytes, whatever happens."""
 
-    def __init__(self, brain: Brain) -> None:
+    def __init__(self, brain: Brain, *, sideline: Sideline | None = None) -> None:
+        """`sideline`: where long questions are thought about; without one, in place."""
         self._brain = brain
         answers: tuple[AnsweredBy, ...] = (
             (REGISTER_NODE, self._register),
             (HEARTBEAT, self._heartbeat),
             (REPORT, self._report),
             (SET_ELIGIBILITY, self._set_eligibility),
-            *answers_of(brain),
+            *answers_of(brain, sideline or InPlace()),
         )
         self._by_name = {subject.name: (subject, answer) for subject, answer in answers}
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from wharf.agent.access_control import open_keyring, tending_settings
+from wharf.agent.forked import ForkedSideline
 from wharf.agent.identity import folder_name
 from wharf.agent.life import CannotStart, Life
 from wharf.agent.log_access import describe
@@ -73,7 +74,7 @@ async def run(life: Life) -> None:
     authoritative = copy_from_elsewhere(life, server, brain)
     if not await open_log(life, server.engine):
         return
-    door = BrainSocket(life.world, brain_socket(life), Answers(brain))
+    door = BrainSocket(life.world, brain_socket(life), Answers(brain, sideline=ForkedSideline(life.world)))
     following = life.world.start(follow(server), name="follower")
     stopping = life.world.start(life.stopping.wait(), name="asked to stop")
     working = life.world.start(_work(life, server, brain, election, door), name="work")

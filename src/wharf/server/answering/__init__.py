@@ -9,6 +9,7 @@ from wharf.server.answering import (
     allocations,
     deployments,
     evaluations,
+    forethought,
     jobs,
     keyring,
     nodes,
@@ -17,12 +18,13 @@ from wharf.server.answering import (
     variables,
 )
 from wharf.server.brain import Brain
+from wharf.server.sideline import Sideline
 from wharf.server.subject import AnsweredBy
 
 __all__ = ["AnsweredBy", "answers_of"]
 
 
-def answers_of(brain: Brain) -> tuple[AnsweredBy, ...]:
+def answers_of(brain: Brain, sideline: Sideline) -> tuple[AnsweredBy, ...]:
     """Every subject with the method that answers it."""
     return (
         *servers.answers_of(brain),
@@ -35,4 +37,5 @@ def answers_of(brain: Brain) -> tuple[AnsweredBy, ...]:
         *access.answers_of(brain),
         *keyring.answers_of(brain),
         *variables.answers_of(brain),
+        *forethought.answers_of(brain, sideline),
     )

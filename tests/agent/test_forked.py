@@ -1,0 +1,151 @@
+"""The sideline as a copy of the process: what it sees, what it leaves behind, and that it never keeps anybody waiting."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.waiting import wait_on_loop_until
+from wharf.agent.forked import ForkedSideline
+from wharf.model.refusal import Code, Refusal
+from wharf.server.sideline import WorkFailed
+from wharf.world import RealWorld
+
+WORLD = RealWorld()
+WITHIN_S = 20.0
+
+
+def on_a_real_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    @wraps(test)
+    def run() -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(WITHIN_S):
+                await test()
+                await wait_on_loop_until(lambda: children() == set(), what="no copy is left")
+
+        asyncio.run(bounded())
+
+    return run
+
+
+def children() -> set[int]:
+    """Also those that have ended and that nobody has waited for."""
+    tasks = Path("/proc/self/task")
+    return {int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()}
+
+
+def hang() -> bytes:
+    signal.pause()
+    return b""
+
+
+def end() -> bytes:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return b""
+
+
+def fail() -> bytes:
+    raise ValueError("this cannot be thought")
+
+
+@on_a_real_loop
+async def test_work_sees_the_state_as_it_stands_and_what_it_changes_is_lost() -> None:
+    state = {"jobs": 1}
+
+    def work() -> bytes:
+        state["jobs"] += 1
+        return b"%d in process %d" % (state["jobs"], os.getpid())
+
+    first = await ForkedSideline(WORLD).run(work)
+    state["jobs"] = 5
+    second = await ForkedSideline(WORLD).run(work)
+
+    assert (first.split()[0], second.split()[0], state) == (b"2", b"6", {"jobs": 5})
+    assert str(os.getpid()).encode() not in (first.split()[-1], second.split()[-1])
+
+
+@on_a_real_loop
+async def test_all_that_was_asked_meanwhile_is_answered_by_one_copy() -> None:
+    sideline = ForkedSideline(WORLD)
+
+    first, *others = await asyncio.gather(*(sideline.run(lambda: str(os.getpid()).encode()) for _ in range(9)))
+
+    assert set(others) == {first}
+
+
+@on_a_real_loop
+async def test_long_answers_come_whole_and_in_their_order() -> None:
+    sideline = ForkedSideline(WORLD)
+
+    long, short = await asyncio.gather(sideline.run(lambda: bytes(3_000_000)), sideline.run(lambda: b"short"))
+
+    assert (len(long), short) == (3_000_000, b"short")
+
+
+@on_a_real_loop
+async def test_work_that_fails_is_told_with_its_traceback_and_the_others_are_done() -> None:
+    sideline = ForkedSideline(WORLD)
+
+    failed, done = await asyncio.gather(sideline.run(fail), sideline.run(lambda: b"done"), return_exceptions=True)
+
+    assert isinstance(failed, WorkFailed)
+    assert "ValueError: this cannot be thought" in str(failed)
+    assert done == b"done"
+
+
+@on_a_real_loop
+async def test_a_copy_that_hangs_is_ended_and_the_next_question_is_answered() -> None:
+    sideline = ForkedSideline(WORLD, answered_within_s=0.3)
+
+    with pytest.raises(Refusal, match=r"could not be thought through within 0\.3 s") as refused:
+        await sideline.run(hang)
+
+    assert refused.value.code is Code.UNAVAILABLE
+    assert await sideline.run(lambda: b"next") == b"next"
+
+
+@on_a_real_loop
+async def test_a_copy_that_is_killed_is_told_and_leaves_nothing() -> None:
+    sideline = ForkedSideline(WORLD)
+
+    with pytest.raises(Refusal, match="ended before it was done"):
+        await sideline.run(end)
+
+    assert await sideline.run(lambda: b"next") == b"next"
+
+
+@on_a_real_loop
+async def test_a_question_that_nobody_waits_for_any_more_is_not_worked_on() -> None:
+    sideline = ForkedSideline(WORLD)
+    first = WORLD.start(sideline.run(lambda: b"first"), name="first")
+    await asyncio.sleep(0)
+    second = WORLD.start(sideline.run(fail), name="second")
+    await asyncio.sleep(0)
+
+    second.cancel()
+
+    assert await first == b"first"
+    assert second.cancelled()
+
+
+@on_a_real_loop
+async def test_a_copy_holds_none_of_our_connections_open() -> None:
+    here, there = socket.socketpair()
+    sideline = ForkedSideline(WORLD, answered_within_s=2.0)
+    hanging = WORLD.start(sideline.run(hang), name="hanging")
+    await wait_on_loop_until(lambda: children() != set(), what="a copy hangs")
+
+    here.close()
+    there.settimeout(1.5)
+    heard = await asyncio.to_thread(there.recv, 1)
+
+    assert heard == b""
+    there.close()
+    hanging.cancel()
+    await asyncio.gather(hanging, return_exceptions=True)
