@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.abilities import PROBES, AbilityRules, is_ci, read_allowed
+from wharf.state.codec import Decoder
 
 # Cores are shared: how long an example takes says nothing. Tests leave `max_examples` to the profile, so that
 # `make fuzz` can raise it for all of them.
@@ -26,6 +27,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(
         AbilityRules(probes=PROBES, allowed=allowed, in_ci=is_ci(os.environ)), "ability-rules"
     )
+
+
+def pytest_sessionstart() -> None:
+    """Whatever a writer takes in without decoding it is compared with what others decode, in every test."""
+    Decoder.proves_adopted = True
 
 
 def pytest_collection_finish() -> None:

@@ -3,13 +3,14 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from wharf.engines.port import Batch, Behind, Engine, Misconfigured, Unavailable
 from wharf.model.refusal import Code, Refusal
 from wharf.state import Applying, Loading, OutOfOrder, Replica
 from wharf.state.formats import refuse_newer_format
+from wharf.state.replica import Held, Taken
 from wharf.state.tables import FORMAT
 from wharf.world import World
 
@@ -30,24 +31,29 @@ APPLIED_AT_ONCE: Final = 500
 """Changes of several batches taken in before others get their turn."""
 
 Listener = Callable[[Batch], None]
+Taker = Callable[[Batch, Sequence[Taken]], None]
+"""Hears of a batch with what became of each of its keys."""
 
 
 class Follower:
     """Loads the state once, then applies every batch in order; loads again when it has fallen behind the log's tail.
 
-    Listeners hear of every batch after it is applied, and of every load by `on_load`. Those in `before` hear of a batch
-    while the state is still as it was: what it takes away can be seen then for the last time.
+    Listeners hear of every batch after it is applied, and of every load by `on_load`; before them, those in `takers`,
+    who are told what became of each key. Those in `before` hear of a batch while the state is still as it was: what it
+    takes away can be seen then for the last time.
     """
 
     def __init__(self, world: World, engine: Engine, replica: Replica) -> None:
         self.replica = replica
         self.before: list[Listener] = []
+        self.takers: list[Taker] = []
         self.listeners: list[Listener] = []
         self.on_load: list[Callable[[], None]] = []
         self.loaded = asyncio.Event()
         self._world = world
         self._engine = engine
         self._writes: OrderedDict[str, int] = OrderedDict()
+        self._held: dict[str, Held] = {}
         self._reached: dict[int, dict[asyncio.Future[None], None]] = {}
         self._pause_s = RETRY_FIRST_S
         self._failure: Exception | None = None
@@ -95,6 +101,7 @@ class Follower:
         self._pause_s = min(2 * self._pause_s, RETRY_MOST_S)
 
     async def _load(self) -> None:
+        self._held.clear()  # What was on its way is read like everything else.
         load = self._engine.load()
         loading = Loading(self.replica)
         async for rows in load.slices():
@@ -116,14 +123,16 @@ class Follower:
             if changes > APPLIED_AT_ONCE:  # Small batches that arrived together must not hold the loop either.
                 changes = len(batch.changes)
                 await asyncio.sleep(0)
-            applying = Applying(self.replica, batch)
+            applying = Applying(self.replica, batch, self._held.pop(batch.id, None))
             for _ in applying.decode_in_steps():
                 await asyncio.sleep(0)
-            for heard in self.before:
-                heard(batch)
+            for look in self.before:
+                look(batch)
             applying.take_in()
             try:
                 # Before anybody else runs: who listens keeps figures of its own that must agree with the replica.
+                for take in self.takers:
+                    take(batch, applying.taken)
                 self._tell(batch)
             finally:
                 for _ in applying.wake_in_steps():
@@ -182,6 +191,15 @@ class Follower:
             for future in waiting:
                 if not future.done():
                     future.set_exception(_stuck(error))
+
+    def hold(self, write_id: str, held: Held) -> None:
+        """A write of this process is on its way: when it comes back, what is held of it need not be decoded."""
+        if held:
+            self._held[write_id] = held
+
+    def let_go(self, write_id: str) -> None:
+        """The write will not come, or has come."""
+        self._held.pop(write_id, None)
 
     def index_of_write(self, write_id: str) -> int | None:
         """Where a write of the last while was committed; None says nothing."""

@@ -94,16 +94,21 @@ class Writer:
         forbid_in_rehearsal()
         replica = self._follower.replica
         since = replica.index
-        coded = replica.encoded(
-            write, write_id=self._world.new_id(), lease=lease, cluster_format=format_in_force(replica)
-        )
+        in_force = format_in_force(replica)
+        coded = replica.encoded(write, write_id=self._world.new_id(), lease=lease, cluster_format=in_force)
         too_large = refusal_of(coded, self._engine.bounds)
         if too_large is not None:
             raise Refusal(Code.TOO_LARGE, f"nothing was written: {too_large}")
+        self._follower.hold(coded.id, replica.held(write, cluster_format=in_force))
+        is_coming = False
         try:
             outcome: Outcome = await self._engine.commit(coded)
+            is_coming = isinstance(outcome, Committed) and replica.index < outcome.index
         except Unavailable as away:
             raise Refusal(Code.UNAVAILABLE, f"nothing was written: {away}") from away
+        finally:
+            if not is_coming:
+                self._follower.let_go(coded.id)
         match outcome:
             case Committed() | Conflict():
                 return outcome

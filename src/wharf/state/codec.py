@@ -6,11 +6,12 @@ the cluster's format allows; what is read may be any older one.
 """
 
 import sys
-from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Callable, Mapping
+from copy import copy
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from wharf.model.changes import THIS
 from wharf.state.packed import PackedMap, passed_on
@@ -74,14 +75,20 @@ class Decoder(Generic[R]):
     still be set in place.
     """
 
-    __slots__ = ("_decode", "_finish", "_is_first_format", "_must_open", "table")
+    __slots__ = ("_adopt", "_decode", "_finish", "_is_first_format", "_must_open", "table")
+
+    proves_adopted: ClassVar[bool] = False
+    """Tests and the simulation turn it on: what is adopted is decoded too, and both must be the same."""
 
     def __init__(self, table: Table[R], *, opens_packed: bool = False) -> None:
         """`opens_packed`: also what is packed is looked into, so that damage in it is found now."""
         self.table = table
         self._must_open = tuple(table.packed) if opens_packed else ()
         self._decode: Callable[[bytes], R] = msgspec.msgpack.Decoder(table.record).decode
-        self._finish = _compiled_finish(table)
+        sharing = {name: _sharing(kind) for name, kind in table.shared.items()}
+        packing = {name: _packing(f"{table.name}.{name}", kind) for name, kind in table.packed.items()}
+        self._finish = _compiled_finish(table, sharing, packing)
+        self._adopt = _compiled_adopt(table, sharing, packing)
         self._is_first_format = table.version == 1
 
     def record(self, key: str, data: bytes, index: int) -> R:
@@ -102,6 +109,18 @@ class Decoder(Generic[R]):
             ) from error
         return record
 
+    def adopted(self, own: R, key: str, data: bytes, index: int) -> R:
+        """What `record` makes of these bytes, from the record that they were made of: whoever wrote it has it still.
+
+        The record that was decided is left as it is; a write that is decided again may hold it once more.
+        """
+        record: R = self._adopt(own, key, index)
+        if Decoder.proves_adopted:
+            decoded = self.record(key, data, index)
+            assert repr(record) == repr(decoded), f"adopted {record} where others decode {decoded}"
+            assert encode(self.table, record) == encode(self.table, decoded), f"adopted {record} has other bytes"
+        return record
+
     def _in_its_format(self, data: bytes) -> R:
         version, body = (1, data) if data[0] >= FIRST_MAP_BYTE else (data[0], data[1:])
         if version == self.table.version:
@@ -119,7 +138,9 @@ class Decoder(Generic[R]):
         return self._decode(_encoder.encode(plain))
 
 
-def _compiled_finish(table: Table[Any]) -> Callable[[Any, str, int], None]:
+def _compiled_finish(
+    table: Table[Any], sharing: Mapping[str, "_Sharing"], packing: Mapping[str, "_Packing"]
+) -> Callable[[Any, str, int], None]:
     """A function that sets a fresh record's version, its THIS fields, its interned, shared and packed ones.
 
     Written out for each table: a loop over names costs half again as much, and this runs for every change of the log.
@@ -136,12 +157,12 @@ def _compiled_finish(table: Table[Any]) -> Callable[[Any, str, int], None]:
         else:
             lines.append(f"    if record.{field} == THIS: put(record, {field!r}, index)")
     lines += [f"    put(record, {name!r}, intern(record.{name}))" for name in table.interned]
-    names |= {f"shared_{name}": _sharing(kind) for name, kind in table.shared.items()}
+    names |= {f"shared_{name}": each.of_bytes for name, each in sharing.items()}
     lines += [
         f"    if record.{name} is not None: put(record, {name!r}, shared_{name}(record.{name}))"
         for name in table.shared
     ]
-    names |= {f"packed_{name}": _packing(f"{table.name}.{name}", kind) for name, kind in table.packed.items()}
+    names |= {f"packed_{name}": each.of_bytes for name, each in packing.items()}
     lines += [
         f"    if record.{name} is not None: put(record, {name!r}, packed_{name}(record.{name}))"
         for name in table.packed
@@ -151,12 +172,57 @@ def _compiled_finish(table: Table[Any]) -> Callable[[Any, str, int], None]:
     return finish
 
 
-def _sharing(kind: Any) -> Callable[[msgspec.Raw], Any]:
-    """A function that decodes a value once for all records that hold it. It forgets all when it holds too many."""
+def _compiled_adopt(
+    table: Table[Any], sharing: Mapping[str, "_Sharing"], packing: Mapping[str, "_Packing"]
+) -> Callable[[Any, str, int], Any]:
+    """A function that makes of a decided record a copy as `_compiled_finish` leaves a decoded one."""
+    names: dict[str, Any] = {
+        "put": force_setattr, "copy": copy, "intern": sys.intern, "stamped": _stamped_copy, "THIS": THIS,
+    }  # fmt: skip
+    lines = ["def adopt(own, key, index):", "    record = copy(own)", "    put(record, 'modify_index', index)"]
+    if len(table.key_attributes) == 1:
+        (name,) = table.key_attributes
+        lines.append(f"    put(record, {name!r}, key)")
+    for field, dot, name in (path.partition(".") for path in table.stamped):
+        if dot:
+            value = f"stamped(own.{field}, {name!r}, index)"
+            lines.append(f"    if own.{field} is not None: put(record, {field!r}, {value})")
+        else:
+            lines.append(f"    if own.{field} == THIS: put(record, {field!r}, index)")
+    lines += [f"    put(record, {name!r}, intern(own.{name}))" for name in table.interned]
+    names |= {f"shared_{name}": each.of_own for name, each in sharing.items()}
+    names |= {f"packed_{name}": each.of_own for name, each in packing.items()}
+    lines += [
+        f"    if own.{name} is not None: put(record, {name!r}, {how}_{name}(own.{name}))"
+        for how, those in (("shared", table.shared), ("packed", table.packed))
+        for name in those
+    ]
+    lines.append("    return record")
+    exec("\n".join(lines), names)  # Only names of declared attributes reach this text; tables check them.
+    adopt: Callable[[Any, str, int], Any] = names["adopt"]
+    return adopt
+
+
+class _Sharing(NamedTuple):
+    """How values that recur are found to be the same: by their bytes, and by what they are made of."""
+
+    of_bytes: Callable[[msgspec.Raw], Any]
+    of_own: Callable[[Any], Any]
+
+
+class _Packing(NamedTuple):
+    of_bytes: Callable[[msgspec.Raw], PackedMap[Any] | None]
+    of_own: Callable[[Any], PackedMap[Any]]
+
+
+def _sharing(kind: Any) -> _Sharing:
+    """Decodes a value once for all records that hold it. It forgets all when it holds too many."""
     decode = msgspec.msgpack.Decoder(kind | None).decode
     values: dict[bytes, Any] = {}
+    known: dict[int, Any] = {}
     # Most records follow one with the same value, and to compare costs a tenth of a look into the dict.
     data_last, value_last = b"", None
+    own_last, kept_last = None, None
 
     def value_of(raw: msgspec.Raw) -> Any:
         nonlocal data_last, value_last
@@ -166,15 +232,26 @@ def _sharing(kind: Any) -> Callable[[msgspec.Raw], Any]:
         if data not in values:
             if len(values) >= SHARED_VALUES_MAX:
                 values.clear()
-            values[data] = decode(data)
+                known.clear()
+            value = values[data] = decode(data)
+            known[id(value)] = value
         data_last, value_last = data, values[data]
         return value_last
 
-    return value_of
+    def value_of_own(own: Any) -> Any:
+        nonlocal own_last, kept_last
+        if own is own_last:
+            return kept_last
+        if known.get(id(own)) is own:  # It came from here.
+            return own
+        own_last, kept_last = own, value_of(msgspec.Raw(_encoder.encode(own)))
+        return kept_last
+
+    return _Sharing(value_of, value_of_own)
 
 
-def _packing(where: str, kind: Any) -> Callable[[msgspec.Raw], PackedMap[Any] | None]:
-    """A function that keeps a map as its bytes. A field's bytes lie in those of its record until they are copied."""
+def _packing(where: str, kind: Any) -> _Packing:
+    """Keeps a map as its bytes. A field's bytes lie in those of its record until they are copied."""
     decode = msgspec.msgpack.Decoder(kind).decode
 
     def open_map(data: bytes) -> dict[str, Any]:
@@ -188,7 +265,15 @@ def _packing(where: str, kind: Any) -> Callable[[msgspec.Raw], PackedMap[Any] | 
         data = bytes(raw)
         return None if data == NOTHING else PackedMap(data, open_map)
 
-    return packed
+    def packed_own(own: Any) -> PackedMap[Any]:
+        return own if isinstance(own, PackedMap) else PackedMap(_encoder.encode(own), open_map)
+
+    return _Packing(packed, packed_own)
+
+
+def _stamped_copy(value: Any, name: str, index: int) -> Any:
+    """A record with its marker replaced; itself where it has none. What it is part of is adopted, and may be shared."""
+    return replace(value, **{name: index}) if getattr(value, name) == THIS else value
 
 
 def _stamp_nested(value: Any, name: str, index: int) -> None:

@@ -25,6 +25,13 @@ COMPARED_AT_ONCE: Final = 1_000
 """Records compared in one step after a load: about a millisecond."""
 
 
+Taken = tuple[str, str, Any, Any]
+"""What became of one key: its table, the key, the record before and the one after; None where there is none."""
+
+Held = dict[tuple[str, str], msgspec.Struct]
+"""By table and key: records of a write of our own, as they were decided."""
+
+
 class OutOfOrder(Exception):
     """What came does not follow what was taken in before. Load again."""
 
@@ -147,6 +154,16 @@ class Replica:
             lease=lease,
         )
 
+    def held(self, write: Write, *, cluster_format: int = NEWEST) -> Held:
+        """What whoever wrote this may keep, and need not decode when it comes back: what plans write by the thousand."""
+        return {
+            (change.table, change.key): change.record
+            for change in write.changes
+            if isinstance(change, Put)
+            and (table := self.tables[change.table]).is_adopted
+            and table.version_in(cluster_format) == table.version
+        }
+
     def _encoded(self, change: Put | Drop, cluster_format: int) -> Change:
         if isinstance(change, Drop):
             return Change(change.table, change.key, None)
@@ -183,23 +200,26 @@ class Applying:
     """The next batch on its way in, for a loop that must go on: decode it in steps, take it in, wake in steps.
 
     Readers see the state before until `take_in`, which is one step, and the state after from then on. The replica takes
-    in nothing else meanwhile.
+    in nothing else meanwhile. `held`: of a write of our own, records that need not be decoded (`Replica.held`).
     """
 
-    def __init__(self, replica: Replica, batch: Batch) -> None:
+    def __init__(self, replica: Replica, batch: Batch, held: "Held | None" = None) -> None:
         if batch.index <= replica.index:
             raise OutOfOrder(f"batch {batch.index} came after batch {replica.index}")
         self._replica = replica
         self._batch = batch
         self._begun_at = replica.index
+        self._held: Held = {} if held is None else held
         self._decoded: list[tuple[Rows[Any], str, Any]] = []
+        self.taken: list[Taken] = []
+        """What became of each key, once it is taken in."""
         self._changed: dict[str, list[Changed]] = {}
         self._subscribed_last = 0
 
     def decode_in_steps(self) -> Iterator[None]:
         """Yields when there is more to decode. Nothing is changed yet; raises `Damaged` and `NewerFormat`."""
         every_rows, index, changes = self._replica._rows, self._batch.index, self._batch.changes
-        decoded = self._decoded
+        decoded, held = self._decoded, self._held
         for start in range(0, len(changes), DECODED_AT_ONCE):
             if start:
                 yield
@@ -208,7 +228,12 @@ class Applying:
                 if rows is None:
                     raise _unknown_table(change.table)
                 key, data = change.key, change.data
-                decoded.append((rows, key, None if data is None else rows.decoder.record(key, data, index)))
+                if data is None:
+                    decoded.append((rows, key, None))
+                elif held and (own := held.get((change.table, key))) is not None:
+                    decoded.append((rows, key, rows.decoder.adopted(own, key, data, index)))
+                else:
+                    decoded.append((rows, key, rows.decoder.record(key, data, index)))
 
     def take_in(self) -> None:
         """All of it, once it is decoded; also notes what those who wait must be compared with."""
@@ -218,11 +243,13 @@ class Applying:
         watched = replica.watches.tables
         self._subscribed_last = replica.watches.number_last
         changed: dict[str, list[Changed]] = {name: [] for name in watched}
-        self._changed = changed
+        self._changed, taken = changed, self.taken
         for rows, key, record in self._decoded:
             rows.last_change = index
             old = rows.drop(key) if record is None else rows.set(key, record)
-            if watched and (changes := changed.get(rows.table.name)) is not None:
+            name = rows.table.name
+            taken.append((name, key, old, record))
+            if watched and (changes := changed.get(name)) is not None:
                 changes.append((key, old, record))
 
     def wake_in_steps(self) -> Iterator[None]:

@@ -70,13 +70,15 @@ class Table(Generic[R]):
     `packed`: fields with a map that is seldom read (states of tasks), kept as its bytes and decoded by whoever reads it.
     `recurring`: fields whose value is mostly that of a relative (the record before under the key, the last one taken in,
     and the one that `kin` names by its table and key): they hold one value then, not several that are equal.
+    `is_adopted`: whoever wrote a record takes it in as it was decided, without decoding it again (`Decoder.adopted`). For
+    what is written by the thousand; what it is made of must be what a decoder makes: tuples, enums, structs.
     `since`: the cluster's format from which on the table may be written; servers of older formats do not know it.
     `forms`: every change of the record's form since the first, oldest first.
     """
 
     __slots__ = (
-        "forms", "indexes", "interned", "key_attributes", "key_of", "kin", "name", "order", "packed", "record", "recurring",
-        "shared", "since", "stamped", "version",
+        "forms", "indexes", "interned", "is_adopted", "key_attributes", "key_of", "kin", "name", "order", "packed", "record",
+        "recurring", "shared", "since", "stamped", "version",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +95,7 @@ class Table(Generic[R]):
         packed: Mapping[str, Any] | None = None,
         recurring: tuple[str, ...] = (),
         kin: Callable[[R], tuple[str, str]] | None = None,
+        is_adopted: bool = False,
         since: int = 1,
         forms: tuple[Form, ...] = (),
     ) -> None:
@@ -108,6 +111,7 @@ class Table(Generic[R]):
         self.packed = dict(packed or {})
         self.recurring = recurring
         self.kin = kin
+        self.is_adopted = is_adopted
         self.since = since
         self.forms = forms
         self.version = 1 + len(forms)
@@ -145,6 +149,8 @@ class Table(Generic[R]):
 
     def joined(self, *key: str | int) -> str:
         """The key from its parts; with none, that of the table's only record."""
+        if len(key) == 1 and type(only := key[0]) is str:
+            return only  # Nearly always.
         return join_key(*map(key_part, key)) if key else self.name
 
     def __repr__(self) -> str:

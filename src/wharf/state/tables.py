@@ -122,6 +122,7 @@ ALLOCATIONS: Final = Table(
     interned=("namespace", "eval_id", "node_id", "node_name", "job_id", "task_group", "deployment_id"),
     shared={"allocated_resources": AllocatedResources, "metrics": AllocMetric},
     packed={"task_states": dict[str, TaskState]},
+    is_adopted=True,
 )
 
 DEPLOYMENTS_OF_JOB: Final = Index[Deployment]("job", "namespace", "job_id")
@@ -177,7 +178,9 @@ NODES: Final = Table(
     stamped=("create_index", "last_missed_heartbeat_index", "last_alloc_update_index", "events.create_index"),
     interned=("datacenter", "node_class", "node_pool", "computed_class"),
 )
-NODE_PLACEMENTS: Final = Table("node_placements", NodePlacement, key=("node_id",), interned=("node_id",))
+NODE_PLACEMENTS: Final = Table(
+    "node_placements", NodePlacement, key=("node_id",), interned=("node_id",), is_adopted=True
+)
 NODE_POOLS: Final = Table("node_pools", NodePool, key=("name",))
 HOST_VOLUMES_ON_NODE: Final = Index[HostVolume]("node", "node_id")
 HOST_VOLUMES: Final = Table(

@@ -4,7 +4,8 @@ It only looks and remembers. What is done about it, and in which order, is decid
 """
 
 import asyncio
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from wharf.controllers.blocked import Blocked
 from wharf.controllers.broker import Broker
@@ -21,9 +22,10 @@ from wharf.model.quota import Quota
 from wharf.model.scheduler_configuration import SchedulerConfiguration
 from wharf.operations.derived import JobKey
 from wharf.server.follower import Follower
-from wharf.server.ground_keeper import GroundKeeper
+from wharf.server.leading.ground_keeper import GroundKeeper
 from wharf.server.leading.node_care import NodeCare
 from wharf.server.leading.term import Term
+from wharf.state.replica import Taken
 from wharf.state.tables import (
     ALLOCATIONS,
     ALLOCATIONS_ON_NODE,
@@ -56,7 +58,7 @@ class Agenda:
         self.nodes_changed: dict[str, None] = {}
         """Nodes of which not all jobs may have been looked at."""
         self.have_members_changed = True
-        follower.listeners.append(self._hear)
+        follower.takers.append(self._hear)
         follower.on_load.append(self._on_load)
 
     def rebuild(self) -> None:
@@ -68,6 +70,7 @@ class Agenda:
             self.broker.hear(evaluation)
         for evaluation in replica.those_by_key(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED):
             self.blocked.hear(evaluation)
+        self.keeper.ground.hear_of_all_that_wait(replica)
         self.blocked.try_all()  # Nobody knows what came free before.
         self._nodes.expect_all()
         self.unsettled = {(job.namespace, job.id): None for job in replica.all(JOBS)}
@@ -81,39 +84,39 @@ class Agenda:
         if self._term.leadership is not None:
             self.rebuild()
 
-    def _hear(self, batch: Batch) -> None:
+    def _hear(self, batch: Batch, taken: Sequence[Taken]) -> None:
         """Take note of what a batch changed. Called for every batch, so it only looks and remembers."""
         if self._term.leadership is None:
             return
-        replica = self._follower.replica
         self.blocked.room_came(self.keeper.take_freed(), batch.index)
-        for change in batch.changes:
-            if change.table not in HEARD:
+        for table, key, _, record in taken:
+            if table not in HEARD:
                 continue
-            record: Any = replica.get(replica.tables[change.table], change.key)
             match record:
+                case Allocation():
+                    self.unsettled[record.namespace, record.job_id] = None
                 case Evaluation():
                     self.broker.hear(record)
                     self.blocked.hear(record)
+                    self.keeper.ground.hear_of_waiting(self._follower.replica, key, record)
                     self.unsettled[record.namespace, record.job_id] = None
                 case Node():
                     self.nodes_changed[record.id] = None
-                case Allocation():
-                    self.unsettled[record.namespace, record.job_id] = None
                 case SchedulerConfiguration() | NodePool() | Namespace() | Quota():
                     self.blocked.try_all()
                 case Job():
                     self.unsettled[record.namespace, record.id] = None
                 case Deployment():
                     self.unsettled[record.namespace, record.job_id] = None
-                case None if change.table == EVALUATIONS.name:
-                    self.broker.forget(change.key)
-                    self.blocked.forget(change.key)
-                case None if change.table == NODES.name:
-                    self._nodes.forget(change.key)
-                    self.nodes_changed[change.key] = None  # Perhaps not all of its jobs were looked at.
+                case None if table == EVALUATIONS.name:
+                    self.broker.forget(key)
+                    self.blocked.forget(key)
+                    self.keeper.ground.hear_of_waiting(self._follower.replica, key, None)
+                case None if table == NODES.name:
+                    self._nodes.forget(key)
+                    self.nodes_changed[key] = None  # Perhaps not all of its jobs were looked at.
                 case None | Member():
-                    self.have_members_changed = self.have_members_changed or change.table == MEMBERS.name
+                    self.have_members_changed = self.have_members_changed or table == MEMBERS.name
                 case _:
                     pass
         self.woken.set()

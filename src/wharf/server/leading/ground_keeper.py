@@ -1,5 +1,6 @@
 """Keeps the scheduler's ground at the head of the log: what each batch does to nodes and allocations, in its order."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from wharf.engines.port import Batch
@@ -7,6 +8,7 @@ from wharf.model.allocation import Allocation
 from wharf.model.node import Node
 from wharf.scheduling.ground import Ground, Heard
 from wharf.server.follower import Follower
+from wharf.state.replica import Taken
 from wharf.state.tables import ALLOCATIONS, NODES
 
 
@@ -17,44 +19,33 @@ class GroundKeeper:
         self.ground = Ground()
         self._follower = follower
         self._freed: dict[str, None] = {}
-        self._before: dict[tuple[str, str], Node | Allocation | None] = {}
-        follower.before.append(self._look)
         # Before others that listen: what they decide, they decide on the ground as it is now.
-        follower.listeners.insert(0, self._hear)
+        follower.takers.insert(0, self._hear)
         follower.on_load.insert(0, self._begin_anew)
 
     def _begin_anew(self) -> None:
         self.ground = Ground.of(self._follower.replica)
 
-    def _look(self, batch: Batch) -> None:
-        """What the batch is about to change, as it stands."""
-        replica = self._follower.replica
-        self._before = {
-            (change.table, change.key): replica.get(replica.tables[change.table], change.key)
-            for change in batch.changes
-            if change.table in (NODES.name, ALLOCATIONS.name)
-        }
-
-    def _hear(self, batch: Batch) -> None:
-        del batch  # It was looked at before it was taken in.
+    def _hear(self, batch: Batch, taken: Sequence[Taken]) -> None:
+        del batch  # What it did is told beside it.
         replica = self._follower.replica
         nodes: list[Heard[Node]] = []
         allocations: list[Heard[Allocation]] = []
-        for (table, key), before in self._before.items():
-            if table == NODES.name:
-                assert before is None or isinstance(before, Node), "nodes are in the table of nodes"
-                nodes.append((key, before, replica.get(NODES, key)))
-            else:
-                assert before is None or isinstance(before, Allocation), "allocations are in their table"
-                allocations.append((key, before, replica.get(ALLOCATIONS, key)))
-        self._before = {}
+        for table, key, before, after in taken:
+            if table == ALLOCATIONS.name:
+                allocations.append((key, before, after))
+            elif table == NODES.name:
+                nodes.append((key, before, after))
+        if not nodes and not allocations:
+            return
         self.ground.hear(replica, nodes, allocations)
         for _, before_node, node in nodes:
             if node is not None and gives_room(before_node, node):
                 self._freed[node.computed_class] = None
         for _, before_allocation, allocation in allocations:
-            is_over = allocation is None or not allocation.is_occupying
-            if before_allocation is not None and before_allocation.is_occupying and is_over:
+            if before_allocation is None or not before_allocation.is_occupying:
+                continue
+            if allocation is None or not allocation.is_occupying:
                 at = replica.get(NODES, before_allocation.node_id)
                 if at is not None:
                     self._freed[at.computed_class] = None
