@@ -1,9 +1,11 @@
 """A plan: what one evaluation wants to change. The brain checks it against the newest state and commits it part by part."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
 from wharf.model.allocation import Allocation
@@ -208,13 +210,15 @@ def _take_placements(
     dropped: list[str] = []
     job = plan.job
     allowance = None if job is None or not left else allowance_of(snapshot, job.namespace, job.region)
+    roomy = _with_room(ground, islice(plan.placements.items(), part.room() // 2 + 1))
     for node_id, placed in plan.placements.items():
         room = part.room() - 1
         if (part.changes and len(placed) > room) or room < 1 or not part.has_room_for(2, 1):
             break
         taken, later = placed[:room], placed[room:]
         del left[node_id]
-        if not _fits(snapshot, ground, node_id, taken) or not fits_quota(allowance, taken):
+        fits = node_id in roomy or _fits(snapshot, ground, node_id, taken)
+        if not fits or not fits_quota(allowance, taken):
             dropped.append(node_id)
             continue
         part.changes.append(NODE_PLACEMENTS.put(NodePlacement(node_id=node_id)))
@@ -224,6 +228,38 @@ def _take_placements(
             left = {node_id: later, **left}
             break
     return left, dropped
+
+
+def _with_room(ground: Ground, placements: Iterable[tuple[str, Sequence[Allocation]]]) -> set[str]:
+    """Nodes that surely take all of theirs, looked at in one step: of amounts only, so those with more are left out."""
+    fleet = ground.fleet
+    asked: dict[int, tuple[str, int, int, int, int]] = {}
+    for node_id, placed in placements:
+        row = fleet.row_of.get(node_id)
+        cpu = memory_mb = disk_mb = 0
+        for allocation in placed:
+            if allocation.allocated_resources is None:
+                continue
+            usage, is_held = fleet.size(allocation.allocated_resources)
+            if is_held:
+                break
+            cpu, memory_mb, disk_mb = cpu + usage.cpu, memory_mb + usage.memory_mb, disk_mb + usage.disk_mb
+        else:
+            if row is not None:
+                asked[row] = (node_id, len(placed), cpu, memory_mb, disk_mb)
+    if not asked:
+        return set()
+    rows = np.fromiter(asked, dtype=np.int64, count=len(asked))
+    counts, cpus, memories, disks = (
+        np.fromiter((each[column] for each in asked.values()), dtype=np.int64, count=len(asked))
+        for column in (1, 2, 3, 4)
+    )
+    most = fleet.count_most[rows]
+    fits = fleet.is_ready[rows] & ((most == 0) | (fleet.count[rows] + counts <= most))
+    fits &= fleet.cpu_used[rows] + cpus <= fleet.cpu[rows]
+    fits &= fleet.memory_used[rows] + memories <= fleet.memory[rows]
+    fits &= fleet.disk_used[rows] + disks <= fleet.disk[rows]
+    return {each[0] for each, does in zip(asked.values(), fits.tolist(), strict=True) if does}
 
 
 def _fits(snapshot: Replica, ground: Ground, node_id: str, placed: Sequence[Allocation]) -> bool:
