@@ -24,6 +24,7 @@ log_level = "warn"
 
 [server]
 enabled = true
+min_heartbeat_ttl = "{heartbeat_ttl}"
 
 [client]
 enabled = false
@@ -37,9 +38,12 @@ processes = {processes}
 
 
 class AgentProcess:
-    def __init__(self, folder: Path, *, api_processes: int = 1, acl: bool = False) -> None:
+    def __init__(self, folder: Path, *, api_processes: int = 1, acl: bool = False, heartbeat_ttl: str = "10s") -> None:
         config, out = folder / "agent.toml", folder / "out.txt"
-        config.write_text(CONFIG.format(folder=folder, processes=api_processes, acl=str(acl).lower()), "utf-8")
+        text = CONFIG.format(
+            folder=folder, processes=api_processes, acl=str(acl).lower(), heartbeat_ttl=heartbeat_ttl
+        )
+        config.write_text(text, "utf-8")
         with out.open("wb") as opened, (folder / "err.txt").open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "wharf", "agent", "--config", str(config), "--port", "0"],
@@ -71,9 +75,10 @@ class AgentProcess:
 
 
 @contextmanager
-def agent(*, api_processes: int = 1, acl: bool = False) -> Iterator[AgentProcess]:
+def agent(*, api_processes: int = 1, acl: bool = False, heartbeat_ttl: str = "10s") -> Iterator[AgentProcess]:
+    """`heartbeat_ttl`: for how long nodes are believed that say nothing."""
     with tempfile.TemporaryDirectory() as folder:
-        process = AgentProcess(Path(folder), api_processes=api_processes, acl=acl)
+        process = AgentProcess(Path(folder), api_processes=api_processes, acl=acl, heartbeat_ttl=heartbeat_ttl)
         try:
             yield process
         finally:

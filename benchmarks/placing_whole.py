@@ -24,7 +24,7 @@ NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def measure(nodes: int = NODES, jobs: int = JOBS) -> Figures:
-    with agent() as server:
+    with agent(heartbeat_ttl="1h") as server:
         caller = _Caller(server)
         for number in range(nodes):
             caller.put(f"/v1/node/{_node_id(number)}/register", _registration(number))
