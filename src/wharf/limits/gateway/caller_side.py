@@ -1,0 +1,698 @@
+"""Connections of callers: requests are read, decided and handed on one at a time, in order, and their replies passed back.
+
+What is refused, and with which words, others decide. Here is what may never happen on the way: a second reply, bytes of
+one request taken for another's, a slot that stays held.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from wharf.limits.core.rule import Connection
+from wharf.limits.desk.arrival import Arrival, Reply
+from wharf.limits.desk.desk import BODY_BYTES_MOST, drive
+from wharf.limits.desk.passage import Passage
+from wharf.limits.desk.telling import EXPOSED
+from wharf.limits.gateway.chunks import LAST_CHUNK, BadChunk, as_chunk
+from wharf.limits.gateway.exchange import Exchange
+from wharf.limits.gateway.heads import (
+    CHUNKED,
+    UNTIL_CLOSE,
+    BadHead,
+    ReplyHead,
+    RequestHead,
+    read_request_head,
+    without_limits,
+)
+from wharf.limits.gateway.service_side import ServiceConnection
+
+if TYPE_CHECKING:
+    from wharf.limits.gateway.gateway import Gateway
+
+AHEAD_BYTES_MOST: Final = 64 * 1024
+"""How much is read of what comes behind the request that is served."""
+DRAINED_MOST: Final = 64 * 1024
+LINGER_S: Final = 2.0
+RETRIED: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
+TOKEN_SIGNS: Final = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz\r\n")
+
+REASONS: Final = {
+    200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
+    408: "Request Timeout", 413: "Content Too Large", 414: "URI Too Long", 417: "Expectation Failed",
+    429: "Too Many Requests", 431: "Request Header Fields Too Large", 502: "Bad Gateway", 503: "Service Unavailable",
+    504: "Gateway Timeout",
+}  # fmt: skip
+
+
+class CallerConnection(asyncio.Protocol):
+    __slots__ = (
+        "_buffer",
+        "_drained",
+        "_held",
+        "_is_deciding",
+        "_is_paused",
+        "_left_to_drain",
+        "_lingers",
+        "_must_close",
+        "_peer",
+        "_proto",
+        "_service",
+        "_transport",
+        "_writes_chunks",
+        "deadline_s",
+        "exchange",
+        "gateway",
+        "is_closed",
+    )
+
+    def __init__(self, gateway: "Gateway") -> None:
+        self.gateway = gateway
+        self.exchange: Exchange | None = None
+        self.deadline_s = 0.0
+        self.is_closed = False
+        self._buffer = b""
+        self._drained = 0
+        self._held = b""
+        self._left_to_drain: Exchange | None = None
+        self._lingers = False
+        self._must_close = False
+        self._is_deciding = False
+        self._is_paused = False
+        self._peer = ""
+        self._proto = b"http"
+        self._service: ServiceConnection | None = None
+        self._transport: asyncio.Transport | None = None
+        self._writes_chunks = False
+
+    # -- the transport's calls -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        address = transport.get_extra_info("peername")
+        self._peer = address[0] if isinstance(address, tuple) else ""
+        if transport.get_extra_info("sslcontext") is not None:
+            self._proto = b"https"
+        self.gateway.on_connection(self)
+        self.deadline_s = self.gateway.now_s() + self.gateway.head_s
+
+    def connection_lost(self, problem: Exception | None) -> None:  # noqa: ARG002 - A caller may leave as it likes.
+        self.is_closed = True
+        self.gateway.on_connection_lost(self)
+        exchange, service = self.exchange, self._service
+        self.exchange = self._service = None
+        if service is not None:
+            service.caller = None
+            service.abort()
+        if exchange is None:
+            return
+        exchange.is_over = True
+        self.gateway.pool.forget(self)
+        if exchange.passage is not None:
+            desk = self.gateway.desk
+            if exchange.is_handed_on:
+                desk.end_soon(exchange.passage)
+            elif desk.is_immediate:
+                drive(desk.on_gone(exchange.passage))
+            else:
+                desk.start(desk.on_gone(exchange.passage))
+
+    def eof_received(self) -> None:
+        return None  # The transport closes: a caller who sends no more is a caller who left.
+
+    def pause_writing(self) -> None:
+        exchange = self.exchange
+        if exchange is not None and exchange.passage is not None:
+            exchange.passage.wait(self.gateway.now_s())
+        if self._service is not None:
+            self._service.pause_reading()
+            self._service.deadline_s = 0.0
+            self.deadline_s = self.gateway.now_s() + self.gateway.idle_s
+
+    def resume_writing(self) -> None:
+        exchange = self.exchange
+        if exchange is not None and exchange.passage is not None:
+            exchange.passage.work(self.gateway.now_s())
+        if self._service is not None:
+            self._service.resume_reading()
+            if not self._service.is_tunnel:
+                self._service.deadline_s = self.gateway.pool.deadline_s()
+            self.deadline_s = 0.0
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingers:
+            return
+        service = self._service
+        if service is not None and service.is_tunnel:
+            service.write(data)
+            return
+        self._buffer = self._buffer + data if self._buffer else data
+        self._advance()
+
+    def pause_reading(self) -> None:
+        if not self._is_paused and not self.is_closed and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._is_paused and not self.is_closed and self._transport is not None:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None and not self.is_closed:
+            self._transport.write(data)
+
+    # -- reading requests ------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Read on as far as the bytes and the request that is served allow."""
+        while self._buffer and not self.is_closed and not self._lingers:
+            exchange = self.exchange
+            if self._left_to_drain is not None:
+                if not self._drain(self._left_to_drain):
+                    return
+            elif exchange is None:
+                if not self._read_head():
+                    return
+            elif exchange.is_body_read or self._is_deciding:
+                if len(self._buffer) > AHEAD_BYTES_MOST:
+                    self.pause_reading()
+                return
+            elif not self._read_body(exchange):
+                return
+
+    def _read_head(self) -> bool:
+        """Read the head of the next request and begin with it. Whether there was a whole one."""
+        gateway, data = self.gateway, self._buffer
+        if data[:2] == b"\r\n":
+            data = self._buffer = data.lstrip(b"\r\n")  # An empty line before a request is harmless.
+        end = data.find(b"\r\n\r\n")
+        most = gateway.settings.head_bytes_most
+        if end < 0 or end > most:
+            if end > most or len(data) > most:
+                self._refuse_head(f"The head of the request is longer than {most} bytes.", 431)
+            elif data and data[0] not in TOKEN_SIGNS:
+                self._refuse_head("This is no HTTP request.", 400)
+            elif not self.deadline_s or self.deadline_s > gateway.now_s() + gateway.head_s:
+                self.deadline_s = gateway.now_s() + gateway.head_s
+            return False
+        try:
+            head = read_request_head(data, end + 4, headers_most=gateway.settings.headers_most)
+        except BadHead as problem:
+            self._refuse_head(str(problem), problem.status)
+            return False
+        self._buffer = data[end + 4 :]
+        self.deadline_s = 0.0
+        self._begin(head)
+        return True
+
+    def _begin(self, head: RequestHead) -> None:
+        gateway = self.gateway
+        path, _, query = head.target.decode("ascii").partition("?")
+        authorization = head.authorization
+        arrival = Arrival(
+            head.method.decode("ascii"),
+            path,
+            query,
+            self._peer,
+            None if authorization is None else authorization.decode("ascii"),
+            head.is_conditional,
+            Connection.WEBSOCKET if head.is_websocket else Connection.PLAIN,
+            tuple(value.decode("ascii") for value in head.forwarded_for) if head.forwarded_for else (),
+            tuple(value.decode("ascii") for value in head.forwarded) if head.forwarded else (),
+        )
+        exchange = self.exchange = Exchange(head, arrival)
+        gateway.requests += 1
+        if path in gateway.own_paths:
+            self._is_deciding = True
+            self._start(self._answer_own(exchange))
+            return
+        if head.length and gateway.desk.wants_body(arrival.method, path):
+            exchange.gathered = []
+            if head.expects_continue:
+                self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.deadline_s = gateway.now_s() + gateway.idle_s
+            return
+        self._decide(exchange, None)
+
+    def _read_body(self, exchange: Exchange) -> bool:
+        """Read of the body what there is. Whether more may be read now."""
+        data, self._buffer = self._buffer, b""
+        chunks = exchange.chunks
+        if chunks is not None:
+            try:
+                body = chunks.feed(data)
+            except BadChunk as problem:
+                self._break(exchange, str(problem))
+                return False
+            if chunks.is_done:
+                exchange.is_body_read = True
+                self._buffer = chunks.rest
+        else:
+            body, self._buffer = data[: exchange.body_left], data[exchange.body_left :]
+            exchange.body_left -= len(body)
+            exchange.is_body_read = not exchange.body_left
+        if exchange.gathered is not None:
+            self._gather(exchange, exchange.gathered, body)
+        elif body or exchange.is_body_read:
+            self._pass_body(exchange, body)
+        return True
+
+    def _gather(self, exchange: Exchange, gathered: list[bytes], body: bytes) -> None:
+        gathered.append(body)
+        if not exchange.is_body_read and sum(map(len, gathered)) <= BODY_BYTES_MOST:
+            return
+        exchange.gathered = None
+        whole = b"".join(gathered)
+        exchange.pending = [whole] if whole else []
+        self.deadline_s = 0.0
+        self._decide(exchange, whole)
+
+    # -- deciding --------------------------------------------------------------------------------------------------
+
+    def _decide(self, exchange: Exchange, body: bytes | None) -> None:
+        desk = self.gateway.desk
+        if self.gateway.is_bare:
+            self._hand_on(exchange)
+        elif desk.is_immediate:
+            self._on_decided(exchange, drive(desk.admit(exchange.arrival, body)))
+        else:
+            self._is_deciding = True
+            self._start(self._decide_later(exchange, body))
+
+    async def _decide_later(self, exchange: Exchange, body: bytes | None) -> None:
+        admitted = await self.gateway.desk.admit(exchange.arrival, body)
+        self._is_deciding = False
+        if exchange.is_over:
+            if isinstance(admitted, Passage):
+                await self.gateway.desk.on_gone(admitted)
+            return
+        self._on_decided(exchange, admitted)
+        self.resume_reading()
+        self._advance()
+
+    def _on_decided(self, exchange: Exchange, admitted: Passage | Reply) -> None:
+        if isinstance(admitted, Reply):
+            self._answer(exchange, admitted)
+            return
+        exchange.passage = admitted
+        if exchange.arrival.path in self.gateway.page_paths and exchange.arrival.method in ("GET", "HEAD"):
+            self._is_deciding = True
+            self._start(self._answer_page(exchange, admitted))
+            return
+        self._hand_on(exchange)
+
+    async def _answer_page(self, exchange: Exchange, passage: Passage) -> None:
+        page = await self.gateway.desk.page(exchange.arrival, passage)
+        assert page is not None, exchange.arrival.path
+        await self.gateway.desk.end(passage)
+        self._go_on_with(exchange, page)
+
+    async def _answer_own(self, exchange: Exchange) -> None:
+        self._go_on_with(exchange, await self.gateway.own_page(exchange.arrival))
+
+    def _go_on_with(self, exchange: Exchange, reply: Reply) -> None:
+        """A reply that was waited for is here."""
+        self._is_deciding = False
+        if exchange.is_over or self.is_closed:
+            return
+        self._answer(exchange, reply)
+        self.resume_reading()
+        self._advance()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self.gateway.desk.start(work)
+
+    # -- the service's side ----------------------------------------------------------------------------------------
+
+    @property
+    def asks_for_head(self) -> bool:
+        return self.exchange is not None and self.exchange.head.method == b"HEAD"
+
+    @property
+    def wants_tunnel(self) -> bool:
+        return self.exchange is not None and self.exchange.head.is_websocket
+
+    @property
+    def has_sent_all(self) -> bool:
+        return self.exchange is None or self.exchange.is_body_read
+
+    def _hand_on(self, exchange: Exchange) -> None:
+        pool = self.gateway.pool
+        service = pool.take()
+        if service is not None:
+            self._send_to(service, exchange)
+        else:
+            pool.connect_for(self)
+
+    def on_service(self, service: ServiceConnection) -> bool:
+        """There is a connection. Whether it is still wanted."""
+        exchange = self.exchange
+        if exchange is None or exchange.is_over or exchange.is_handed_on:
+            return False
+        self._send_to(service, exchange)
+        self.resume_reading()
+        return True
+
+    def _send_to(self, service: ServiceConnection, exchange: Exchange) -> None:
+        head = exchange.head
+        self._service = service
+        service.caller = self
+        service.deadline_s = self.gateway.pool.deadline_s()
+        exchange.is_handed_on = True
+        exchange.may_retry = service.was_used and head.method in RETRIED and head.length == 0
+        data = self.gateway.request_head(exchange, self._peer, self._proto)
+        if exchange.pending:
+            data += self._framed(exchange, b"".join(exchange.pending))
+            exchange.pending = []
+        if exchange.is_body_read:
+            if exchange.chunks is not None:
+                data += LAST_CHUNK
+        else:
+            if head.expects_continue and not exchange.has_begun and exchange.body_left == max(0, head.length):
+                self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            if exchange.passage is not None:
+                exchange.passage.wait(self.gateway.now_s())
+            self.deadline_s = self.gateway.now_s() + self.gateway.idle_s
+        service.write(data)
+
+    def _framed(self, exchange: Exchange, body: bytes) -> bytes:
+        return as_chunk(body) if exchange.chunks is not None and body else body
+
+    def _pass_body(self, exchange: Exchange, body: bytes) -> None:
+        service = self._service
+        if service is None:
+            # Decided and not connected yet, or the service is gone and its reply said so.
+            if body:
+                exchange.pending.append(body)
+            if sum(map(len, exchange.pending)) > AHEAD_BYTES_MOST:
+                self.pause_reading()
+            return
+        data = self._framed(exchange, body)
+        if exchange.is_body_read:
+            if exchange.chunks is not None:
+                data += LAST_CHUNK
+            self.deadline_s = 0.0
+            service.deadline_s = self.gateway.pool.deadline_s()
+            if exchange.passage is not None:
+                exchange.passage.work(self.gateway.now_s())
+        else:
+            self.deadline_s = self.gateway.now_s() + self.gateway.idle_s
+            service.deadline_s = self.gateway.pool.deadline_s()
+        service.write(data)
+
+    def on_reply_head(self, head: ReplyHead, rest: bytes) -> None:
+        exchange, service = self.exchange, self._service
+        assert exchange is not None
+        assert service is not None
+        passage = exchange.passage
+        if passage is not None and (head.status == 304 or head.status >= 500 or head.makes_content):
+            if not self.gateway.desk.is_immediate:
+                service.pause_reading()
+                self._start(self._settle_then_write(exchange, service, passage, head, rest))
+                return
+            drive(self._settle(passage, head))
+        self._write_head(exchange, head)
+        service.go_on(rest)
+        self._flush_head()
+
+    async def _settle(self, passage: Passage, head: ReplyHead) -> None:
+        """What a reply gives back or charges, before it is told."""
+        desk = self.gateway.desk
+        await desk.on_status(passage, head.status)
+        if head.makes_content and self.gateway.settings.trusts_marks:
+            await desk.on_content(passage)
+
+    async def _settle_then_write(
+        self, exchange: Exchange, service: ServiceConnection, passage: Passage, head: ReplyHead, rest: bytes
+    ) -> None:
+        await self._settle(passage, head)
+        if exchange.is_over or self._service is not service:
+            return
+        self._write_head(exchange, head)
+        service.resume_reading()
+        service.go_on(rest)
+        self._flush_head()
+
+    def _write_head(self, exchange: Exchange, head: ReplyHead) -> None:
+        gateway, passage = self.gateway, exchange.passage
+        if head.measured_ms is not None and passage is not None and gateway.settings.trusts_marks:
+            passage.measured_ms = head.measured_ms
+        kept = head.kept
+        parts = [head.line]
+        if passage is not None and passage.decision is not None:
+            parts += without_limits(kept) if head.has_limits else kept
+            parts.append(gateway.desk.block(passage))
+        else:
+            parts += kept
+        if exchange.head.has_origin:
+            parts.append(b"access-control-expose-headers: %s\r\n" % EXPOSED.encode())
+        self._writes_chunks = False
+        if head.length in (CHUNKED, UNTIL_CLOSE):
+            if exchange.head.is_old:
+                exchange.stays = False
+            else:
+                self._writes_chunks = True
+                parts.append(b"transfer-encoding: chunked\r\n")
+        if gateway.is_ending:
+            exchange.stays = False
+        if not exchange.stays:
+            parts.append(b"connection: close\r\n")
+        parts.append(b"\r\n")
+        exchange.has_begun = True
+        gateway.on_reply(head.status)
+        # Written with the first bytes of the body, if there are any: one packet instead of two.
+        self._held = b"".join(parts)
+
+    def on_reply_body(self, data: bytes) -> None:
+        if self._writes_chunks:
+            data = as_chunk(data)
+        if self._held:
+            data, self._held = self._held + data, b""
+        self.write(data)
+
+    def _flush_head(self) -> None:
+        if self._held:
+            held, self._held = self._held, b""
+            self.write(held)
+
+    def on_reply_end(self, service: ServiceConnection | None) -> None:  # noqa: ARG002
+        self._service = None
+        exchange = self.exchange
+        if exchange is None:
+            return
+        last = LAST_CHUNK if self._writes_chunks else b""
+        if self._held or last:
+            held, self._held = self._held, b""
+            self.write(held + last)
+        self._finish(exchange)
+
+    def _finish(self, exchange: Exchange) -> None:
+        """The reply is out. The slot is free, and the next request may begin."""
+        exchange.is_over = True
+        self.exchange = None
+        if exchange.passage is not None:
+            self.gateway.desk.end_soon(exchange.passage)
+        if self.is_closed:
+            return
+        if not exchange.stays:
+            self._close_softly(exchange)
+            return
+        if not exchange.is_body_read:
+            self._left_to_drain, self._drained = exchange, 0
+        self.deadline_s = self.gateway.now_s() + self.gateway.idle_s
+        self.resume_reading()
+        if self._buffer:
+            asyncio.get_running_loop().call_soon(self._advance)
+
+    # -- replies of ours -------------------------------------------------------------------------------------------
+
+    def _answer(self, exchange: Exchange, reply: Reply) -> None:
+        """Answer in the service's place. Of a body that nobody reads some is drained, else the connection ends."""
+        if exchange.is_over or self.is_closed:
+            return
+        is_long = exchange.body_left > DRAINED_MOST
+        if (not exchange.is_body_read and (is_long or exchange.head.expects_continue)) or self.gateway.is_ending:
+            exchange.stays = False
+        body = b"" if exchange.head.method == b"HEAD" else reply.body
+        self._write_reply(reply, body, stays=exchange.stays)
+        exchange.has_begun = True
+        self._finish(exchange)
+
+    def _write_reply(self, reply: Reply, body: bytes, *, stays: bool) -> None:
+        self.gateway.on_reply(reply.status)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in reply.headers)
+        more = "" if stays else "connection: close\r\n"
+        reason = REASONS.get(reply.status, "Answered")
+        head = f"HTTP/1.1 {reply.status} {reason}\r\n{lines}content-length: {len(reply.body)}\r\n{more}\r\n"
+        self.write(head.encode("latin-1") + body)
+
+    def _drain(self, exchange: Exchange) -> bool:
+        """Read past the rest of a body that nobody wants. Whether the next request may be read."""
+        data, self._buffer = self._buffer, b""
+        if exchange.chunks is not None:
+            try:
+                self._drained += len(exchange.chunks.feed(data))
+            except BadChunk:
+                self._close_softly(exchange)
+                return False
+            exchange.is_body_read = exchange.chunks.is_done
+            self._buffer = exchange.chunks.rest
+        else:
+            some = min(len(data), exchange.body_left)
+            exchange.body_left -= some
+            self._drained += some
+            self._buffer = data[some:]
+            exchange.is_body_read = not exchange.body_left
+        if exchange.is_body_read:
+            self._left_to_drain = None
+            return True
+        if self._drained > DRAINED_MOST:
+            self._close_softly(exchange)
+        return False
+
+    def _refuse_head(self, message: str, status: int) -> None:
+        """What cannot be read as a request gets one reply, and the connection ends."""
+        self._buffer = b""
+        self._lingers = True
+        arrival = Arrival("GET", "/", "", self._peer)
+        self._start(self._refuse_later(arrival, message, status))
+
+    async def _refuse_later(self, arrival: Arrival, message: str, status: int) -> None:
+        reply = await self.gateway.desk.error(arrival, status, message)
+        if self.is_closed:
+            return
+        self._write_reply(reply, reply.body, stays=False)
+        self._linger()
+
+    def _break(self, exchange: Exchange, message: str, status: int = 400) -> None:
+        """The body of a request is malformed: whatever follows cannot be told apart."""
+        service, self._service = self._service, None
+        if service is not None:
+            service.caller = None
+            service.abort()
+        exchange.stays = False
+        exchange.is_body_read = True
+        if exchange.has_begun:
+            exchange.is_over = True
+            if self._transport is not None:
+                self._transport.abort()
+            return
+        self.gateway.pool.forget(self)
+        self._fail_with(exchange, message, status)
+
+    def _fail_with(self, exchange: Exchange, message: str, status: int) -> None:
+        self._is_deciding = True
+        self._start(self._fail_later(exchange, message, status))
+
+    async def _fail_later(self, exchange: Exchange, message: str, status: int) -> None:
+        desk, passage = self.gateway.desk, exchange.passage
+        if passage is not None:
+            await desk.on_status(passage, status)
+        self._go_on_with(exchange, await desk.error(exchange.arrival, status, message, passage))
+
+    # -- what goes wrong at the service ----------------------------------------------------------------------------
+
+    def on_service_lost(self, service: ServiceConnection, *, was_used: bool) -> None:
+        if self._service is not service:
+            return
+        self._service = None
+        exchange = self.exchange
+        if exchange is None:
+            return
+        if was_used and exchange.may_retry and not exchange.has_begun:
+            # It closed a connection that was idle, as it may, at the moment in which we used it. Nothing was done.
+            exchange.is_handed_on = exchange.may_retry = False
+            self.gateway.pool.connect_for(self)
+            return
+        self._on_failure(exchange, "The service closed the connection before it answered.", 502)
+
+    def on_bad_reply(self, why: str) -> None:
+        self._service = None
+        if self.exchange is not None:
+            self._on_failure(self.exchange, f"The service's reply is not understood: {why}.", 502)
+
+    def on_no_service(self, message: str, *, status: int) -> None:
+        self._service = None
+        if self.exchange is not None and not self.exchange.is_over:
+            self._on_failure(self.exchange, message, status)
+
+    def _on_failure(self, exchange: Exchange, message: str, status: int) -> None:
+        self.gateway.failures += 1
+        if exchange.has_begun and not self._held:
+            # A part of the reply is out: the only true thing left to say is that it ends here.
+            if self._transport is not None:
+                self._transport.abort()
+            return
+        self._held = b""
+        self._fail_with(exchange, message, status)
+
+    # -- tunnels ---------------------------------------------------------------------------------------------------
+
+    def on_tunnel(self, head: ReplyHead, rest: bytes) -> None:
+        exchange, service = self.exchange, self._service
+        assert exchange is not None
+        assert service is not None
+        passage = exchange.passage
+        block = b""
+        if passage is not None:
+            passage.wait(self.gateway.now_s())
+            block = self.gateway.desk.block(passage)
+        lines = b"".join(head.kept)
+        self.gateway.on_reply(101)
+        exchange.has_begun = True
+        self.deadline_s = 0.0
+        self.write(head.line + lines + block + b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n" + rest)
+        if self._buffer:
+            early, self._buffer = self._buffer, b""
+            service.write(early)
+
+    def on_tunnel_closed(self) -> None:
+        self._service = None
+        self.close()
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def on_deadline(self) -> None:
+        """It took too long: a head that does not end, a body that pauses, a caller who does not read, or nothing at all."""
+        self.deadline_s = 0.0
+        exchange = self.exchange
+        if self._lingers or (exchange is None and not self._buffer):
+            self.close()
+        elif exchange is None:
+            self._refuse_head("The head of the request did not arrive in time.", 408)
+        elif exchange.has_begun:
+            if self._transport is not None:
+                self._transport.abort()
+        elif not exchange.is_body_read:
+            exchange.gathered = None
+            self._break(exchange, "The body of the request did not arrive in time.", 408)
+
+    def _close_softly(self, exchange: Exchange) -> None:
+        """Close so that the caller can read the reply, though it may still be sending."""
+        self._left_to_drain = None
+        if exchange.is_body_read:
+            self.close()
+        else:
+            self._linger()
+
+    def _linger(self) -> None:
+        self._lingers = True
+        self._buffer = b""
+        self.resume_reading()
+        self.deadline_s = self.gateway.now_s() + LINGER_S
+        if self._transport is not None and self._transport.can_write_eof() and not self.is_closed:
+            self._transport.write_eof()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+def tls_of(certificate_file: str, key_file: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate_file, key_file)
+    context.set_alpn_protocols(["http/1.1"])
+    return context

@@ -1,0 +1,43 @@
+"""One request on its way through the gateway: what was read of it, what it was admitted with, how far both sides are."""
+
+from wharf.limits.desk.arrival import Arrival
+from wharf.limits.desk.passage import Passage
+from wharf.limits.gateway.chunks import ChunkReader
+from wharf.limits.gateway.heads import CHUNKED, RequestHead
+
+
+class Exchange:
+    __slots__ = (
+        "arrival",
+        "body_left",
+        "chunks",
+        "gathered",
+        "has_begun",
+        "head",
+        "is_body_read",
+        "is_handed_on",
+        "is_over",
+        "may_retry",
+        "passage",
+        "pending",
+        "stays",
+    )
+
+    def __init__(self, head: RequestHead, arrival: Arrival) -> None:
+        self.head = head
+        self.arrival = arrival
+        self.passage: Passage | None = None
+        self.chunks = ChunkReader() if head.length == CHUNKED else None
+        self.body_left = max(0, head.length)
+        self.is_body_read = head.length == 0
+        self.gathered: list[bytes] | None = None
+        """The body so far, where a decision needs it."""
+        self.pending: list[bytes] = []
+        """Of the body, what waits for a connection to the service."""
+        self.is_handed_on = False
+        self.has_begun = False
+        """Whether the caller has seen a byte of the reply."""
+        self.is_over = False
+        self.may_retry = False
+        self.stays = not head.wants_close and not head.is_old
+        """Whether the caller's connection goes on after the reply."""

@@ -1,0 +1,162 @@
+"""The gateway: listens, knows all connections, looks at the clock for them, and ends without cutting anyone off.
+
+It answers for itself only whether it lives and whether it is ready; all else is the desk's or the service's.
+"""
+
+import asyncio
+import contextlib
+import logging
+from typing import Final
+
+import msgspec
+
+from wharf.limits.building import Limits
+from wharf.limits.configuration.settings import GatewaySettings, Upstream
+from wharf.limits.core.answer import JSON
+from wharf.limits.desk.arrival import Arrival, Reply
+from wharf.limits.desk.desk import META_PATH, STATUS_PATH, Desk
+from wharf.limits.gateway.caller_side import CallerConnection, tls_of
+from wharf.limits.gateway.exchange import Exchange
+from wharf.limits.gateway.service_side import Pool
+from wharf.world import World
+
+log = logging.getLogger(__name__)
+
+CLOCK_EVERY_S: Final = 0.5
+BACKLOG: Final = 4_096
+ALIVE_PATH: Final = "/healthz"
+READY_PATH: Final = "/readyz"
+
+
+class Gateway:
+    """`is_bare`: without limits at all, to measure what they cost."""
+
+    def __init__(self, limits: Limits, upstream: Upstream, world: World, *, is_bare: bool = False) -> None:
+        self.limits: Final = limits
+        self.desk: Final[Desk] = limits.desk
+        self.settings: Final[GatewaySettings] = limits.settings.gateway
+        self.pool: Final = Pool(upstream, self.settings, world)
+        self.now_s: Final = world.monotonic_s
+        self.is_bare: Final = is_bare
+        self.own_paths: Final = frozenset({ALIVE_PATH, READY_PATH})
+        self.page_paths: Final = frozenset() if is_bare else frozenset({STATUS_PATH, META_PATH})
+        self.head_s: Final = self.settings.head_ms / 1_000
+        self.idle_s: Final = self.settings.idle_ms / 1_000
+        self.is_ending = False
+        self.requests = 0
+        self.failures = 0
+        self.statuses: Final[dict[int, int]] = {}
+        """Replies by the hundred of their status."""
+        self.turned_away = 0
+        self.port = 0
+        self.connections: Final[set[CallerConnection]] = set()
+        self._world = world
+        self._has_proxies = bool(limits.settings.proxies.trusted or limits.settings.proxies.hops)
+        self._base = upstream.base_path.encode("ascii")
+        self._authority = upstream.authority.encode("ascii")
+        self._server: asyncio.Server | None = None
+        self._clock: asyncio.Task[None] | None = None
+        self._all_gone = asyncio.Event()
+
+    # -- beginning and end -----------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Listen. Raises OSError when the port is taken."""
+        settings = self.settings
+        tls = None
+        if settings.certificate_file is not None and settings.key_file is not None:
+            tls = tls_of(str(settings.certificate_file), str(settings.key_file))
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: CallerConnection(self), settings.host, settings.port, ssl=tls, backlog=BACKLOG
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._clock = self._world.start(self._keep_looking_at_clock(), name="gateway: look at the clock")
+
+    async def close(self) -> None:
+        """Take no more connections, let running requests end within a bound, then close all."""
+        self.is_ending = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            if connection.exchange is None:
+                connection.close()
+        if self.connections:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_gone.wait(), self.settings.drain_ms / 1_000)
+        for connection in list(self.connections):
+            connection.close()
+        await self.pool.close()
+        if self._clock is not None:
+            self._clock.cancel()
+            await asyncio.gather(self._clock, return_exceptions=True)
+
+    async def _keep_looking_at_clock(self) -> None:
+        while True:
+            await asyncio.sleep(CLOCK_EVERY_S)
+            now_s = self.now_s()
+            for connection in list(self.connections):
+                if connection.deadline_s and now_s >= connection.deadline_s:
+                    connection.on_deadline()
+            self.pool.look_at_clock(now_s)
+
+    # -- what connections tell -------------------------------------------------------------------------------------
+
+    def on_connection(self, connection: CallerConnection) -> None:
+        if len(self.connections) >= self.settings.connections_most:
+            self.turned_away += 1
+            connection.close()
+            return
+        self.connections.add(connection)
+
+    def on_connection_lost(self, connection: CallerConnection) -> None:
+        self.connections.discard(connection)
+        if self.is_ending and not self.connections:
+            self._all_gone.set()
+
+    def on_reply(self, status: int) -> None:
+        kind = status // 100
+        self.statuses[kind] = self.statuses.get(kind, 0) + 1
+
+    # -- what is sent to the service -------------------------------------------------------------------------------
+
+    def request_head(self, exchange: Exchange, peer: str, proto: bytes) -> bytes:
+        """The head of a request as the service gets it."""
+        head = exchange.head
+        parts = [b"%b %b%b HTTP/1.1\r\n" % (head.method, self._base, head.target)]
+        parts += head.kept
+        if head.host is None:
+            parts.append(b"Host: %b\r\n" % self._authority)
+        if head.length:
+            if exchange.chunks is not None:
+                parts.append(b"Transfer-Encoding: chunked\r\n")
+            else:
+                parts.append(b"Content-Length: %d\r\n" % head.length)
+        if head.is_websocket:
+            parts.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
+        # What a caller says of earlier hops is only repeated where proxies in front of us are known.
+        hops = b", ".join([*head.forwarded_for, peer.encode()]) if self._has_proxies else peer.encode()
+        if exchange.passage is None:
+            parts.append(b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\n\r\n" % (hops, proto))
+        else:
+            parts.append(
+                b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nX-Wharf-Request-Id: %b\r\n\r\n"
+                % (hops, proto, exchange.passage.id.encode())
+            )
+        return b"".join(parts)
+
+    # -- pages -----------------------------------------------------------------------------------------------------
+
+    async def own_page(self, arrival: Arrival) -> Reply:
+        """Whether the process lives, and whether its rules are loaded. Neither is charged to anyone."""
+        problems = [file.problem for file in self.limits.watcher.files if file.problem]
+        is_ready = not self.is_ending
+        if arrival.path == ALIVE_PATH:
+            status, body = 200, {"status": "alive"}
+        else:
+            status = 200 if is_ready else 503
+            body = {"status": "ready" if is_ready else "ending", "rules": self.desk.service.limiter.book.hash}
+        told = await self.desk.error(arrival, status, "")
+        kept = tuple((name, value) for name, value in told.headers if name != "content-type")
+        page = {**body, **({"warnings": [line.partition("\n")[0] for line in problems]} if problems else {})}
+        return Reply(status, (*kept, ("content-type", JSON)), msgspec.json.encode(page))
