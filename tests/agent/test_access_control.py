@@ -126,3 +126,23 @@ def test_a_new_node_joins_with_an_introduction_and_without_one_it_does_not(tmp_p
         wait_until(
             lambda: '"ready"' in ask(agent, "GET", "/v1/nodes", token=token)[1], what="it is known by its secret"
         )
+
+
+def test_the_nodes_of_dev_are_let_in_by_themselves_and_its_words_say_that_control_is_on(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / "on.toml").write_text(ON)
+    with running(folder, "dev", "--port", "0", "--config", "on.toml", "--fake-nodes", "2") as agent:
+        agent.wait_ready()
+        token = bootstrapped(agent)["SecretID"]
+
+        def ready() -> int:
+            return ask(agent, "GET", "/v1/nodes", token=token)[1].count('"Status":"ready"')
+
+        wait_until(lambda: ready() == 2, what="both nodes are there")
+        node_id = json.loads(ask(agent, "GET", "/v1/nodes", token=token)[1])[0]["ID"]
+        stranger = {"Node": {"ID": node_id, "Name": "x"}, "SecretID": "y"}
+
+        assert ask(agent, "PUT", f"/v1/node/{node_id}/register", stranger)[0] == 403
+        assert "control is on: without a token nobody may do anything" in agent.out
+        assert "wharf acl bootstrap" in agent.out

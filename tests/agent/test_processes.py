@@ -38,7 +38,15 @@ def test_dev_tells_what_runs_where_and_what_to_try(dev: RunningAgent) -> None:
     assert "Wharf 0.1.0 is running" in dev.out
     assert "in .wharf/state" in dev.out
     assert "1 fake node: it takes work and reports it as running, but starts nothing" in dev.out
-    assert f"curl '{dev.address}/v1/nodes?pretty'" in dev.out
+    said = [line.strip() for line in lines(dev.out)]
+    assert f"export WHARF_ADDR={dev.address}" in said
+    assert [line.partition("-m wharf ")[2] for line in said if "-m wharf " in line] == [
+        "job init",
+        "job run example.yaml",
+        "status",
+        "operator debug",
+    ]
+    assert "Access" not in dev.out
 
 
 def test_dev_serves_a_cluster_with_a_node(dev: RunningAgent) -> None:

@@ -56,7 +56,7 @@ GROUPS = [
         "keyring",
         "server",
     ),
-    *("system", "periodic", "reconcile"),
+    *("system", "periodic", "reconcile", "intro", "pool"),
 ]
 
 
@@ -185,13 +185,13 @@ def test_a_snapshot_is_saved_beside_a_running_agent_and_restored_without_one(tmp
     folder = tmp_path / "a"
     with running(folder, "dev", "--port", "0") as agent:
         agent.wait_ready()
-        saved = run(folder, "operator", "snapshot", "save", "a.snap")
+        saved = run(folder, "operator", "snapshot", "save", "a.snap", "--data-dir", ".wharf")
         before = (folder / "a.snap").read_bytes()
-        again = run(folder, "operator", "snapshot", "save", "a.snap")
+        again = run(folder, "operator", "snapshot", "save", "a.snap", "--data-dir", ".wharf")
         kept = (folder / "a.snap").read_bytes()
-        forced = run(folder, "operator", "snapshot", "save", "a.snap", "--force")
+        forced = run(folder, "operator", "snapshot", "save", "a.snap", "--force", "--data-dir", ".wharf")
     inspected = run(folder, "operator", "snapshot", "inspect", "a.snap", "--json")
-    unconfirmed = run(folder, "operator", "snapshot", "restore", "a.snap")
+    unconfirmed = run(folder, "operator", "snapshot", "restore", "a.snap", "--data-dir", "other")
 
     assert saved.returncode == 0, saved.stderr
     assert (again.returncode, lines(again.stderr), kept) == (
@@ -211,6 +211,41 @@ def test_a_snapshot_is_saved_beside_a_running_agent_and_restored_without_one(tmp
         agent.wait_ready()
 
         assert "a new cluster was founded" not in agent.err
+
+
+def test_a_snapshot_of_the_servers_is_fetched_whole_and_brings_back_what_was(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    with running(folder, "dev", "--port", "0") as agent:
+        agent.wait_ready()
+        there = {"WHARF_ADDR": agent.address}
+        saved = run(folder, "operator", "snapshot", "save", "a.snap", environment=there)
+        kept = (folder / "a.snap").read_bytes()
+        again = run(folder, "operator", "snapshot", "save", "a.snap", environment=there)
+        run(folder, "namespace", "apply", "late", environment=there)
+        unconfirmed = run(folder, "operator", "snapshot", "restore", "a.snap", environment=there)
+        spaces = [found["Name"] for found in as_list(agent.get("/v1/namespaces"))]
+        (folder / "b.snap").write_bytes(kept[: len(kept) // 2])
+        damaged = run(folder, "operator", "snapshot", "restore", "--yes", "b.snap", environment=there)
+        restored = run(folder, "operator", "snapshot", "restore", "--yes", "a.snap", environment=there)
+
+        assert (saved.returncode, lines(saved.stdout)[0]) == (0, "a.snap"), saved.stderr
+        assert (again.returncode, (folder / "a.snap").read_bytes()) == (1, kept)
+        assert (unconfirmed.returncode, spaces) == (130, ["default", "late"])
+        assert damaged.returncode == 1
+        assert lines(damaged.stderr)[0].startswith("wharf: the snapshot b.snap cannot be used: ")
+        assert restored.returncode == 0, restored.stderr
+        assert f"restored: the whole state, that of the servers at {agent.address}" in lines(restored.stdout)
+        assert [found["Name"] for found in as_list(agent.get("/v1/namespaces"))] == ["default"]
+    silent = run(folder, "operator", "snapshot", "save", "c.snap", environment={"WHARF_ADDR": "http://127.0.0.1:1"})
+
+    assert silent.returncode == 1
+    assert "no server answers at http://127.0.0.1:1" in silent.stderr
+    assert sorted(path.name for path in folder.glob("*.snap*")) == ["a.snap", "b.snap"]
+
+
+def as_list(document: object) -> list[dict[str, object]]:
+    assert isinstance(document, list)
+    return document
 
 
 def test_certificates_are_made_with_words_on_what_to_do_with_them(tmp_path: Path) -> None:

@@ -85,6 +85,21 @@ def test_what_is_wrong_with_a_job_is_told_by_line_and_column(person: Person, tmp
     ]
 
 
+@pytest.mark.parametrize("words", [("job", "validate"), ("job", "run"), ("job", "plan")])
+def test_all_that_is_wrong_with_a_job_is_one_list(person: Person, tmp_path: Path, words: tuple[str, ...]) -> None:
+    text = WEB.replace("ID: web", "ID: w eb").replace("Count: 2", "Count: -1").replace("CPU: 100", "CPU: -1")
+    file = a_file(tmp_path, text + "  - {Name: api, Tasks: [{Name: a, Driver: mock}]}\n")
+
+    ended = person.wharf(*words, file)
+
+    assert ended.err.splitlines() == [
+        f"wharf: {file}:2:1: ID: Job ID contains a space",
+        f"wharf: {file}:5:5: TaskGroups[0].Count: Task group count can't be negative",
+        f"wharf: {file}:8:48: TaskGroups[0].Tasks[0].Resources.CPU: minimum CPU value is 1; got -1",
+        f"wharf: {file}:9:6: TaskGroups[1].Name: Job task group 2 redefines 'api' from group 1",
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
@@ -129,6 +144,73 @@ def test_a_plan_tells_by_its_exit_code_whether_anything_changes(person: Person, 
     assert '"2" → "3"' in more.out
     assert "  api: 1 to place, 2 to update in place" in more.out.splitlines()
     assert "wharf job run --check-index " in more.out
+
+
+def test_a_plan_of_a_new_job_is_an_outline_and_verbose_all_of_it(person: Person, tmp_path: Path) -> None:
+    file = a_file(tmp_path, WEB)
+
+    short = person.wharf("job", "plan", file).out.splitlines()
+    whole = person.wharf("job", "plan", "--verbose", file).out.splitlines()
+
+    assert short[:3] == [
+        "+ Job web, new: a service job",
+        "  + Group api (2 create)",
+        "    + Task main: mock, 100 MHz, 32 MB",
+    ]
+    assert '      + MinHealthyTime    "1s"' in whole
+    assert '        + MemoryMB     "32"' in whole
+
+
+def test_of_a_job_that_rolls_out_it_is_told_how_to_go_on_with_scaling(person: Person, tmp_path: Path) -> None:
+    person.does("job", "run", a_file(tmp_path, WEB.replace("1s", "1m")))
+
+    ended = person.wharf("job", "scale", "web", "3")
+
+    assert ended.code == 1
+    assert ended.err.startswith("wharf: job scaling blocked due to active deployment: `wharf deployment status web`")
+    assert "`wharf deployment fail web`" in ended.err
+
+
+def test_a_job_that_was_begun_with_the_example_runs(
+    person: Person, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = person.does("job", "init")
+    person.does("init", "--short", "short.yaml")
+    again = person.wharf("job", "init")
+
+    assert said == "example.yaml is written; `wharf job run example.yaml` submits it\n"
+    assert (again.code, again.err) == (1, "wharf: example.yaml is there already: name another file\n")
+    assert "#" not in (tmp_path / "short.yaml").read_text()
+    person.does("run", "--follow", "example.yaml")
+    assert person.does("job", "status", "-t", "{{range .}}{{.ID}}{{end}}") == "example\n"
+    assert person.wharf("plan", "short.yaml").code == 0
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        (("job", "list"), ("job", "status")),
+        (("node", "list"), ("node", "status")),
+        (("node-status",), ("node", "status")),
+        (("inspect", "web"), ("job", "inspect", "web")),
+        (("server-members",), ("server", "members")),
+    ],
+)
+def test_a_short_name_does_the_same_as_the_long_one(
+    person: Person, tmp_path: Path, short: tuple[str, ...], long: tuple[str, ...]
+) -> None:
+    person.does("job", "run", "--follow", a_file(tmp_path, WEB))
+
+    assert person.does(*short, "-t", "{{.}}") == person.does(*long, "-t", "{{.}}")
+
+
+@pytest.mark.parametrize("words", [("logs", "1a2b"), ("alloc", "logs", "1a2b"), ("alloc", "exec", "1a2b", "sh")])
+def test_what_waits_for_real_nodes_says_so(person: Person, words: tuple[str, ...]) -> None:
+    ended = person.wharf(*words)
+
+    assert (ended.code, person.asked) == (1, [])
+    assert "this waits for real nodes" in ended.err
 
 
 def test_the_next_five_launches_of_a_periodic_job_are_told(person: Person, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from wharf.cli.moments import say_date, say_length, say_when
 from wharf.cli.reasons import why_not_placed
-from wharf.cli.tables import bar, pairs, table
+from wharf.cli.tables import bar, in_order, pairs, table
 from wharf.model.metric import AllocMetric
 
 S = 1_000_000_000
@@ -43,6 +43,31 @@ def test_columns_are_as_wide_as_what_stands_in_them_and_numbers_stand_to_the_rig
         "web            2  running",
         "a-long-id     10  failed",
     ]
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (42, ["ID    Since   Status   Why", "web1  3h ago  running  because of a reason"]),
+        (36, ["ID    Status   Why", "web1  running  because of a reason"]),
+        (30, ["ID    Status   Why", "web1  running  because of a r…"]),
+        (20, ["ID    Status   Why", "web1  running  because of a reason"]),
+    ],
+)
+def test_what_is_too_wide_goes_without_what_it_can_spare_and_gets_less_of_the_last(
+    width: int, shown: list[str]
+) -> None:
+    titles, row = ("ID", "Since", "Status", "Why"), ("web1", "3h ago", "running", "because of a reason")
+
+    told = click.unstyle(table(titles, [row], spare=("Since",), width=width))
+
+    assert told.splitlines() == shown
+
+
+def test_names_are_in_the_order_in_which_people_count() -> None:
+    names = ["node-10", "node-2", "a", "node-2b", "10"]
+
+    assert sorted(names, key=in_order) == ["a", "node-2", "node-2b", "node-10", "10"]
 
 
 def test_what_is_empty_is_left_out_of_a_record() -> None:

@@ -27,6 +27,7 @@ def set_up_access(life: Life, server: Server) -> None:
             enabled=settings.acl.enabled,
             bounds=bounds,
             issuer=settings.server.oidc_issuer,
+            own_node_secret=life.order.own_node_secret,
             authoritative_region=settings.server.authoritative_region,
         )
     )

@@ -39,6 +39,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The URL of the HTTP port, as it is really bound."""
     door_secret: str = ""
     """What other members say to be let in: made at each start, the same for all processes of this server."""
+    own_node_secret: str = ""
+    """What the node of this agent says to its own server to be let in; for these two only."""
 
 
 class Go(msgspec.Struct, frozen=True, tag=True):

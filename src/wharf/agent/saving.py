@@ -19,7 +19,7 @@ from wharf.server.saving import SavingRefused
 from wharf.server.snapshot_archive import ArchiveRefused, is_archive, unpack
 from wharf.world import RealWorld, World
 
-__all__ = ["SnapshotFacts", "inspect", "restore", "restore_by_command", "save", "save_by_command"]
+__all__ = ["SnapshotFacts", "file_to_save", "inspect", "restore", "restore_by_command", "save", "save_by_command"]
 
 
 async def save(engine: Engine, path: Path, *, world: World) -> SnapshotFacts:
@@ -66,18 +66,21 @@ def _snapshot_in(path: Path) -> Iterator[Path]:
         yield file
 
 
-async def save_by_command(
-    settings: Settings, file: Path | None, *, may_replace: bool = False
-) -> tuple[Path, SnapshotFacts]:
-    """Beside a running agent or without one. It makes no folder, for a misspelt path would go unseen. Raises Refused."""
-    world = RealWorld()
+def file_to_save(file: Path | None, *, world: World, may_replace: bool = False) -> Path:
+    """Where a snapshot may be written. It makes no folder, for a misspelt path would go unseen. Raises Refused."""
     path = file or Path(snapshots.name_at(world.now_ns()))
     if not path.parent.is_dir():
         raise Refused(f"there is no folder {path.parent}: make it first")
     if path.exists() and not may_replace:
         raise Refused(f"{path} is there already: choose another name, or replace it with --force")
+    return path
+
+
+async def save_by_command(settings: Settings, path: Path) -> SnapshotFacts:
+    """Beside a running agent or without one. Raises Refused."""
+    world = RealWorld()
     async with _opened(settings, world, may_be_new=False) as engine:
-        return path, await save(engine, path, world=world)
+        return await save(engine, path, world=world)
 
 
 async def restore_by_command(settings: Settings, file: Path) -> int:

@@ -80,14 +80,21 @@ class Agent:
         read_again: Callable[[], Configuration],
         on_ready: Callable[[Running], None],
         is_fresh: bool = False,
+        introduces_own_node: bool = False,
     ) -> None:
-        """`read_again` reads the configuration anew, for a reload; it raises ConfigurationRefused."""
+        """`read_again` reads the configuration anew, for a reload; it raises ConfigurationRefused. `introduces_own_node`:
+        while access control is on, the node here needs no introduction to the server here.
+        """
         self.settings = configuration.settings
         self._read_again = read_again
         self._tell_ready = on_ready
         self._is_fresh = is_fresh
         self._world = RealWorld()
         self._door_secret = self._world.new_secret()
+        # To servers elsewhere it would say nothing, and they must not see it.
+        self._own_node_secret = (
+            self._world.new_secret() if introduces_own_node and not configuration.settings.client.servers else ""
+        )
         self._began_s = self._world.monotonic_s()
         self._folder = DataFolder(Path(self.settings.data_dir))
         self._logs = Logs("agent")
@@ -159,6 +166,7 @@ class Agent:
             listening=listening,
             address=self._address,
             door_secret=self._door_secret if role in ("api", "brain") else "",
+            own_node_secret=self._own_node_secret if role in ("api", "node") else "",
         )
         return Spawned(order, tuple(descriptors))
 

@@ -7,7 +7,7 @@ import click
 
 from wharf.cli.completing import complete_allocations
 from wharf.cli.failing import Failed
-from wharf.cli.lazy import Entry, LazyGroup
+from wharf.cli.lazy import NEEDS_NODES, Entry, LazyGroup
 from wharf.cli.speaking import Quiet, Speaking, Talk
 
 if TYPE_CHECKING:
@@ -22,7 +22,11 @@ COMMANDS: Final = {
 an_allocation = click.argument("alloc_id", metavar="ALLOC", shell_complete=complete_allocations)
 
 
-@click.group(cls=LazyGroup, entries=COMMANDS)
+MISSING: Final = dict.fromkeys(("logs", "fs", "exec", "signal", "pause", "checks"), NEEDS_NODES)
+MISSING["list"] = "`wharf job allocs JOB` lists those of a job"
+
+
+@click.group(cls=LazyGroup, entries=COMMANDS, missing=MISSING)
 def alloc() -> None:
     """Show allocations, stop and restart them."""
 

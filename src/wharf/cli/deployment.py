@@ -25,7 +25,10 @@ a_deployment = click.argument("deployment_id", metavar="DEPLOYMENT", shell_compl
 detachable = click.option("--detach", is_flag=True, help="Return as soon as the servers have it.")
 
 
-@click.group(cls=LazyGroup, entries=COMMANDS)
+MISSING: Final = {"unblock": "only jobs of several regions wait for this, and jobs here are of one"}
+
+
+@click.group(cls=LazyGroup, entries=COMMANDS, missing=MISSING)
 def deployment() -> None:
     """Watch rollouts, promote canaries, pause and end rollouts."""
 

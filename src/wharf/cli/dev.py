@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from wharf.config.tree import Plain, Scalar
 
 FOLDER: Final = ".wharf"
+DEFAULT_ADDRESS: Final = "http://127.0.0.1:4646"
+"""Where commands look for a server that nobody named."""
 
 
 @click.command
@@ -66,7 +68,7 @@ def dev(
         configuration = read()
         if fresh:
             refuse_fresh(Path(configuration.settings.data_dir))
-        agent = Agent(configuration, read_again=read, on_ready=show, is_fresh=fresh)
+        agent = Agent(configuration, read_again=read, on_ready=show, is_fresh=fresh, introduces_own_node=True)
         why = agent.run()
         if why:
             raise Refused(why)
@@ -110,6 +112,8 @@ def show(running: "Running") -> None:
     }
     if settings.audit.enabled:
         rows["Audit"] = shown(Path(settings.audit.file) if settings.audit.file else folder / "audit.log")
+    if settings.acl.enabled:
+        rows["Access"] = "control is on: without a token nobody may do anything; the node here is let in by itself"
     if node.get("fake"):
         count = int(node["fake"])
         said = "1 fake node: it takes" if count == 1 else f"{count} fake nodes: they take"
@@ -126,30 +130,38 @@ def show(running: "Running") -> None:
         "",
         "Try, in another terminal:",
         "",
-        *(f"  {line}" for line in commands_to_try(running.address, running.data_folder)),
+        *(f"  {line}" for line in commands_to_try(running)),
         "",
     ]
     click.echo("\n".join(lines))
     sys.stdout.flush()
 
 
-def commands_to_try(address: str, data_folder: Path) -> list[str]:
-    job = (
-        '{"Job": {"ID": "hello", "TaskGroups": [{"Name": "web", "Count": 3, '
-        '"Tasks": [{"Name": "main", "Driver": "mock"}]}]}}'
-    )
-    where = "" if data_folder == Path.cwd() / FOLDER else f" --data-dir {shlex.quote(shown(data_folder))}"
+def commands_to_try(running: "Running") -> list[str]:
+    settings, folder = running.settings, running.data_folder
+    wharf = own_command()
+    lines: list[str] = []
+    if running.address != DEFAULT_ADDRESS:
+        lines.append(f"export WHARF_ADDR={running.address}")
+    if settings.tls.http and settings.tls.ca_file:
+        lines.append(f"export WHARF_CACERT={shlex.quote(shown(Path(settings.tls.ca_file)))}")
+    if settings.acl.enabled:
+        lines += [f"{wharf} acl bootstrap   # once: it prints the first token", "export WHARF_TOKEN=…   # its Secret"]
+    where = "" if folder == Path.cwd() / FOLDER else f" --data-dir {shlex.quote(shown(folder))}"
     return [
-        f"curl -X PUT {address}/v1/jobs -d '{job}'",
-        f"curl '{address}/v1/job/hello/allocations?pretty'",
-        f"curl '{address}/v1/nodes?pretty'",
-        f"{own_command()} operator debug" + where,
+        *lines,
+        f"{wharf} job init",
+        f"{wharf} job run example.yaml",
+        f"{wharf} status",
+        f"{wharf} operator debug{where}",
     ]
 
 
 def own_command() -> str:
     """How this command is called from here: by its name where the shell finds it, else by its path."""
     called = Path(sys.argv[0])
+    if called.name == "__main__.py":
+        return f"{shown(Path(sys.executable))} -m wharf"
     return "wharf" if shutil.which("wharf") else shown(called.absolute())
 
 

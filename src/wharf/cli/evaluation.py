@@ -76,7 +76,7 @@ def _list_told(talk: Talk, records: "Sequence[Evaluation]") -> str:
         )
         for one in records
     ]  # fmt: skip
-    return table(titles, rows)
+    return table(titles, rows, spare=("Priority", "Created"))
 
 
 def _missing(one: "Evaluation") -> int:

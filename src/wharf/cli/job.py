@@ -4,12 +4,13 @@ from typing import Final
 
 import click
 
-from wharf.cli.lazy import Entry, LazyGroup
+from wharf.cli.lazy import NEEDS_NODES, Entry, LazyGroup
 
 RUN: Final = "wharf.cli.job_changes"
 SEE: Final = "wharf.cli.job_views"
 COMMANDS: Final = {
     "run": Entry(RUN, "run", "Submit a job, and follow it to its end."),
+    "init": Entry("wharf.cli.job_init", "init", "Write an example of a job file, to begin with."),
     "plan": Entry("wharf.cli.job_plan", "plan", "Show what submitting a job would change, and change nothing."),
     "status": Entry(SEE, "status", "List jobs, or show one."),
     "stop": Entry(RUN, "stop", "Stop a job."),
@@ -30,7 +31,14 @@ COMMANDS: Final = {
 PERIODIC: Final = {"force": Entry(RUN, "force", "Launch a periodic job now.")}
 
 
-@click.group(cls=LazyGroup, entries=COMMANDS)
+ALSO: Final = {"list": Entry(SEE, "status", "wharf job status")}
+MISSING: Final = {
+    "action": NEEDS_NODES,
+    "restart": "this waits for real nodes; `wharf alloc restart` asks for one at a time",
+}
+
+
+@click.group(cls=LazyGroup, entries=COMMANDS, also=ALSO, missing=MISSING)
 def job() -> None:
     """Submit jobs, watch them and change them."""
 

@@ -1,5 +1,6 @@
 """The commands that change jobs. Each follows what it began, on a terminal to its end, unless it is told to detach."""
 
+import re
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from wharf.cli.job_files import JobFile
 
 INTERRUPTED: Final = 130
+_COUNT_OF_WARNINGS: Final = re.compile(r"\d+ warnings?:")
 detachable = click.option("--detach", is_flag=True, help="Return as soon as the servers have it.")
 followable = click.option("--follow", is_flag=True, help="Follow it to its end, also where the output is no terminal.")
 a_job = click.argument("job_id", metavar="JOB", shell_complete=complete_jobs)
@@ -214,6 +216,7 @@ def scale(
     wharf job scale web api 5. A job of one group needs no name of it: wharf job scale web 5
     """
     from wharf.cli.finding import find_job
+    from wharf.client.errors import Refused
 
     found = find_job(talk, job_id)
     group = group_or_count
@@ -224,7 +227,15 @@ def scale(
         if len(groups) != 1:
             raise Failed(f"{found.id} has the groups {', '.join(groups)}: name one before the count")
         group, count = groups[0], int(group_or_count)
-    answer = talk.client.jobs.scale(found.id, group, count, message=message, namespace=found.namespace)
+    try:
+        answer = talk.client.jobs.scale(found.id, group, count, message=message, namespace=found.namespace)
+    except Refused as error:
+        if "active deployment" not in error.text:
+            raise
+        raise Failed(
+            f"{error.text}: `wharf deployment status {found.id}` shows it; wait until it is over, promote its canaries "
+            f"(`wharf deployment promote {found.id}`), or end it (`wharf deployment fail {found.id}`)"
+        ) from error
     click.echo(f"{group} of {found.id} is to run {count} times")
     if answer.eval_id:
         see_through(talk, found.id, answer.eval_id, namespace=found.namespace, detach=detach, to_the_end=follow)
@@ -345,8 +356,9 @@ def see_evaluation(talk: Talk, eval_id: str, namespace: str) -> None:
 
 def tell_warnings(warnings: str) -> None:
     for line in warnings.splitlines():
-        if line.strip():
-            click.echo(f"note: {line.strip()}", err=True)
+        text = line.strip().removeprefix("* ")
+        if text and not _COUNT_OF_WARNINGS.fullmatch(text):
+            click.echo(f"note: {text}", err=True)
 
 
 def launches_told(talk: Talk, launches: "Iterable[datetime.datetime]") -> str:

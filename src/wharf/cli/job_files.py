@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from wharf.cli.complaints import Complaint, complaints_in
 from wharf.cli.failing import Failed
 
 STDIN: Final = "-"
@@ -22,7 +23,6 @@ DURATIONS: Final = frozenset({
 """Written as `30s` in a file, and as nanoseconds on the wire."""
 OPAQUE: Final = frozenset({"Config", "Env", "Meta", "Params"})
 """What stands in these is nobody's but the task's."""
-_COMPLAINT: Final = re.compile(r"Job((?:\.\w+|\[\d+\])*)(: .*)", re.DOTALL)
 _STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
@@ -40,15 +40,14 @@ class JobFile(NamedTuple):
 
     def placed(self, text: str) -> str:
         """What servers say is wrong with the job, with the lines and columns of this file: one line for each thing."""
-        return "\n".join(self._placed(one) for one in re.split(r"; (?=Job\.)", text))
+        return "\n".join(self._placed(one) for one in complaints_in(text))
 
-    def _placed(self, text: str) -> str:
-        found = _COMPLAINT.fullmatch(text)
-        if found is None:
-            return f"{self.name}: {text}"
-        steps = [key or int(number) for key, number in _STEP.findall(found[1])]
-        line, column = _place_of(self.source, steps)
-        return f"{self.name}:{line}:{column}: {found[1].lstrip('.') or 'Job'}{found[2]}"
+    def _placed(self, complaint: Complaint) -> str:
+        if not complaint.place:
+            return f"{self.name}: {complaint.said}"
+        steps = [key or int(number) for key, number in _STEP.findall(f".{complaint.place}")]
+        line, column = _place_of(self.source, [] if complaint.place == "Job" else steps)
+        return f"{self.name}:{line}:{column}: {complaint.place}: {complaint.said}"
 
 
 def read_job_file(place: str) -> JobFile:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 CHANGES: Final = 1
 NO_ANSWER: Final = 255
+ADDED: Final = "Added"
+OUTLINED: Final = {"CPU": "MHz", "Cores": "cores", "MemoryMB": "MB"}
+"""What a task asks for, by which it is known at a glance."""
 SIGN: Final = {"Added": ("+", "green"), "Deleted": ("-", "red"), "Edited": ("±", "yellow"), "None": (" ", None)}
 VERBS: Final = {
     "place": "to place", "stop": "to stop", "migrate": "to move", "destructive_update": "to replace",
@@ -36,6 +39,8 @@ class Planning(Speaking):
 @click.option("--diff/--no-diff", default=True, help="What would change in the job's text.")
 def plan(talk: Talk, file: str, diff: bool) -> None:
     """Show what submitting a job would change, and change nothing.
+
+    Of what is new only the outline is shown; with --verbose all of it, defaults too.
 
     Exit code 0: no allocation would be placed or stopped, 1: some would, 255: it could not be told.
 
@@ -72,7 +77,7 @@ def validate(talk: Talk, file: str) -> None:
         if talk.is_for_programs:
             talk.show(answer, str)
         wrong = answer.validation_errors or (answer.error,)
-        raise Failed("\n".join(f"{job.name}: {' '.join(line.split())}" for line in wrong))
+        raise Failed("\n".join(job.placed(line) for line in wrong))
     talk.show(answer, lambda: f"{job.name} is right: {job.id} can be submitted")
 
 
@@ -87,7 +92,7 @@ def told(talk: Talk, file: str, answer: "JobPlanResponse") -> Iterator[str]:
     from wharf.cli.tables import heading
 
     if answer.diff is not None:
-        yield from job_diff(answer.diff)
+        yield from job_diff(answer.diff, whole=talk.verbose)
         yield ""
     updates = (answer.annotations.desired_tg_updates if answer.annotations else None) or {}
     yield heading("The scheduler would have")
@@ -114,30 +119,58 @@ def told(talk: Talk, file: str, answer: "JobPlanResponse") -> Iterator[str]:
     yield f"  wharf job run --check-index {answer.job_modify_index} {file}"
 
 
-def job_diff(diff: "JobDiff") -> Iterator[str]:
+def job_diff(diff: "JobDiff", *, whole: bool) -> Iterator[str]:
+    """`whole`: also each field of what is new, where the defaults are most of it."""
     if diff.type == "None":
         yield f"Job {diff.id} is the same"
         return
-    yield _line(0, diff.type, f"Job {diff.id}")
-    yield from _inside(1, diff.fields, diff.objects)
+    if diff.type == ADDED and not whole:
+        fields = _new_values(diff.fields)
+        yield _line(0, ADDED, f"Job {diff.id}, new: a {fields.get('Type', 'service')} job")
+    else:
+        yield _line(0, diff.type, f"Job {diff.id}")
+        yield from _inside(1, diff.fields, diff.objects)
     for group in diff.task_groups or ():
         if group.type != "None" or group.updates:
-            yield from _group(group)
+            yield from _group(group, whole=whole)
 
 
-def _group(group: "TaskGroupDiff") -> Iterator[str]:
+def _group(group: "TaskGroupDiff", *, whole: bool) -> Iterator[str]:
     counts = ", ".join(f"{count} {name}" for name, count in sorted((group.updates or {}).items()))
-    yield _line(1, group.type, f"Group {group.name}" + (f" ({counts})" if counts else ""))
-    yield from _inside(2, group.fields, group.objects)
+    said = f"Group {group.name}" + (f" ({counts})" if counts else "")
+    if group.type == ADDED and not whole:
+        yield _line(1, ADDED, said)
+    else:
+        yield _line(1, group.type, said)
+        yield from _inside(2, group.fields, group.objects)
     for task in group.tasks or ():
         if task.type != "None":
-            yield from _task(task)
+            yield from _task(task, whole=whole)
 
 
-def _task(task: "TaskDiff") -> Iterator[str]:
+def _task(task: "TaskDiff", *, whole: bool) -> Iterator[str]:
+    if task.type == ADDED and not whole:
+        yield _line(2, ADDED, f"Task {task.name}: {_outline(task)}")
+        return
     notes = f" ({', '.join(task.annotations)})" if task.annotations else ""
     yield _line(2, task.type, f"Task {task.name}{notes}")
     yield from _inside(3, task.fields, task.objects)
+
+
+def _outline(task: "TaskDiff") -> str:
+    asked = {
+        name: value
+        for one in task.objects or ()
+        if one.name == "Resources"
+        for name, value in _new_values(one.fields).items()
+    }
+    parts = [_new_values(task.fields).get("Driver", "")]
+    parts += [f"{asked[name]} {unit}" for name, unit in OUTLINED.items() if asked.get(name, "0") != "0"]
+    return ", ".join(part for part in parts if part)
+
+
+def _new_values(fields: "tuple[FieldDiff, ...] | None") -> dict[str, str]:
+    return {field.name: field.new for field in fields or ()}
 
 
 def _inside(
@@ -148,17 +181,26 @@ def _inside(
     for field in changed:
         match field.type:
             case "Added":
-                said = f'"{field.new}"'
+                said = _value(field.name, field.new)
             case "Deleted":
-                said = f'"{field.old}"'
+                said = _value(field.name, field.old)
             case _:
-                said = f'"{field.old}" → "{field.new}"'
+                said = f"{_value(field.name, field.old)} → {_value(field.name, field.new)}"
         notes = f" ({', '.join(field.annotations)})" if field.annotations else ""
         yield _line(depth, field.type, f"{field.name:<{width}}  {said}{notes}")
     for one in objects or ():
         if one.type != "None":
             yield _line(depth, one.type, one.name)
             yield from _inside(depth + 1, one.fields, one.objects)
+
+
+def _value(name: str, value: str) -> str:
+    """In quotes; a length of time, which the wire counts in nanoseconds, as people write it."""
+    from wharf.cli.job_files import DURATIONS
+    from wharf.model.durations import say_duration
+
+    is_length = name in DURATIONS and value.removeprefix("-").isdecimal()
+    return f'"{say_duration(int(value))}"' if is_length else f'"{value}"'
 
 
 def _line(depth: int, type: str, text: str) -> str:

@@ -87,7 +87,9 @@ def history(talk: Talk, job_id: str, diffs: bool, version: int | None) -> None:
         for job in kept:
             lines += [f"{heading(f'Version {job.version}')}  {dim(talk.when(job.submit_time))}"]
             lines += (
-                [f"  {line}" for line in job_diff(changes[job.version])] if job.version in changes else ["  the first"]
+                [f"  {line}" for line in job_diff(changes[job.version], whole=talk.verbose)]
+                if job.version in changes
+                else ["  the first"]
             )
             lines.append("")
         return "\n".join(lines).rstrip()
@@ -162,7 +164,7 @@ def jobs_told(talk: Talk, jobs: "Sequence[JobStub]") -> str:
         titles.insert(1, "Namespace")
         for job, row in zip(jobs, rows, strict=True):
             row.insert(1, job.namespace)
-    return table(titles, rows)
+    return table(titles, rows, spare=("Priority", "Submitted"))
 
 
 def show_job(talk: Talk, job_id: str, *, all_allocs: bool) -> None:
@@ -205,7 +207,7 @@ def _job_told(talk: Talk, stub: "JobStub", sight: "Sight", *, all_allocs: bool) 
             section("Periodic", f"{', '.join(job.periodic.specs or (job.periodic.spec,))}  {job.periodic.time_zone}")
         )
     children = stub.job_summary.children if stub.job_summary else None
-    if children is not None:
+    if children is not None and (job.is_periodic or job.parameterized_job is not None):
         rows = [(children.pending, children.running, children.dead)]
         parts.append(section("Children", table(("Pending", "Running", "Dead"), rows)))
     if summary:
@@ -214,7 +216,7 @@ def _job_told(talk: Talk, stub: "JobStub", sight: "Sight", *, all_allocs: bool) 
             (name, one.queued, one.starting, one.running, one.complete, one.failed, one.lost, one.unknown)
             for name, one in sorted(summary.items())
         ]
-        parts.append(section("Groups", table(titles, counted)))
+        parts.append(section("Groups", table(titles, counted, spare=("Unknown", "Lost", "Queued"))))
     if sight.unplaced:
         parts.append(section("Not placed, until there is room", "\n".join(unplaced_lines(sight.unplaced))))
     if sight.deployment is not None:
@@ -247,7 +249,7 @@ def allocations_told(talk: Talk, records: "Sequence[AllocationStub]") -> str:
         ]
         for one in newest
     ]  # fmt: skip
-    return table(titles, rows)
+    return table(titles, rows, spare=("Created", "Version", "Desired"))
 
 
 def _version(talk: Talk, job: "Job") -> tuple[object, ...]:

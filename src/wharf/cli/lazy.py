@@ -7,6 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+NEEDS_NODES: Final = "this waits for real nodes: those of today are fake, and start nothing"
+
 
 class Entry(NamedTuple):  # Of the standard library: help must not wait for anything else.
     """A command: where it is, and the line that help shows of it."""
@@ -17,17 +19,30 @@ class Entry(NamedTuple):  # Of the standard library: help must not wait for anyt
 
 
 class LazyGroup(click.Group):
-    """Knows names and lines of help by a table; the same lines stand in the commands (tested)."""
+    """Knows names and lines of help by a table; the same lines stand in the commands (tested).
 
-    def __init__(self, *arguments: Any, entries: Mapping[str, Entry], **options: Any) -> None:  # As click takes them.
+    `also`: other names that people know, which no help lists. `missing`: names that people may try, with what to say of
+    what is not there.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,  # As click takes them.
+        entries: Mapping[str, Entry],
+        also: Mapping[str, Entry] | None = None,
+        missing: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
         self.entries: Final = dict(entries)
+        self.also: Final = dict(also or {})
+        self.missing: Final = dict(missing or {})
 
     def list_commands(self, context: click.Context) -> list[str]:  # noqa: ARG002
         return list(self.entries)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
-        entry = self.entries.get(name)
+        entry = self.entries.get(name) or self.also.get(name)
         if entry is None:
             return None
         command = getattr(importlib.import_module(entry.module), entry.name)
@@ -37,14 +52,17 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, context: click.Context, arguments: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if arguments and arguments[0] not in self.entries and not arguments[0].startswith("-"):
-            near = difflib.get_close_matches(arguments[0], list(self.entries), n=1)
+        name = arguments[0] if arguments else ""
+        if name in self.missing:
+            raise click.UsageError(f"{context.command_path} {name}: {self.missing[name]}", context)
+        if name and name not in self.entries and name not in self.also and not name.startswith("-"):
+            near = difflib.get_close_matches(name, list(self.entries), n=1)
             hint = (
                 f"did you mean `{context.command_path} {near[0]}`?"
                 if near
                 else f"`{context.command_path} --help` lists all"
             )
-            raise click.UsageError(f"there is no command {arguments[0]}; {hint}", context)
+            raise click.UsageError(f"there is no command {name}; {hint}", context)
         return super().resolve_command(context, arguments)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

@@ -1,6 +1,7 @@
 """How a job that is followed looks: on a terminal a picture that changes in place, else a line whenever something changes."""
 
 import shutil
+from collections.abc import Set
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 LINES_ROUND_IT: Final = 16
 """What stands on the terminal beside the allocations."""
 FEWEST: Final = 4
+ALWAYS: Final = frozenset({"Wanted", "Running", "Healthy"})
+"""What is counted of a group in any case; the rest only once there is something to count, so that it fits a terminal."""
+
+SPARE: Final = ("Complete", "Old", "Pending")
+"""What a narrow terminal goes without."""
 
 
 class View(Protocol):
@@ -44,6 +50,8 @@ class Picture:
         from rich.live import Live
 
         self._talk = talk
+        self._columns: set[str] = set()
+        """Those that had something in them once stay: what comes and goes cannot be read."""
         self._live = Live(console=Console(highlight=False, no_color=not _has_colours()), refresh_per_second=8)
 
     def __enter__(self) -> Self:
@@ -59,7 +67,8 @@ class Picture:
         from rich.text import Text
 
         most = max(FEWEST, shutil.get_terminal_size().lines - LINES_ROUND_IT - len(sight.job.groups))
-        text = Text.from_ansi(picture(sight, length_ns, self._talk, most=most))
+        self._columns |= columns_with_something(sight)
+        text = Text.from_ansi(picture(sight, length_ns, self._talk, most=most, columns=self._columns))
         text.no_wrap, text.overflow = True, "ellipsis"
         self._live.update(text)
 
@@ -112,18 +121,18 @@ def summary(sight: "Sight") -> str:
     return said
 
 
-def picture(sight: "Sight", length_ns: int, talk: "Talk", *, most: int) -> str:
-    """All that is worth seeing, with so many allocations at most."""
+def picture(sight: "Sight", length_ns: int, talk: "Talk", *, most: int, columns: Set[str]) -> str:
+    """All that is worth seeing, with so many allocations at most, and of the groups' counts those that are named."""
     job = sight.job
     parts = [f"{heading(job.id)}  {dim(f'{job.type}, version {sight.version}, for {say_length(length_ns)}')}"]
     parts += _progress(sight, talk)
     parts.append("")
-    parts.append(table(*_groups(sight)))
+    parts.append(_groups_told(sight, columns))
     shown = _worth_seeing(sight)[:most]
     if shown:
         parts.append("")
         titles = ("Allocation", "Group", "Node", "Version", "Status", "Health", "Since")
-        parts.append(table(titles, [_row(one, talk) for one in shown]))
+        parts.append(table(titles, [_row(one, talk) for one in shown], spare=("Version", "Since")))
         left = len(_worth_seeing(sight)) - len(shown)
         if left:
             parts.append(dim(f"… and {left} more"))
@@ -164,36 +173,46 @@ def _progress(sight: "Sight", talk: "Talk") -> list[str]:
     ]
 
 
-def _groups(sight: "Sight") -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+def _groups_told(sight: "Sight", columns: Set[str]) -> str:
+    rows = _counts(sight)
+    titles = [title for title in rows[0][1] if title in ALWAYS or title in columns] if rows else []
+    return table(
+        ("Group", *titles), [(name, *(counts[title] for title in titles)) for name, counts in rows], spare=SPARE
+    )
+
+
+def columns_with_something(sight: "Sight") -> set[str]:
+    return {title for _, counts in _counts(sight) for title, count in counts.items() if count != 0}
+
+
+def _counts(sight: "Sight") -> list[tuple[str, dict[str, Any]]]:
+    """Of each group what is told of it, by the titles of the columns, in order."""
     rolled = (sight.deployment.task_groups or {}) if sight.deployment else {}
     has_canaries = any(group.desired_canaries for group in rolled.values())
-    titles: tuple[str, ...] = ("Group", "Wanted", "Pending", "Running", "Complete", "Failed", "Old", "Not placed")
-    if rolled:
-        titles += ("Healthy", "Unhealthy")
-    if has_canaries:
-        titles += ("Canaries",)
-    rows: list[tuple[Any, ...]] = []
+    rows: list[tuple[str, dict[str, Any]]] = []
     for group in sight.job.groups:
         mine = [one for one in sight.current if one.task_group == group.name]
         old = [one for one in sight.allocations if one.job_version != sight.version and one.task_group == group.name]
         missing = sight.unplaced.get(group.name)
         counts = [sum(one.client_status == status for one in mine) for status in ("pending", "running", "complete")]
-        row: tuple[Any, ...] = (
-            group.name,
-            len(mine) if sight.is_everywhere else group.count,
-            *counts,
-            sum(one.client_status in ("failed", "lost") for one in mine),
-            sum(one.client_status in ("running", "pending") for one in old),
-            missing.coalesced_failures + 1 if missing else 0,
-        )
+        found: dict[str, Any] = {
+            "Wanted": len(mine) if sight.is_everywhere else group.count,
+            **dict(zip(("Pending", "Running", "Complete"), counts, strict=True)),
+            "Failed": sum(one.client_status in ("failed", "lost") for one in mine),
+            "Old": sum(one.client_status in ("running", "pending") for one in old),
+            "Not placed": missing.coalesced_failures + 1 if missing else 0,
+        }
         told = rolled.get(group.name)
         if rolled:
-            row += (told.healthy_allocs, told.unhealthy_allocs) if told else ("-", "-")
+            found["Healthy"] = told.healthy_allocs if told else "-"
+            found["Unhealthy"] = told.unhealthy_allocs if told else 0
         if has_canaries:
             placed = len(told.placed_canaries or ()) if told else 0
-            row += (f"{placed}/{told.desired_canaries}{' promoted' if told.promoted else ''}" if told else "-",)
-        rows.append(row)
-    return titles, rows
+            found["Canaries"] = (
+                f"{placed}/{told.desired_canaries}{' promoted' if told.promoted else ''}" if told else "-"
+            )
+        rows.append((group.name, found))
+    return rows
 
 
 def _worth_seeing(sight: "Sight") -> "list[AllocationStub]":

@@ -87,17 +87,15 @@ def apply(talk: Talk, name_or_file: str, description: str | None, quota: str | N
 
     wharf namespace apply --description "the shop" shop
     """
-    from pathlib import Path
-
     import msgspec
 
-    from wharf.cli.records import record_in
+    from wharf.cli.records import is_file, record_in
     from wharf.client.errors import NotFound
     from wharf.model.namespace import Namespace
 
     given = {"description": description, "quota": quota, "weight": weight}
     changes = {name: value for name, value in given.items() if value is not None}
-    if name_or_file == "-" or Path(name_or_file).suffix in (".json", ".yaml", ".yml"):
+    if is_file(name_or_file):
         one = record_in(name_or_file, Namespace, **changes)
     else:
         try:

@@ -7,7 +7,7 @@ import click
 
 from wharf.cli.completing import complete_nodes
 from wharf.cli.failing import Failed
-from wharf.cli.lazy import Entry, LazyGroup
+from wharf.cli.lazy import NEEDS_NODES, Entry, LazyGroup
 from wharf.cli.speaking import Quiet, Speaking, Talk
 
 if TYPE_CHECKING:
@@ -19,12 +19,18 @@ COMMANDS: Final = {
     "status": Entry(HERE, "status", "List nodes, or show one."),
     "drain": Entry(HERE, "drain", "Move everything off a node, or call that off."),
     "eligibility": Entry(HERE, "eligibility", "Say whether new work may come to a node."),
+    "intro": Entry("wharf.cli.node_intro", "intro", "Introduce new nodes, where access control is on."),
+    "pool": Entry("wharf.cli.node_pool", "pool", "Show and make the pools that nodes are in."),
 }
 a_node = click.argument("node_id", metavar="NODE", shell_complete=complete_nodes)
 DRAIN_WAIT_S: Final = 2.0
 
 
-@click.group(cls=LazyGroup, entries=COMMANDS)
+ALSO: Final = {"list": Entry(HERE, "status", "wharf node status")}
+MISSING: Final = {"config": NEEDS_NODES, "meta": NEEDS_NODES, "identity": NEEDS_NODES}
+
+
+@click.group(cls=LazyGroup, entries=COMMANDS, also=ALSO, missing=MISSING)
 def node() -> None:
     """Show machines, and empty them."""
 
@@ -144,7 +150,7 @@ def eligibility(talk: Talk, node_id: str, enable: bool, disable: bool) -> None:
 
 
 def nodes_told(talk: Talk, nodes: "Sequence[NodeListStub]") -> str:
-    from wharf.cli.tables import table
+    from wharf.cli.tables import in_order, table
 
     if not nodes:
         return "There are no nodes."
@@ -154,9 +160,9 @@ def nodes_told(talk: Talk, nodes: "Sequence[NodeListStub]") -> str:
             talk.short(one.id), one.name, one.node_pool, one.datacenter, one.node_class or "-",
             "draining" if one.drain else "-", one.scheduling_eligibility, one.status,
         )
-        for one in nodes
+        for one in sorted(nodes, key=lambda one: in_order(one.name))
     ]  # fmt: skip
-    return table(titles, rows)
+    return table(titles, rows, spare=("Class", "Datacenter"))
 
 
 def show_node(talk: Talk, node_id: str) -> None:

@@ -36,7 +36,8 @@ def debug(places: tuple[Path, ...], data_dir: Path | None, output: Path | None) 
     """Put what is needed to find a fault into one archive, without secrets.
 
     Sizes of the state, configuration, logs, and where every process stands. Works beside a running agent, and, with
-    less to tell, when it does not run. Look it through before you send it to someone.
+    less to tell, when it does not run. Look it through before you send it to someone. Without --config and --data-dir
+    it is about the `wharf dev` of this folder.
     """
     with plainly():
         from wharf.agent.debug import make_archive

@@ -18,7 +18,7 @@ def of_an_agent(command: Callable[..., Any]) -> Callable[..., Any]:
         "places",
         multiple=True,
         type=click.Path(path_type=Path),
-        help="The agent's configuration; none: `wharf dev`.",
+        help="The agent's configuration, a file or a folder.",
     )
     folder = click.option(
         "--data-dir", type=click.Path(path_type=Path, file_okay=False), help="The agent's data folder."

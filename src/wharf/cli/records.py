@@ -18,6 +18,11 @@ def read_document(place: str) -> tuple[str, Any]:
     return read(place)
 
 
+def is_file(given: str) -> bool:
+    """Whether a file is meant, and not a name."""
+    return given == "-" or Path(given).suffix in (".json", ".yaml", ".yml")
+
+
 def read_text(place: str) -> str:
     """Raises `Failed`."""
     if place == "-":

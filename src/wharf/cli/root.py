@@ -7,7 +7,7 @@ from typing import Final
 import click
 
 from wharf import __version__
-from wharf.cli.lazy import Entry, LazyGroup
+from wharf.cli.lazy import NEEDS_NODES, Entry, LazyGroup
 
 COMMANDS: Final = {
     "dev": Entry("wharf.cli.dev", "dev", "Run a whole cluster here, for trying and developing."),
@@ -38,6 +38,43 @@ COMMANDS: Final = {
     "version": Entry("wharf.cli.version", "version", "Print the version."),
 }
 
+_CHANGES: Final = "wharf.cli.job_changes"
+_PLAN: Final = "wharf.cli.job_plan"
+_NODES: Final = "wharf.cli.node"
+ALSO: Final = {
+    "run": Entry(_CHANGES, "run", "wharf job run"),
+    "plan": Entry(_PLAN, "plan", "wharf job plan"),
+    "stop": Entry(_CHANGES, "stop", "wharf job stop"),
+    "start": Entry(_CHANGES, "start", "wharf job start"),
+    "validate": Entry(_PLAN, "validate", "wharf job validate"),
+    "inspect": Entry("wharf.cli.job_views", "inspect", "wharf job inspect"),
+    "init": Entry("wharf.cli.job_init", "init", "wharf job init"),
+    "node-status": Entry(_NODES, "status", "wharf node status"),
+    "node-drain": Entry(_NODES, "drain", "wharf node drain"),
+    "alloc-status": Entry("wharf.cli.alloc", "status", "wharf alloc status"),
+    "eval-status": Entry("wharf.cli.evaluation", "status", "wharf eval status"),
+    "server-members": Entry("wharf.cli.cluster", "members", "wharf server members"),
+    "debug": Entry("wharf.cli.operator", "debug", "wharf operator debug"),
+}
+"""Short and old names, with what each stands for."""
+MISSING: Final = {
+    "logs": NEEDS_NODES,
+    "fs": NEEDS_NODES,
+    "exec": NEEDS_NODES,
+    "action": NEEDS_NODES,
+    "client-config": NEEDS_NODES,
+    "volume": "volumes wait for real nodes; `wharf operator api /v1/volumes?type=host` lists those that are declared",
+    "plugin": "drivers are part of the nodes; `wharf node status NODE` names those of a node",
+    "service": "`wharf operator api /v1/services` lists services, until there is a command",
+    "scaling": "`wharf operator api /v1/scaling/policies` lists policies, until there is a command",
+    "agent-info": "`wharf operator api /v1/agent/self` tells it",
+    "check": "`wharf operator api /v1/agent/health` tells it",
+    "ui": "there are no pages yet; a server's /v1/docs tells of its API",
+    "fmt": "job files are YAML or JSON, which any editor sets out",
+    "license": "every feature is free: there is no licence",
+}
+"""What people may look for, with what there is in its place."""
+
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
 
@@ -46,6 +83,8 @@ EXIT_INTERRUPTED: Final = 130
     name="wharf",
     cls=LazyGroup,
     entries=COMMANDS,
+    also=ALSO,
+    missing=MISSING,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, message="wharf %(version)s")

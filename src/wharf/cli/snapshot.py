@@ -1,14 +1,19 @@
-"""`wharf operator snapshot`: save, inspect and restore the whole state, straight from and into where it is kept."""
+"""`wharf operator snapshot`: save, inspect and restore the whole state.
+
+The servers are asked, unless an agent's folder or configuration is named: then it is read and written where it is kept.
+"""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from wharf.cli.failing import plainly
+from wharf.cli.failing import Failed, plainly
 from wharf.cli.lazy import Entry, LazyGroup
 from wharf.cli.place import of_an_agent, read
+from wharf.cli.speaking import Quiet, Talk
 
 if TYPE_CHECKING:
     from wharf.agent.saving import SnapshotFacts
@@ -25,22 +30,49 @@ def snapshot() -> None:
     """Save, inspect and restore the whole state."""
 
 
-@click.command
+@click.command(cls=Quiet)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
 @of_an_agent
 @click.option("--force", is_flag=True, help="Replace FILE where it is there already.")
-def save(file: Path | None, places: tuple[Path, ...], data_dir: Path | None, force: bool) -> None:
+def save(talk: Talk, file: Path | None, places: tuple[Path, ...], data_dir: Path | None, force: bool) -> None:
     """Save the whole state to one file.
 
-    The file appears whole or not at all. Works beside a running agent and without one. Without FILE it is called
-    wharf-<time>.snap and lies here.
+    The servers are asked for it. With --data-dir or --config it is read straight from where that agent keeps it, beside
+    the running agent or without one. The file appears whole or not at all. Without FILE it is called wharf-<time>.snap
+    and lies here.
+
+    wharf operator snapshot save backup.snap
     """
     with plainly():
         from wharf.agent import saving
 
-        path, facts = asyncio.run(saving.save_by_command(read(places, data_dir).settings, file, may_replace=force))
+        path = saving.file_to_save(file, world=talk.world, may_replace=force)
+        if places or data_dir is not None:
+            facts = asyncio.run(saving.save_by_command(read(places, data_dir).settings, path))
+        else:
+            facts = _fetch(talk, path)
         click.echo(f"{path}")
         _show(facts)
+
+
+def _fetch(talk: Talk, path: Path) -> "SnapshotFacts":
+    """What servers send, checked before it is called by its name."""
+    from wharf.agent import saving
+
+    draft = path.with_name(f".{path.name}.part")
+    try:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as writing:
+            for piece in talk.client.operator.save_snapshot():
+                writing.write(piece)
+            writing.flush()
+            os.fsync(writing.fileno())
+        facts = saving.inspect(draft)
+        draft.replace(path)
+    except OSError as error:
+        raise Failed(f"{path} cannot be written: {error.strerror}") from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return facts
 
 
 @click.command
@@ -60,28 +92,39 @@ def inspect(file: Path, as_json: bool) -> None:
             _show(facts)
 
 
-@click.command
+@click.command(cls=Quiet)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @of_an_agent
 @click.option("--yes", is_flag=True, help="Do not ask before the state is replaced.")
-def restore(file: Path, places: tuple[Path, ...], data_dir: Path | None, yes: bool) -> None:
+def restore(talk: Talk, file: Path, places: tuple[Path, ...], data_dir: Path | None, yes: bool) -> None:
     """Replace the whole state by that of a snapshot.
 
-    Into whatever engine the configuration names: this is how one moves from SQLite to etcd. The file is checked first;
-    one that is damaged, or newer than this program, changes nothing.
+    The servers are told to, and go on with the new state. With --data-dir or --config it is written straight to where
+    that agent keeps its state, into whatever engine its configuration names: this is how one moves from SQLite to etcd.
+    The file is checked first; one that is damaged, or newer than this program, changes nothing.
+
+    wharf operator snapshot restore backup.snap
     """
     with plainly():
         from wharf.agent import saving
         from wharf.agent.log_access import describe
 
-        settings = read(places, data_dir).settings
         facts = saving.inspect(file)
         _show(facts)
-        place = describe(settings)
+        settings = read(places, data_dir).settings if places or data_dir is not None else None
+        place = (
+            describe(settings)
+            if settings is not None
+            else f"that of the servers at {', '.join(talk.settings.addresses)}"
+        )
         if not yes:
             click.confirm(f"Replace the whole state, {place}, by this?", abort=True, err=True)
-        index = asyncio.run(saving.restore_by_command(settings, file))
-        click.echo(f"restored: {place}, now at index {index}")
+        if settings is not None:
+            index = asyncio.run(saving.restore_by_command(settings, file))
+            click.echo(f"restored: {place}, now at index {index}")
+        else:
+            talk.client.operator.restore_snapshot(file.read_bytes())
+            click.echo(f"restored: the whole state, {place}")
         for need in facts.header.needs:
             click.echo(f"It needs {need}.")
 

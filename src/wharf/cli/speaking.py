@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from wharf.world import World
 
 SHORT: Final = 8
+ACCESS_IS_OFF: Final = "ACL support disabled"
 
 
 class Surroundings(Protocol):
@@ -289,12 +290,15 @@ class _plainly_of:  # noqa: N801  # Reads as the sentence it is.
 
 
 def _why_refused(error: "Refused", settings: "ClientSettings") -> str:
+    from wharf.cli.complaints import in_one_list
     from wharf.client.errors import Forbidden, NoLeader
 
-    text = " ".join(error.text.split())
+    text = in_one_list(error.text)
     if isinstance(error, Forbidden):
         hint = "its token may not do this" if settings.token else "no token was given"
         return f"{text}: {hint}; name one by --token or WHARF_TOKEN"
     if isinstance(error, NoLeader):
         return f"{text}: no server leads just now; reading works with --stale"
+    if text == ACCESS_IS_OFF:
+        return f"{text}: everybody may do everything here; docs/access.md tells how it is turned on"
     return text

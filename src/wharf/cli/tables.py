@@ -1,15 +1,20 @@
 """Text in columns: aligned, one record a line, coloured by what a word means where the output is a terminal.
 
-Columns are as wide as what stands in them; the last is cut to the terminal, and nothing else ever is.
+Columns are as wide as what stands in them. A terminal that is too narrow goes without the columns that a table can spare,
+and gets less of the last one; whatever else reads gets all.
 """
 
+import re
 import shutil
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 import click
 
 GAP: Final = "  "
+LEAST: Final = 10
+"""A column is not cut to less than this."""
 GOOD: Final = frozenset({"running", "ready", "eligible", "successful", "complete", "alive", "healthy", "active"})
 BAD: Final = frozenset({"failed", "lost", "down", "dead (failed)", "unhealthy"})
 WAITING: Final = frozenset({
@@ -41,17 +46,63 @@ def width_of_terminal() -> int:
     return shutil.get_terminal_size((100, 24)).columns
 
 
-def table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, indent: str = "") -> str:
-    """`titles` above the rows. Numbers stand to the right. Without rows it is the titles alone."""
-    texts = [[str(cell) for cell in row] for row in rows]
+def table(
+    titles: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    indent: str = "",
+    spare: Sequence[str] = (),
+    width: int | None = None,
+) -> str:
+    """`titles` above the rows. Numbers stand to the right. Without rows it is the titles alone.
+
+    `width`: how wide it may be at most; without, as the terminal is, if it is one. `spare`: the columns that are left
+    out of what is too wide, what is missed least first.
+    """
+    columns = [(title, [str(cell) for cell in cells]) for title, *cells in zip(titles, *rows, strict=True)]
+    if width is None and sys.stdout.isatty():
+        width = width_of_terminal()
+    if width is not None:
+        columns = _fitting(columns, spare, width - len(indent))
+    texts = list(zip(*(cells for _, cells in columns), strict=True))
     is_number = [
-        bool(texts) and all(_is_number(row[at]) for row in texts) and any(row[at] != "-" for row in texts)
-        for at in range(len(titles))
+        bool(cells) and all(_is_number(cell) for cell in cells) and any(cell != "-" for cell in cells)
+        for _, cells in columns
     ]
-    widths = [max(len(click.unstyle(text)) for text in column) for column in zip(titles, *texts, strict=True)]
-    lines = [heading(_line(titles, widths, is_number, indent))]
+    widths = [_width(column) for column in columns]
+    lines = [heading(_line([title for title, _ in columns], widths, is_number, indent))]
     lines += [_line([coloured(cell) for cell in row], widths, is_number, indent) for row in texts]
     return "\n".join(lines)
+
+
+Column = tuple[str, list[str]]
+"""A title, and what stands beneath it."""
+
+
+def _fitting(columns: list[Column], spare: Sequence[str], width: int) -> list[Column]:
+    for title in spare:
+        if _length(columns) <= width:
+            break
+        columns = [column for column in columns if column[0] != title]
+    over = _length(columns) - width
+    title, cells = columns[-1]
+    left = _width(columns[-1]) - over
+    if over <= 0 or left < max(len(title), LEAST):
+        return columns  # It fits, or there would be nothing left to read: then the terminal wraps it.
+    return [*columns[:-1], (title, [cell if len(cell) <= left else f"{cell[: left - 1]}…" for cell in cells])]
+
+
+def _length(columns: Sequence[Column]) -> int:
+    return sum(map(_width, columns)) + len(GAP) * (len(columns) - 1)
+
+
+def _width(column: Column) -> int:
+    return max(len(click.unstyle(text)) for text in (column[0], *column[1]))
+
+
+def in_order(name: str) -> list[tuple[int, str]]:
+    """By this names are sorted as people count: node-2 before node-10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
 
 
 def pairs(entries: Iterable[tuple[str, object]], *, indent: str = "") -> str:

@@ -2,8 +2,8 @@
 
 `{{.Name}}`, `{{.JobSummary.Summary}}`, `{{range .}}…{{else}}…{{end}}`, `{{range $i, $job := .}}`, `{{if .Stop}}…{{else if …}}…
 {{else}}…{{end}}`, `{{with .Deployment}}…{{end}}`, `{{$name := …}}`, `{{/* a remark */}}`, pipes (`{{.IDs | join ", "}}`),
-parentheses, `{{-` and `-}}` that take away the space beside them, and the functions of `FUNCTIONS`. Names are those of
-`--json`. It reads mappings, lists and plain values, and no attribute of any object, so a template can reach nothing else.
+parentheses (`(index . 0).ID`), `{{-` and `-}}` that take away the space beside them, and the functions of `FUNCTIONS`.
+Names are those of `--json`. It reads mappings, lists and plain values, and no attribute of any object, so a template can reach nothing else.
 """
 
 import difflib
@@ -17,8 +17,8 @@ NOTHING: Final = "<no value>"
 MOST_STEPS: Final = 1_000_000
 _MARK: Final = re.compile(r"\{\{(-\s)?(.*?)(\s-)?\}\}", re.DOTALL)
 _TOKEN: Final = re.compile(
-    r"""\s*(?:(?P<text>"(?:[^"\\]|\\.)*"|`[^`]*`)|(?P<number>-?\d+(?:\.\d+)?)(?![\w.])|(?P<assign>:=)|(?P<mark>[()|,])"""
-    r"""|(?P<path>\$?\w*(?:\.\w+)+|\$\w*|\.)|(?P<word>\w+)|(?P<wrong>\S))"""
+    r"""\s*(?:(?P<text>"(?:[^"\\]|\\.)*"|`[^`]*`)|(?P<number>-?\d+(?:\.\d+)?)(?![\w.])|(?P<assign>:=)|(?P<mark>[(|,])"""
+    r"""|(?P<closed>\)(?:\.\w+)*)|(?P<path>\$?\w*(?:\.\w+)+|\$\w*|\.)|(?P<word>\w+)|(?P<wrong>\S))"""
 )
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
 
@@ -141,6 +141,13 @@ class _Path(NamedTuple):
     names: tuple[str, ...]
 
 
+class _Field(NamedTuple):
+    """Of what an expression in parentheses gives: `(index . 0).ID`."""
+
+    of: Any
+    names: tuple[str, ...]
+
+
 class _Constant(NamedTuple):
     value: Any
 
@@ -187,7 +194,7 @@ def _parse_call(tokens: list[tuple[str, str]], text: str) -> tuple[Any, list[tup
         raise TemplateError(f"the template calls {token}, which is no function: {hint} (a field begins with a dot)")
     arguments: list[Any] = []
     tokens = tokens[1:]
-    while tokens and tokens[0][1] not in ("|", ")"):
+    while tokens and tokens[0][1] != "|" and tokens[0][0] != "closed":
         argument, tokens = _parse_operand(tokens, text)
         arguments.append(argument)
     return _Call(token, tuple(arguments)), tokens
@@ -212,9 +219,10 @@ def _parse_operand(tokens: list[tuple[str, str]], text: str) -> tuple[Any, list[
             return _Call(token, ()), rest
         case "mark" if token == "(":
             inner_expression, rest = _parse_pipe(rest, text)
-            if not rest or rest[0][1] != ")":
+            if not rest or rest[0][0] != "closed":
                 raise TemplateError(f"the template lacks a ) in {{{{{text}}}}}")
-            return inner_expression, rest[1:]
+            fields = tuple(rest[0][1].split(".")[1:])
+            return _Field(inner_expression, fields) if fields else inner_expression, rest[1:]
         case _:
             raise TemplateError(f"the template has {token} in {{{{{text}}}}}: a field begins with a dot")
 
@@ -293,6 +301,11 @@ class _Run:
                     value = names[root]
                 else:
                     raise TemplateError(f"the template never set {root}")
+                for name in path:
+                    value = _field(value, name)
+                return value
+            case _Field(of, path):
+                value = self.find(of, dot, names)
                 for name in path:
                     value = _field(value, name)
                 return value

@@ -17,6 +17,8 @@ from wharf.world import World
 
 T = TypeVar("T")
 
+STREAMED_S: Final = 900.0
+"""For what takes a body of any size: it is read, checked and taken in before there is an answer."""
 BLOCKING_SLACK_S: Final = 30.0
 WAIT_DEFAULT_S: Final = 300.0
 LONGEST_WAIT: Final = 17 / 16
@@ -222,7 +224,7 @@ def request_of(standing: Standing, row: Endpoint, ask: Ask) -> Request:
         value = options.get(name, default)
         if value:
             query.append((name, str(value)))
-    timeout_s = TIMEOUT_S
+    timeout_s = STREAMED_S if row.streams_body else TIMEOUT_S
     if row.kind is Kind.READ:
         timeout_s = _read_query(row, ask, defaults, query)
     headers = dict(ask.headers)

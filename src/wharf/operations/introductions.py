@@ -19,7 +19,7 @@ MAX_TTL_NS: Final = 30 * MINUTE
 
 
 class Introduction(msgspec.Struct, frozen=True):
-    """Whom it lets in: any node of the pool, or the one of this name."""
+    """Whom it lets in: any node of the pool, or the one of this name. Without a pool: of any."""
 
     node_name: str = ""
     node_pool: str = DEFAULT
@@ -47,10 +47,10 @@ def admit(snapshot: Replica, node: Node, introduction: Introduction | None) -> N
     if introduction is None:
         raise Refusal(
             Code.FORBIDDEN,
-            "Permission denied: a new node needs an introduction token; make one with "
-            "/v1/acl/identity/client-introduction-token and give it as client.intro_token",
+            "Permission denied: a new node needs an introduction token; make one with `wharf node intro create` "
+            "(/v1/acl/identity/client-introduction-token) and give it as client.intro_token",
         )
-    if introduction.node_pool != (node.node_pool or DEFAULT):
+    if introduction.node_pool and introduction.node_pool != (node.node_pool or DEFAULT):
         raise Refusal(
             Code.FORBIDDEN, f'Permission denied: the introduction is for the node pool "{introduction.node_pool}"'
         )

@@ -26,6 +26,8 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
     bounds: LifetimeBounds = DEFAULT_LIFETIME_BOUNDS
     issuer: str = ""
     """Named in identities; empty: nobody outside looks for our keys."""
+    own_node_secret: str = ""
+    """By this the node of our own agent is let in; empty: it has none."""
     authoritative_region: str = ""
     """The region whose tokens, policies and namespaces count everywhere; empty: our own."""
 
@@ -41,7 +43,7 @@ class Access:
 
     def take(self, settings: AccessSettings) -> None:
         self.settings = settings
-        self.identities = Identities(self.keyring, issuer=settings.issuer)
+        self.identities = Identities(self.keyring, issuer=settings.issuer, own_node_secret=settings.own_node_secret)
 
     async def begin_ring(self, replica: Replica, leader: Leader) -> None:
         """The first key of the ring is made when something is to be sealed for the first time."""
