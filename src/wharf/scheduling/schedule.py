@@ -145,11 +145,14 @@ class _Schedule:
 
     def _version_of(self, allocation: Allocation) -> Job | None:
         job = self._snapshot.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
-        return job if self._is_of_this_life(allocation.job_create_index) else None
+        return self._in_this_life(job, allocation.job_create_index)
 
-    def _is_of_this_life(self, job_create_index: int) -> bool:
-        """Asked of the job, not of a version: a restore raises the CreateIndex of a record that was written once."""
-        return self._job is not None and self._job.create_index == job_create_index
+    def _in_this_life(self, version: Job | None, job_create_index: int) -> Job | None:
+        """The version, if this life of the job is meant, which only the job itself tells: a restore of the log raises the
+        CreateIndex of a record that was written once, as versions are, and leaves the numbers that others hold."""
+        if version is None or self._job is None or self._job.create_index != job_create_index:
+            return None
+        return version if version.create_index == job_create_index else replace(version, create_index=job_create_index)
 
     def _is_pending(self, evaluation_id: str) -> bool:
         found = self._snapshot.get(EVALUATIONS, evaluation_id)
@@ -163,8 +166,9 @@ class _Schedule:
         for deployment in deployments:
             state = (deployment.task_groups or {}).get(group)
             if state is not None and (state.promoted or not state.desired_canaries):
-                job = self._snapshot.get(JOB_VERSIONS, *key, deployment.job_version)
-                if job is not None and self._is_of_this_life(deployment.job_create_index):
+                version = self._snapshot.get(JOB_VERSIONS, *key, deployment.job_version)
+                job = self._in_this_life(version, deployment.job_create_index)
+                if job is not None:
                     return job, deployment.id
         return None
 
@@ -402,6 +406,7 @@ class _Schedule:
             later=tuple(self._later),
             has_escaped=escapes,
             has_placed=bool(self._placed),
+            waits_behind=self._job.parent_id if self._job is not None and self._allotment.out_of_turn else "",
             eligibility=self._eligibility() if self._failed and not escapes else None,
         )
         ending = Ending(self._snapshot, self._evaluation, self._moment).end(more)
