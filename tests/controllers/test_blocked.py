@@ -95,3 +95,47 @@ def test_what_its_quota_keeps_waiting_profits_from_whatever_ends() -> None:
     blocked.room_came(["small"], 11)
 
     assert tried(blocked) == ["quota"]
+
+
+def behind(evaluation_id: str, create_index: int, **fields: Any) -> Evaluation:
+    return waiting(evaluation_id, waits_behind="parent", create_index=create_index, **fields)
+
+
+def test_when_a_turn_comes_whoever_waits_longest_behind_the_job_is_tried_and_nobody_else() -> None:
+    blocked = with_these(behind("young", 9), behind("old", 3), waiting("other", waits_behind="another"))
+
+    blocked.turn_came("default", "parent", 11)
+
+    assert tried(blocked) == ["old"]
+
+
+def test_no_room_helps_who_waits_for_a_turn() -> None:
+    blocked = with_these(behind("child", 3))
+
+    blocked.room_came(["small", ""], 11)
+
+    assert tried(blocked) == []
+
+
+def test_a_turn_that_came_while_it_was_decided_is_not_missed() -> None:
+    blocked = Blocked()
+    blocked.turn_came("default", "parent", 11)
+    blocked.hear(behind("child", 3, snapshot_index=10))
+
+    assert tried(blocked) == ["child"]
+
+
+def test_who_lacks_room_when_its_turn_comes_leaves_the_turn_to_the_next() -> None:
+    first = behind("first", 3)
+    blocked = with_these(first, behind("second", 4))
+    blocked.turn_came("default", "parent", 11)
+    blocked.hear(replace(first, status=EvaluationStatus.PENDING))
+    blocked.hear(replace(first, waits_behind="", snapshot_index=11))
+
+    assert tried(blocked) == ["second"]
+
+
+def test_who_is_to_have_a_node_is_looked_at_every_fifteen_seconds() -> None:
+    blocked = with_these(waiting("big"))
+
+    assert [blocked.is_time_to_reserve(at_s * SECOND_NS) for at_s in (200, 201, 214, 215)] == [True, False, False, True]

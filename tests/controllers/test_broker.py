@@ -162,3 +162,17 @@ def test_what_was_given_back_and_is_cancelled_meanwhile_leaves_its_job_free() ->
     broker.hear(ended(first, EvaluationStatus.CANCELED))
 
     assert drained(broker) == ["a1"]
+
+
+def test_those_that_are_tried_together_keep_their_turns_and_stand_where_the_oldest_of_them_stands() -> None:
+    broker = Broker()
+    old, young = (
+        an_evaluation(a_job("old"), "old", create_index=3),
+        an_evaluation(a_job("young"), "young", create_index=9),
+    )
+    broker.give_turns([young, old])
+    for each in (an_evaluation(a_job("new"), "new", create_index=5), old, young):
+        broker.hear(each)
+    given = [broker.next() for _ in range(3)]
+
+    assert ([each.id for each in given if each is not None], broker.turns_left) == (["young", "old", "new"], 0)

@@ -6,6 +6,7 @@ whose work names what differs from node to node says none, and waits for any. It
 hold: a new leader, who does not know what came free before, has every one of them tried.
 """
 
+import heapq
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -20,6 +21,8 @@ CAME_KEPT: Final = 4_096
 LOOKED_AGAIN_NS: Final = 15_000_000_000
 """How often it is looked whether a node can be kept for somebody, where none could so far."""
 
+JobKey = tuple[str, str]
+
 Order = Callable[[Iterable[Evaluation], int], list[Evaluation]]
 """The first so many of these, in the order in which they are tried."""
 
@@ -32,6 +35,12 @@ class Blocked:
         self._profiting: dict[str, None] = {}
         self._conflicted: dict[str, Evaluation] = {}
         """Those that wait for quieter times more than for room."""
+        self._behind: dict[JobKey, list[tuple[int, int, str]]] = {}
+        """By parent, the children that wait for their turn: a heap by age, in which those that wait no more may stand."""
+        self._on_turn: dict[str, JobKey] = {}
+        """Those that were given their turn, and behind whom they had waited."""
+        self._turned: dict[JobKey, int] = {}
+        """When children of a job came or went last, as the index of the log."""
         self._looked_ns: int | None = None
         """When it was last looked who is to have a node."""
         self._came: dict[str, int] = {}
@@ -45,11 +54,22 @@ class Blocked:
         """The newest version of an evaluation, whatever its status."""
         if evaluation.status is not EvaluationStatus.BLOCKED:
             self.forget(evaluation.id)
+            if evaluation.status.is_terminal:
+                self._on_turn.pop(evaluation.id, None)
             return
+        waited_behind = self._on_turn.pop(evaluation.id, None)
+        if waited_behind is not None and not evaluation.waits_behind:
+            self._give_turn(waited_behind)  # It lacks something else now, which the next may not.
         self._waiting[evaluation.id] = evaluation
         if _waits_for_time(evaluation):
             self._conflicted[evaluation.id] = evaluation
-        if self._has_missed_something(evaluation):
+        if evaluation.waits_behind:
+            key = (evaluation.namespace, evaluation.waits_behind)
+            heap = self._behind.setdefault(key, [])
+            heapq.heappush(heap, (evaluation.waits_since_ns, evaluation.create_index, evaluation.id))
+            if self._turned.get(key, 0) > evaluation.snapshot_index:
+                self._give_turn(key)
+        elif self._has_missed_something(evaluation):
             self._profiting[evaluation.id] = None
 
     def forget(self, evaluation_id: str) -> None:
@@ -71,6 +91,26 @@ class Blocked:
         for evaluation in self._waiting.values():
             if any(_could_profit(evaluation, kind) for kind in kinds):
                 self._profiting[evaluation.id] = None
+
+    def turn_came(self, namespace: str, parent_id: str, index: int) -> None:
+        """A child of the job came or went, or the job allows another number: whoever waits longest behind it is tried."""
+        key = (namespace, parent_id)
+        self._turned.pop(key, None)
+        self._turned[key] = index
+        while len(self._turned) > CAME_KEPT:
+            del self._turned[next(iter(self._turned))]
+        self._give_turn(key)
+
+    def _give_turn(self, key: JobKey) -> None:
+        heap = self._behind.get(key)
+        while heap:
+            evaluation = self._waiting.get(heap[0][-1])
+            if evaluation is not None and (evaluation.namespace, evaluation.waits_behind) == key:
+                self._profiting[evaluation.id] = None
+                self._on_turn[evaluation.id] = key
+                return
+            heapq.heappop(heap)
+        self._behind.pop(key, None)
 
     def try_all(self) -> None:
         """Something changed that may help any of them."""
@@ -124,6 +164,8 @@ def by_age(evaluations: Iterable[Evaluation], most: int) -> list[Evaluation]:
 
 
 def _could_profit(evaluation: Evaluation, kind: str) -> bool:
+    if evaluation.waits_behind:
+        return False  # No room helps it.
     eligible = evaluation.class_eligibility
     if evaluation.quota_limit_reached:
         return True  # What it waits for is no node's: whatever ends anywhere may leave it.

@@ -15,6 +15,7 @@ class Waits(enum.StrEnum):
     DELAY = "delay"
     ROOM = "room"
     QUOTA = "quota"
+    TURN = "turn"
     HEALTH = "health"
     PROMOTION = "promotion"
     RESUMPTION = "resumption"

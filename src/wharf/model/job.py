@@ -44,6 +44,7 @@ class Periodic(Record):
     specs: tuple[str, ...] | None = None
     spec_type: str = "cron"
     prohibit_overlap: bool = False
+    max_running: int = 0  # How many children may run at the same time; the others wait. 0: any number.
     time_zone: str = "UTC"
 
 
@@ -61,6 +62,7 @@ class Parameterized(Record):
     payload: str = PayloadRequirement.OPTIONAL
     meta_required: tuple[str, ...] | None = None
     meta_optional: tuple[str, ...] | None = None
+    max_running: int = 0  # As of a periodic job.
 
 
 class MultiregionStrategy(Record):

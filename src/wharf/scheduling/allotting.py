@@ -31,6 +31,7 @@ from wharf.scheduling.quota import Refusals, allowance_of, amounts_asked, amount
 from wharf.scheduling.reach import is_in_reach
 from wharf.scheduling.reconcile.outcome import Placement
 from wharf.scheduling.reconcile.rescheduling import nodes_to_avoid, tracker_after
+from wharf.scheduling.turns import out_of_turn
 from wharf.state import Replica
 from wharf.state.tables import JOBS, NODES
 
@@ -59,6 +60,8 @@ class Allotment:
         self._rules: Rules | None = None
         job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
         self._allowance = None if job is None else allowance_of(snapshot, job.namespace, job.region)
+        self.out_of_turn = "" if job is None else out_of_turn(snapshot, job, allocations)
+        """Why nothing of the job may begin yet, though there be room."""
         self._kept: list[Kept] = []
         """Room that was left for work as urgent as this job's."""
         self._preemption: Preemption | None = None
@@ -89,7 +92,7 @@ class Allotment:
 
     def push_aside(self, placement: Placement, node: Node | None = None) -> tuple[Allocation, ...]:
         """Those who must go so that this one finds room when they have gone; on the one node, if it is told."""
-        if self._preemption is None:
+        if self._preemption is None or self.out_of_turn:
             return ()
         if self._allowance is not None and self._allowance.exceeded(amounts_asked(placement.group)):
             return ()
@@ -198,7 +201,10 @@ class Allotment:
         return self._quota_failure(placement) or self.placing(placement.job, placement.group).why_not_on(node)
 
     def _is_over_quota(self, placement: Placement) -> bool:
-        """The one place where the scheduler asks: whether the namespace may have one more of the group."""
+        """The one place where the scheduler asks: whether the namespace, and the job's parent, may have one more."""
+        if self.out_of_turn:
+            self._refused.note(placement.group.name, (self.out_of_turn,))
+            return True
         if self._allowance is None:
             return False
         why = self._allowance.exceeded(amounts_asked(placement.group))

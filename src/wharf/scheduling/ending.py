@@ -46,6 +46,7 @@ class MoreToSay(msgspec.Struct, frozen=True):
     later: tuple[LookAgain, ...]
     has_escaped: bool = False
     has_placed: bool = False
+    waits_behind: str = ""
     eligibility: dict[str, bool] | None = None
     """By class of nodes, whether such could take what is left; None: nobody asked, or kinds of nodes say nothing."""
 
@@ -78,7 +79,8 @@ class Ending:
             next_eval=delayed[0].id if delayed else evaluation.next_eval,
             class_eligibility=more.eligibility,
             escaped_computed_class=more.has_escaped,
-            quota_limit_reached=self._quota_reached(failed),
+            quota_limit_reached="" if more.waits_behind else self._quota_reached(failed),
+            waits_behind=more.waits_behind if failed else "",
             snapshot_index=self._snapshot.index,
             # What was kept for it is kept until it is used, or is of use no more.
             reserved_node_id=evaluation.reserved_node_id if failed and not more.has_placed else "",
@@ -93,6 +95,7 @@ class Ending:
                 class_eligibility=more.eligibility,
                 escaped_computed_class=more.has_escaped,
                 quota_limit_reached=finished.quota_limit_reached,
+                waits_behind=finished.waits_behind,
                 snapshot_index=self._snapshot.index,
                 waiting_since=self._waiting_since(),
             )

@@ -39,7 +39,11 @@ def may_be_reserved_for(snapshot: Replica, evaluation: Evaluation) -> bool:
     """Whether what it waits for is room on any one node. Work for every node has its nodes already, and what must be placed
     at once, or waits for its quota, is not helped by one.
     """
-    if evaluation.quota_limit_reached or evaluation.triggered_by is EvaluationTrigger.MAX_PLAN_ATTEMPTS:
+    if (
+        evaluation.quota_limit_reached
+        or evaluation.waits_behind
+        or evaluation.triggered_by is EvaluationTrigger.MAX_PLAN_ATTEMPTS
+    ):
         return False
     job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
     if job is None or job.stop or job.all_at_once:

@@ -24,6 +24,7 @@ def check_children(job: Job, report: Report) -> None:
 
 
 def _check_periodic(periodic: Periodic, report: Report) -> None:
+    _check_max_running(periodic.max_running, "Periodic.MaxRunning", report)
     if not periodic.enabled:
         return
     if periodic.spec and periodic.specs:
@@ -51,7 +52,13 @@ def _check_spec(spec: str, path: str, report: Report) -> None:
         report.error(path, f'Invalid cron spec "{spec}": {error}')
 
 
+def _check_max_running(max_running: int, path: str, report: Report) -> None:
+    if max_running < 0:
+        report.error(path, f"{max_running} is below 0", "use 0 for any number of children at the same time")
+
+
 def _check_parameterized(parameterized: Parameterized, report: Report) -> None:
+    _check_max_running(parameterized.max_running, "ParameterizedJob.MaxRunning", report)
     if parameterized.payload not in PAYLOADS:
         report.error(
             "ParameterizedJob.Payload", f'Unknown payload requirement: "{parameterized.payload}"', one_of(PAYLOADS)

@@ -106,12 +106,16 @@ class Agenda:
                     self.blocked.try_all()
                 case Job():
                     self.unsettled[record.namespace, record.id] = None
+                    if record.parent_id or record.is_periodic or record.is_parameterized:
+                        self.blocked.turn_came(record.namespace, record.parent_id or record.id, batch.index)
                 case Deployment():
                     self.unsettled[record.namespace, record.job_id] = None
                 case None if table == EVALUATIONS.name:
                     self.broker.forget(key)
                     self.blocked.forget(key)
                     self.keeper.ground.hear_of_waiting(self._follower.replica, key, None)
+                case None if table == JOBS.name:
+                    self.blocked.try_all()  # Perhaps somebody waited behind it.
                 case None if table == NODES.name:
                     self._nodes.forget(key)
                     self.nodes_changed[key] = None  # Perhaps not all of its jobs were looked at.
