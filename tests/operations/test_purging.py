@@ -232,3 +232,23 @@ def test_a_version_whose_index_a_restore_has_raised_goes_with_its_job() -> None:
     purge(state)
 
     assert (list(state.replica.all(JOB_VERSIONS)), intents(state)) == ([], [])
+
+
+def test_what_waits_for_a_later_life_is_left_alone_though_a_restore_has_raised_the_index_of_the_purge() -> None:
+    state = AState()
+    state.with_node()
+    state.register(a_job("shop"))
+    state.with_allocation(state.job("shop"), "a1", client_status=ClientStatus.RUNNING)
+    purge(state)
+    state.register(a_job("shop"))
+    (waits,) = [
+        each
+        for each in state.replica.all(EVALUATIONS)
+        if each.triggered_by == "job-register" and not each.status.is_terminal
+    ]
+    (intent,) = intents(state)
+    state.put(JOB_PURGES.put(replace(intent, create_index=THIS)))
+
+    go_on(state)
+
+    assert state.replica.get(EVALUATIONS, waits.id) == waits

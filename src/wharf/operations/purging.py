@@ -21,6 +21,7 @@ from wharf.model.purge import JobPurge
 from wharf.model.transitions import EVALUATION
 from wharf.operations.decision import Decision, Moment
 from wharf.operations.jobs import Registered, check_eval_priority, stopping_evaluation
+from wharf.operations.scaling_policies import policies_of
 from wharf.state import Replica
 from wharf.state.tables import (
     ALLOCATIONS,
@@ -143,7 +144,9 @@ def _is_waiting(snapshot: Replica, intent: JobPurge) -> bool:
 def _leftovers(snapshot: Replica, intent: JobPurge, moment: Moment) -> Iterator[_Leftover]:
     """What this life of the job has left and what can be done about it now. A later life's records are not touched."""
     key = (intent.namespace, intent.job_id)
-    kept = _newest_version_of_a_later_life(snapshot, intent)
+    later = _later_life(snapshot, intent)
+    kept = later.version if later is not None else -1  # It began again with 0, and put its own in their places.
+    policies = {policy.id for policy in policies_of(later)} if later is not None else set()
     yield from chain(
         _closed_evaluations(snapshot, intent, moment),
         _ended_allocations(snapshot, intent, moment),
@@ -165,25 +168,26 @@ def _leftovers(snapshot: Replica, intent: JobPurge, moment: Moment) -> Iterator[
         (
             _Leftover(SCALING_POLICIES.drop(each.id), snapshot.unchanged(SCALING_POLICIES, each))
             for each in snapshot.those_by_key(POLICIES_OF_JOB, *key)
-            if _is_older(each.create_index, intent)
+            if each.id not in policies
         ),
     )
 
 
-def _newest_version_of_a_later_life(snapshot: Replica, intent: JobPurge) -> int:
-    """The versions up to this are that life's: it began again with 0 and put its own in their places. -1: there is none.
-
-    Their indexes do not tell: a restore raises those of a record that was written once, and leaves those of others.
+def _later_life(snapshot: Replica, intent: JobPurge) -> Job | None:
+    """The job of the same name that was registered since. What is of which life is told by it and by what allocations
+    and deployments say of theirs. Indexes of records of different kinds do not tell: a restore of the log raises those
+    of a record that was written once, and leaves those that others hold.
     """
     job = snapshot.get(JOBS, intent.namespace, intent.job_id)
-    return -1 if job is None or job.create_index == intent.job_create_index else job.version
+    return None if job is None or job.create_index == intent.job_create_index else job
 
 
 def _closed_evaluations(snapshot: Replica, intent: JobPurge, moment: Moment) -> Iterator[_Leftover]:
+    """While nobody has registered the job again: then they are that life's, or look at it once more."""
+    if _later_life(snapshot, intent) is not None:
+        return
     for evaluation in snapshot.those_by_key(EVALUATIONS_OF_JOB, intent.namespace, intent.job_id):
         if evaluation.status.is_terminal or evaluation.id == intent.eval_id:
-            continue
-        if not _is_older(evaluation.create_index, intent):
             continue
         is_blocked = evaluation.status is EvaluationStatus.BLOCKED
         status = EvaluationStatus.CANCELED if is_blocked else EvaluationStatus.COMPLETE
@@ -216,8 +220,3 @@ def _allocations(snapshot: Replica, intent: JobPurge) -> Iterator[Allocation]:
     for allocation in snapshot.those_by_key(ALLOCATIONS_OF_JOB, intent.namespace, intent.job_id):
         if allocation.job_create_index == intent.job_create_index:
             yield allocation
-
-
-def _is_older(create_index: int, intent: JobPurge) -> bool:
-    """Made before the job went. An intent that is only being written has no index yet: all is older."""
-    return intent.create_index == THIS or create_index < intent.create_index
