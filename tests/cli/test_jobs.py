@@ -236,7 +236,10 @@ def test_lists_and_records_are_shown_to_people_programs_and_templates(person: Pe
     assert table[1].split()[:4] == ["web", "service", "50", "running"]
     assert [job["ID"] for job in as_json] == ["web"]
     assert by_template == "web:running \n"
-    assert (wrong.code, wrong.err) == (1, "wharf: there is no field .Statu: did you mean .Status?\n")
+    assert (wrong.code, wrong.err) == (
+        1,
+        "wharf: the template, line 1, column 14: there is no field .Statu: did you mean .Status?\n",
+    )
 
 
 def test_an_id_may_be_cut_short_unless_several_begin_so(person: Person, tmp_path: Path) -> None:

@@ -40,9 +40,9 @@ def inspect(talk: Talk, job_id: str, version: int | None) -> None:
 
     wharf job inspect web
     """
-    from wharf.cli import templates
     from wharf.cli.failing import Failed
     from wharf.cli.finding import find_job
+    from wharf.cli.records_shown import in_json, plain
 
     found = find_job(talk, job_id)
     if version is None:
@@ -56,9 +56,7 @@ def inspect(talk: Talk, job_id: str, version: int | None) -> None:
     if talk.template:
         talk.show(job, str)
         return
-    import msgspec
-
-    click.echo(msgspec.json.format(msgspec.json.encode({"Job": templates.plain(job)}), indent=2).decode())
+    click.echo(in_json({"Job": plain(job)}))
 
 
 @click.command(cls=Speaking)

@@ -105,19 +105,14 @@ class Talk:
             if text:
                 click.echo(text)
             return
-        from wharf.cli import templates
+        from wharf.cli.records_shown import in_json, in_template, plain
 
-        document = templates.plain(value)
+        document = plain(value)
         if self.template:
-            try:
-                text = templates.render(self.template, document)
-            except templates.TemplateError as error:
-                raise Failed(str(error)) from error
+            text = in_template(self.template, document)
             click.echo(text, nl=not text.endswith("\n"))
             return
-        import msgspec
-
-        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+        click.echo(in_json(document))
 
     def say(self, text: str) -> None:
         """A line for people, which programs do not get."""
