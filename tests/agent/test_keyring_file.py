@@ -9,9 +9,10 @@ import pytest
 
 from tests.api.access import AskedAs
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.virtual_time import in_virtual_time
+from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.agent.keyring_file import take_keyring
 from wharf.agent.life import CannotStart
+from wharf.state.tables import KEYRING
 
 
 @in_virtual_time
@@ -39,6 +40,56 @@ def test_what_is_there_is_never_replaced(tmp_path: Path) -> None:
     _made(file)
 
     assert file.read_bytes() == before
+
+
+def a_line(number: int) -> str:
+    return base64.b64encode(bytes([number]) * 32).decode() + "\n"
+
+
+def a_file(path: Path, *numbers: int) -> Path:
+    path.write_text("".join(a_line(number) for number in numbers))
+    path.chmod(0o600)
+    return path
+
+
+def test_the_wrapping_key_is_changed_in_three_steps_and_nothing_is_unreadable_between(tmp_path: Path) -> None:
+    file = tmp_path / "keyring.key"
+    items = {"a": "1"}
+
+    @in_virtual_time
+    async def story() -> None:
+        async with ACluster() as cluster:
+            one, other = await cluster.a_server("m1"), await cluster.a_server("m2", leads=False)
+            servers = (one, other)
+
+            def reads(*numbers: int) -> None:
+                for server in servers:
+                    take_keyring(server.server, a_file(file, *numbers))
+
+            async def shown() -> list[object]:
+                return [(await AskedAs(server).get("/v1/var/db"))[1]["Items"] for server in servers]
+
+            reads(1)
+            assert (await AskedAs(one).put("/v1/var/db", {"Items": items}))[0] == 200
+            (first,) = one.replica.all(KEYRING)
+
+            reads(1, 2)
+            await pass_time(1.0)
+            assert (list(one.replica.all(KEYRING)), await shown()) == ([first], [items] * 2)
+
+            reads(2, 1)
+            await pass_time(1.0)
+            (again,) = one.replica.all(KEYRING)
+            assert (again.key_id == first.key_id, again.wrapped_with == first.wrapped_with) == (True, False)
+            assert await shown() == [items] * 2
+
+            reads(2)
+            assert await shown() == [items] * 2
+            with pytest.raises(CannotStart, match="is not the one that wraps the keyring in the log"):
+                take_keyring(one.server, a_file(file, 1))
+            assert await shown() == [items] * 2
+
+    story()
 
 
 @pytest.mark.parametrize(

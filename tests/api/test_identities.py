@@ -1,11 +1,13 @@
 """Identities that we sign: of workloads, and of nodes that are introduced (reference 5.3, rule 7; architecture 9)."""
 
+import base64
+import json
 from typing import Any
 
 import msgspec
 import pytest
 from joserfc import jwt
-from joserfc.jwk import KeySet
+from joserfc.jwk import KeySet, OctKey
 from msgspec.structs import replace
 
 from tests.api.access import AskedAs, an_operator
@@ -14,6 +16,7 @@ from tests.kit.cluster import ACluster
 from tests.kit.exchange import ask
 from tests.kit.state import a_node, an_allocation
 from tests.kit.virtual_time import in_virtual_time, pass_time
+from wharf.agent.key_pairs import new_rsa_key
 from wharf.model.allocation import Allocation, ClientStatus
 from wharf.model.changes import Cause, CauseKind, Write
 from wharf.model.durations import MINUTE
@@ -236,3 +239,54 @@ async def test_introducing_needs_the_right_to_write_nodes() -> None:
 async def test_without_access_control_nodes_need_no_introduction() -> None:
     async with ACluster() as cluster:
         assert await register(AskedAs(await cluster.a_server())) == 200
+
+
+@in_virtual_time
+async def test_new_keys_sign_by_rs256_and_both_kinds_are_shown_and_hold_while_they_rotate() -> None:
+    async with ACluster() as cluster:
+        operator = await an_operator(cluster)
+        await running(operator)
+        await operator.put("/v1/var/nomad/jobs/web", {"Items": {"a": "1"}})
+        older = identity_of(operator)
+        made = new_rsa_key()
+        operator.server.server.access.keyring.make_rsa = lambda: _given(made)
+
+        await operator.put("/v1/operator/keyring/rotate", {})
+
+        newer = identity_of(operator)
+        shown = (await operator.get("/.well-known/jwks.json"))[1]
+        kinds = sorted((key["kty"], key["alg"], key["use"]) for key in shown["keys"])
+        read = jwt.decode(newer.token, KeySet.import_key_set(shown), algorithms=["RS256"])
+        assert kinds == [("OKP", "Ed25519", "sig"), ("RSA", "RS256", "sig")]
+        assert {"d", "p", "q"} & {name for key in shown["keys"] for name in key} == set()
+        assert read.claims["nomad_job_id"] == "web"
+        assert [(await who.get("/v1/var/nomad/jobs/web"))[0] for who in (older, newer)] == [200, 200]
+
+
+@in_virtual_time
+async def test_an_identity_that_names_another_way_of_signing_than_its_key_has_proves_nothing() -> None:
+    async with ACluster() as cluster:
+        operator = await an_operator(cluster)
+        await running(operator)
+        made = new_rsa_key()
+        operator.server.server.access.keyring.make_rsa = lambda: _given(made)
+        await operator.put("/v1/operator/keyring/rotate", {})
+        await operator.put("/v1/var/nomad/jobs/web", {"Items": {"a": "1"}})
+        true = identity_of(operator).token
+        public = (await operator.get("/.well-known/jwks.json"))[1]["keys"][-1]["n"]
+        head, claims, _ = true.split(".")
+        key_id = json.loads(base64.urlsafe_b64decode(head + "=="))["kid"]
+        forged = jwt.encode(
+            {"alg": "HS256", "kid": key_id},
+            json.loads(base64.urlsafe_b64decode(claims + "==")),
+            OctKey.import_key(public),
+            algorithms=["HS256"],
+        )
+
+        statuses = [(await AskedAs(operator.server, text).get("/v1/var/nomad/jobs/web"))[0] for text in (true, forged)]
+
+        assert statuses == [200, 403]
+
+
+async def _given(made: bytes) -> bytes:
+    return made

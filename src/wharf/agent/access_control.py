@@ -1,18 +1,23 @@
 """Access control as the configuration has it: what servers are told of it, and where its files are."""
 
+import logging
 from pathlib import Path
 from typing import Final
 
 from wharf.agent.folder import KEYRING_FILE
+from wharf.agent.key_pairs import make_rsa
 from wharf.agent.keyring_file import take_keyring
-from wharf.agent.life import Life
+from wharf.agent.life import CannotStart, Life
 from wharf.agent.providers import HttpProviders
 from wharf.api.gate import Gate
 from wharf.config.settings import Settings
 from wharf.model.token import LifetimeBounds
 from wharf.server.access import AccessSettings
 from wharf.server.server import Server
+from wharf.server.settings import SigningAlgorithm
 from wharf.server.tending import TendingSettings
+
+log = logging.getLogger(__name__)
 
 RESET_FILE: Final = "acl-bootstrap-reset"
 RESET_AT_MOST: Final = 100
@@ -32,14 +37,25 @@ def set_up_access(life: Life, server: Server) -> None:
         )
     )
     server.access.providers = HttpProviders()
+    if settings.keyring.signing_algorithm is SigningAlgorithm.RS256:
+        server.access.keyring.make_rsa = make_rsa
     reset = Path(life.order.data_folder) / RESET_FILE
     server.access.read_reset = lambda: read_reset(reset)
 
 
 def open_keyring(life: Life, server: Server) -> None:
-    """Raises CannotStart."""
+    """And again at each reload, when the file may hold other keys. Raises CannotStart."""
     configured = life.order.settings.keyring.file
-    take_keyring(server, Path(configured) if configured else Path(life.order.data_folder) / KEYRING_FILE)
+    file = Path(configured) if configured else Path(life.order.data_folder) / KEYRING_FILE
+    take_keyring(server, file)
+
+    def read_again(_settings: Settings) -> None:
+        try:
+            take_keyring(server, file)
+        except CannotStart as error:
+            log.error("the key of the keyring stays as it was read before", extra={"why": str(error)})
+
+    life.on_reload(read_again)
 
 
 def gate_of(life: Life, server: Server) -> Gate:

@@ -1,5 +1,7 @@
 """The file with the key that wraps the keyring: read, or made at the first start of a cluster, for its owner only.
 
+The first line is the key that wraps; more lines are keys that may have wrapped before, or will: so the key can be changed.
+
 It is never in the log, a snapshot or an archive. Where it is missing or another than the log's, a person must be told:
 a new one would not help, because what is sealed would stay closed.
 """
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from wharf.agent.life import CannotStart
-from wharf.server.keyring import KEY_BYTES, WrappingKey, WrongWrappingKey
+from wharf.server.keyring import KEY_BYTES, Keyring, WrappingKey, WrongWrappingKey
 from wharf.server.server import Server
 from wharf.state.tables import KEYRING
 
@@ -24,11 +26,14 @@ def take_keyring(server: Server, file: Path) -> None:
     """Give the server its wrapping key. Call when the replica is loaded. Raises CannotStart."""
     if not file.exists():
         _make_first(server, file)
-    server.access.keyring.use(WrappingKey(_read(file), origin=str(file)))
+    ring = Keyring(server.world, None)
+    keys = [WrappingKey(secret, origin=str(file)) for secret in _read(file)]
+    ring.use(*keys)
     try:
-        server.access.keyring.check(server.replica)
+        ring.check(server.replica)
     except WrongWrappingKey as wrong:
         raise CannotStart(str(wrong)) from wrong
+    server.access.keyring.use(*keys)
 
 
 def _make_first(server: Server, file: Path) -> None:
@@ -62,7 +67,7 @@ def _make_first(server: Server, file: Path) -> None:
         raise CannotStart(f"the key of the keyring cannot be written to {file}: {error.strerror}") from error
 
 
-def _read(file: Path) -> bytes:
+def _read(file: Path) -> list[bytes]:
     try:
         with open(file, "rb") as reading:
             mode = stat.S_IMODE(os.fstat(reading.fileno()).st_mode)
@@ -71,13 +76,17 @@ def _read(file: Path) -> bytes:
         raise CannotStart(f"the key of the keyring, {file}, cannot be read: {error.strerror}") from error
     if mode & OTHERS:
         raise CannotStart(f"the key of the keyring, {file}, is open to others (mode {mode:04o}): chmod 600 {file}")
-    try:
-        secret = base64.b64decode(text.strip(), validate=True)
-    except (binascii.Error, ValueError):
-        secret = b""
-    if len(secret) != KEY_BYTES:
+    secrets = [_decoded(line) for line in text.splitlines() if line.strip()] or [b""]
+    if any(len(secret) != KEY_BYTES for secret in secrets):
         raise CannotStart(
-            f"the key of the keyring, {file}, is none: it holds {KEY_BYTES} bytes as base64 text; put the right file "
-            "back, or set keyring.file"
+            f"the key of the keyring, {file}, is none: it holds {KEY_BYTES} bytes as base64 text, one key a line; put the "
+            "right file back, or set keyring.file"
         )
-    return secret
+    return secrets
+
+
+def _decoded(line: bytes) -> bytes:
+    try:
+        return base64.b64decode(line.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        return b""

@@ -9,7 +9,6 @@ from wharf.api.request import Request
 from wharf.model.node_pool import DEFAULT
 from wharf.model.refusal import unknown
 from wharf.operations.introductions import Introduction, lifetime_of
-from wharf.server.identities import ALGORITHM
 from wharf.server.server import Server
 from wharf.wire import access as shapes
 
@@ -33,7 +32,7 @@ class IdentityActs:
                 jwks_uri=f"{issuer.rstrip('/')}/.well-known/jwks.json",
                 response_types_supported=["code"],
                 subject_types_supported=["public"],
-                id_token_signing_alg_values_supported=[ALGORITHM],
+                id_token_signing_alg_values_supported=self._server.access.identities.algorithms(self._server.replica),
             )
         )
 

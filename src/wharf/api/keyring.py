@@ -30,7 +30,7 @@ class KeyringWrites:
 
     async def rotate(self, request: Request) -> Done:
         asked = RotationRequest(
-            self._server.access.keyring.make_key(),
+            await self._server.access.keyring.make_key(),
             full="full" in request.query,
             publish_time_ns=_publish_time_ns(request.query.get("publish_time", "")),
         )

@@ -110,6 +110,11 @@ def collect_keys(snapshot: Replica, moment: Moment, *, threshold_ns: int) -> Dec
     return Decision(Write("keys-collected", Cause(CauseKind.TIMER, "keyring"), drops, conditions), KeyWritten)
 
 
+def wrap_anew(snapshot: Replica, keys: Sequence[KeyringKey]) -> Decision[KeyWritten] | None:
+    """The same keys, wrapped by another wrapping key; None: there are none."""
+    return _written(snapshot, "keys-wrapped-anew", keys) if keys else None
+
+
 def is_in_use(snapshot: Replica, key_id: str) -> bool:
     return any(snapshot.count_those(place.sealed_with, key_id) for place in SEALED_PLACES)
 

@@ -48,7 +48,7 @@ class Access:
     async def begin_ring(self, replica: Replica, leader: Leader) -> None:
         """The first key of the ring is made when something is to be sealed for the first time."""
         if self.keyring.active_key(replica) is None:
-            await leader.ask(ROTATE, RotationRequest(self.keyring.make_key(), only_first=True))
+            await leader.ask(ROTATE, RotationRequest(await self.keyring.make_key(), only_first=True))
 
 
 def _no_reset() -> str | None:

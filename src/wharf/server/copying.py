@@ -235,7 +235,7 @@ class Copying:
 
     async def _begin_ring(self) -> None:
         if self._ring.active_key(self._brain.follower.replica) is None:
-            first = RotationRequest(self._ring.make_key(), only_first=True)
+            first = RotationRequest(await self._ring.make_key(), only_first=True)
             await self._brain.decide(lambda snapshot, _moment: keyring.rotate(snapshot, first))
 
 

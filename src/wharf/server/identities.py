@@ -12,9 +12,11 @@ from typing import Any, Final
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import load_der_private_key
 from joserfc import jwt
 from joserfc.errors import JoseError
-from joserfc.jwk import OKPKey
+from joserfc.jwk import KeyParameters, OKPKey, RSAKey
 
 from wharf.access import Presented, Unverified, WorkloadClaims
 from wharf.model.cluster import KeyringKey, KeyState
@@ -26,7 +28,10 @@ from wharf.server.keyring import Keyring
 from wharf.state import Replica
 from wharf.state.tables import KEYRING
 
-ALGORITHM: Final = "Ed25519"
+ED25519: Final = "Ed25519"
+RS256: Final = "RS256"
+
+SigningKey = OKPKey | RSAKey
 
 WORKLOAD: Final = "workload"
 INTRODUCTION: Final = "introduction"
@@ -63,7 +68,7 @@ class Identities:
         self._ring = ring
         self._own_node_secret = own_node_secret.encode()
         self._issuer = issuer
-        self._keys: dict[bytes, OKPKey] = {}
+        self._keys: dict[bytes, SigningKey] = {}
         self._signed: OrderedDict[tuple[str, bytes], dict[str, Any]] = OrderedDict()
 
     # -- signing -----------------------------------------------------------------------------------------------------
@@ -103,8 +108,9 @@ class Identities:
             claims["exp"] = now_s + ttl_ns // SECOND
         if self._issuer:
             claims["iss"] = self._issuer
-        header = {"alg": ALGORITHM, "kid": key.key_id}
-        return jwt.encode(header, claims, self._signing_key(key), algorithms=[ALGORITHM])
+        signing = self._signing_key(key)
+        algorithm = algorithm_of(signing)
+        return jwt.encode({"alg": algorithm, "kid": key.key_id}, claims, signing, algorithms=[algorithm])
 
     # -- checking ----------------------------------------------------------------------------------------------------
 
@@ -152,7 +158,9 @@ class Identities:
         if kept is not None:
             self._signed.move_to_end((text, key.wrapped))
             return kept
-        claims: dict[str, Any] = jwt.decode(text, self._signing_key(key), algorithms=[ALGORITHM]).claims
+        signing = self._signing_key(key)
+        # The key says by what it signs, never the text that is checked.
+        claims: dict[str, Any] = jwt.decode(text, signing, algorithms=[algorithm_of(signing)]).claims
         self._signed[text, key.wrapped] = claims
         if len(self._signed) > SIGNED_KEPT_MAX:
             self._signed.popitem(last=False)
@@ -162,20 +170,38 @@ class Identities:
 
     def public_keys(self, snapshot: Replica) -> list[dict[str, Any]]:
         """What others check our signatures with, as JSON Web Keys."""
-        keys = [key for key in snapshot.all(KEYRING) if key.state in PUBLISHED]
-        return [{**self._signing_key(key).as_dict(private=False), "alg": ALGORITHM, "use": "sig"} for key in keys]
+        keys = [self._signing_key(key) for key in snapshot.all(KEYRING) if key.state in PUBLISHED]
+        return [{**key.as_dict(private=False), "alg": algorithm_of(key), "use": "sig"} for key in keys]
 
-    def _signing_key(self, key: KeyringKey) -> OKPKey:
+    def algorithms(self, snapshot: Replica) -> list[str]:
+        """By what the identities of today may be signed."""
+        return list(dict.fromkeys(key["alg"] for key in self.public_keys(snapshot))) or [RS256]
+
+    def _signing_key(self, key: KeyringKey) -> SigningKey:
         kept = self._keys.get(key.wrapped)
         if kept is not None:
             return kept
-        seed = self._ring.unwrap(key).signing_seed
+        unwrapped = self._ring.unwrap(key)
+        about: KeyParameters = {"kid": key.key_id}
+        made: SigningKey
+        if unwrapped.rsa_key:
+            made = RSAKey.import_key(_rsa_of(unwrapped.rsa_key), about)
+        else:
+            made = OKPKey.import_key(Ed25519PrivateKey.from_private_bytes(unwrapped.signing_seed), about)
         if len(self._keys) >= KEPT_MAX:
             self._keys.clear()
-        made = self._keys[key.wrapped] = OKPKey.import_key(
-            Ed25519PrivateKey.from_private_bytes(seed), {"kid": key.key_id}
-        )
+        self._keys[key.wrapped] = made
         return made
+
+
+def algorithm_of(key: SigningKey) -> str:
+    return RS256 if isinstance(key, RSAKey) else ED25519
+
+
+def _rsa_of(pkcs8: bytes) -> RSAPrivateKey:
+    read = load_der_private_key(pkcs8, password=None)
+    assert isinstance(read, RSAPrivateKey), "the ring holds what was made for it"
+    return read
 
 
 KEPT_MAX: Final = 64

@@ -5,6 +5,7 @@ told by their records. A key that was unwrapped once is kept in memory, never an
 """
 
 import hashlib
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -38,15 +39,23 @@ class WrappingKey:
 
 
 class KeyMaterial(msgspec.Struct, frozen=True, array_like=True):
-    """What a key of the ring is, unwrapped: one secret to seal with, and the seed of a pair to sign with."""
+    """What a key of the ring is, unwrapped: one secret to seal with, and a pair to sign with: an RSA key (PKCS #8), or
+    where that is empty the seed of an Ed25519 one.
+    """
 
     secret: bytes
     signing_seed: bytes
+    rsa_key: bytes = b""
 
 
 class UnwrappedKey(NamedTuple):
     cipher: AESGCM
     signing_seed: bytes
+    rsa_key: bytes
+
+
+MakeRsa = Callable[[], Awaitable[bytes]]
+"""A new RSA key, as PKCS #8. It takes a tenth of a second, so it is made elsewhere than on the loop."""
 
 
 class Keyring:
@@ -55,31 +64,52 @@ class Keyring:
     def __init__(self, world: World, wrapping: WrappingKey | None) -> None:
         self._world = world
         self._wrapping = wrapping
+        self._wrappings = {wrapping.fingerprint: wrapping} if wrapping is not None else {}
         self._unwrapped: dict[bytes, UnwrappedKey] = {}
+        self.make_rsa: MakeRsa | None = None
+        """How new keys get an RSA pair to sign with; None: they get an Ed25519 one."""
+        self.on_use: list[Callable[[], None]] = []
+        """Told when other wrapping keys are used."""
 
-    def use(self, wrapping: WrappingKey) -> None:
-        """The wrapping key, where it is known only once the log was read."""
+    def use(self, wrapping: WrappingKey, *others: WrappingKey) -> None:
+        """What wraps from now on, known only once the log was read; `others` may have wrapped before, or will later."""
         self._wrapping = wrapping
+        self._wrappings = {each.fingerprint: each for each in (wrapping, *others)}
         self._unwrapped.clear()
+        for told in self.on_use:
+            told()
 
     # -- keys --------------------------------------------------------------------------------------------------------
 
-    def make_key(self) -> KeyringKey:
+    async def make_key(self) -> KeyringKey:
         """A new key of the ring, wrapped. It is of use once its record is in the log."""
-        wrapping = self._wrapping_key()
+        self._wrapping_key()  # Said before anything is made.
+        rsa_key = await self.make_rsa() if self.make_rsa is not None else b""
         key_id = self._world.new_secret()
-        material = KeyMaterial(self._world.token_bytes(KEY_BYTES), self._world.token_bytes(KEY_BYTES))
-        nonce = self._world.token_bytes(NONCE_BYTES)
-        wrapped = nonce + wrapping.cipher.encrypt(nonce, msgspec.msgpack.encode(material), key_id.encode())
+        material = KeyMaterial(self._world.token_bytes(KEY_BYTES), self._world.token_bytes(KEY_BYTES), rsa_key)
+        wrapped = self._wrap(key_id, msgspec.msgpack.encode(material))
         return KeyringKey(
-            key_id=key_id, wrapped=wrapped, wrapped_with=wrapping.fingerprint, create_time=self._world.now_ns()
+            key_id=key_id,
+            wrapped=wrapped,
+            wrapped_with=self._wrapping_key().fingerprint,
+            create_time=self._world.now_ns(),
         )
+
+    def wrapped_by_others(self, snapshot: Replica) -> list[KeyringKey]:
+        """The keys that the wrapping key of today does not wrap."""
+        fingerprint = self._wrapping_key().fingerprint
+        return [key for key in snapshot.all(KEYRING) if key.wrapped_with != fingerprint]
+
+    def wrap_anew(self, key: KeyringKey) -> KeyringKey:
+        """The same key, wrapped by the wrapping key of today."""
+        wrapped = self._wrap(key.key_id, self._plain(key))
+        return msgspec.structs.replace(key, wrapped=wrapped, wrapped_with=self._wrapping_key().fingerprint)
 
     def check(self, replica: Replica) -> None:
         """Raises WrongWrappingKey unless this server can read every key of the ring."""
         wrapping = self._wrapping_key()
         for key in replica.all(KEYRING):
-            if key.wrapped_with != wrapping.fingerprint:
+            if key.wrapped_with not in self._wrappings:
                 raise WrongWrappingKey(_wrong(wrapping, key))
 
     def active_key(self, snapshot: Replica) -> KeyringKey | None:
@@ -91,17 +121,24 @@ class Keyring:
         kept = self._unwrapped.get(key.wrapped)
         if kept is not None:
             return kept
-        wrapping = self._wrapping_key()
-        nonce, sealed = key.wrapped[:NONCE_BYTES], key.wrapped[NONCE_BYTES:]
-        try:
-            plain = wrapping.cipher.decrypt(nonce, sealed, key.key_id.encode())
-        except InvalidTag:
-            raise Refusal(Code.UNAVAILABLE, _wrong(wrapping, key)) from None
-        material = msgspec.msgpack.decode(plain, type=KeyMaterial)
+        material = msgspec.msgpack.decode(self._plain(key), type=KeyMaterial)
         if len(self._unwrapped) >= UNWRAPPED_KEPT_MAX:
             self._unwrapped.clear()
-        unwrapped = self._unwrapped[key.wrapped] = UnwrappedKey(AESGCM(material.secret), material.signing_seed)
+        unwrapped = UnwrappedKey(AESGCM(material.secret), material.signing_seed, material.rsa_key)
+        self._unwrapped[key.wrapped] = unwrapped
         return unwrapped
+
+    def _wrap(self, key_id: str, plain: bytes) -> bytes:
+        nonce = self._world.token_bytes(NONCE_BYTES)
+        return nonce + self._wrapping_key().cipher.encrypt(nonce, plain, key_id.encode())
+
+    def _plain(self, key: KeyringKey) -> bytes:
+        wrapping = self._wrappings.get(key.wrapped_with, self._wrapping_key())
+        nonce, sealed = key.wrapped[:NONCE_BYTES], key.wrapped[NONCE_BYTES:]
+        try:
+            return wrapping.cipher.decrypt(nonce, sealed, key.key_id.encode())
+        except InvalidTag:
+            raise Refusal(Code.UNAVAILABLE, _wrong(wrapping, key)) from None
 
     # -- sealing -----------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """The settings of a server: what it allows, how long it keeps what is over, how it watches nodes, who may do what."""
 
+import enum
 from typing import Annotated
 
 import msgspec
@@ -139,6 +140,11 @@ class AclSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = Secret()
 
 
+class SigningAlgorithm(enum.StrEnum):
+    RS256 = "RS256"
+    ED25519 = "Ed25519"
+
+
 class KeyringSettings(msgspec.Struct, frozen=True, kw_only=True):
     file: Annotated[
         str,
@@ -148,6 +154,10 @@ class KeyringSettings(msgspec.Struct, frozen=True, kw_only=True):
             shown_default="`keyring.key` in the data folder",
         ),
     ] = ""
+    signing_algorithm: Annotated[
+        SigningAlgorithm,
+        About("By what keys that are made from now on sign identities; the older ones go on as they are."),
+    ] = SigningAlgorithm.RS256
 
 
 class RegionSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ One of the leader's duties. What is due is told by the state (`operations`); her
 """
 
 import asyncio
+import logging
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +19,8 @@ from wharf.server.keyring import Keyring
 from wharf.state import Replica, Watched
 from wharf.state.tables import KEYRING
 from wharf.state.watches import whole
+
+log = logging.getLogger(__name__)
 
 HOUR_NS: Final = 3_600_000_000_000
 SEALED_AT_ONCE: Final = 32
@@ -48,6 +51,7 @@ class Tending:
         changed = asyncio.Event()
         watched: list[Watched] = [whole(KEYRING)]
         subscription = replica.watches.subscribe(watched, changed.set)
+        self._ring.on_use.append(changed.set)
         try:
             while self._brain.is_leading:
                 changed.clear()
@@ -59,12 +63,14 @@ class Tending:
                 except TimeoutError:
                     continue
         finally:
+            self._ring.on_use.remove(changed.set)
             subscription.end()
 
     async def _look(self) -> None:
         """All that is due, one write after the other."""
         settings = self._settings
         await self._rotate_where_due()
+        await self._wrap_anew()
         await self._seal_anew()
         most = self._brain.changes_max
         while await self._brain.decide(
@@ -86,13 +92,26 @@ class Tending:
     async def _rotate_where_due(self) -> None:
         await self._brain.decide(lambda snapshot, moment: _or_nothing(keyring.publish_due(snapshot, moment)))
         if self._settings.begins_ring and self._ring.active_key(self._brain.follower.replica) is None:
-            first = RotationRequest(self._ring.make_key(), only_first=True)
+            first = RotationRequest(await self._ring.make_key(), only_first=True)
             await self._brain.decide(lambda snapshot, _moment: keyring.rotate(snapshot, first))
         threshold_ns = self._settings.rotation_threshold_ns
         moment = Moment(self._brain.world.now_ns(), self._brain.world.new_id)
         if keyring.is_rotation_due(self._brain.follower.replica, moment, threshold_ns=threshold_ns):
-            asked = RotationRequest(self._ring.make_key())
+            asked = RotationRequest(await self._ring.make_key())
             await self._brain.decide(lambda snapshot, _moment: keyring.rotate(snapshot, asked))
+
+    async def _wrap_anew(self) -> None:
+        """The wrapping key was changed: what another one wraps is wrapped by that of today."""
+        ring = self._ring
+        if not ring.wrapped_by_others(self._brain.follower.replica):
+            return
+        most = self._brain.changes_max
+        while await self._brain.decide(
+            lambda snapshot, _moment: _or_nothing(
+                keyring.wrap_anew(snapshot, [ring.wrap_anew(key) for key in ring.wrapped_by_others(snapshot)[:most]])
+            )
+        ):
+            log.info("keys of the keyring were wrapped by the new wrapping key")
 
     async def _seal_anew(self) -> None:
         """Step after step; where the next one begins is told by the state, so that any leader can go on."""
