@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_group, a_job, a_parameterized_job, a_periodic_job, a_task, some_resources
-from tests.kit.state import SECOND_NS, AState, an_evaluation
+from tests.kit.state import SECOND_NS, SETTINGS, AState, an_evaluation
 from wharf.model.allocation import ClientStatus
 from wharf.model.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.model.evaluation import EvaluationStatus, EvaluationTrigger
 from wharf.model.explanation import Explanation, GroupExplanation, Waits
-from wharf.model.job import Job
+from wharf.model.job import Job, Parameterized
 from wharf.model.metric import AllocMetric
 from wharf.model.moment import to_time
 from wharf.model.network import NetworkResource, Port
@@ -19,6 +19,8 @@ from wharf.model.node import DrainStrategy, NodeStatus, SchedulingEligibility, d
 from wharf.model.placement import Constraint
 from wharf.model.refusal import Refusal
 from wharf.model.scheduler_configuration import SchedulerConfiguration
+from wharf.operations.children import Dispatch, dispatch
+from wharf.operations.evaluations import reserve
 from wharf.operations.explaining import explain, unexplained
 from wharf.scheduling.evaluate import evaluate
 from wharf.scheduling.plan import Plan, check
@@ -346,3 +348,42 @@ def test_every_job_that_the_scheduler_has_looked_at_has_an_answer() -> None:
         process(state, job.id)
 
     assert unexplained(state.replica) == []
+
+
+def test_what_waits_for_room_is_told_its_place_in_the_line_where_others_wait_too() -> None:
+    state = a_fleet(1_000)
+    for job_id in ("first", "second"):
+        state.register(replace(sized(memory_mb=4_096), id=job_id))
+        process(state, job_id)
+
+    told = explain(state.replica, "default", "second")
+
+    assert (told.queue_place, told.queue_length, "it is 2 of 2 in the line, since" in told.text) == (2, 2, True)
+
+
+def test_what_has_waited_too_long_is_told_which_node_is_kept_for_it() -> None:
+    state = a_fleet(1_000)
+    state.register(sized(memory_mb=4_096))
+    process(state)
+    (waiting,) = (each for each in state.evaluations() if each.status is EvaluationStatus.BLOCKED)
+    state.commit(reserve(state.replica, waiting, "node-1"))
+
+    assert (
+        "what comes free on node-1 is kept for it, because it has waited long"
+        in explain(state.replica, "default", "shop").text
+    )
+
+
+def test_a_child_that_waits_for_its_turn_is_told_behind_whom_and_what_would_have_it_begin() -> None:
+    state = a_fleet(1_000)
+    state.register(a_batch_job("convert", parameterized_job=Parameterized(max_running=1)))
+    made = []
+    for _ in range(3):
+        asked_for = Dispatch(namespace="default", job_id="convert")
+        made.append(state.lead(dispatch(state.replica, asked_for, state.moment, SETTINGS)).job_id)
+        process(state, made[-1])
+
+    assert explain(state.replica, "default", made[2]).text == (
+        f"{made[2]} waits for its turn: 1 of the children of convert run, of 1 that may at a time; it is 2 of 2 in the line; "
+        "raise max_running of convert to 3 to have it begin now"
+    )

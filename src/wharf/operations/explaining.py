@@ -3,20 +3,24 @@
 Told from the state alone, so every server tells the same. What the nodes have to say is found out by `scheduling.explain`.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from wharf.model.allocation import Allocation, ClientStatus
-from wharf.model.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger
-from wharf.model.explanation import Explanation, GroupExplanation, PlacementExplanation, Waiting, Waits
+from wharf.model.explanation import Explanation, GroupExplanation, Waiting, Waits
 from wharf.model.group import TaskGroup
 from wharf.model.job import Job, JobStatus, JobType
+from wharf.model.moment import to_time
 from wharf.model.node import NodeStatus
 from wharf.model.refusal import unknown
 from wharf.operations.launches import next_launches
-from wharf.scheduling.explain import Room, room_for
+from wharf.operations.reasons import allocations, is_for_later, of_deployment, of_room, placement, quota_words
+from wharf.scheduling.explain import room_for
 from wharf.scheduling.ground import Ground
+from wharf.scheduling.line import Line
+from wharf.scheduling.turns import max_running_of, running_children
 from wharf.state import Replica
 from wharf.state.tables import (
     ALLOCATIONS_OF_JOB,
@@ -72,7 +76,7 @@ class _Explaining:
     def tell(self) -> Explanation:
         groups = tuple(self._group(group) for group in self._job.groups)
         waits = tuple(self._waits(groups))
-        place, length = self._queue()
+        place, length = self._queue() if not self._blocked else self._line
         return Explanation(
             job_id=self._job.id,
             namespace=self._job.namespace,
@@ -82,7 +86,7 @@ class _Explaining:
             queue_place=place,
             queue_length=length,
             groups=groups,
-            placements=tuple(_placement(each) for each in reversed(self._live[-PLACEMENTS_TOLD:])),
+            placements=tuple(placement(each) for each in reversed(self._live[-PLACEMENTS_TOLD:])),
         )
 
     def _sentence(self, waits: Sequence[Waiting]) -> str:
@@ -115,7 +119,7 @@ class _Explaining:
 
     def _queued(self) -> Iterator[Waiting]:
         for evaluation in self._pending:
-            if not _is_for_later(evaluation):
+            if not is_for_later(evaluation):
                 place, length = self._queue()
                 text = f"is about to be looked at ({evaluation.triggered_by.value}): {place} of {length} in the queue"
                 yield Waiting(waits_for=Waits.QUEUE, text=text, eval_id=evaluation.id)
@@ -123,33 +127,79 @@ class _Explaining:
 
     def _delayed(self) -> Iterator[Waiting]:
         for evaluation in self._pending:
-            if _is_for_later(evaluation):
+            if is_for_later(evaluation):
                 when = f"at {evaluation.wait_until.isoformat()}" if evaluation.wait_until is not None else "in a while"
                 what = WHY_LATER.get(evaluation.triggered_by, "it is looked at again")
                 yield Waiting(waits_for=Waits.DELAY, text=f"waits: {what} {when}", eval_id=evaluation.id)
 
     def _unroomed(self, groups: Sequence[GroupExplanation]) -> Iterator[Waiting]:
         for evaluation in self._blocked:
+            if evaluation.waits_behind:
+                yield Waiting(waits_for=Waits.TURN, text=self._turn(evaluation), eval_id=evaluation.id)
+                continue
             if evaluation.quota_limit_reached:
-                text = f'waits for room in the quota "{evaluation.quota_limit_reached}": {_quota_words(evaluation)}'
+                text = f'waits for room in the quota "{evaluation.quota_limit_reached}": {quota_words(evaluation)}'
                 yield Waiting(waits_for=Waits.QUOTA, text=text, eval_id=evaluation.id)
                 continue
             texts = [each.text for each in groups if each.group in (evaluation.failed_tg_allocs or {}) and each.text]
-            text = f"waits for room: {'; '.join(texts)}" if texts else "waits for room, and is tried again in a minute"
-            yield Waiting(waits_for=Waits.ROOM, text=text, eval_id=evaluation.id)
+            if evaluation.triggered_by is EvaluationTrigger.MAX_PLAN_ATTEMPTS and not texts:
+                text = (
+                    "met too many changes of others while it was placed, and is tried again in a minute at the latest"
+                )
+            else:
+                text = f"waits for room: {'; '.join(texts) or 'none was found when it was tried last'}"
+            yield Waiting(waits_for=Waits.ROOM, text=text + self._standing(evaluation), eval_id=evaluation.id)
+
+    def _standing(self, evaluation: Evaluation) -> str:
+        """Where in the line it is, unless it is alone, and what is kept for it."""
+        place, length = self._line
+        said = ""
+        if length > 1:
+            since = to_time(evaluation.waits_since_ns).isoformat(timespec="seconds")
+            said = f"; it is {place} of {length} in the line, since {since}"
+        if not evaluation.reserved_node_id:
+            return said
+        node = self._snapshot.get(NODES, evaluation.reserved_node_id)
+        name = node.name if node is not None else evaluation.reserved_node_id
+        return f"{said}; what comes free on {name} is kept for it, because it has waited long"
+
+    def _turn(self, evaluation: Evaluation) -> str:
+        behind = evaluation.waits_behind
+        parent = self._snapshot.get(JOBS, evaluation.namespace, behind)
+        running = running_children(self._snapshot, evaluation.namespace, behind)
+        limit = 0 if parent is None else max_running_of(parent)
+        place, length = self._line
+        return (
+            f"waits for its turn: {running} of the children of {behind} run, of {limit} that may at a time; it is {place} "
+            f"of {length} in the line; raise max_running of {behind} to {running + place} to have it begin now"
+        )
+
+    @functools.cached_property
+    def _line(self) -> tuple[int, int]:
+        """The place of the job among those that wait for the same: for room, or for a turn behind one parent."""
+        mine = self._blocked[0]
+        blocked = self._snapshot.those(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED)
+        key = mine.namespace, mine.waits_behind
+        if mine.waits_behind:
+            behind = [each for each in blocked if (each.namespace, each.waits_behind) == key]
+            line = sorted(behind, key=lambda each: (each.waits_since_ns, each.create_index, each.id))
+        else:
+            waiting = [each for each in blocked if not each.waits_behind]
+            line = Line(self._snapshot, self._ground_of()).order(waiting)
+        return next(place for place, each in enumerate(line, start=1) if each.id == mine.id), len(line)
 
     def _rolling_out(self) -> Iterator[Waiting]:
         deployment = self._deployments[-1] if self._deployments else None
         if deployment is None or deployment.job_version != self._job.version or self._job.stop:
             return
-        told = _of_deployment(deployment)
+        told = of_deployment(deployment)
         if told is not None and not (told[0] is Waits.HEALTH and self._blocked):  # What is not placed is not healthy.
             yield Waiting(waits_for=told[0], text=told[1], deployment_id=deployment.id)
 
     def _leaving(self) -> Iterator[Waiting]:
         leaving = [each for each in self._allocations if each.is_occupying and self._is_drained(each.node_id)]
         if leaving:
-            text = f"has {_allocations(len(leaving))} on {self._nodes_of(leaving)} (being drained)"
+            text = f"has {allocations(len(leaving))} on {self._nodes_of(leaving)} (being drained)"
             yield Waiting(waits_for=Waits.DRAIN, text=text)
 
     def _is_drained(self, node_id: str) -> bool:
@@ -159,7 +209,7 @@ class _Explaining:
     def _out_of_contact(self) -> Iterator[Waiting]:
         away = [each for each in self._live if not self._is_in_contact(each.node_id)]
         if away:
-            text = f"has {_allocations(len(away))} on {self._nodes_of(away)} (out of contact)"
+            text = f"has {allocations(len(away))} on {self._nodes_of(away)} (out of contact)"
             yield Waiting(waits_for=Waits.NODE, text=text)
 
     def _is_in_contact(self, node_id: str) -> bool:
@@ -174,11 +224,11 @@ class _Explaining:
     def _starting(self) -> Iterator[Waiting]:
         starting = [each for each in self._live if each.client_status is ClientStatus.PENDING]
         if starting:
-            text = f"has {_allocations(len(starting))} placed that their nodes have not started yet"
+            text = f"has {allocations(len(starting))} placed that their nodes have not started yet"
             yield Waiting(waits_for=Waits.TASKS, text=text)
         ending = [each for each in self._allocations if each.is_server_terminal and each.is_occupying]
         if ending:
-            text = f"has {_allocations(len(ending))} that are to stop and that their nodes have not ended yet"
+            text = f"has {allocations(len(ending))} that are to stop and that their nodes have not ended yet"
             yield Waiting(waits_for=Waits.TASKS, text=text)
 
     def _at_rest(self) -> Waiting:
@@ -201,13 +251,13 @@ class _Explaining:
             return Waiting(waits_for=Waits.CHANGE, text="is over: what failed is not tried again by its policies")
         given_up = [each for each in self._allocations if each.client_status in GIVEN_UP]
         if given_up:
-            text = f"has given up {_allocations(missing)} that failed as often as its policies allow"
+            text = f"has given up {allocations(missing)} that failed as often as its policies allow"
             return Waiting(waits_for=Waits.CHANGE, text=text)
         if not any(group.count for group in job.groups):
             return Waiting(waits_for=Waits.NOTHING, text="asks for no allocation")
         return Waiting(
             waits_for=Waits.UNKNOWN,
-            text=f"lacks {_allocations(missing)} and nothing is under way: have it evaluated, and report this",
+            text=f"lacks {allocations(missing)} and nothing is under way: have it evaluated, and report this",
         )
 
     def _next_launch(self) -> Waiting:
@@ -222,9 +272,9 @@ class _Explaining:
     def _as_wanted(self) -> str:
         ended = sum(each.client_status is ClientStatus.COMPLETE for each in self._allocations)
         if self._live:
-            return f"runs as wanted: {_allocations(len(self._live))}"
+            return f"runs as wanted: {allocations(len(self._live))}"
         if ended:
-            return f"is done: {_allocations(ended)} ended well"
+            return f"is done: {allocations(ended)} ended well"
         return "asks for nothing that could run now"
 
     # -- groups and the queue --------------------------------------------------------------------------------------
@@ -261,7 +311,9 @@ class _Explaining:
             starting=sum(each.client_status is ClientStatus.PENDING for each in mine),
             unplaced=unplaced,
         )
-        is_blocked = any(group.name in (each.failed_tg_allocs or {}) for each in self._blocked)
+        is_blocked = any(
+            group.name in (each.failed_tg_allocs or {}) and not each.waits_behind for each in self._blocked
+        )
         if not is_blocked:
             return told
         room = room_for(self._ground_of(), self._snapshot, self._job, group, self._allocations)
@@ -271,7 +323,7 @@ class _Explaining:
             running=told.running,
             starting=told.starting,
             unplaced=unplaced,
-            text=_of_room(group, max(1, unplaced), room),
+            text=of_room(group, max(1, unplaced), room),
             nodes=room.nodes,
             fitting=room.fitting,
             excluded=room.excluded,
@@ -281,87 +333,12 @@ class _Explaining:
 
     def _queue(self) -> tuple[int, int]:
         """The place of the first of the job's evaluations that is to be processed, and how many are; 0: none of it is."""
-        mine = {each.id for each in self._pending if not _is_for_later(each)}
+        mine = {each.id for each in self._pending if not is_for_later(each)}
         if not mine:
             return 0, 0
         pending = self._snapshot.those(EVALUATIONS_BY_STATUS, EvaluationStatus.PENDING)
-        queue = sorted((-each.priority, each.create_index, each.id) for each in pending if not _is_for_later(each))
+        queue = sorted((-each.priority, each.create_index, each.id) for each in pending if not is_for_later(each))
         return next(place for place, each in enumerate(queue, start=1) if each[2] in mine), len(queue)
-
-
-def _of_room(group: TaskGroup, unplaced: int, room: Room) -> str:
-    if room.fitting:
-        return f"{group.name} lacks {_allocations(unplaced)}, and room has come free for it"
-    parts = [f'{each.nodes} by "{each.rule}"' for each in room.excluded]
-    parts += [f"{each.nodes} have too little {each.dimension}" for each in room.exhausted if each.unit]
-    parts += [f"{each.nodes}: {each.dimension}" for each in room.exhausted if not each.unit]
-    why = f" ({', '.join(parts)})" if parts else ""
-    help_ = f"; {room.smallest_change}" if room.smallest_change else ""
-    number = "no node" if not room.nodes else f"none of {room.nodes} nodes" if room.nodes > 1 else "not the one node"
-    return f"{group.name} lacks {_allocations(unplaced)}: {number} can take one{why}{help_}"
-
-
-def _of_deployment(deployment: Deployment) -> tuple[Waits, str] | None:
-    version = f"the deployment of version {deployment.job_version}"
-    match deployment.status:
-        case DeploymentStatus.PAUSED:
-            return Waits.RESUMPTION, f"waits until {version} is resumed"
-        case DeploymentStatus.FAILED:
-            return Waits.CHANGE, f"goes no further: {version} failed ({deployment.status_description})"
-        case DeploymentStatus.RUNNING:
-            return _of_running(deployment, version)
-    return None
-
-
-def _of_running(deployment: Deployment, version: str) -> tuple[Waits, str] | None:
-    groups = deployment.task_groups or {}
-    unpromoted = {name: each for name, each in groups.items() if each.awaits_promotion}
-    if unpromoted and all(each.healthy_allocs >= each.desired_canaries for each in unpromoted.values()):
-        return (
-            Waits.PROMOTION,
-            f"waits until {version} is promoted: the canaries of {', '.join(unpromoted)} are healthy",
-        )
-    late = [each for each in groups.items() if each[1].healthy_allocs < _awaited(each[1])]
-    if not late:
-        return None
-    words = ", ".join(f"{each.healthy_allocs} of {_awaited(each)} of {name}" for name, each in late)
-    deadlines = [each.require_progress_by for _, each in late if each.require_progress_by is not None]
-    until = f", until {min(deadlines).isoformat()} at the latest" if deadlines else ""
-    return Waits.HEALTH, f"waits for the health of {version}: {words} are healthy{until}"
-
-
-def _awaited(group: DeploymentGroup) -> int:
-    return group.desired_canaries if group.awaits_promotion else group.desired_total
-
-
-def _is_for_later(evaluation: Evaluation) -> bool:
-    return evaluation.wait_until is not None or evaluation.wait > 0
-
-
-def _quota_words(evaluation: Evaluation) -> str:
-    said = [
-        f"{name}: {', '.join(metric.quota_exhausted)}"
-        for name, metric in (evaluation.failed_tg_allocs or {}).items()
-        if metric.quota_exhausted
-    ]
-    return "; ".join(said) or "it is used up"
-
-
-def _allocations(number: int) -> str:
-    return "1 allocation" if number == 1 else f"{number} allocations"
-
-
-def _placement(allocation: Allocation) -> PlacementExplanation:
-    metric = allocation.metrics
-    return PlacementExplanation(
-        alloc_id=allocation.id,
-        name=allocation.name,
-        node_id=allocation.node_id,
-        node_name=allocation.node_name,
-        nodes_evaluated=metric.nodes_evaluated if metric is not None else 0,
-        nodes_filtered=metric.nodes_filtered if metric is not None else 0,
-        scores=(metric.score_meta_data or ()) if metric is not None else (),
-    )
 
 
 def unexplained(snapshot: Replica) -> list[str]:

@@ -1,0 +1,83 @@
+"""The words of an explanation: what a shortage of room, a deployment, a quota come to in a sentence. Nothing is looked up."""
+
+from wharf.model.allocation import Allocation
+from wharf.model.deployment import Deployment, DeploymentGroup, DeploymentStatus
+from wharf.model.evaluation import Evaluation
+from wharf.model.explanation import PlacementExplanation, Waits
+from wharf.model.group import TaskGroup
+from wharf.scheduling.explain import Room
+
+
+def of_room(group: TaskGroup, unplaced: int, room: Room) -> str:
+    if room.fitting:
+        return f"{group.name} lacks {allocations(unplaced)}, and room has come free for it"
+    parts = [f'{each.nodes} by "{each.rule}"' for each in room.excluded]
+    parts += [f"{each.nodes} have too little {each.dimension}" for each in room.exhausted if each.unit]
+    parts += [f"{each.nodes}: {each.dimension}" for each in room.exhausted if not each.unit]
+    why = f" ({', '.join(parts)})" if parts else ""
+    help_ = f"; {room.smallest_change}" if room.smallest_change else ""
+    number = "no node" if not room.nodes else f"none of {room.nodes} nodes" if room.nodes > 1 else "not the one node"
+    return f"{group.name} lacks {allocations(unplaced)}: {number} can take one{why}{help_}"
+
+
+def of_deployment(deployment: Deployment) -> tuple[Waits, str] | None:
+    version = f"the deployment of version {deployment.job_version}"
+    match deployment.status:
+        case DeploymentStatus.PAUSED:
+            return Waits.RESUMPTION, f"waits until {version} is resumed"
+        case DeploymentStatus.FAILED:
+            return Waits.CHANGE, f"goes no further: {version} failed ({deployment.status_description})"
+        case DeploymentStatus.RUNNING:
+            return of_running(deployment, version)
+    return None
+
+
+def of_running(deployment: Deployment, version: str) -> tuple[Waits, str] | None:
+    groups = deployment.task_groups or {}
+    unpromoted = {name: each for name, each in groups.items() if each.awaits_promotion}
+    if unpromoted and all(each.healthy_allocs >= each.desired_canaries for each in unpromoted.values()):
+        return (
+            Waits.PROMOTION,
+            f"waits until {version} is promoted: the canaries of {', '.join(unpromoted)} are healthy",
+        )
+    late = [each for each in groups.items() if each[1].healthy_allocs < awaited(each[1])]
+    if not late:
+        return None
+    words = ", ".join(f"{each.healthy_allocs} of {awaited(each)} of {name}" for name, each in late)
+    deadlines = [each.require_progress_by for _, each in late if each.require_progress_by is not None]
+    until = f", until {min(deadlines).isoformat()} at the latest" if deadlines else ""
+    return Waits.HEALTH, f"waits for the health of {version}: {words} are healthy{until}"
+
+
+def awaited(group: DeploymentGroup) -> int:
+    return group.desired_canaries if group.awaits_promotion else group.desired_total
+
+
+def is_for_later(evaluation: Evaluation) -> bool:
+    return evaluation.wait_until is not None or evaluation.wait > 0
+
+
+def quota_words(evaluation: Evaluation) -> str:
+    said = [
+        f"{name}: {', '.join(metric.quota_exhausted)}"
+        for name, metric in (evaluation.failed_tg_allocs or {}).items()
+        if metric.quota_exhausted
+    ]
+    return "; ".join(said) or "it is used up"
+
+
+def allocations(number: int) -> str:
+    return "1 allocation" if number == 1 else f"{number} allocations"
+
+
+def placement(allocation: Allocation) -> PlacementExplanation:
+    metric = allocation.metrics
+    return PlacementExplanation(
+        alloc_id=allocation.id,
+        name=allocation.name,
+        node_id=allocation.node_id,
+        node_name=allocation.node_name,
+        nodes_evaluated=metric.nodes_evaluated if metric is not None else 0,
+        nodes_filtered=metric.nodes_filtered if metric is not None else 0,
+        scores=(metric.score_meta_data or ()) if metric is not None else (),
+    )
