@@ -16,6 +16,7 @@ from tests.kit.exchange import ask
 from tests.kit.state import a_node, an_allocation, an_evaluation
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.api.listing import read_id_prefix
+from wharf.api.rolls import Roll
 from wharf.client import Reply
 from wharf.model.changes import THIS, Cause, CauseKind, Write
 from wharf.model.job import Job
@@ -373,7 +374,9 @@ async def test_a_long_list_is_that_of_one_moment_while_others_write() -> None:
         assert (changed, len(unfinished)) == (True, 3)
         assert [[e["ID"] for e in json.loads(reply.body)] == before for reply in replies] == [True] * 3
         assert {reply.headers["x-cluster-index"] for reply in replies} == {str(server.replica.index - 1)}
-        assert EVALUATIONS.name not in server.replica.watches.tables
+        # The two whole lists are kept, and told what changes; nobody else is any more.
+        told = [type(journal) for journal in server.replica.watches.tables[EVALUATIONS.name].journals]
+        assert told == [Roll, Roll]
 
 
 @in_virtual_time

@@ -47,6 +47,7 @@ def job_list(replica: Replica, request: Request, options: ReadOptions) -> Listin
         shown=lambda job: job_stub(replica, job, with_meta=with_meta),
         form="job.list with meta" if with_meta else "job.list",
         rests_on=lambda job: summaries.get(job.namespace + SEPARATOR + job.id),
+        rests_in=SUMMARIES,
     )
 
 

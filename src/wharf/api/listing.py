@@ -6,7 +6,7 @@ pages moves no other record from one page to another.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import dropwhile
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
@@ -32,6 +32,27 @@ def itself(record: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """What makes a whole list one that may be kept and renewed (`rolls`): all records of a table whose keys begin with
+    `prefix`, of those that `chooses` takes, which looks at nothing that changes in a record. What they rest on stands
+    in `rests_in` under the same keys. Lists of one `name` hold the same."""
+
+    name: tuple[str, ...]
+    table: Table[Any]
+    prefix: str
+    by_creation: bool = False
+    chooses: Callable[[Any], bool] | None = None
+    rests_in: Table[Any] | None = None
+
+    @property
+    def tables(self) -> list[Table[Any]]:
+        return [self.table] if self.rests_in is None else [self.table, self.rests_in]
+
+    def place_of(self, key: str, record: Any) -> Any:
+        return (record.create_index, key) if self.by_creation else key
+
+
+@dataclass(frozen=True, slots=True)
 class Listing(Generic[R]):
     """`begin(token, reverse)`: the records in order, from the place that the token names; "" is the beginning.
 
@@ -43,6 +64,8 @@ class Listing(Generic[R]):
 
     `still` is the same from the same place, but as it stands now: a long list is read from it in slices. Where there is
     none, all records are taken at once. Of either, those count that `chooses` takes.
+
+    `rests_in` is the table that holds, under the records' keys, what they rest on.
 
     `told` makes the whole reply of the records, where it is no list of them: a count, or groups.
     """
@@ -59,6 +82,18 @@ class Listing(Generic[R]):
     told: Callable[[list[R]], object] | None = None
     still: Callable[[str, bool], Still[R]] | None = None
     chooses: Callable[[R], bool] | None = None
+    rests_in: Table[Any] | None = None
+    order: Kept | None = None
+
+    @property
+    def kept(self) -> Kept | None:
+        """How the whole list may be kept; None: it may not."""
+        if self.order is None or not self.form or (self.rests_on is not None and self.rests_in is None):
+            return None
+        if self.may_see is not None or self.told is not None or (self.rests_in is not None and self.order.by_creation):
+            return None
+        name = (self.form, *self.order.name)
+        return replace(self.order, name=name, chooses=self.chooses, rests_in=self.rests_in)
 
 
 # -- orders --------------------------------------------------------------------------------------------------------
@@ -92,7 +127,8 @@ def by_namespace(
     chooses = has_prefix if everywhere and options.prefix else None
     return _listing(
         replica, (table, *more), begin, token_of,
-        still=still, chooses=chooses, namespace_of=attrgetter("namespace"), **parts,
+        still=still, chooses=chooses, namespace_of=attrgetter("namespace"),
+        order=Kept((prefix, options.prefix), table, prefix), **parts,
     )  # fmt: skip
 
 
@@ -125,8 +161,10 @@ def by_creation_or_prefix(
     namespace_of = attrgetter("namespace") if is_namespaced else None
     chooses = None if only is None else is_in_namespace
     return _listing(
-        replica, (table, *more), begin, token_of, still=still, chooses=chooses, namespace_of=namespace_of, **parts
-    )
+        replica, (table, *more), begin, token_of,
+        still=still, chooses=chooses, namespace_of=namespace_of,
+        order=Kept((prefix, only or ""), table, prefix, by_creation=not prefix), **parts,
+    )  # fmt: skip
 
 
 def by_name(replica: Replica, table: Table[R], options: ReadOptions, *more: Table[Any], **parts: Any) -> Listing[R]:

@@ -18,10 +18,11 @@ from wharf.api.encoding import Bodies, Body, Forms, FormsOf, body_of, encode, en
 from wharf.api.gate import Gate, check
 from wharf.api.handlers import JOINS, reads_of
 from wharf.api.hangup import Hangup
-from wharf.api.listing import EVERY_NAMESPACE, Listing
+from wharf.api.listing import EVERY_NAMESPACE, Kept, Listing
 from wharf.api.paging import Accepts, Page
 from wharf.api.parameters import ReadOptions, read_options
 from wharf.api.request import Request
+from wharf.api.rolls import Changes, Roll, Rolls
 from wharf.api.targets import Target
 from wharf.filters import DoesNotFit, FilterError, Subject, compile_filter
 from wharf.model.need import AnyToken, Nothing, OnVariable
@@ -95,6 +96,7 @@ class Reads:
         self._board = Board()
         self._bodies = Bodies()
         self._forms = Forms()
+        self._rolls = Rolls()
         self._subjects: dict[str, Subject] = {}
 
     def _subject(self, endpoint: Endpoint) -> Subject:
@@ -184,12 +186,22 @@ class Reads:
             # The first who asks makes it, in a task of its own: should that caller leave, the others still get it.
             making = shared.making.get(pretty)
             if making is None:
-                options = shared.options
-                page = Page(self._tests(found, shared), per_page=options.per_page, token_of=found.token_of)
+                options, tests = shared.options, self._tests(found, shared)
+                kept = _kept_whole(found, options, tests, pretty=pretty)
+                roll = None if kept is None else self._rolls.get(kept.name)
+                if roll is not None:
+                    making = self._server.world.start(self._renew(shared, found, roll, roll.changes()), name="list")
+                    shared.making[pretty] = making
+                    return await asyncio.shield(making)
+                page = Page(tests, per_page=options.per_page, token_of=found.token_of)
                 page.take_from(found, options.next_token, reverse=options.reverse)
                 if page.is_short:
                     return await self._make(shared, found, page, pretty=pretty)
-                making = self._server.world.start(self._make(shared, found, page, pretty=pretty), name="list")
+                if kept is not None:
+                    filling = self._fill(shared, found, page, kept, Roll(self._server.replica, kept))
+                    making = self._server.world.start(filling, name="list")
+                else:
+                    making = self._server.world.start(self._make(shared, found, page, pretty=pretty), name="list")
                 making.add_done_callback(lambda _: page.end())
                 shared.making[pretty] = making
             return await asyncio.shield(making)
@@ -248,13 +260,30 @@ class Reads:
             self._bodies.keep(key, stands_for, body, next_token)
         return self._keep(shared, Answered(listing.index, body, next_token=next_token), pretty=pretty)
 
+    async def _fill(self, shared: Shared, listing: Listing[Any], page: Page, kept: Kept, roll: Roll) -> Answered:
+        """A whole list, which is kept for the next who asks for it."""
+        try:
+            await page.finish()
+            body = await roll.fill(page.records, self._forms_of(listing, keeps=False))
+        except BaseException:
+            roll.end()
+            raise
+        self._rolls.keep(kept.name, roll)
+        return self._keep(shared, Answered(listing.index, body), pretty=False)
+
+    async def _renew(self, shared: Shared, listing: Listing[Any], roll: Roll, changes: Changes) -> Answered:
+        """The same, of which only what changed is made anew."""
+        body = await roll.renewed(changes, self._forms_of(listing, keeps=False))
+        return self._keep(shared, Answered(listing.index, body), pretty=False)
+
     def _keep(self, shared: Shared, answered: Answered, *, pretty: bool) -> Answered:
         shared.answered[pretty] = answered
         if answered.body is not None:
             self._board.weigh(answered.body.size)
         return answered
 
-    def _forms_of(self, listing: Listing[Any]) -> FormsOf:
+    def _forms_of(self, listing: Listing[Any], *, keeps: bool = True) -> FormsOf:
+        """`keeps`: for whoever asks for them again; a roll keeps its own."""
         form, forms, shown, rests_on = listing.form, self._forms, listing.shown, listing.rests_on
         if not form:
             return lambda records: [encode(shown(record)) for record in records]
@@ -268,10 +297,21 @@ class Reads:
 
         def made(record: Any, rest: object) -> bytes:
             data = encode(shown(record))
-            forms.keep(form, record, rest, data)
+            if keeps:
+                forms.keep(form, record, rest, data)
             return data
 
         return forms_of
+
+
+def _kept_whole(
+    listing: Listing[Any], options: ReadOptions, tests: Sequence[Accepts], *, pretty: bool
+) -> Kept | None:  # fmt: skip
+    """How the list may be kept, where the whole of it is asked for."""
+    if pretty or options.per_page or options.next_token or options.reverse:
+        return None
+    chooses = [] if listing.chooses is None else [listing.chooses]
+    return listing.kept if list(tests) == chooses else None
 
 
 def _compiled(text: str, subject: Subject) -> Accepts:

@@ -251,6 +251,8 @@ class Applying:
             taken.append((name, key, old, record))
             if watched and (changes := changed.get(name)) is not None:
                 changes.append((key, old, record))
+        for watches, changes in [(watched[name], changes) for name, changes in changed.items() if changes]:
+            watches.note(changes)
 
     def wake_in_steps(self) -> Iterator[None]:
         """Those who waited for what changed. Yields when there is more to do: drive it to its end.

@@ -145,14 +145,17 @@ class TableWatches:
                     self.by_index[kind] = WatchedIndex(self._indexes[kind].value_of, {})
                 return self.by_index[kind].by_value
 
+    def note(self, changes: Sequence[Changed]) -> None:
+        """Tell the journals, in the step in which the changes are taken in: nobody reads the state in between."""
+        for journal in list(self.journals):  # One that is told enough ends.
+            journal.note(changes)
+
     def collect(self, changes: Sequence[Changed], *, touched: Touched) -> None:
         """Note everybody who waits on one of these changes.
 
         All changes of a batch at once, and each thing that can be waited on in its own turn: where thousands wait and
         thousands of records change, this decides how many changes a replica takes in a second.
         """
-        for journal in self.journals:
-            journal.note(changes)
         if self.by_table:
             touch(touched, self.by_table)
         # A drop of what was not there moves the table's index and nothing else.
