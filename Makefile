@@ -10,6 +10,8 @@ SEEDS ?= 300
 
 # System programs that tests start, and the distribution's packages that bring them.
 PROGRAMS := etcd=etcd-server etcdctl=etcd-client redis-server=redis-server
+# Containers: an engine that tests start, what runs them, and the one program in their image.
+PROGRAMS += podman=podman /usr/sbin/runc=runc busybox=busybox-static /usr/lib/cni/bridge=containernetworking-plugins
 
 PYTHON_HERE := .venv/bin/python
 

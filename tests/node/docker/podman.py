@@ -1,0 +1,196 @@
+"""A container engine of the test's own: Podman, serving the Engine's API on a socket in a folder of the test, with its
+own images and containers; and a registry that serves one small image. Both are ended by process id."""
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Final
+
+from tests.waiting import wait_until
+
+BUSYBOX: Final = "busybox"
+# In a container there is no more than these.
+LINKS: Final = ("sh", "echo", "cat", "sleep", "true", "false", "ls", "id", "env", "stat", "tail", "kill", "dd")
+
+
+class Podman:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.socket = folder / "s"
+        self._process: subprocess.Popen[bytes] | None = None
+        runtime = shutil.which("runc") or "/usr/sbin/runc"
+        (folder / "containers.conf").write_text(
+            '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]\nlog_driver = "k8s-file"\n'
+            f'[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\nruntime = "{runtime}"\n'
+        )
+        (folder / "registries.conf").write_text("")
+        (folder / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return os.environ | {
+            "CONTAINERS_CONF": str(self.folder / "containers.conf"),
+            "CONTAINERS_REGISTRIES_CONF": str(self.folder / "registries.conf"),
+            "STORAGE_DRIVER": "vfs",
+            "TMPDIR": str(self.folder),
+        }
+
+    def trust(self, registry: str) -> None:
+        """Before `start`: the registry speaks plain HTTP."""
+        (self.folder / "registries.conf").write_text(f'[[registry]]\nlocation = "{registry}"\ninsecure = true\n')
+
+    def _command(self, *words: str) -> list[str]:
+        root, run = self.folder / "root", self.folder / "run"
+        return ["podman", "--root", str(root), "--runroot", str(run), "--tmpdir", str(self.folder / "t"), *words]
+
+    def start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command("system", "service", "--time=0", f"unix://{self.socket}"),
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+        wait_until(self.socket.exists, within_s=20, what=f"Podman at {self.socket}")
+
+    def kill(self) -> None:
+        """The service; containers go on."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+            self.socket.unlink(missing_ok=True)
+
+    def clean_up(self) -> None:
+        subprocess.run(
+            self._command("rm", "--all", "--force", "--time", "0"),
+            env=self._environment,
+            capture_output=True,
+            timeout=60,
+        )
+        self.kill()
+        subprocess.run(["umount", str(self.folder / "root" / "vfs")], capture_output=True)
+
+
+def layer() -> bytes:
+    """One layer: a static busybox, and its names."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        for folder in ("bin", "tmp", "etc"):
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(entry)
+        program = Path(shutil.which(BUSYBOX) or "/bin/busybox").read_bytes()
+        entry = tarfile.TarInfo("bin/busybox")
+        entry.size, entry.mode = len(program), 0o755
+        archive.addfile(entry, io.BytesIO(program))
+        for name in LINKS:
+            entry = tarfile.TarInfo(f"bin/{name}")
+            entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
+            archive.addfile(entry)
+    return made.getvalue()
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+class Registry:
+    """Serves one image under any name and tag; counts how often its layer was fetched, and can be slow or away."""
+
+    def __init__(self) -> None:
+        data = layer()
+        config = json.dumps(
+            {
+                "architecture": "amd64",
+                "os": "linux",
+                "config": {"Env": ["PATH=/bin"], "Cmd": ["sh"]},
+                "rootfs": {"type": "layers", "diff_ids": [_digest(data)]},
+            }
+        ).encode()
+        kinds = "application/vnd.docker.container.image.v1+json", "application/vnd.docker.image.rootfs.diff.tar"
+        manifest_kind = "application/vnd.docker.distribution.manifest.v2+json"
+        manifest = json.dumps(
+            {
+                "schemaVersion": 2,
+                "mediaType": manifest_kind,
+                "config": {"mediaType": kinds[0], "size": len(config), "digest": _digest(config)},
+                "layers": [{"mediaType": kinds[1], "size": len(data), "digest": _digest(data)}],
+            }
+        ).encode()
+        blobs = {_digest(data): data, _digest(config): config}
+        registry = self
+        self.layers_fetched = 0
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.wanted_authorization = ""
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Tests are quiet."""
+
+            def do_HEAD(self) -> None:
+                self.do_GET()
+
+            def do_GET(self) -> None:
+                wanted = registry.wanted_authorization
+                if wanted and self.headers.get("authorization") != wanted:
+                    self._answer(401, "application/json", b"{}", {"www-authenticate": 'Basic realm="test"'})
+                elif self.path == "/v2/":
+                    self._answer(200, "application/json", b"{}", {})
+                elif "/manifests/" in self.path and "/missing/" not in self.path:
+                    self._answer(200, manifest_kind, manifest, {"docker-content-digest": _digest(manifest)})
+                elif (blob := blobs.get(self.path.rpartition("/")[2])) is not None:
+                    if blob is data:
+                        registry.layers_fetched += 1
+                        registry.may_answer.wait(30)
+                    self._answer(200, "application/octet-stream", blob, {})
+                else:
+                    self._answer(404, "application/json", b'{"errors":[{"code":"MANIFEST_UNKNOWN"}]}', {})
+
+            def _answer(self, status: int, kind: str, body: bytes, headers: dict[str, str]) -> None:
+                self.send_response(status)
+                for name, value in {**headers, "content-type": kind, "content-length": str(len(body))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                if self.command != "HEAD":
+                    with contextlib.suppress(OSError):
+                        self.wfile.write(body)
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.address = f"127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
+        self._thread.start()
+
+    def close(self) -> None:
+        self.may_answer.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@contextlib.contextmanager
+def running_podman(folder: Path) -> Iterator[tuple[Podman, Registry]]:
+    registry = Registry()
+    podman = Podman(folder)
+    podman.trust(registry.address)
+    try:
+        podman.start()
+        yield podman, registry
+    finally:
+        podman.clean_up()
+        registry.close()

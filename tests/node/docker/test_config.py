@@ -1,0 +1,179 @@
+"""What a job says of a container: what is refused, and what the engine is asked for."""
+
+from typing import Any
+
+import pytest
+
+from wharf.node.docker.config import ConfigProblem, DockerSettings, read_config
+from wharf.node.docker.container import Place, Port, container_body, container_name
+from wharf.node.docker.frames import Chunk, Frames
+from wharf.node.docker.pulls import Progress, full_name
+from wharf.node.docker.shapes import Layer, PullLine
+
+STRICT = DockerSettings()
+OPEN = DockerSettings(volumes_enabled=True, allow_privileged=True)
+PLACE = Place(
+    allocation_id="a1",
+    task="web",
+    labels={"wharf.job": "shop"},
+    environment={"B": "2", "A": "1"},
+    allocation_folder="/data/a1/alloc",
+    local_folder="/data/a1/web/local",
+    secrets_folder="/data/a1/web/secrets",
+    memory_mb=128,
+    memory_max_mb=0,
+    cpu_mhz=500,
+    cpu_total_mhz=4_000,
+    cores="",
+    ports=(Port("http", "10.0.0.1", 21_000, 80), Port("other", "10.0.0.1", 21_001, 0)),
+    volumes=(("/srv/files", "/files", True),),
+    user="nobody",
+    network_of="",
+)
+
+
+def body_of(place: Place = PLACE, **config: Any) -> dict[str, Any]:
+    return container_body(read_config({"image": "box", **config}, OPEN), place)
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({}, "image is missing: name the image to run"),
+        ({"image": "x", "comand": "y"}, "comand is no key of a docker task: did you mean command?"),
+        ({"image": "x", "pids_limit": "many"}, "Config: pids_limit: expected `int`, got `str`"),
+        ({"image": "x", "privileged": True}, "privileged is not allowed on this node (its setting allow_privileged)"),
+        ({"image": "x", "pid_mode": "host"}, 'pid_mode = "host" is not allowed on this node'),
+        ({"image": "x", "cap_add": ["SYS_ADMIN"]}, "cap_add: SYS_ADMIN is not allowed on this node; allowed are audit_write"),
+        ({"image": "x", "runtime": "odd"}, "runtime odd is not allowed; allowed are runc, crun, nvidia"),
+        ({"image": "x", "volumes": ["/etc:/etc"]}, "volume /etc:/etc: volumes outside the allocation are not allowed"),
+        ({"image": "x", "volumes": ["../../x:/y"]}, "volume ../../x:/y: volumes outside the allocation are not allowed"),
+        ({"image": "x", "volumes": ["named:/y"]}, "volume named:/y: volumes outside the allocation are not allowed"),
+        ({"image": "x", "volumes": ["/y"]}, "volume /y: write source:target, or source:target:ro"),
+        ({"image": "x", "mount": {"target": "/y", "type": "odd"}}, "mount /y: type is odd; there are volume, bind and tmpfs"),
+        ({"image": "x", "mount": [{"target": "/y", "type": "bind", "source": "/"}]}, "mount /y: volumes outside"),
+        ({"image": "x", "ulimit": {"nofile": "x"}}, 'ulimit nofile is "x": write "soft:hard", or one number for both'),
+    ],
+)  # fmt: skip
+def test_a_config_that_cannot_be_is_refused(config: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigProblem) as refused:
+        read_config(config, STRICT)
+
+    assert told in str(refused.value)
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    with pytest.raises(ConfigProblem) as refused:
+        read_config({"privileged": True, "imago": "x"}, STRICT)
+
+    assert 3 == len(refused.value.problems)
+
+
+def test_blocks_may_come_as_lists_of_one() -> None:
+    config = {
+        "image": "x",
+        "auth": [{"username": "me"}],
+        "logging": [{"type": "none"}],
+        "mount": [{"target": "/t", "type": "tmpfs", "tmpfs_options": [{"size": 1_000}]}],
+    }
+
+    read = read_config(config, STRICT)
+
+    assert read.auth is not None
+    assert read.mount[0].tmpfs_options is not None
+    assert ("me", 1_000) == (read.auth.username, read.mount[0].tmpfs_options.size)
+
+
+def test_a_container_is_named_after_its_task_and_allocation_and_carries_them_as_labels() -> None:
+    labels = body_of(labels={"mine": "x", "wharf.alloc_id": "forged"})["Labels"]
+
+    assert "web-a1" == container_name(PLACE)
+    assert {"mine": "x", "wharf.job": "shop", "wharf.alloc_id": "a1"}.items() <= labels.items()
+
+
+def test_the_folders_of_the_allocation_are_there() -> None:
+    binds = body_of(volumes=["./conf:/etc/conf:ro", "/host:/h"])["HostConfig"]["Binds"]
+
+    assert [
+        "/data/a1/alloc:/alloc",
+        "/data/a1/web/local:/local",
+        "/data/a1/web/secrets:/secrets",
+        "/srv/files:/files:ro",
+        "/data/a1/web/conf:/etc/conf:ro",
+        "/host:/h",
+    ] == binds
+
+
+def test_only_ports_that_are_named_are_published() -> None:
+    body = body_of(ports=["http"])
+
+    assert {"80/tcp": {}, "80/udp": {}} == body["ExposedPorts"]
+    assert [{"HostIp": "10.0.0.1", "HostPort": "21000"}] == body["HostConfig"]["PortBindings"]["80/tcp"]
+
+
+@pytest.mark.parametrize(
+    ("place", "config", "limits"),
+    [
+        (PLACE, {}, {"Memory": 128 << 20, "MemorySwap": 128 << 20, "CpuShares": 500}),
+        (PLACE._replace(memory_max_mb=256), {}, {"Memory": 256 << 20, "MemoryReservation": 128 << 20}),
+        (PLACE, {"memory_hard_limit": 512}, {"Memory": 512 << 20, "MemoryReservation": 128 << 20}),
+        (PLACE, {"cpu_hard_limit": True}, {"CpuPeriod": 100_000, "CpuQuota": 12_500}),
+        (PLACE._replace(cores="2-3"), {}, {"CpusetCpus": "2-3"}),
+        (PLACE._replace(network_of="c0"), {"network_mode": "host"}, {"NetworkMode": "container:c0"}),
+        (PLACE, {"ulimit": {"nofile": "10:20"}}, {"Ulimits": [{"Name": "nofile", "Soft": 10, "Hard": 20}]}),
+    ],
+)
+def test_limits_are_those_of_the_task(place: Place, config: dict[str, Any], limits: dict[str, Any]) -> None:
+    assert limits.items() <= body_of(place, **config)["HostConfig"].items()
+
+
+def test_what_the_job_leaves_out_is_the_engines_to_choose() -> None:
+    body = body_of()
+
+    assert not {"Cmd", "Entrypoint", "WorkingDir"} & body.keys()
+    assert not {"CapAdd", "PidMode", "Ulimits", "Runtime"} & body["HostConfig"].keys()
+
+
+def test_command_and_arguments_are_one_list() -> None:
+    assert ["run", "-x"] == body_of(command="run", args=["-x"])["Cmd"]
+    assert ["-x"] == body_of(args=["-x"])["Cmd"]
+
+
+@pytest.mark.parametrize(
+    ("image", "full"),
+    [
+        ("web", "web:latest"),
+        ("https://host/web", "host/web:latest"),
+        ("host:5000/web", "host:5000/web:latest"),
+        ("web:1", "web:1"),
+        ("web@sha256:abc", "web@sha256:abc"),
+    ],
+)
+def test_an_image_without_a_tag_is_the_latest(image: str, full: str) -> None:
+    assert full == full_name(image)
+
+
+def test_progress_is_one_line() -> None:
+    progress = Progress()
+    assert "begun" == str(progress)
+    progress.hear(PullLine(status="Pulling", stream=""))
+    assert "Pulling" == str(progress)
+    progress.hear(PullLine(id="a", progress_detail=Layer(2_000_000, 5_000_000)))
+    progress.hear(PullLine(id="b", progress_detail=Layer(9_000_000, 5_000_000)))
+    assert "7 of 10 MB in 2 layers" == str(progress)
+
+
+@pytest.mark.parametrize("cut", [1, 3, 8, 9, 11, 100])
+def test_output_and_errors_are_told_apart_wherever_the_bytes_are_cut(cut: int) -> None:
+    data = b"\x01\0\0\0\0\0\0\x03abc\x02\0\0\0\0\0\0\x02xy\x01\0\0\0\0\0\0\0"
+    frames, said = Frames(is_tty=False), {"stdout": b"", "stderr": b""}
+
+    for begin in range(0, len(data), cut):
+        for chunk in frames.feed(data[begin : begin + cut]):
+            said[chunk.stream] += chunk.data
+
+    assert {"stdout": b"abc", "stderr": b"xy"} == said
+
+
+def test_a_terminal_has_one_stream() -> None:
+    assert [Chunk("stdout", b"\x01raw")] == list(Frames(is_tty=True).feed(b"\x01raw"))
