@@ -15,6 +15,7 @@ RULES = {
         "port": "The default port is 4646, and it can be changed.",
         "prefix": "Every route starts with /v1/.",
         "methods": "The same path with different methods performs different operations.",
+        "verbs": "The API uses GET, PUT and DELETE.",
     },
     "resources": {
         "job": "An element of the list of jobs has these fields, of these types.",
@@ -24,11 +25,14 @@ RULES = {
         "parent": "ParentID is empty when the job has no parent.",
         "multiregion": "Multiregion is null or an object.",
         "progress": "RequireProgressBy is null or a time in ISO 8601 with its offset.",
+        "zero-times": "A time that does not apply is null, and never the beginning of the calendar.",
+        "indexes": "Fields named ...Index are integer counters of changes of the state.",
     },
     "states": {
         "job": "A job's status is pending or running; its description is empty.",
         "deployment": "A deployment may be cancelled or successful, with a text that says why.",
         "stop": "A job also has the boolean Stop.",
+        "texts": "A cancelled deployment says that a newer version exists, a successful one that it completed.",
     },
     "endpoints": {
         "members": "GET /v1/agent/members tells the members that the agent sees.",
@@ -38,7 +42,13 @@ RULES = {
     },
     "parameters": {
         "namespace": "namespace selects the namespace; it is needed where that is not the default one.",
+        "segments": "Namespaces segment jobs and their associated objects from each other.",
         "region": "region selects the region; by default it is the agent's own.",
+        "forwarded": "A request for another region is forwarded to a server of it, streams and waiting included.",
+        "per-page": "per_page is a positive integer.",
+        "wait": "wait is a duration such as 10s or 5m.",
+        "index": "index is an integer.",
+        "flags": "stale and pretty are flags: it is enough that they are there.",
         "pretty": "pretty gives indented JSON.",
         "gzip": "Where Accept-Encoding denotes gzip, the response is compressed by it.",
         "reverse": "reverse=true reverses the order.",
@@ -61,6 +71,7 @@ RULES = {
         "whitespace": "White space counts only inside texts.",
         "whole-object": "A match inside an inner array returns the whole object.",
         "with-others": "A filter together with another filtering parameter is a 400.",
+        "on-the-leader": "For queries that are not stale a filter sees what the leader has.",
         "selectors-that-occur": "Datacenters on jobs, Status and TaskGroups.<group> on deployments.",
     },
     "paging": {
@@ -72,13 +83,16 @@ RULES = {
     "blocking": {
         "waits": "With an index a request waits until something changes or the time is over.",
         "no-guarantee": "Returning does not mean that something changed: the time may be over.",
+        "idempotent": "Nor does a write mean that the result changed.",
         "bounds": "The wait is 5 minutes by default and 10 at most.",
         "jitter": "Up to a sixteenth of the wait is added.",
     },
     "consistency": {
         "default": "A default read sees every write that was acknowledged before it.",
         "default-leader": "A default read needs a leader.",
+        "reads-only": "The modes are of reads: a write is the same with stale.",
         "stale-any": "A stale read is served by any server, leader or not.",
+        "stale-bound": "A stale read is generally within 50 milliseconds of the leader.",
         "stale-leaderless": "A stale read works while the cluster has no leader.",
         "bounds": "KnownLeader and LastContact let clients bound how old a read is.",
     },
@@ -87,6 +101,7 @@ RULES = {
         "header": "The token may come in X-Cluster-Token.",
         "bearer": "The token may come as a bearer token.",
         "forbidden": "A request that is not authenticated for the operation is a 403.",
+        "expired": "A token that has expired authenticates nothing: 403, with the text of the situation.",
     },
     "errors": {
         "success": "200 and 204 are success.",

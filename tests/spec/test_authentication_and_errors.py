@@ -1,10 +1,11 @@
 """Authentication, and errors."""
 
+from tests.api.access import an_operator
 from tests.builders import a_job
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster
 from tests.kit.exchange import ask
-from tests.kit.virtual_time import in_virtual_time
+from tests.kit.virtual_time import in_virtual_time, pass_time
 from tests.spec.rules import rule
 from tests.spec.words import get, register
 from wharf.engines.faults import Operation, Refuse
@@ -29,6 +30,23 @@ async def test_a_token_decides_what_is_allowed_in_either_header() -> None:
             await register(server, a_job(), headers=token),
         ]
         assert [(reply.status, reply.body) for reply in refused] == [(403, b"Permission denied")] * 3
+
+
+@rule("authentication", "expired", "forbidden")
+@in_virtual_time
+async def test_a_token_that_has_expired_is_refused_and_its_owner_learns_why() -> None:
+    async with ACluster() as cluster:
+        operator = await an_operator(cluster)
+        await operator.policy("reader", READ)
+        guest = await operator.a_token("reader", ExpirationTTL="2m")
+        before = await guest.get("/v1/jobs")
+
+        await pass_time(121)
+
+        assert before == (200, [])
+        assert await guest.get("/v1/jobs") == (403, "Permission denied")
+        assert await guest.put("/v1/jobs", {"Job": {"ID": "shop"}}) == (403, "Permission denied")
+        assert await guest.get("/v1/acl/token/self") == (403, "ACL token expired")
 
 
 @rule("errors", "success")

@@ -40,6 +40,27 @@ async def test_when_the_time_is_over_what_is_there_is_told() -> None:
         assert after.headers["x-cluster-index"] == before.headers["x-cluster-index"]
 
 
+@rule("blocking", "idempotent")
+@in_virtual_time
+async def test_a_write_that_changes_nothing_of_the_result_may_end_the_wait_and_gives_the_same() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await register(server, a_job())
+        await pass_time(2.0)
+        before = await get(server, "/v1/job/shop/versions")
+        asking = cluster.start(
+            get(server, "/v1/job/shop/versions", f"index={before.headers['x-cluster-index']}&wait=60s"), name="asks"
+        )
+        await pass_time(1.0)
+
+        again = await register(server, a_job())
+        after = await asking
+
+        assert (again.status, after.status) == (200, 200)
+        assert [job["Version"] for job in json.loads(after.body)["Versions"]] == [0]
+        assert int(after.headers["x-cluster-index"]) >= int(before.headers["x-cluster-index"])
+
+
 @rule("blocking", "bounds", "jitter")
 @in_virtual_time
 async def test_the_wait_is_five_minutes_unless_it_is_said_and_ten_at_most_and_a_sixteenth_more() -> None:
@@ -70,6 +91,32 @@ async def test_a_default_read_sees_what_another_server_acknowledged() -> None:
         await register(first, a_job())
 
         assert [job["ID"] for job in await listed(second, "/v1/jobs")] == ["shop"]
+
+
+@rule("consistency", "reads-only")
+@in_virtual_time
+async def test_a_write_is_the_same_whether_it_says_stale_or_not() -> None:
+    async with ACluster() as cluster:
+        first = await cluster.a_server("m1")
+        second = await cluster.a_server("m2", leads=False)
+
+        written = await register(second, a_job(), "stale")
+
+        assert written.status == 200
+        assert [job["ID"] for job in await listed(first, "/v1/jobs")] == ["shop"]
+
+
+@rule("consistency", "stale-bound")
+@in_virtual_time
+async def test_a_stale_read_elsewhere_shows_a_write_within_50_milliseconds() -> None:
+    async with ACluster() as cluster:
+        first = await cluster.a_server("m1")
+        second = await cluster.a_server("m2", leads=False)
+
+        await register(first, a_job())
+        await pass_time(0.05)
+
+        assert [job["ID"] for job in await listed(second, "/v1/jobs", "stale")] == ["shop"]
 
 
 @rule("consistency", "default-leader", "stale-leaderless", "stale-any")

@@ -4,10 +4,12 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.builders import a_job
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.virtual_time import in_virtual_time
 from tests.spec.rules import rule
-from tests.spec.words import a_deployment, get, listed, uuid, write
+from tests.spec.words import a_deployment, get, listed, register, uuid, write
+from wharf.engines.faults import Delay, Operation
 from wharf.model.changes import THIS
 from wharf.model.deployment import DeploymentGroup, DeploymentStatus
 from wharf.model.group import TaskGroup
@@ -157,6 +159,62 @@ async def test_deployments_are_filtered_by_their_status_and_groups() -> None:
         async def chosen(text: str) -> list[str]:
             return [d["ID"] for d in await listed(server, "/v1/deployments", f"stale&filter={quote(text)}")]
 
+        assert await chosen("TaskGroups.web is not empty") == [uuid(2)]
+        assert await chosen("TaskGroups.web is empty") == [uuid(1)]
         assert await chosen('Status == "successful"') == [uuid(1)]
         assert await chosen("web in TaskGroups") == [uuid(2)]
         assert await chosen("web in TaskGroups and TaskGroups.web.Promoted == true") == [uuid(2)]
+
+
+@rule("filtering", "selectors")
+@pytest.mark.parametrize("selector", ["1ID", "_ID", "I-D", "ID..Name", ".ID", "ID."])
+@in_virtual_time
+async def test_what_is_no_name_is_no_selector(selector: str) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        text = quote(f'{selector} == "x"')
+        reply = await get(server, "/v1/jobs", f"filter={text}")
+
+        assert reply.status == 400
+        assert b"failed to read filter expression: 1:" in reply.body
+
+
+@rule("filtering", "values")
+@in_virtual_time
+async def test_numbers_may_be_whole_or_floating() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        of_scores = [
+            await get(server, "/v1/jobs", f"stale&filter={quote(text)}")
+            for text in ("Priority == 5.5", "Priority == 5")
+        ]
+
+        assert [reply.status for reply in of_scores] == [400, 200]  # It is one, but a priority is a whole number.
+        assert b'"5.5" is not a whole number' in of_scores[0].body
+
+
+@rule("filtering", "on-the-leader")
+@in_virtual_time
+async def test_a_filter_sees_what_the_leader_has_unless_it_is_stale() -> None:
+    async with ACluster() as cluster:
+        first = await cluster.a_server("m1")
+        second = await cluster.a_server("m2", leads=False)
+        second.faults.decide = lambda asked: Delay(reply_s=2.0) if asked is Operation.FEED else None
+        await register(first, a_job())
+        query = f"filter={quote('ID == shop')}"
+
+        stale = await listed(second, "/v1/jobs", f"stale&{query}")
+        default = await listed(second, "/v1/jobs", query)
+
+        assert (stale, [job["ID"] for job in default]) == ([], ["shop"])
+
+
+@rule("filtering", "on-the-leader")
+@in_virtual_time
+async def test_without_a_leader_only_a_stale_filter_is_answered() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        query = f"filter={quote('ID == shop')}"
+
+        assert [(await get(server, "/v1/jobs", q)).status for q in (query, f"stale&{query}")] == [500, 200]

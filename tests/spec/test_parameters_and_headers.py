@@ -3,16 +3,22 @@
 import gzip
 import json
 
+import pytest
 from msgspec.structs import replace
 
-from tests.builders import a_job
+from tests.api.test_agent import Talking
+from tests.api.test_regions import JOB, fetch, two_regions
+from tests.builders import a_group, a_job, a_task
 from tests.kit.cluster import ACluster
-from tests.kit.virtual_time import in_virtual_time, pass_time
+from tests.kit.passage import InMemoryPassage
+from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from tests.spec.rules import rule
 from tests.spec.words import get, listed, register, write
+from wharf.client.passage import Outgoing
 from wharf.model.changes import THIS
 from wharf.model.namespace import Namespace
-from wharf.state.tables import NAMESPACES
+from wharf.model.policies import UpdatePolicy
+from wharf.state.tables import ALLOCATIONS, NAMESPACES
 
 
 @rule("parameters", "namespace")
@@ -128,3 +134,145 @@ async def test_reads_tell_how_fresh_they_are() -> None:
 
         assert (fresh.headers["x-cluster-knownleader"], old.headers["x-cluster-knownleader"]) == ("true", "false")
         assert int(old.headers["x-cluster-lastcontact"]) >= 6_000 > int(fresh.headers["x-cluster-lastcontact"])
+
+
+# -- their forms
+
+
+@rule("parameters", "segments")
+@in_virtual_time
+async def test_what_belongs_to_a_job_is_in_its_namespace_and_in_no_other() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await write(server, NAMESPACES.put(Namespace(name="other", create_index=THIS)))
+        await cluster.ready_nodes(server, 1)
+        group = a_group("web", a_task(driver="mock"), update=UpdatePolicy())
+        await register(server, a_job("shop", group, namespace="other"), "namespace=other")
+        await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="placed")
+
+        for path in ("/v1/jobs", "/v1/evaluations", "/v1/allocations", "/v1/deployments"):
+            counts = [len(await listed(server, path, query)) > 0 for query in ("", "namespace=other", "namespace=*")]
+            assert (path, counts) == (path, [False, True, True])
+
+
+@rule("parameters", "per-page")
+@pytest.mark.parametrize("given", ["-1", "1.5", "two", "+1", "0x2"])
+@in_virtual_time
+async def test_a_page_s_size_is_a_positive_integer(given: str) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        reply = await get(server, "/v1/jobs", f"per_page={given}")
+
+        assert (reply.status, reply.body) == (400, b"Expect a number for `per_page` query string parameter")
+
+
+@rule("parameters", "wait")
+@in_virtual_time
+async def test_a_wait_is_a_duration_with_its_unit() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        index = (await get(server, "/v1/vars")).headers["x-cluster-index"]
+
+        for given, lasts_s in (("10s", 10.0), ("1500ms", 1.5), ("1m30s", 90.0), ("5m", 300.0)):
+            began_s = now_s()
+            await get(server, "/v1/vars", f"index={index}&wait={given}")
+            assert lasts_s <= now_s() - began_s <= lasts_s * 17 / 16
+        for given in ("10", "soon", "10 s", "5M"):
+            reply = await get(server, "/v1/vars", f"index={index}&wait={given}")
+            assert (given, reply.status, reply.body) == (given, 400, b"Invalid wait time")
+
+
+@rule("parameters", "index")
+@pytest.mark.parametrize("given", ["-1", "1.5", "now", "0x2", "9" * 30])
+@in_virtual_time
+async def test_an_index_is_an_integer(given: str) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        reply = await get(server, "/v1/jobs", f"index={given}")
+
+        assert (reply.status, reply.body) == (400, b"Invalid index")
+
+
+@rule("parameters", "flags")
+@in_virtual_time
+async def test_a_flag_need_only_be_there() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+
+        statuses = [(await get(server, "/v1/jobs", query)).status for query in ("", "stale", "stale=", "stale=true")]
+        pretty = [
+            (await get(server, "/v1/namespaces", f"stale&{query}")).body for query in ("pretty", "pretty=", "pretty=1")
+        ]
+
+        assert statuses == [500, 200, 200, 200]
+        assert (b"\n    " in pretty[0], set(pretty)) == (True, {pretty[0]})
+
+
+# -- other regions
+
+
+@rule("parameters", "forwarded")
+@in_virtual_time
+async def test_a_request_for_another_region_is_answered_there_with_all_its_headers() -> None:
+    async with ACluster() as one, ACluster(seed=8) as other:
+        regions = await two_regions(one, other)
+
+        written = await fetch(regions.east_door, "PUT", "/v1/jobs?region=west", JOB)
+        read = await fetch(regions.east_door, "GET", "/v1/jobs?region=west&per_page=1")
+        here = await fetch(regions.east_door, "GET", "/v1/jobs")
+
+        assert (written.status, read.status, here.body) == (200, 200, b"[]")
+        assert [job["ID"] for job in json.loads(read.body)] == ["shop"]
+        assert {"x-cluster-index", "x-cluster-knownleader", "x-cluster-lastcontact"} <= read.headers.keys()
+
+
+@rule("parameters", "forwarded")
+@in_virtual_time
+async def test_a_query_waits_in_the_other_region_too() -> None:
+    async with ACluster() as one, ACluster(seed=8) as other:
+        regions = await two_regions(one, other)
+        index = (await fetch(regions.east_door, "GET", "/v1/jobs?region=west")).headers["x-cluster-index"]
+        asking = one.start(fetch(regions.east_door, "GET", f"/v1/jobs?region=west&index={index}&wait=60s"), name="asks")
+        await pass_time(5.0)
+        waited = not asking.done()
+
+        await register(regions.west, a_job())
+
+        assert waited
+        assert [job["ID"] for job in json.loads((await asking).body)] == ["shop"]
+
+
+@rule("parameters", "forwarded")
+@in_virtual_time
+async def test_events_of_another_region_are_streamed_as_they_happen() -> None:
+    async with ACluster() as one, ACluster(seed=8) as other:
+        regions = await two_regions(one, other)
+        outgoing = Outgoing("GET", b"/v1/event/stream?region=west&topic=Job", ())
+
+        async with InMemoryPassage(regions.east_door).open(outgoing) as incoming:
+            beginning = await anext(incoming.parts)
+            await register(regions.west, a_job())
+            told = b""
+            while b"JobRegistered" not in told:
+                told += await anext(incoming.parts)
+
+        assert (incoming.status, beginning.strip()) == (200, b"{}")
+        assert json.loads(told.strip().splitlines()[-1])["Events"][0]["Key"] == "shop"
+
+
+@rule("parameters", "forwarded")
+@in_virtual_time
+async def test_the_log_of_a_server_in_another_region_is_streamed_line_by_line() -> None:
+    async with ACluster() as one, ACluster(seed=8) as other:
+        regions = await two_regions(one, other)
+        regions.west.server.agent = Talking()
+        outgoing = Outgoing("GET", b"/v1/agent/monitor?region=west&plain=true&log_level=debug", ())
+
+        async with InMemoryPassage(regions.east_door).open(outgoing) as incoming:
+            told = b""
+            while told.count(b"\n") < 3:
+                told += await anext(incoming.parts)
+
+        assert (incoming.status, told.splitlines()) == (200, [b"line %d of debug" % number for number in range(3)])

@@ -4,7 +4,7 @@ import datetime
 import json
 from typing import Any
 
-from tests.builders import a_group, a_job, a_task
+from tests.builders import a_group, a_job, a_task, some_resources
 from tests.kit.cluster import ACluster
 from tests.kit.exchange import ask
 from tests.kit.virtual_time import in_virtual_time, until
@@ -12,8 +12,9 @@ from tests.spec.rules import rule
 from tests.spec.words import a_deployment, get, listed, register, uuid, write
 from wharf.api.settings import PortsSettings
 from wharf.model.deployment import DeploymentGroup, DeploymentStatus
+from wharf.model.policies import UpdatePolicy
 from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS
-from wharf.wire.endpoints import ENDPOINTS
+from wharf.wire.endpoints import ENDPOINTS, Kind
 
 Kinds = dict[str, type | tuple[type, ...]]
 
@@ -80,6 +81,18 @@ async def test_one_path_creates_jobs_and_lists_them() -> None:
         assert (created.status, created.headers["content-type"]) == (200, "application/json")
         assert [job["ID"] for job in await listed(server, "/v1/jobs")] == ["shop"]
         assert await listed(server, "/v1/jobs", "filter=ID+==+other") == []
+
+
+@rule("service", "verbs")
+def test_endpoints_are_called_by_get_put_and_delete_and_a_few_by_post_too() -> None:
+    methods = {endpoint.method for endpoint in ENDPOINTS}
+
+    assert {"GET", "PUT", "DELETE"} <= methods <= {"GET", "PUT", "DELETE", "POST"}
+    assert {e.path for e in ENDPOINTS if e.method == "POST"} == {
+        "/v1/client/metadata",
+        "/v1/jobs/statuses",
+        "/v1/node/{node_id}/desired",
+    }
 
 
 @rule("endpoints", "members")
@@ -182,3 +195,71 @@ async def test_a_job_that_was_stopped_says_so() -> None:
         (job,) = await listed(server, "/v1/jobs")
 
         assert job["Stop"] is True
+
+
+@rule("states", "texts", "deployment")
+@in_virtual_time
+async def test_deployments_end_as_successful_or_cancelled_and_say_why() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 2)
+        update = UpdatePolicy(min_healthy_time=10 * 10**9)
+
+        async def deploy(cpu: int) -> None:
+            task = a_task(driver="mock", resources=some_resources(cpu=cpu, memory_mb=10))
+            await register(server, a_job("shop", a_group("web", task, count=2, update=update)))
+
+        def statuses() -> list[str]:
+            return [d.status for d in sorted(server.replica.all(DEPLOYMENTS), key=lambda d: d.create_index)]
+
+        await deploy(10)
+        await until(lambda: statuses() == ["successful"], what="the first is done")
+        await deploy(20)
+        await until(lambda: len(statuses()) == 2, what="the second has begun")
+        await deploy(30)
+        await until(lambda: statuses() == ["successful", "cancelled", "successful"], what="the third is done")
+
+        told = {(d["Status"], d["StatusDescription"]) for d in await listed(server, "/v1/deployments")}
+        assert told == {
+            ("successful", "Deployment completed successfully"),
+            ("cancelled", "Cancelled due to newer version of job"),
+        }
+
+
+@rule("resources", "zero-times", "indexes")
+@in_virtual_time
+async def test_times_that_do_not_apply_are_null_and_indexes_are_counters() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
+        await register(server, a_job("shop", a_group("web", task, update=UpdatePolicy())))
+        await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="placed")
+        allocation = next(iter(server.replica.all(ALLOCATIONS)))
+        paths = [e.path for e in ENDPOINTS if e.kind is Kind.READ and "{" not in e.path]
+        paths += [
+            f"/v1/allocation/{allocation.id}",
+            f"/v1/node/{allocation.node_id}",
+            "/v1/job/shop",
+            "/v1/job/shop/versions",
+        ]
+
+        bodies = {path: reply.body for path in paths if (reply := await get(server, path)).status == 200}
+
+        assert len(bodies) > 15
+        assert [path for path, body in bodies.items() if b'"0001-01-01' in body] == []
+        assert [at for path, body in bodies.items() for at in odd_indexes(json.loads(body), path)] == []
+
+
+def odd_indexes(value: Any, at: str) -> list[str]:
+    """Where something called ...Index is no whole number of at least 0."""
+    if isinstance(value, list):
+        return [odd for number, each in enumerate(value) for odd in odd_indexes(each, f"{at}[{number}]")]
+    if not isinstance(value, dict):
+        return []
+    own = [f"{at}.{name}" for name, each in value.items() if name.endswith("Index") and not is_counter(each)]
+    return own + [odd for name, each in value.items() for odd in odd_indexes(each, f"{at}.{name}")]
+
+
+def is_counter(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
