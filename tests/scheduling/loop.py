@@ -158,7 +158,9 @@ class Loop(AState):
                     self.replica, node.id, ended, self.moment, is_whole=False, evaluations_max=CHANGES_MAX
                 )
                 self.lead(report)
-            elif allocation.client_status is ClientStatus.PENDING:
+            elif allocation.client_status is ClientStatus.PENDING or (
+                healthy is not None and _is_health_asked_anew(allocation)
+            ):
                 self.tell(allocation, ClientStatus.RUNNING, healthy=healthy)
 
     def settle(self, *, healthy: bool | None = True) -> None:
@@ -206,6 +208,13 @@ class Loop(AState):
             if node is not None:
                 assert Usage.total(map(usage_of, those)).fits_in(room_of(node)), f"{node_id} is over-committed"
                 assert_one_owner_each(those)
+
+
+def _is_health_asked_anew(allocation: Allocation) -> bool:
+    """What was updated where it is has its health decided again."""
+    status = allocation.deployment_status
+    is_open = status is not None and status.healthy is None
+    return bool(allocation.deployment_id) and is_open and allocation.client_status is ClientStatus.RUNNING
 
 
 def assert_one_owner_each(allocations: Iterable[Allocation]) -> None:

@@ -27,9 +27,27 @@ class Draft:
         """Rows in the order in which they were changed, so that whoever looked before can look again."""
         self._holdings: dict[int, Holdings] = {}
         self._ports_taken: Counter[tuple[int, int]] = Counter()
+        if fleet.expected:
+            self._expect()
+
+    def _expect(self) -> None:
+        """What is on its way stands here already."""
+        fleet = self.fleet
+        asked = fleet.amounts(fleet.expected.items())
+        self.cpu_used[asked.rows] += asked.cpu
+        self.memory_used[asked.rows] += asked.memory_mb
+        self.disk_used[asked.rows] += asked.disk_mb
+        self.count[asked.rows] += asked.number
+        for row in sorted(asked.holding):
+            for allocation in fleet.expected[fleet.node(row).id]:
+                if allocation.allocated_resources is not None:
+                    self._hold(row, allocation.allocated_resources)
 
     def take(self, row: int, resources: AllocatedResources, usage: Usage) -> None:
         self._add(row, usage, 1)
+        self._hold(row, resources)
+
+    def _hold(self, row: int, resources: AllocatedResources) -> None:
         if holds_anything(resources):
             self.holdings_of(row, to_change=True).take(resources)
             self._ports_taken.update((port, row) for _address, port in ports_in(resources))

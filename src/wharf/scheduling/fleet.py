@@ -5,8 +5,9 @@ the row of one that is gone is given to the next that comes. It holds no rules: 
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -44,6 +45,17 @@ class Kept(msgspec.Struct, frozen=True):
     until_ns: int
 
 
+class Amounts(NamedTuple):
+    """What placements take, node by node: columns that go together. `holding`: rows where something is held one by one."""
+
+    rows: Ints
+    number: Ints
+    cpu: Ints
+    memory_mb: Ints
+    disk_mb: Ints
+    holding: frozenset[int]
+
+
 class Property:
     """One target, resolved on every node: the number of its value by row."""
 
@@ -75,6 +87,8 @@ class Fleet:
         """Port number to the rows where somebody holds it on some address, and how often."""
         self.kept: dict[str, Kept] = {}
         """By id of the victim: what was pushed aside, has ended, and was not followed yet by what it went for."""
+        self.expected: Mapping[str, Sequence[Allocation]] = {}
+        """By node, what a plan on its way will place there: drafts count it, the columns do not."""
         self._free: list[int] = []
         self._room = ROOM_FIRST
         self._properties: OrderedDict[str, Property] = OrderedDict()
@@ -118,6 +132,15 @@ class Fleet:
         node = self.nodes[row]
         assert node is not None, f"row {row} has no node"
         return node
+
+    @contextmanager
+    def expecting(self, placements: Mapping[str, Sequence[Allocation]]) -> Iterator[None]:
+        """For one piece of work that does not wait: drafts count this as if it stood."""
+        self.expected = placements
+        try:
+            yield
+        finally:
+            self.expected = {}
 
     # -- nodes -----------------------------------------------------------------------------------------------------
 
@@ -278,6 +301,28 @@ class Fleet:
                     del self.holders_of_port[port]
 
     # -- questions -------------------------------------------------------------------------------------------------
+
+    def amounts(self, placements: Iterable[tuple[str, Sequence[Allocation]]]) -> Amounts:
+        """What is placed on each node, added up. Nodes that are not known are left out."""
+        rows: list[int] = []
+        sums: list[tuple[int, int, int, int]] = []
+        holding: list[int] = []
+        for node_id, placed in placements:
+            row = self.row_of.get(node_id)
+            if row is None:
+                continue
+            cpu = memory_mb = disk_mb = 0
+            for allocation in placed:
+                if allocation.allocated_resources is not None:
+                    usage, is_held = self.size(allocation.allocated_resources)
+                    cpu, memory_mb, disk_mb = cpu + usage.cpu, memory_mb + usage.memory_mb, disk_mb + usage.disk_mb
+                    if is_held:
+                        holding.append(row)
+            rows.append(row)
+            sums.append((len(placed), cpu, memory_mb, disk_mb))
+        columns = np.asarray(sums, dtype=np.int64).reshape(-1, 4)
+        number, cpus, memories, disks = columns.T
+        return Amounts(np.asarray(rows, dtype=np.int64), number, cpus, memories, disks, frozenset(holding))
 
     def used(self, row: int) -> Usage:
         return Usage(int(self.cpu_used[row]), int(self.memory_used[row]), int(self.disk_used[row]))

@@ -5,7 +5,6 @@ from itertools import islice
 from typing import Final
 
 import msgspec
-import numpy as np
 from msgspec.structs import replace
 
 from wharf.model.allocation import Allocation
@@ -233,33 +232,13 @@ def _take_placements(
 def _with_room(ground: Ground, placements: Iterable[tuple[str, Sequence[Allocation]]]) -> set[str]:
     """Nodes that surely take all of theirs, looked at in one step: of amounts only, so those with more are left out."""
     fleet = ground.fleet
-    asked: dict[int, tuple[str, int, int, int, int]] = {}
-    for node_id, placed in placements:
-        row = fleet.row_of.get(node_id)
-        cpu = memory_mb = disk_mb = 0
-        for allocation in placed:
-            if allocation.allocated_resources is None:
-                continue
-            usage, is_held = fleet.size(allocation.allocated_resources)
-            if is_held:
-                break
-            cpu, memory_mb, disk_mb = cpu + usage.cpu, memory_mb + usage.memory_mb, disk_mb + usage.disk_mb
-        else:
-            if row is not None:
-                asked[row] = (node_id, len(placed), cpu, memory_mb, disk_mb)
-    if not asked:
-        return set()
-    rows = np.fromiter(asked, dtype=np.int64, count=len(asked))
-    counts, cpus, memories, disks = (
-        np.fromiter((each[column] for each in asked.values()), dtype=np.int64, count=len(asked))
-        for column in (1, 2, 3, 4)
-    )
-    most = fleet.count_most[rows]
-    fits = fleet.is_ready[rows] & ((most == 0) | (fleet.count[rows] + counts <= most))
-    fits &= fleet.cpu_used[rows] + cpus <= fleet.cpu[rows]
-    fits &= fleet.memory_used[rows] + memories <= fleet.memory[rows]
-    fits &= fleet.disk_used[rows] + disks <= fleet.disk[rows]
-    return {each[0] for each, does in zip(asked.values(), fits.tolist(), strict=True) if does}
+    asked = fleet.amounts(placements)
+    rows, most = asked.rows, fleet.count_most[asked.rows]
+    fits = fleet.is_ready[rows] & ((most == 0) | (fleet.count[rows] + asked.number <= most))
+    fits &= fleet.cpu_used[rows] + asked.cpu <= fleet.cpu[rows]
+    fits &= fleet.memory_used[rows] + asked.memory_mb <= fleet.memory[rows]
+    fits &= fleet.disk_used[rows] + asked.disk_mb <= fleet.disk[rows]
+    return {fleet.node(row).id for row in rows[fits].tolist() if row not in asked.holding}
 
 
 def _fits(snapshot: Replica, ground: Ground, node_id: str, placed: Sequence[Allocation]) -> bool:

@@ -213,37 +213,25 @@ class _Schedule:
             wanted=wanted,
             is_in_reach=lambda node: is_in_reach(job, node),
             node_of=lambda node_id: self._snapshot.get(NODES, node_id),
+            can_run=lambda node: not placing.is_filtered(node),
         )
-        result = every_node.run(sight, group, those, nodes)
         placing = self._allotment.placing(job, group)
-        # Nodes that can never run the group are none of those that it is missing on.
-        able = [each for each in result.places if not placing.is_filtered(each.node)]
-        filtered = len(result.places) - len(able)
+        result = every_node.run(sight, group, those, nodes)
         outcome = result.outcome
-        if outcome.begins_deployment and outcome.deployment is not None:
-            total = outcome.deployment.desired_total - filtered
-            outcome.deployment = replace(outcome.deployment, desired_total=total)
-            outcome.begins_deployment = total > 0
-        if not able and not result.replacements and not outcome.in_place and not outcome.stops:
-            outcome.is_complete = self._is_rolled_out(outcome)
-        outcome.updates = replace(outcome.updates, place=outcome.updates.place - filtered)
         self._begin(outcome, job)
         self._carry_out(outcome, job)
-        for each in able:
+        for each in result.places:
             self._place_on(each.node, each.placement)
         for node, replacement in result.replacements:
-            if placing.is_filtered(node):  # The new version does not belong there at all.
+            is_new = replacement.placement.job is job
+            if is_new and placing.is_filtered(node):  # The new version does not belong there at all.
                 self._stop(replacement.stop)
             else:
                 self._replace(replacement, node)
-        if result.places and not able and not those:
+        if result.filtered and not result.places and not those:
             self._failed.setdefault(group.name, placing.why_nowhere())
             self._queued[group.name] += 1
         return outcome
-
-    def _is_rolled_out(self, outcome: GroupOutcome) -> bool:
-        state = outcome.deployment
-        return state is None or state.healthy_allocs >= state.desired_total
 
     def _place(self, placement: Placement) -> None:
         allocation = self._allotment.place(placement)

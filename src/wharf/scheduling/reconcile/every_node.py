@@ -1,6 +1,6 @@
 """A system or sysbatch job: one of each of its groups' allocations on every node that can (scheduling.md 5.11, 5.12)."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -9,12 +9,14 @@ from msgspec.structs import replace
 from wharf.model.allocation import Allocation, ClientStatus
 from wharf.model.deployment import DeploymentGroup, DeploymentStatus
 from wharf.model.group import TaskGroup
+from wharf.model.job import Job
 from wharf.model.node import Node, NodeStatus
 from wharf.model.plan import DesiredUpdates
 from wharf.scheduling.reconcile.classes import Class, class_of, should_reconnect
 from wharf.scheduling.reconcile.group import LOST, NOT_NEEDED, UNKNOWN, UPDATING, Sight, with_state
 from wharf.scheduling.reconcile.names import name_of
 from wharf.scheduling.reconcile.outcome import GroupOutcome, Placement, Replacement, Stop
+from wharf.scheduling.reconcile.trial import Trial, trial_of
 from wharf.scheduling.reconcile.updates import is_destructive
 
 TAINTED: Final = "alloc not needed as node is tainted"
@@ -33,17 +35,22 @@ class EveryNode(msgspec.Struct):
     outcome: GroupOutcome
     places: list[NodePlacement] = []
     replacements: list[tuple[Node, Replacement]] = []
+    filtered: int = 0
+    """Nodes on which it is missing, and that can never run it: they are none of those that it is to be on."""
 
 
 class Nodes(msgspec.Struct, frozen=True):
-    """`wanted`: those in the job's pool and datacenters that take placements. `in_reach`: also those that take none."""
+    """`wanted`: those in the job's pool and datacenters that take placements. `is_in_reach`: also those that take none.
+    `can_run`: those that could ever run the group.
+    """
 
     wanted: Mapping[str, Node]
     is_in_reach: Callable[[Node], bool]
     node_of: Callable[[str], Node | None]
+    can_run: Callable[[Node], bool] = lambda _node: True
 
 
-def run(sight: Sight, group: TaskGroup, allocations: Iterable[Allocation], nodes: Nodes) -> EveryNode:
+def run(sight: Sight, group: TaskGroup, allocations: Sequence[Allocation], nodes: Nodes) -> EveryNode:
     result = EveryNode(GroupOutcome(group.name))
     counts = dict.fromkeys(DesiredUpdates.__struct_fields__, 0)
     names = [name_of(sight.job.id, group.name, index) for index in range(group.count)]
@@ -73,22 +80,62 @@ def run(sight: Sight, group: TaskGroup, allocations: Iterable[Allocation], nodes
             case "stays":
                 there.add(key)
                 counts["ignore"] += 1
+    where = {each.id: node for each in allocations if (node := nodes.node_of(each.node_id)) is not None}
+    left_over = [each for each in destructive if each.id in where and _is_of_another_trial(sight, each)]
+    destructive = [each for each in destructive if each not in left_over]
+    able = [each for each in destructive if each.id in where and nodes.can_run(where[each.id])]
+    trial = trial_of(group.update, sight.deployment, _known(sight, group), len(able))
+    older = sight.stable_version(group.name) if trial.is_open or trial.has_failed else None
     for node in nodes.wanted.values():
         for name in names:
-            if (node.id, name) not in there:
-                result.places.append(NodePlacement(node, Placement(name, sight.job, group)))
+            if (node.id, name) in there:
+                continue
+            if nodes.can_run(node):
+                result.places.append(NodePlacement(node, _missing(sight, group, name, older)))
+            else:
+                result.filtered += 1
     counts["place"] = len(result.places)
-    budget = _budget(sight, group, allocations, len(destructive))
-    for allocation in destructive[:budget]:
-        there_is = nodes.node_of(allocation.node_id)
-        if there_is is not None:
-            placement = Placement(allocation.name, sight.job, group, allocation)
-            result.replacements.append((there_is, Replacement(Stop(allocation, UPDATING), placement)))
-    counts["destructive_update"] = len(result.replacements)
-    counts["ignore"] += len(destructive) - len(result.replacements)
-    _tell_deployment(sight, group, result, destructive, allocations)
+    if trial.is_open:
+        is_paused = sight.deployment is not None and sight.deployment.status is not DeploymentStatus.RUNNING
+        exchanged = [] if is_paused else able[: trial.missing(allocations)]
+        counts["canary"] = len(exchanged)
+    else:
+        exchanged = destructive[: _budget(sight, group, allocations, len(destructive))]
+        counts["destructive_update"] = len(exchanged)
+    for allocation in exchanged:
+        placement = Placement(allocation.name, sight.job, group, allocation, is_canary=trial.is_open)
+        result.replacements.append((where[allocation.id], Replacement(Stop(allocation, UPDATING), placement)))
+    if trial.has_failed and older is not None:
+        left_over += [each for each in allocations if each.id in trial.tried and each.id in where]
+    for canary in left_over:
+        if not canary.is_terminal:
+            placement = replace(_missing(sight, group, canary.name, older), previous=canary)
+            result.replacements.append((where[canary.id], Replacement(Stop(canary, NOT_NEEDED), placement)))
+    counts["ignore"] += len(destructive) - len(exchanged)
+    _tell_deployment(sight, group, result, [*able, *left_over], trial, allocations)
     result.outcome.updates = DesiredUpdates(**counts)
     return result
+
+
+def _is_of_another_trial(sight: Sight, allocation: Allocation) -> bool:
+    """A canary that nobody promoted, of a version that is no longer tried."""
+    status, deployment = allocation.deployment_status, sight.deployment
+    is_canary = status is not None and status.canary
+    return is_canary and (deployment is None or allocation.deployment_id != deployment.id)
+
+
+def _known(sight: Sight, group: TaskGroup) -> DeploymentGroup | None:
+    return (sight.deployment.task_groups or {}).get(group.name) if sight.deployment is not None else None
+
+
+def _missing(sight: Sight, group: TaskGroup, name: str, older: tuple[Job, str] | None) -> Placement:
+    """Of the version that is tried nothing is placed but canaries."""
+    if older is not None:
+        job, deployment_id = older
+        group_before = job.group(group.name)
+        if group_before is not None:
+            return Placement(name, job, group_before, deployment_id=deployment_id)
+    return Placement(name, sight.job, group)
 
 
 class _Verdict:
@@ -173,13 +220,14 @@ def _tell_deployment(
     group: TaskGroup,
     result: EveryNode,
     destructive: list[Allocation],
+    trial: Trial,
     allocations: Iterable[Allocation],
 ) -> None:
     outcome, update = result.outcome, group.update
     total = len(result.places) + len(destructive) + len(outcome.in_place)
-    known = (sight.deployment.task_groups or {}).get(group.name) if sight.deployment is not None else None
+    known = _known(sight, group)
     is_idle = not (total or outcome.stops or outcome.disconnects)
-    outcome.is_complete = is_idle and (known is None or known.healthy_allocs >= known.desired_total)
+    outcome.is_complete = is_idle and (known is None or is_rolled_out(known))
     if sight.is_batch or update is None or update.max_parallel <= 0:
         return
     if known is not None:
@@ -196,4 +244,9 @@ def _tell_deployment(
         auto_promote=update.auto_promote,
         progress_deadline=update.progress_deadline,
         desired_total=total,
+        desired_canaries=trial.canaries,
     )
+
+
+def is_rolled_out(group: DeploymentGroup) -> bool:
+    return group.healthy_allocs >= group.desired_total and not group.awaits_promotion

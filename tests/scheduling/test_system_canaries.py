@@ -1,0 +1,116 @@
+"""A new version of a system job is tried on a part of its nodes first (scheduling.md 5.11)."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import a_group, a_system_job, a_task
+from tests.kit.state import SECOND_NS
+from tests.scheduling.loop import Loop
+from wharf.model.allocation import Allocation, ClientStatus
+from wharf.model.deployment import DeploymentStatus
+from wharf.model.job import Job
+from wharf.model.policies import UpdatePolicy
+from wharf.operations import deployments
+from wharf.scheduling.reconcile.trial import canaries_among
+from wharf.state.tables import DEPLOYMENTS
+
+
+def of_version(value: int, *, canary: int = 40, max_parallel: int = 5, auto_revert: bool = False) -> Job:
+    update = UpdatePolicy(max_parallel=max_parallel, canary=canary, min_healthy_time=SECOND_NS, auto_revert=auto_revert)
+    return a_system_job("shop", a_group("web", a_task(env={"V": str(value)}), update=update))
+
+
+def a_fleet_with_version_0(nodes: int = 5, **fields: int | bool) -> Loop:
+    loop = Loop()
+    for at in range(nodes):
+        loop.with_node(f"n{at}")
+    loop.register(of_version(0, **fields))  # type: ignore[arg-type]  # The fields of a policy, told by name.
+    loop.settle()
+    return loop
+
+
+def running(loop: Loop, version: int) -> list[Allocation]:
+    return [each for each in loop.live() if each.job_version == version]
+
+
+def promote(loop: Loop) -> None:
+    loop.lead(deployments.promote(loop.replica, loop.deployment().id, loop.moment, everything=True, changes_max=100))
+
+
+@given(st.integers(0, 500), st.integers(0, 100), st.integers(1, 50))
+def test_canaries_are_so_many_percent_of_the_nodes_rounded_up_and_no_more_than_are_exchanged_at_once(
+    nodes: int, percent: int, at_once: int
+) -> None:
+    canaries = canaries_among(nodes, UpdatePolicy(max_parallel=at_once, canary=percent))
+
+    assert canaries == at_once or (canaries - 1 < nodes * percent / 100 <= canaries)
+    assert canaries <= at_once
+
+
+def test_a_new_version_is_tried_on_its_part_of_the_nodes_and_waits_there() -> None:
+    loop = a_fleet_with_version_0()
+    loop.register(of_version(1))
+    loop.settle()
+    state = (loop.deployment().task_groups or {})["web"]
+
+    assert (len(running(loop, 1)), len(running(loop, 0))) == (2, 3)
+    assert (state.desired_canaries, len(state.placed_canaries or ()), state.desired_total) == (2, 2, 5)
+    assert loop.deployment().status_description == "Deployment is running but requires manual promotion"
+
+
+def test_once_promoted_the_new_version_comes_to_all_nodes() -> None:
+    loop = a_fleet_with_version_0()
+    loop.register(of_version(1))
+    loop.settle()
+    promote(loop)
+    loop.settle()
+
+    assert (len(running(loop, 1)), len(running(loop, 0)), loop.deployment().status) == (5, 0, "successful")
+
+
+def test_a_node_that_joins_while_a_version_is_tried_gets_the_one_before() -> None:
+    loop = a_fleet_with_version_0()
+    loop.register(of_version(1))
+    loop.settle()
+    loop.with_node("joins")
+    loop.look_at()
+
+    assert [each.job_version for each in loop.live() if each.node_id == "joins"] == [0]
+
+
+def test_where_a_trial_fails_its_nodes_get_the_version_before_back() -> None:
+    loop = a_fleet_with_version_0()
+    loop.register(of_version(1))
+    loop.think()
+    loop.tell(running(loop, 1)[0], ClientStatus.RUNNING, healthy=False)
+    loop.settle()
+
+    assert (len(running(loop, 1)), len(running(loop, 0)), loop.deployment().status) == (0, 5, "failed")
+
+
+def test_a_trial_that_fails_and_reverts_ends_with_the_stable_version_on_all_nodes() -> None:
+    loop = a_fleet_with_version_0(auto_revert=True)
+    loop.register(of_version(1, auto_revert=True))
+    loop.think()
+    loop.tell(running(loop, 1)[0], ClientStatus.RUNNING, healthy=False)
+    loop.settle()
+    ends = {each.status for each in loop.replica.all(DEPLOYMENTS) if each.job_version == 2}
+
+    assert (len(running(loop, 2)), len(loop.live()), ends) == (5, 5, {DeploymentStatus.SUCCESSFUL})
+
+
+@given(st.integers(1, 12), st.integers(1, 100), st.integers(1, 4))
+def test_canaries_of_a_system_job_never_exceed_their_part_before_they_are_promoted(
+    nodes: int, percent: int, at_once: int
+) -> None:
+    loop = a_fleet_with_version_0(nodes, canary=percent, max_parallel=at_once)
+    most = canaries_among(nodes, UpdatePolicy(max_parallel=at_once, canary=percent))
+    loop.looks.append(lambda: _at_most(len(running(loop, 1)), most))
+    loop.register(of_version(1, canary=percent, max_parallel=at_once))
+    loop.settle()
+
+    assert len(running(loop, 1)) == most
+
+
+def _at_most(number: int, most: int) -> None:
+    assert number <= most
