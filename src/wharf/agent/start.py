@@ -63,7 +63,9 @@ def parts_of(settings: Settings) -> list[Part]:
         grace_s = settings.api.shutdown_grace.s + 2.0
         parts.extend(Part(name, needs_store, grace_s=grace_s) for name in api_names(settings))
     if settings.client.enabled:
-        parts.append(Part("node", api_names(settings)[:1] if settings.server.enabled else ()))
+        # A node that stops its tasks waits for the longest kill timeout that it allows.
+        grace_s = 3.0 + (settings.client.max_kill_timeout.s + 7.0 if settings.client.stop_on_shutdown else 0.0)
+        parts.append(Part("node", api_names(settings)[:1] if settings.server.enabled else (), grace_s=grace_s))
     return parts
 
 

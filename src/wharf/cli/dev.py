@@ -29,7 +29,7 @@ DEFAULT_ADDRESS: Final = "http://127.0.0.1:4646"
     "--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Where data is kept.  [default: .wharf]"
 )
 @click.option("--fresh", is_flag=True, help="Remove what earlier runs left in the data folder.")
-@click.option("--fake-nodes", type=int, help="How many fake nodes run.  [default: 1]")
+@click.option("--fake-nodes", type=int, help="How many fake nodes run beside the real one.  [default: 0]")
 @click.option(
     "--config", "places", multiple=True, type=click.Path(path_type=Path), help="A file or folder of configuration."
 )
@@ -44,7 +44,7 @@ def dev(
 ) -> None:
     """Run a whole cluster here: server, scheduler and a node, on 127.0.0.1:4646, with its data in .wharf/.
 
-    The node is a fake one: it takes work and says that it runs, and starts nothing. Ctrl-C stops all of it.
+    The node runs programs of this machine (driver raw_exec) as who you are. Ctrl-C stops all of it, tasks too.
     """
     with plainly():
         from wharf.agent.refusal import Refused
@@ -90,7 +90,8 @@ def presets(folder: Path) -> "Mapping[Key, Scalar | list[Plain]]":
         ("data_dir",): str(folder),
         ("server", "enabled"): True,
         ("client", "enabled"): True,
-        ("client", "fake_nodes"): 1,
+        ("client", "drivers", "raw_exec", "enabled"): True,
+        ("client", "stop_on_shutdown"): True,
         ("enable_debug",): True,
         ("telemetry", "prometheus_metrics"): True,
         ("log_file",): str(folder / "logs" / "wharf.log"),
@@ -114,10 +115,12 @@ def show(running: "Running") -> None:
         rows["Audit"] = shown(Path(settings.audit.file) if settings.audit.file else folder / "audit.log")
     if settings.acl.enabled:
         rows["Access"] = "control is on: without a token nobody may do anything; the node here is let in by itself"
+    if node.get("drivers"):
+        rows["Node"] = f"runs tasks here, by {node['drivers']}"
     if node.get("fake"):
         count = int(node["fake"])
-        said = "1 fake node: it takes" if count == 1 else f"{count} fake nodes: they take"
-        rows["Node"] = (
+        said = "1 that takes" if count == 1 else f"{count} that take"
+        rows["Fake nodes"] = (
             f"{said} work and report{'s' if count == 1 else ''} it as running, but start{'s' if count == 1 else ''} nothing"
         )
     width = max(map(len, rows))

@@ -34,6 +34,17 @@ class DrainOnShutdownSettings(msgspec.Struct, frozen=True, kw_only=True):
     ignore_system_jobs: Annotated[bool, About("Whether system jobs are left running.")] = False
 
 
+class RawExecSettings(msgspec.Struct, frozen=True, kw_only=True):
+    enabled: Annotated[
+        bool,
+        About("Whether tasks may run programs of the machine without walls around them. On in `wharf dev`."),
+    ] = False
+
+
+class DriversSettings(msgspec.Struct, frozen=True, kw_only=True):
+    raw_exec: Annotated[RawExecSettings, About("Programs of the machine, as they are.")] = RawExecSettings()
+
+
 class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     enabled: Annotated[bool, About("Whether this agent is a node: it runs tasks.")] = False
     servers: Annotated[
@@ -53,7 +64,7 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     fake_nodes: Annotated[
         int,
         About(
-            "How many fake nodes run in place of the real one: they take work and say that it runs, and start "
+            "How many fake nodes run beside the real one: they take work and say that it runs, and start "
             "nothing. For trying and measuring.",
             least=0,
             most=100_000,
@@ -88,6 +99,20 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = {}
     host_network: Annotated[dict[str, HostNetworkSettings], About("Networks that ports may be asked on, by name.")] = {}
     disable_remote_exec: Annotated[bool, About("Whether no command may be run in a task from outside.")] = False
+    drivers: Annotated[DriversSettings, About("The ways to run tasks.")] = DriversSettings()
+    finds_left_overs_by: Annotated[
+        str,
+        About(
+            "How the node finds processes that a task left behind: by control groups where it may make them (`auto`), or "
+            "only by a mark in their environment (`mark`)."
+        ),
+    ] = "auto"
+    stop_on_shutdown: Annotated[
+        bool,
+        About(
+            "Whether the node stops its tasks when it ends; else they go on, and it finds them again. On in `wharf dev`."
+        ),
+    ] = False
     drain_on_shutdown: Annotated[DrainOnShutdownSettings, About("What a node does with its work when it ends.")] = (
         DrainOnShutdownSettings()
     )

@@ -1,24 +1,22 @@
-"""The node process: for now fake nodes, which say so."""
+"""The node process: the agent of the node, and the fake nodes that were asked for beside it."""
 
 import asyncio
 import logging
-import os
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from wharf.agent.client_tls import client_tls, renew_client_tls
+from wharf.agent.fake_nodes import fake_nodes, own_identity
 from wharf.agent.identity import name_of
-from wharf.agent.life import Life
+from wharf.agent.life import CannotStart, Life
 from wharf.client import ONCE, AsyncClient
 from wharf.client.http import HttpExchange
-from wharf.node.fake import FakeMachine, FakeNode, NodeIdentity
-from wharf.world import World
+from wharf.node.agent.node import NodeAgent, NodePlaces
 
 log = logging.getLogger(__name__)
 
-IDENTITIES_FILE: Final = "nodes.json"
+END_BEYOND_S: Final = 5.0
+"""What tasks are given to end beyond the longest time that they may ask for."""
 
 
 async def run(life: Life) -> None:
@@ -36,41 +34,46 @@ async def run(life: Life) -> None:
         for address in addresses
     ]
     client = AsyncClient(life.world, exchanges, retries=ONCE)  # Nodes say everything again themselves.
-    # The real node is not built yet; a configuration that asks for none by number gets one that is fake.
-    count = settings.client.fake_nodes or 1
-    name = name_of(settings)
-    identities = kept_identities(life.world, Path(life.order.data_folder) / IDENTITIES_FILE, count)
-    nodes = [
-        FakeNode(
-            life.world,
-            client,
-            FakeMachine(
-                name=name if count == 1 else f"{name}-{number}",
-                datacenter=settings.datacenter,
-                node_class=settings.client.node_class,
-            ),
-            identity=identities[number - 1],
+    data_folder = Path(life.order.data_folder)
+    try:
+        node = _node(life, client, data_folder)
+    except OSError as error:
+        raise CannotStart(f"the node's folder {error.filename} cannot be used: {error.strerror}") from error
+    details = {"drivers": ", ".join(await node.working_drivers())}
+    fakes = fake_nodes(life.world, client, settings, data_folder)
+    if fakes:
+        log.warning(
+            "fake nodes run here: they take work and report it as running, and start nothing",
+            extra={"nodes": str(len(fakes))},
         )
-        for number in range(1, count + 1)
-    ]
-    running = [life.world.start(node.run(), name=f"node {node.id}") for node in nodes]
-    log.warning(
-        "the real node is not built yet: what runs here is fake, takes work and reports it as running, and starts nothing",
-        extra={"nodes": str(count)},
-    )
-    life.ready(fake=str(count))
-    await life.first_of([life.world.start(life.stopping.wait(), name="asked to stop"), *running])
-    await asyncio.gather(*running, return_exceptions=True)
+        details["fake"] = str(len(fakes))
+    is_ready = asyncio.Event()
+    running = [life.world.start(node.run(is_ready.set), name="node")]
+    running += [life.world.start(fake.run(), name=f"node {fake.id}") for fake in fakes]
+    await is_ready.wait()
+    life.ready(**details)
+    stopping = life.world.start(life.stopping.wait(), name="asked to stop")
+    done, _ = await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
+    if stopping in done and settings.client.stop_on_shutdown:
+        try:
+            await asyncio.wait_for(node.end_all(), settings.client.max_kill_timeout.s + END_BEYOND_S)
+        except TimeoutError:
+            log.error(
+                "tasks did not end in time and are left running", extra={"tasks": str(len(node.works.live_tasks()))}
+            )
+    await life.first_of([stopping, *running])
     await client.close()
 
 
-def kept_identities(world: World, file: Path, count: int) -> list[NodeIdentity]:
-    """Ids and secrets of so many nodes: those that are kept in the file, and new ones that are added to it."""
-    known = msgspec.json.decode(file.read_bytes(), type=list[NodeIdentity]) if file.exists() else []
-    missing = [NodeIdentity(world.new_id(), world.new_secret()) for _ in range(len(known), count)]
-    if missing:
-        draft = file.with_suffix(".new")
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as writing:
-            writing.write(msgspec.json.encode(known + missing))
-        draft.replace(file)
-    return (known + missing)[:count]
+def _node(life: Life, client: AsyncClient, data_folder: Path) -> NodeAgent:
+    settings = life.order.settings
+    places = NodePlaces(
+        name=name_of(settings),
+        datacenter=settings.datacenter,
+        region=settings.region,
+        state_folder=Path(settings.client.state_dir) if settings.client.state_dir else data_folder / "node",
+        allocation_folder=Path(settings.client.alloc_dir) if settings.client.alloc_dir else data_folder / "alloc",
+    )
+    places.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    identity = own_identity(life.world, places.state_folder)
+    return NodeAgent(life.world, client, settings.client, places, identity)

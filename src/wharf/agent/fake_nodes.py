@@ -1,0 +1,61 @@
+"""The fake nodes that run beside the real one, and who they are from one start to the next."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from wharf.agent.identity import name_of
+from wharf.client import AsyncClient
+from wharf.config.settings import Settings
+from wharf.node.agent.servers import NodeIdentity
+from wharf.node.fake import FakeMachine, FakeNode
+from wharf.node.fake import NodeIdentity as FakeIdentity
+from wharf.world import World
+
+IDENTITIES_FILE: Final = "nodes.json"
+REAL_IDENTITY_FILE: Final = "node.json"
+
+
+def fake_nodes(world: World, client: AsyncClient, settings: Settings, data_folder: Path) -> list[FakeNode]:
+    count = settings.client.fake_nodes
+    if not count:
+        return []
+    file = data_folder / IDENTITIES_FILE
+    known = msgspec.json.decode(file.read_bytes(), type=list[FakeIdentity]) if file.exists() else []
+    missing = [FakeIdentity(world.new_id(), world.new_secret()) for _ in range(len(known), count)]
+    if missing:
+        keep(file, known + missing)
+    return [
+        FakeNode(
+            world,
+            client,
+            FakeMachine(
+                name=f"{name_of(settings)}-fake-{number}",
+                datacenter=settings.datacenter,
+                node_class=settings.client.node_class,
+            ),
+            identity=identity,
+        )
+        for number, identity in enumerate((known + missing)[:count], 1)
+    ]
+
+
+def own_identity(world: World, state_folder: Path) -> NodeIdentity:
+    """The real node's, made at its first start."""
+    file = state_folder / REAL_IDENTITY_FILE
+    if file.exists():
+        return msgspec.json.decode(file.read_bytes(), type=NodeIdentity)
+    identity = NodeIdentity(world.new_id(), world.new_secret())
+    keep(file, identity)
+    return identity
+
+
+def keep(file: Path, identities: object) -> None:
+    draft = file.with_suffix(".new")
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as writing:
+        writing.write(msgspec.json.encode(identities))
+        writing.flush()
+        os.fsync(writing.fileno())
+    draft.replace(file)

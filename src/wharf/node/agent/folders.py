@@ -1,0 +1,61 @@
+"""The folders of allocations: one for all tasks of an allocation, and one for each task."""
+
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+
+
+class TaskFolders(msgspec.Struct, frozen=True):
+    task: Path
+    shared: Path
+    """Of all tasks of the allocation: `alloc/`, with `data`, `logs` and `tmp`."""
+
+    @property
+    def local(self) -> Path:
+        return self.task / "local"
+
+    @property
+    def secrets(self) -> Path:
+        return self.task / "secrets"
+
+    @property
+    def logs(self) -> Path:
+        return self.shared / "logs"
+
+
+class AllocationFolders:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        root.mkdir(parents=True, exist_ok=True)
+        root.chmod(0o711)
+
+    def of(self, allocation_id: str) -> Path:
+        return self._root / allocation_id
+
+    def of_task(self, allocation_id: str, task: str) -> TaskFolders:
+        folder = self.of(allocation_id)
+        return TaskFolders(folder / task, folder / "alloc")
+
+    def make(self, allocation_id: str, task: str) -> TaskFolders:
+        """All that a task needs. Raises OSError."""
+        folders = self.of_task(allocation_id, task)
+        self.of(allocation_id).mkdir(mode=0o755, exist_ok=True)
+        for folder, mode in (
+            *((folders.shared, 0o777), (folders.shared / "data", 0o777), (folders.logs, 0o777)),
+            *((folders.shared / "tmp", 0o777), (folders.task, 0o777), (folders.local, 0o777)),
+            *((folders.secrets, 0o777), (folders.task / "private", 0o700), (folders.task / "tmp", 0o1777)),
+        ):
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                continue
+            os.chmod(folder, mode)
+        return folders
+
+    def known(self) -> list[str]:
+        return sorted(entry.name for entry in self._root.iterdir() if entry.is_dir())
+
+    def remove(self, allocation_id: str) -> None:
+        shutil.rmtree(self.of(allocation_id), ignore_errors=True)

@@ -1,0 +1,227 @@
+"""The node: its parts put together, and their life from the first registration to the end."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from wharf.client import AsyncClient
+from wharf.model.moment import to_time
+from wharf.model.node import DriverInfo, HostNetwork, Node, NodeHostVolume
+from wharf.model.node_resources import (
+    NodeDisk,
+    NodeMemory,
+    ReservedCpu,
+    ReservedNetworks,
+    ReservedResources,
+)
+from wharf.node.agent import machine
+from wharf.node.agent.environment import Place
+from wharf.node.agent.folders import AllocationFolders
+from wharf.node.agent.interpolation import facts_of
+from wharf.node.agent.journal import Journal
+from wharf.node.agent.keeper_link import KeeperLink
+from wharf.node.agent.servers import NodeIdentity, ServerTalk
+from wharf.node.agent.works import Works
+from wharf.node.core.outcome import Outcome
+from wharf.node.drivers.missing import Missing
+from wharf.node.drivers.mock import Mock
+from wharf.node.drivers.port import Driver, Health
+from wharf.node.drivers.raw_exec import RawExec
+from wharf.node.settings import ClientSettings
+from wharf.node.supervisor.messages import ForgetRun, KillRun
+from wharf.node.supervisor.processes import boot_id
+from wharf.world import World
+
+log = logging.getLogger(__name__)
+
+JOURNAL: Final = "journal"
+LOOK_AGAIN_S: Final = 30.0
+"""How often the machine and the drivers are looked at."""
+
+
+class NodePlaces(msgspec.Struct, frozen=True):
+    """Who the node is, and where its things are."""
+
+    name: str
+    datacenter: str
+    region: str
+    state_folder: Path
+    allocation_folder: Path
+
+
+class NodeAgent:
+    def __init__(
+        self,
+        world: World,
+        client: AsyncClient,
+        settings: ClientSettings,
+        places: NodePlaces,
+        identity: NodeIdentity,
+    ) -> None:
+        self._world = world
+        self._settings = settings
+        self._places = places
+        self._identity = identity
+        places.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._journal = Journal(places.state_folder / JOURNAL, boot_id())
+        self._folders = AllocationFolders(places.allocation_folder)
+        self.link = KeeperLink(world, places.state_folder, identity.id, self, way=settings.finds_left_overs_by)
+        raw_exec = RawExec(self.link, is_allowed=settings.drivers.raw_exec.enabled)
+        found: list[Driver] = [raw_exec, Mock(self), Mock(self, name="mock_driver"), Missing(self)]
+        self._drivers: Mapping[str, Driver] = {driver.name: driver for driver in found}
+        self._raw_exec = raw_exec
+        self._health: dict[str, DriverInfo] = {}
+        self._machine = self._look()
+        facts = facts_of(self._node(), region=places.region)
+        self.works = Works(
+            world,
+            self._journal,
+            self._folders,
+            self._drivers,
+            place=Place(places.datacenter, places.region, self._machine.address),
+            facts=facts,
+            on_change=self._on_change,
+            max_kill_timeout_s=settings.max_kill_timeout.s,
+        )
+        self.talk = ServerTalk(world, client, identity, self.works, self._describe)
+
+    async def run(self, on_ready: Callable[[], None]) -> None:
+        """Until cancelled."""
+        remembered = self._journal.load()
+        self.works.load(remembered, is_other_boot=self._journal.was_other_boot)
+        for driver in self._drivers.values():
+            if driver is not self._raw_exec:
+                await self.works.recover(driver)
+        tasks = [
+            self._world.start(self.link.run(self._on_supervisor), name="node supervisor"),
+            self._world.start(self.works.keep_time(), name="node time"),
+            self._world.start(self.talk.run(), name="node servers"),
+            self._world.start(self._look_again(), name="node fingerprint"),
+        ]
+        on_ready()
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def end_all(self) -> None:
+        """Stop every task, and the supervisor when all have ended. Call while `run` goes on."""
+        await self.works.stop_all()
+        await self.link.end()
+
+    async def _on_supervisor(self) -> None:
+        """All runs of a supervisor have been told, of this life or of one before."""
+        log.info(
+            "the supervisor is there",
+            extra={"supervisor": str(self.link.pid), "finds_left_overs_by": self.link.finds_by},
+        )
+        await self.works.recover(self._raw_exec)
+        for run in self.link.runs():
+            if not self.works.is_wanted(run):
+                # A start that nobody remembers is ended, never repeated.
+                self.link.say(KillRun(run))
+                self.link.say(ForgetRun(run))
+
+    # -- what drivers say
+
+    def on_begun(self, run: str) -> None:
+        self.works.on_begun(run)
+
+    def on_refused(self, run: str, why: str) -> None:
+        self.works.on_refused(run, why)
+
+    def on_ended(self, run: str, outcome: Outcome) -> None:
+        if self.works.is_wanted(run):
+            self.works.on_ended(run, outcome)
+        else:
+            self.link.say(ForgetRun(run))
+
+    def _on_change(self, allocation_id: str) -> None:
+        self.talk.changed(allocation_id)
+
+    # -- what the node is
+
+    def _look(self) -> machine.Machine:
+        settings = self._settings
+        return machine.look(
+            self._places.allocation_folder,
+            interface=settings.network_interface,
+            min_port=settings.min_dynamic_port,
+            max_port=settings.max_dynamic_port,
+        )
+
+    async def _probe(self) -> None:
+        for name, driver in self._drivers.items():
+            if name:
+                told = as_told(await driver.probe(), self._world.now_ns())
+                known = self._health.get(name)
+                if known is None or msgspec.structs.replace(told, update_time=known.update_time) != known:
+                    self._health[name] = told
+
+    async def working_drivers(self) -> list[str]:
+        await self._probe()
+        return [name for name, told in self._health.items() if told.healthy]
+
+    async def _describe(self) -> Node:
+        await self._probe()
+        return self._node()
+
+    async def _look_again(self) -> None:
+        """Tell servers when the node is not what it was."""
+        await self.talk.is_registered.wait()
+        before = dict(self._health)
+        while True:
+            await asyncio.sleep(LOOK_AGAIN_S)
+            await self._probe()
+            if self._health != before:
+                before = dict(self._health)
+                await self.talk.describe_again()
+
+    def _node(self) -> Node:
+        settings, looked = self._settings, self._machine
+        attributes = dict(looked.attributes)
+        for name, told in self._health.items():
+            if told.healthy:
+                attributes[f"driver.{name}"] = "1"
+        reserved = settings.reserved
+        return Node(
+            id=self._identity.id,
+            name=self._places.name,
+            datacenter=self._places.datacenter,
+            node_class=settings.node_class,
+            node_pool=settings.node_pool,
+            attributes=attributes,
+            meta=dict(settings.meta),
+            node_resources=looked.resources,
+            reserved_resources=ReservedResources(
+                cpu=ReservedCpu(cpu_shares=reserved.cpu),
+                memory=NodeMemory(memory_mb=reserved.memory),
+                disk=NodeDisk(disk_mb=reserved.disk),
+                networks=ReservedNetworks(reserved_host_ports=reserved.reserved_ports),
+            ),
+            drivers=dict(self._health),
+            host_volumes={
+                name: NodeHostVolume(name=name, path=volume.path, read_only=volume.read_only)
+                for name, volume in settings.host_volume.items()
+            },
+            host_networks={
+                name: HostNetwork(name=name, cidr=net.cidr, interface=net.interface, reserved_ports=net.reserved_ports)
+                for name, net in settings.host_network.items()
+            },
+        )
+
+
+def as_told(health: Health, now_ns: int) -> DriverInfo:
+    return DriverInfo(
+        attributes=dict(health.attributes),
+        detected=health.is_there,
+        healthy=health.is_healthy,
+        health_description=health.why,
+        update_time=to_time(now_ns),
+    )

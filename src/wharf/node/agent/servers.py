@@ -1,0 +1,210 @@
+"""What the node says to its servers and hears from them: it registers, keeps its heart beating, follows its orders and
+tells what became of them. Whatever is not answered is said again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol
+
+import msgspec
+
+from wharf.client import AsyncClient, Unreachable
+from wharf.model.node import Node
+from wharf.model.refusal import Code, Refusal
+from wharf.node.core.moment import SECOND_NS
+from wharf.wire import shapes
+from wharf.world import World
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 1.0
+WAIT_S: Final = 60.0
+
+
+class NodeIdentity(msgspec.Struct, frozen=True):
+    """By what a node is known; kept, so that a restarted node is the same one."""
+
+    id: str
+    secret_id: str
+
+
+class Work(Protocol):
+    """What the node does about what it hears."""
+
+    def seen_index(self, allocation_id: str) -> int | None:
+        """The index of the orders that were taken; None where it is not known."""
+        ...
+
+    def known(self) -> list[str]: ...
+
+    def take(self, order: shapes.DesiredAllocation) -> None: ...
+
+    def drop(self, allocation_id: str) -> None:
+        """Servers know it no more."""
+        ...
+
+    def update_of(self, allocation_id: str) -> shapes.AllocationUpdate: ...
+
+    def on_contact(self) -> None: ...
+
+    def on_silence(self, since_s: float) -> None:
+        """No server has answered since then."""
+        ...
+
+
+class ServerTalk:
+    def __init__(
+        self,
+        world: World,
+        client: AsyncClient,
+        identity: NodeIdentity,
+        work: Work,
+        describe: Callable[[], Awaitable[Node]],
+    ) -> None:
+        self._world = world
+        self._client = client
+        self._identity = identity
+        self._work = work
+        self._describe = describe
+        self._index = 0
+        """Of the newest orders that were taken."""
+        self._must_report = False
+        self._changed: dict[str, None] = {}
+        self._has_news = asyncio.Event()
+        self._told: dict[str, shapes.AllocationUpdate] = {}
+        self._report: shapes.NodeReportRequest | None = None
+        """A report that servers may have heard or not: it is said again before anything new."""
+        self._heard_s = world.monotonic_s()
+        self.is_registered = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self._register()
+        parts = ((self._beat(), "heartbeat"), (self._follow(), "orders"), (self._tell(), "reports"))
+        tasks = [self._world.start(work, name=f"node {name}") for work, name in parts]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def changed(self, allocation_id: str) -> None:
+        """There may be something to tell of it."""
+        self._changed[allocation_id] = None
+        self._has_news.set()
+
+    async def describe_again(self) -> None:
+        """The node is not what it was."""
+        await self._client.node_agents.register(await self._describe(), self._identity.secret_id)
+
+    async def _register(self) -> None:
+        said = ""
+        while True:
+            try:
+                await self.describe_again()
+                await self._heartbeat()
+                self.is_registered.set()
+                return
+            except (Refusal, Unreachable) as error:
+                if said != str(error):  # Tried once a second: who reads wants to know when the reason changes.
+                    said = str(error)
+                    log.warning("the node cannot register yet: %s", error)
+                self._work.on_silence(self._heard_s)
+            await asyncio.sleep(RETRY_S)
+
+    async def _heartbeat(self) -> float:
+        """Seconds until the next one is due."""
+        reply = await self._client.node_agents.heartbeat(self._identity.id, self._identity.secret_id)
+        self._heard_s = self._world.monotonic_s()
+        self._work.on_contact()
+        if reply.must_report:
+            self._must_report = True
+            self._has_news.set()
+        return reply.heartbeat_ttl / SECOND_NS
+
+    async def _beat(self) -> None:
+        wait_s = RETRY_S
+        while True:
+            await asyncio.sleep(wait_s)
+            try:
+                wait_s = await self._heartbeat()
+            except (Refusal, Unreachable) as error:
+                log.warning("heartbeat failed: %s", error)
+                self._work.on_silence(self._heard_s)
+                wait_s = RETRY_S
+                if isinstance(error, Refusal) and error.code is Code.UNKNOWN:
+                    # A state that does not know this node: what was followed until now says nothing about it.
+                    self._index = 0
+                    await self._register()
+
+    async def _follow(self) -> None:
+        while True:
+            asked = self._index
+            try:
+                answer = await self._client.node_agents.desired(
+                    self._identity.id, self._identity.secret_id, index=asked, wait_s=WAIT_S, stale=True
+                )
+                # Orders that are older than those taken come from a server that lags: they are not taken. Neither must
+                # count as seen what could not be fetched: nothing would tell of it a second time.
+                if answer.index >= self._index and await self._take(answer.value):
+                    self._index = max(1, answer.index) if self._index == asked else 0
+                    continue
+            except (Refusal, Unreachable) as error:
+                log.warning("the node cannot follow its orders: %s", error)
+            await asyncio.sleep(RETRY_S)
+
+    async def _take(self, desired: Mapping[str, int]) -> bool:
+        """False where a server that lags did not know all of it yet: then it must be asked for again."""
+        for gone in [known for known in self._work.known() if known not in desired]:
+            self._work.drop(gone)
+            self._told.pop(gone, None)
+        news = [id for id, index in desired.items() if (self._work.seen_index(id) or 0) < index]
+        if news:
+            for order in await self._client.node_agents.fetch(self._identity.id, self._identity.secret_id, news):
+                if order.allocation.alloc_modify_index > (self._work.seen_index(order.allocation.id) or 0):
+                    self._work.take(order)
+        return all((self._work.seen_index(id) or 0) >= desired[id] for id in news)
+
+    async def _tell(self) -> None:
+        while True:
+            await self._has_news.wait()
+            self._has_news.clear()
+            try:
+                while (report := self._next_report()) is not None:
+                    self._report = report  # Until it is answered: said again it has the same id and changes nothing.
+                    reply = await self._client.node_agents.report(self._identity.id, self._identity.secret_id, report)
+                    self._on_told(report, must_report=reply.must_report)
+            except (Refusal, Unreachable) as error:
+                log.warning("the node's report failed: %s", error)
+                if isinstance(error, Refusal) and error.code is Code.INVALID:
+                    self._forget_report()  # As it is it will never be taken.
+                await asyncio.sleep(RETRY_S)
+                self._has_news.set()
+
+    def _next_report(self) -> shapes.NodeReportRequest | None:
+        if self._report is not None and not (self._must_report and not self._report.is_whole):
+            return self._report
+        is_whole = self._must_report
+        ids = self._work.known()
+        if not is_whole:
+            known = frozenset(ids)
+            ids = [id for id in self._changed if id in known]
+        self._changed.clear()
+        updates = [self._work.update_of(id) for id in ids]
+        if not is_whole:
+            updates = [update for update in updates if self._told.get(update.id) != update]
+            if not updates:
+                return None
+        return shapes.NodeReportRequest(report_id=self._world.new_id(), allocations=tuple(updates), is_whole=is_whole)
+
+    def _on_told(self, report: shapes.NodeReportRequest, *, must_report: bool) -> None:
+        self._report = None
+        for update in report.allocations:
+            self._told[update.id] = update
+        self._must_report = must_report
+
+    def _forget_report(self) -> None:
+        if self._report is not None:
+            self._changed.update(dict.fromkeys(update.id for update in self._report.allocations))
+        self._report = None

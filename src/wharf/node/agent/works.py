@@ -1,0 +1,385 @@
+"""Drives the core for every allocation of the node: hands it what happens, writes down what came of it, and has the
+drivers do what it says. It decides nothing.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
+
+from wharf.model.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus
+from wharf.model.job import Job
+from wharf.model.task import Task
+from wharf.model.task_state import TaskEventType
+from wharf.node.agent.environment import Place, environment_of
+from wharf.node.agent.folders import AllocationFolders
+from wharf.node.agent.interpolation import Facts, resolve
+from wharf.node.agent.journal import Came, Forgotten, Journal, Kept, Remembered
+from wharf.node.core import happenings as on
+from wharf.node.core.allocation import Turned, after_boot, receive, resume, step
+from wharf.node.core.dues import next_due_s
+from wharf.node.core.moment import Now, earliest
+from wharf.node.core.outcome import Outcome
+from wharf.node.core.plan import Plan, plan_of
+from wharf.node.core.record import AllocationRecord, TaskRecord
+from wharf.node.core.steps import TaskStep
+from wharf.node.drivers.port import CannotStart, Driver, TaskOrder
+from wharf.wire import shapes
+from wharf.world import World
+
+log = logging.getLogger(__name__)
+
+NO_PLAN: Final = Plan(tasks=())
+
+
+class Work:
+    """One allocation."""
+
+    def __init__(self, kept: Kept, plan: Plan, record: AllocationRecord) -> None:
+        self.kept = kept
+        self.plan = plan
+        self.record = record
+
+    @property
+    def order(self) -> shapes.DesiredAllocation:
+        return self.kept.order
+
+    @property
+    def job(self) -> Job:
+        assert self.order.job is not None
+        return self.order.job
+
+    def task(self, name: str) -> Task:
+        group = self.job.group(self.order.allocation.task_group)
+        assert group is not None
+        return next(task for task in group.tasks or () if task.name == name)
+
+    def run_of(self, task: str, run: int) -> str:
+        """The name of one start: it is never used again."""
+        number = [each.name for each in self.plan.tasks].index(task)
+        return f"{self.record.id}.{number}.{run}"
+
+
+class Works:
+    def __init__(
+        self,
+        world: World,
+        journal: Journal,
+        folders: AllocationFolders,
+        drivers: Mapping[str, Driver],
+        *,
+        place: Place,
+        facts: Facts,
+        on_change: Callable[[str], None],
+        max_kill_timeout_s: float,
+    ) -> None:
+        self._world = world
+        self._journal = journal
+        self._folders = folders
+        self._drivers = drivers
+        self._place = place
+        self._facts = facts
+        self._on_change = on_change
+        self._max_kill_timeout_s = max_kill_timeout_s
+        self._works: dict[str, Work] = {}
+        self._doing: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+        self._silent_since_s: float | None = None
+
+    # -- what servers say (the port `Work` of `servers`)
+
+    def seen_index(self, allocation_id: str) -> int | None:
+        work = self._works.get(allocation_id)
+        return work.order.allocation.alloc_modify_index if work is not None else None
+
+    def known(self) -> list[str]:
+        return [id for id, work in self._works.items() if not work.kept.is_gone]
+
+    def take(self, order: shapes.DesiredAllocation) -> None:
+        wanted = order.allocation
+        known = self._works.get(wanted.id)
+        plan = self._plan_of(order)
+        kept = Kept(wanted.id, order)
+        if known is None:
+            self._journal.put(kept)
+            if wanted.desired_status is not DesiredStatus.RUN or wanted.client_status.is_terminal:
+                # It came to an end before this node heard of it, or in a life of the node that is forgotten.
+                turned = step(AllocationRecord(wanted.id), NO_PLAN, on.StopWanted(), self._now())
+                self._put(Work(kept, NO_PLAN, turned.record), turned)
+            else:
+                turned = receive(wanted.id, plan, self._now())
+                self._put(Work(kept, plan, turned.record), turned)
+            return
+        is_judged_anew = known.order.allocation.deployment_id != wanted.deployment_id
+        self._journal.put(kept)
+        if [task.name for task in known.plan.tasks] != [task.name for task in plan.tasks]:
+            plan = known.plan  # What runs is not what is wanted; only its end can be ordered.
+        known.kept, known.plan = kept, plan
+        if wanted.desired_status is not DesiredStatus.RUN:
+            self.happen(wanted.id, on.StopWanted())
+        elif is_judged_anew:
+            self.happen(wanted.id, on.Judged())
+
+    def drop(self, allocation_id: str) -> None:
+        work = self._works[allocation_id]
+        work.kept = Kept(allocation_id, work.order, is_gone=True)
+        self._journal.put(work.kept)
+        self.happen(allocation_id, on.StopWanted())
+        self._forget_if_over(work)
+
+    def update_of(self, allocation_id: str) -> shapes.AllocationUpdate:
+        work = self._works[allocation_id]
+        record = work.record
+        if not record.tasks and work.order.allocation.client_status.is_terminal:
+            status = work.order.allocation.client_status
+            status = status if status is not ClientStatus.LOST else ClientStatus.COMPLETE
+        else:
+            status = record.status
+        return shapes.AllocationUpdate(
+            id=allocation_id,
+            client_status=status,
+            client_description=record.description if record.tasks else "",
+            task_states={task.name: task.told() for task in record.tasks} if record.tasks else None,
+            deployment_status=(
+                AllocDeploymentStatus(healthy=record.is_healthy) if record.is_healthy is not None else None
+            ),
+        )
+
+    def on_contact(self) -> None:
+        if self._silent_since_s is not None:
+            self._silent_since_s = None
+            self._happen_to_all(on.ContactMade())
+
+    def on_silence(self, since_s: float) -> None:
+        if self._silent_since_s is None:
+            self._silent_since_s = since_s
+            self._happen_to_all(on.ContactLost(since_s))
+
+    def _happen_to_all(self, event: on.Event) -> None:
+        for id, work in list(self._works.items()):
+            if not work.record.is_over and work.plan.stop_after_lost_s is not None:
+                self.happen(id, event)
+
+    # -- what drivers say (the port `Watcher`)
+
+    def on_begun(self, run: str) -> None:
+        if (found := self._find(run)) is not None:
+            work, task, number = found
+            self.happen(work.record.id, on.Started(task, number))
+
+    def on_refused(self, run: str, why: str) -> None:
+        if (found := self._find(run)) is not None:
+            work, task, number = found
+            self._driver_of(work, task).forget(run)
+            self.happen(work.record.id, on.NotStarted(task, number, why))
+
+    def on_ended(self, run: str, outcome: Outcome) -> None:
+        if (found := self._find(run)) is not None:
+            work, task, number = found
+            driver = self._driver_of(work, task)
+            self.happen(work.record.id, on.Ended(task, number, outcome))
+            self._begin(self._forget(driver, run))
+
+    def _find(self, run: str) -> tuple[Work, str, int] | None:
+        allocation_id, number, count = run.rsplit(".", 2)
+        work = self._works.get(allocation_id)
+        if work is None or int(number) >= len(work.plan.tasks):
+            return None
+        return work, work.plan.tasks[int(number)].name, int(count)
+
+    # -- the core
+
+    def happen(self, allocation_id: str, event: on.Event) -> None:
+        work = self._works[allocation_id]
+        self._put(work, step(work.record, work.plan, event, self._now()))
+
+    def _put(self, work: Work, turned: Turned) -> None:
+        is_new = turned.record.id not in self._works
+        changed = turned.record != work.record or is_new
+        self._works[turned.record.id] = work
+        work.record = turned.record
+        if changed:
+            self._journal.put(Came(turned.record))
+            self._on_change(turned.record.id)
+            self._wake.set()
+        for action in turned.actions:
+            self._do(work, action)
+        if changed:
+            self._forget_if_over(work)
+
+    def _forget_if_over(self, work: Work) -> None:
+        id = work.record.id
+        if work.kept.is_gone and work.record.is_over and id in self._works:
+            del self._works[id]
+            self._folders.remove(id)
+            self._journal.put(Forgotten(id))
+
+    def _now(self) -> Now:
+        return Now(self._world.now_ns(), self._world.monotonic_s(), self._world.random.random())
+
+    def _plan_of(self, order: shapes.DesiredAllocation) -> Plan:
+        if order.job is None:
+            return NO_PLAN
+        wanted = order.allocation
+        plan = plan_of(
+            order.job,
+            wanted.task_group,
+            is_deployed=bool(wanted.deployment_id),
+            max_kill_timeout_s=self._max_kill_timeout_s,
+        )
+        return plan or NO_PLAN
+
+    async def keep_time(self) -> None:
+        """Until cancelled: hand every allocation its time when something of it is due."""
+        while True:
+            self._wake.clear()
+            due_s = earliest([next_due_s(work.record, work.plan) for work in self._works.values()])
+            wait_s = None if due_s is None else max(0.0, due_s - self._world.monotonic_s())
+            try:
+                await asyncio.wait_for(self._wake.wait(), wait_s)
+                await asyncio.sleep(0)
+            except TimeoutError:
+                now_s = self._world.monotonic_s()
+                for id, work in list(self._works.items()):
+                    due_s = next_due_s(work.record, work.plan)
+                    if due_s is not None and due_s <= now_s:
+                        self.happen(id, on.TimePassed())
+
+    # -- what is to be done
+
+    def _do(self, work: Work, action: on.Action) -> None:
+        match action:
+            case on.Prepare(task):
+                self._begin(self._prepare(work, task))
+            case on.Start(task, run):
+                self._begin(self._start(work, task, run))
+            case on.Signal(task, run, name):
+                self._driver_of(work, task).signal(work.run_of(task, run), name)
+            case on.Kill(task, run):
+                self._driver_of(work, task).kill(work.run_of(task, run))
+            case _:
+                raise AssertionError(f"nobody knows how to {action}")
+
+    def _begin(self, doing: Coroutine[Any, Any, None]) -> None:
+        task = self._world.start(doing, name="a task's step")
+        self._doing.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._doing.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a step of a task failed by a fault of ours", exc_info=error)
+
+    async def _prepare(self, work: Work, name: str) -> None:
+        id = work.record.id
+        try:
+            self._folders.make(id, name)
+        except OSError as error:
+            why = f"its folders cannot be made: {error.strerror}"
+            self.happen(id, on.NotPrepared(name, why))
+            return
+        self.happen(id, on.Prepared(name))
+
+    async def _start(self, work: Work, name: str, run: int) -> None:
+        id = work.record.id
+        # After a crash of the machine nobody may think that this was never begun.
+        await self._journal.synced()
+        if not self._is_starting(work, name, run):
+            return
+        task = work.task(name)
+        folders = self._folders.of_task(id, name)
+        wanted = work.order.allocation
+        environment = environment_of(wanted, work.job, task, folders, self._place, self._facts, of_agent=os.environ)
+        missing: list[str] = []
+        config = resolve(task.config or {}, self._facts.with_variables(environment), missing)
+        if missing:
+            why = f"nothing is known by the name of {', '.join(missing)}"
+            self._not_started(id, name, run, why, kind=TaskEventType.FAILED_VALIDATION)
+            return
+        assert isinstance(config, dict)
+        order = TaskOrder(
+            run=work.run_of(name, run),
+            task=name,
+            config=config,
+            environment=environment,
+            task_folder=folders.task,
+            log_folder=folders.logs,
+            log=task.log_config,
+            user=task.user,
+        )
+        try:
+            await self._driver_of(work, name).start(order)
+        except CannotStart as error:
+            self.happen(id, on.NotStarted(name, run, str(error), is_final=error.is_final))
+
+    async def _forget(self, driver: Driver, run: str) -> None:
+        """The driver may forget what is surely written down."""
+        await self._journal.synced()
+        driver.forget(run)
+
+    def _not_started(self, id: str, task: str, run: int, why: str, *, kind: TaskEventType) -> None:
+        log.info("task %s of %s is not started (%s): %s", task, id, kind, why)
+        self.happen(id, on.NotStarted(task, run, why, is_final=True))
+
+    @staticmethod
+    def _is_starting(work: Work, name: str, run: int) -> bool:
+        record = work.record.task(name)
+        return record.step is TaskStep.STARTING and record.run == run
+
+    def _driver_of(self, work: Work, name: str) -> Driver:
+        driver = work.task(name).driver
+        return self._drivers.get(driver) or self._drivers[""]
+
+    # -- after the agent was away
+
+    def load(self, remembered: Mapping[str, Remembered], *, is_other_boot: bool) -> None:
+        for id, each in remembered.items():
+            if each.record is None:  # Its orders had come, and nothing was done about them yet.
+                self._journal.put(Forgotten(id))
+                continue
+            record = after_boot(each.record) if is_other_boot else each.record
+            plan = self._plan_of(each.order.order) if record.tasks else NO_PLAN
+            if [task.name for task in record.tasks] != [task.name for task in plan.tasks]:
+                log.error("the journal's orders for %s do not fit what it has begun", id)
+                continue
+            self._works[id] = Work(each.order, plan, record)
+            self._on_change(id)
+
+    async def recover(self, driver: Driver) -> None:
+        """Have the driver tell what became of its runs, and say again what may not have been heard."""
+        runs = [
+            work.run_of(task.name, task.run)
+            for work in self._works.values()
+            for task in work.record.tasks
+            if task.has_process and work.task(task.name).driver == driver.name
+        ]
+        await driver.recover(runs)
+        for work in list(self._works.values()):
+            for action in resume(work.record, work.plan):
+                if work.task(action.task).driver == driver.name:
+                    self._do(work, action)
+        self._wake.set()
+
+    def is_wanted(self, run: str) -> bool:
+        """Whether a task is at this run, so that its end must be heard."""
+        found = self._find(run)
+        if found is None:
+            return False
+        work, name, number = found
+        task = work.record.task(name)
+        return task.run == number and (task.has_process or task.step is TaskStep.STARTING)
+
+    # -- the end of the agent
+
+    async def stop_all(self) -> None:
+        """Have every task end, and wait for it."""
+        for id, work in list(self._works.items()):
+            if not work.record.is_over:
+                self.happen(id, on.StopWanted(skips_delays=True))
+        while any(not work.record.is_over for work in self._works.values()):
+            self._wake.clear()
+            await self._wake.wait()
+
+    def live_tasks(self) -> list[TaskRecord]:
+        return [task for work in self._works.values() for task in work.record.tasks if task.has_process]

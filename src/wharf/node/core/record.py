@@ -1,0 +1,112 @@
+"""What a node remembers of one allocation and its tasks. Values, kept in the journal as they are."""
+
+import msgspec
+
+from wharf.model.allocation import ClientStatus
+from wharf.model.moment import to_time
+from wharf.model.task_state import MAX_EVENTS_KEPT, TaskEvent, TaskEventType, TaskState, TaskStatus
+from wharf.node.core.moment import Now
+from wharf.node.core.restart import Window
+from wharf.node.core.steps import HAS_PROCESS, TOLD, TaskStep
+
+
+class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str
+    step: TaskStep = TaskStep.WAITING
+    run: int = 0
+    """The number of its latest start; with the allocation's id and the task's name it makes the run's own name."""
+    due_s: float | None = None
+    """When the step that it is in is over by itself."""
+    has_failed: bool = False
+    is_to_end: bool = False
+    """Its end is wanted: whatever its exit code, it has not failed."""
+    begins_anew: bool = False
+    """Somebody asked that it be stopped in order to start again."""
+    restarts: int = 0
+    window: Window = Window()
+    kill_tries: int = 0
+    started_s: float = 0.0
+    started_ns: int = 0
+    finished_ns: int = 0
+    last_restart_ns: int = 0
+    events: tuple[TaskEvent, ...] = ()
+
+    @property
+    def is_dead(self) -> bool:
+        return self.step is TaskStep.DEAD
+
+    @property
+    def has_process(self) -> bool:
+        return self.step in HAS_PROCESS
+
+    @property
+    def has_started(self) -> bool:
+        return self.started_ns != 0
+
+    def told(self) -> TaskState:
+        """As servers hear of it."""
+        return TaskState(
+            state=TOLD[self.step],
+            failed=self.has_failed,
+            restarts=self.restarts,
+            last_restart=to_time(self.last_restart_ns) if self.last_restart_ns else None,
+            started_at=to_time(self.started_ns) if self.started_ns else None,
+            finished_at=to_time(self.finished_ns) if self.finished_ns else None,
+            events=self.events,
+        )
+
+
+class AllocationRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    id: str
+    tasks: tuple[TaskRecord, ...] = ()
+    is_to_stop: bool = False
+    skips_delays: bool = False
+    stop_due_s: float | None = None
+    """Until then its tasks are left alone although it is to stop: the group's shutdown delay."""
+    is_overdue: bool = False
+    began_s: float | None = None
+    """When its first task started."""
+    lost_contact_s: float | None = None
+    judged_since_s: float | None = None
+    """Since when somebody waits for its health; None: nobody does."""
+    is_healthy: bool | None = None
+    checks_pass_since_s: float | None = None
+    finished_s: float | None = None
+
+    def task(self, name: str) -> TaskRecord:
+        return next(task for task in self.tasks if task.name == name)
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing of it runs, and nothing of it will run any more."""
+        return all(task.is_dead for task in self.tasks)
+
+    @property
+    def status(self) -> ClientStatus:
+        """Terminal only when all has ended: until then what it holds is in use."""
+        if self.is_over:
+            has_failed = self.is_overdue or any(task.has_failed for task in self.tasks)
+            return ClientStatus.FAILED if has_failed else ClientStatus.COMPLETE
+        if any(TOLD[task.step] is TaskStatus.RUNNING for task in self.tasks):
+            return ClientStatus.RUNNING
+        return ClientStatus.PENDING
+
+    @property
+    def description(self) -> str:
+        if self.is_over and self.is_overdue:
+            return "allocation exceeded max_run_duration"
+        return DESCRIPTIONS[self.status]
+
+
+DESCRIPTIONS = {
+    ClientStatus.PENDING: "No tasks have started",
+    ClientStatus.RUNNING: "Tasks are running",
+    ClientStatus.COMPLETE: "All tasks have completed",
+    ClientStatus.FAILED: "Failed tasks",
+}
+
+
+def with_event(task: TaskRecord, kind: TaskEventType, now: Now, *, message: str = "", **details: str) -> TaskRecord:
+    """The task with one more thing that happened to it; of many the oldest are dropped."""
+    event = TaskEvent(type=kind, time=now.wall_ns, message=message, details=details or None)
+    return msgspec.structs.replace(task, events=(*task.events, event)[-MAX_EVENTS_KEPT:])

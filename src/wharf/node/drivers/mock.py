@@ -1,0 +1,97 @@
+"""The driver that starts nothing and does what its script says, for tests and for trying out jobs.
+
+`run_for` (a duration as text or in nanoseconds; without it a task runs on until it is stopped), `exit_code`,
+`exit_signal`, `exit_err_msg`, `start_error`, `start_error_recoverable`, `start_block_for`, `kill_after` (how long it goes
+on after it was asked to end). It keeps nothing: after the agent was away nobody knows what became of its runs.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from wharf.node.core.moment import SECOND_NS
+from wharf.node.core.outcome import UNKNOWN, Outcome
+from wharf.node.drivers.port import CannotStart, Health, TaskOrder, Watcher
+from wharf.wire.go_duration import DurationError, parse_duration_ns
+
+ENDED_BY_SIGNAL: Final = 128
+SIGINT: Final = 2
+SIGKILL: Final = 9
+
+
+class Mock:
+    def __init__(self, watcher: Watcher, *, name: str = "mock") -> None:
+        self.name = name
+        self._watcher = watcher
+        self._configs: dict[str, Mapping[str, object]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    async def probe(self) -> Health:
+        return Health(is_healthy=True)
+
+    async def start(self, order: TaskOrder) -> None:
+        if order.run in self._configs:
+            return
+        config = order.config
+        if config.get("start_error"):
+            raise CannotStart(str(config["start_error"]), is_final=not config.get("start_error_recoverable"))
+        self._configs[order.run] = config
+        self._after(order.run, seconds(config, "start_block_for") or 0.0, lambda: self._begin(order.run))
+
+    async def recover(self, runs: Collection[str]) -> None:
+        for run in runs:
+            if run not in self._configs:
+                self._watcher.on_ended(run, UNKNOWN)
+
+    def signal(self, run: str, _name: str) -> None:
+        if run in self._configs:
+            wait_s = seconds(self._configs[run], "kill_after") or 0.0
+            self._after(run, wait_s, lambda: self._end(run, Outcome(ENDED_BY_SIGNAL + SIGINT, SIGINT)))
+
+    def kill(self, run: str) -> None:
+        if run in self._configs:
+            self._end(run, Outcome(ENDED_BY_SIGNAL + SIGKILL, SIGKILL))
+
+    def forget(self, run: str) -> None:
+        self._configs.pop(run, None)
+
+    def _begin(self, run: str) -> None:
+        config = self._configs[run]
+        self._watcher.on_begun(run)
+        run_s = seconds(config, "run_for")
+        if run_s is not None:
+            self._after(run, run_s, lambda: self._end(run, scripted_outcome(config)))
+
+    def _after(self, run: str, wait_s: float, then: Callable[[], None]) -> None:
+        self._stop_timer(run)
+        self._timers[run] = asyncio.get_running_loop().call_later(wait_s, then)
+
+    def _end(self, run: str, outcome: Outcome) -> None:
+        self._stop_timer(run)
+        self._watcher.on_ended(run, outcome)
+
+    def _stop_timer(self, run: str) -> None:
+        if (timer := self._timers.pop(run, None)) is not None:
+            timer.cancel()
+
+
+def scripted_outcome(config: Mapping[str, object]) -> Outcome:
+    code, number = (_whole(config.get(name)) for name in ("exit_code", "exit_signal"))
+    message = str(config.get("exit_err_msg") or "")
+    return Outcome(ENDED_BY_SIGNAL + number if number else code, number, message=message)
+
+
+def seconds(config: Mapping[str, object], name: str) -> float | None:
+    given = config.get(name)
+    if isinstance(given, int | float):
+        return given / SECOND_NS
+    if isinstance(given, str):
+        try:
+            return parse_duration_ns(given) / SECOND_NS
+        except DurationError:
+            return None
+    return None
+
+
+def _whole(given: object) -> int:
+    return given if isinstance(given, int) else 0

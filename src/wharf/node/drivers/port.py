@@ -1,0 +1,86 @@
+"""What the agent asks of a driver, and what a driver tells.
+
+A run has a name that is used once, so every request may be said twice: the second time changes nothing. What becomes of a
+run is told to the `Watcher`, at least once, also what happened while no agent was there.
+"""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from wharf.model.task import LogConfig
+from wharf.node.core.outcome import Outcome
+
+
+class CannotStart(Exception):
+    """Why a task cannot be started: a sentence for its owner."""
+
+    def __init__(self, why: str, *, is_final: bool = False) -> None:
+        """`is_final`: trying again would come to the same."""
+        super().__init__(why)
+        self.is_final = is_final
+
+
+class TaskOrder(msgspec.Struct, frozen=True):
+    """One start of one task."""
+
+    run: str
+    task: str
+    config: Mapping[str, object]
+    """The driver's own keys, with all references resolved."""
+    environment: dict[str, str]
+    task_folder: Path
+    log_folder: Path
+    log: LogConfig
+    user: str = ""
+
+
+class Health(msgspec.Struct, frozen=True):
+    """Whether a driver can run tasks here, and if not, why: a sentence that nodes show."""
+
+    is_healthy: bool
+    why: str = "Healthy"
+    is_there: bool = True
+    attributes: Mapping[str, str] = {}
+
+
+class Watcher(Protocol):
+    """Who hears what becomes of runs."""
+
+    def on_begun(self, run: str) -> None: ...
+
+    def on_refused(self, run: str, why: str) -> None:
+        """It was not started and will not be."""
+        ...
+
+    def on_ended(self, run: str, outcome: Outcome) -> None: ...
+
+
+class Driver(Protocol):
+    name: str
+
+    async def probe(self) -> Health:
+        """Whether it works here. Never raises."""
+        ...
+
+    async def start(self, order: TaskOrder) -> None:
+        """Have it begin; the watcher is told when it has. Raises CannotStart."""
+        ...
+
+    async def recover(self, runs: Collection[str]) -> None:
+        """After the agent was away: tell what became of these, each at least once; of what is not known, that."""
+        ...
+
+    def signal(self, run: str, name: str) -> None:
+        """Ask it to end. An empty name: as is usual with this driver."""
+        ...
+
+    def kill(self, run: str) -> None:
+        """End it, with all that it started."""
+        ...
+
+    def forget(self, run: str) -> None:
+        """How it ended is written down; nobody will ask again."""
+        ...

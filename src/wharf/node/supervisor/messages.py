@@ -1,0 +1,125 @@
+"""What an agent and its supervisor say to each other: framed msgpack over a Unix socket. Each thing may be said twice."""
+
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+import msgspec
+
+HEAD_BYTES: Final = 4
+FRAME_BYTES_MAX: Final = 4_000_000
+
+
+class LogOrder(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a program's output is kept, and how much of it."""
+
+    folder: str
+    task: str
+    max_files: int = 10
+    max_file_bytes: int = 10_000_000
+    is_off: bool = False
+
+
+class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One start of one program. The same name again starts nothing."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    work_folder: str
+    log: LogOrder
+
+
+class StartRun(msgspec.Struct, frozen=True, tag=True):
+    order: RunOrder
+
+
+class SignalRun(msgspec.Struct, frozen=True, tag=True):
+    """To the whole group of the program's process."""
+
+    name: str
+    signal: int
+
+
+class KillRun(msgspec.Struct, frozen=True, tag=True):
+    """The program with all that it started."""
+
+    name: str
+
+
+class ForgetRun(msgspec.Struct, frozen=True, tag=True):
+    """The agent has written down how it ended."""
+
+    name: str
+
+
+class ShutDown(msgspec.Struct, frozen=True, tag=True):
+    """End, once nothing runs."""
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True):
+    """The first word. After it every run is told, and then `AllTold`."""
+
+    pid: int
+    finds_by: str
+    """How it finds what a program started and left behind: `cgroup`, or `mark` (in the environment)."""
+
+
+class RunBegun(msgspec.Struct, frozen=True, tag=True):
+    name: str
+    pid: int
+
+
+class RunRefused(msgspec.Struct, frozen=True, tag=True):
+    """It was not started and will not be."""
+
+    name: str
+    why: str
+
+
+class RunEnded(msgspec.Struct, frozen=True, tag=True):
+    name: str
+    exit_code: int = 0
+    signal: int = 0
+    is_known: bool = True
+
+
+class RunStarting(msgspec.Struct, frozen=True, tag=True):
+    name: str
+
+
+class AllTold(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+FromAgent: TypeAlias = StartRun | SignalRun | KillRun | ForgetRun | ShutDown
+FromSupervisor: TypeAlias = Hello | RunStarting | RunBegun | RunRefused | RunEnded | AllTold
+
+_encoder: Final = msgspec.msgpack.Encoder()
+
+
+class Riddle(Exception):
+    """The other side sends what cannot be read."""
+
+
+def framed(message: msgspec.Struct) -> bytes:
+    body = _encoder.encode(message)
+    return len(body).to_bytes(HEAD_BYTES, "big") + body
+
+
+class Frames:
+    """Bytes as they come, given out as whole frames."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def add(self, data: bytes) -> Iterator[bytes]:
+        """Raises Riddle where a frame is larger than any can be."""
+        self._rest += data
+        while len(self._rest) >= HEAD_BYTES:
+            size = int.from_bytes(self._rest[:HEAD_BYTES], "big")
+            if size > FRAME_BYTES_MAX:
+                raise Riddle(f"a frame of {size} bytes")
+            if len(self._rest) < HEAD_BYTES + size:
+                return
+            frame, self._rest = self._rest[HEAD_BYTES : HEAD_BYTES + size], self._rest[HEAD_BYTES + size :]
+            yield frame

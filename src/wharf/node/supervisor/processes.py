@@ -1,0 +1,106 @@
+"""Processes of the machine, known by what cannot be mistaken: the boot, the number and the moment of their start."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+PROC = Path("/proc")
+
+
+def boot_id() -> str:
+    return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+class Process(msgspec.Struct, frozen=True):
+    """Numbers are given again; together with the start, in ticks since boot, they are not."""
+
+    pid: int
+    start_ticks: int
+
+
+def look_up(pid: int) -> Process | None:
+    """The process that has this number now; None where none has, or it is dead and only not reaped yet."""
+    fields = _stat(pid)
+    if fields is None or fields[0] in ("Z", "X"):
+        return None
+    return Process(pid, int(fields[19]))
+
+
+def is_leader(pid: int) -> bool:
+    """Whether the process leads a session."""
+    fields = _stat(pid)
+    return fields is not None and int(fields[3]) == pid
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields behind the name, which may itself hold spaces and brackets."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    return text[text.rindex(")") + 2 :].split()
+
+
+def open_handle(process: Process) -> int | None:
+    """A descriptor that means this process and no later one; None where it is gone.
+
+    What it is, is looked at after the handle is open: before that the number could have been given again.
+    """
+    try:
+        handle = os.pidfd_open(process.pid)
+    except OSError:
+        return None
+    if look_up(process.pid) != process:
+        os.close(handle)
+        return None
+    return handle
+
+
+def send(process: Process, number: int, *, to_group: bool) -> bool:
+    """False where it is gone. To its group means: the group that it leads."""
+    handle = open_handle(process)
+    if handle is None:
+        return False
+    try:
+        if to_group:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, number)
+                return True
+        signal.pidfd_send_signal(handle, number)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def all_pids() -> list[int]:
+    return [int(name) for name in os.listdir(PROC) if name.isdecimal()]
+
+
+def with_mark(marks: frozenset[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Processes whose environment holds one of these assignments, with the one it holds. Environments of other users
+    may be closed to us; what cannot be read is not ours."""
+    for pid in all_pids():
+        try:
+            environment = (PROC / str(pid) / "environ").read_bytes()
+        except OSError:
+            continue
+        for assignment in environment.split(b"\0"):
+            if assignment in marks:
+                yield pid, assignment
+
+
+def with_arguments(*arguments: str) -> list[int]:
+    """Processes whose command line begins with these."""
+    wanted = b"\0".join(os.fsencode(argument) for argument in arguments) + b"\0"
+    found = []
+    for pid in all_pids():
+        with contextlib.suppress(OSError):
+            if (PROC / str(pid) / "cmdline").read_bytes().startswith(wanted):
+                found.append(pid)
+    return found

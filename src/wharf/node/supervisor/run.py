@@ -1,0 +1,227 @@
+"""One run: a program, the shim that waits for it, and their pipes."""
+
+import contextlib
+import enum
+import os
+import re
+import selectors
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from wharf.node.supervisor.folder import RunFolder
+from wharf.node.supervisor.leftovers import MARK, Leftovers
+from wharf.node.supervisor.logs import LogPipe, Stuck
+from wharf.node.supervisor.messages import LogOrder, RunEnded, RunOrder
+from wharf.node.supervisor.processes import Process, is_leader, look_up, open_handle, send
+
+SHELL: Final = "/bin/dash"
+SHIM: Final = str(Path(__file__).with_name("shim.sh"))
+SHELL_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Stage(enum.Enum):
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class Run:
+    """Made for a folder that is there. Register its descriptors by `watch`; `on_change` is called when it has begun or
+    ended."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        log: LogOrder,
+        leftovers: Leftovers,
+        selector: selectors.BaseSelector,
+        *,
+        on_change: Callable[["Run"], None],
+        on_stuck: Callable[["Run", str], None],
+    ) -> None:
+        self.folder = folder
+        self.name = folder.name
+        self.stage = Stage.STARTING
+        self.task: Process | None = None
+        self.ended: RunEnded | None = None
+        self._leftovers = leftovers
+        self._selector = selector
+        self._on_change = on_change
+        self._on_stuck = on_stuck
+        self._shim: Process | None = None
+        self._handles: dict[str, int] = {}
+        self._pipes = [LogPipe(folder.path / name, log, stream) for name, stream in STREAMS]
+        self._news = os.open(folder.path / "news", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        for pipe in self._pipes:
+            selector.register(pipe.descriptor, selectors.EVENT_READ, lambda pipe=pipe: self._on_output(pipe))
+        selector.register(self._news, selectors.EVENT_READ, self._on_news)
+
+    # -- begin
+
+    def spawn(self, order: RunOrder) -> None:
+        """Raises OSError."""
+        odd = [f"{name}={value}" for name, value in order.environment.items() if not SHELL_NAME.fullmatch(name)]
+        environment = {name: value for name, value in order.environment.items() if SHELL_NAME.fullmatch(name)}
+        entries = self._leftovers.entries(self.name)
+        # What is no name to a shell it would not hand on: such a thing goes in front of the command.
+        words = [SHELL, SHIM, str(self.folder.path), *entries, "--", order.work_folder, *odd, *order.command]
+        pid = os.posix_spawn(
+            SHELL, words, environment | {MARK: self.name}, setsid=True, setsigmask=[], setsigdef=DEFAULT_SIGNALS
+        )
+        shim = look_up(pid)
+        if shim is not None:
+            self.folder.note_shim(shim)
+            self._watch_shim(shim)
+
+    def adopt(self, shim: Process | None) -> None:
+        """Go on with what an earlier supervisor began. Without a shim the program has only itself."""
+        if shim is not None:
+            self._watch_shim(shim)
+        self.look()
+
+    def _watch_shim(self, shim: Process) -> None:
+        self._shim = shim
+        self._watch("shim", shim)
+
+    def _watch(self, name: str, process: Process) -> bool:
+        handle = open_handle(process)
+        if handle is None:
+            return False
+        self._handles[name] = handle
+        self._selector.register(handle, selectors.EVENT_READ, self.look)
+        return True
+
+    def _leave(self, name: str) -> None:
+        """The handle of what is dead would be told of for ever."""
+        if (handle := self._handles.pop(name, None)) is not None:
+            self._selector.unregister(handle)
+            os.close(handle)
+
+    # -- see
+
+    def _on_news(self) -> None:
+        with contextlib.suppress(OSError):
+            os.read(self._news, 4096)
+        self.look()
+
+    def _on_output(self, pipe: LogPipe) -> None:
+        try:
+            pipe.drain(wholly=False)
+        except Stuck as stuck:
+            self._selector.unregister(pipe.descriptor)
+            self._on_stuck(self, str(stuck))
+
+    def try_output_again(self) -> None:
+        """After the files could not be written."""
+        for pipe in self._pipes:
+            with contextlib.suppress(KeyError):
+                self._selector.register(pipe.descriptor, selectors.EVENT_READ, lambda pipe=pipe: self._on_output(pipe))
+
+    def look(self) -> None:
+        """At all that is known of it; this may be done at any time."""
+        if self.stage is Stage.ENDED:
+            return
+        ended = self.folder.outcome()
+        if self.stage is Stage.STARTING:
+            self._look_for_task(is_over=ended is not None)
+        if ended is None and not self._is_shim_there():
+            self._leave("shim")
+            ended = self.folder.outcome() or self._outcome_without_shim()
+        if ended is not None:
+            self._end(ended)
+
+    def _look_for_task(self, *, is_over: bool) -> None:
+        pid = self.folder.pid()
+        if pid is None and not is_over and not self._is_shim_there():
+            # The shim was killed between starting it and writing its number down.
+            pid = next((member for member in self._leftovers.members(self.name) if is_leader(member)), None)
+        if pid is None:
+            return
+        if not is_over:
+            # While the shim waits for it, its number cannot be given again.
+            found = look_up(pid)
+            known = self.folder.task()
+            is_it = found is not None and (found == known if known is not None else self._is_ours(pid))
+            if found is not None and is_it:
+                self.task = found
+                if known is None:
+                    self.folder.note_task(found)
+        if self.task is not None or is_over or self._is_shim_there():
+            self.stage = Stage.RUNNING
+            self._on_change(self)
+
+    def _is_ours(self, pid: int) -> bool:
+        if self._is_shim_there():
+            return True
+        return pid in self._leftovers.members(self.name)
+
+    def _is_shim_there(self) -> bool:
+        return self._shim is not None and look_up(self._shim.pid) == self._shim
+
+    def _outcome_without_shim(self) -> RunEnded | None:
+        """The program may outlive the shim; when it is gone, nobody knows how it ended. None while it runs."""
+        if self.task is not None and look_up(self.task.pid) == self.task:
+            if "task" not in self._handles and not self._watch("task", self.task):
+                return self._outcome_without_shim()
+            return None
+        self.folder.note_unknown()
+        return self.folder.outcome()
+
+    # -- end
+
+    def _end(self, ended: RunEnded) -> None:
+        self.stage = Stage.ENDED
+        self.ended = ended
+        self._kill_leftovers()
+        if self.task is not None:
+            with contextlib.suppress(OSError):
+                os.killpg(self.task.pid, signal.SIGKILL)
+        self._close()
+        self._on_change(self)
+
+    def _close(self) -> None:
+        for pipe in self._pipes:
+            try:
+                pipe.drain(wholly=True)
+            except Stuck as stuck:
+                self._on_stuck(self, str(stuck))
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(pipe.descriptor)
+            pipe.close()
+        self._selector.unregister(self._news)
+        os.close(self._news)
+        for name in list(self._handles):
+            self._leave(name)
+        if self._shim is not None:
+            # Its work is done; it only kept the pipes open until here.
+            send(self._shim, signal.SIGKILL, to_group=False)
+
+    def signal(self, number: int) -> None:
+        if self.stage is Stage.RUNNING and self.task is not None:
+            send(self.task, number, to_group=True)
+
+    def kill(self) -> None:
+        """The program and all that it started. How it ended is told later, as ever."""
+        if self.stage is Stage.ENDED:
+            return
+        self._kill_leftovers()
+        self.signal(signal.SIGKILL)
+
+    def _kill_leftovers(self) -> None:
+        self._leftovers.kill(self.name, spare=() if self._shim is None else (self._shim.pid,))
+
+    def discard(self) -> None:
+        """Nothing was started after all."""
+        self.stage = Stage.ENDED
+        self._close()
+        self.forget()
+
+    def forget(self) -> None:
+        self._leftovers.forget(self.name)
+        self.folder.remove()
+
+
+STREAMS: Final = (("out", "stdout"), ("err", "stderr"))
+DEFAULT_SIGNALS: Final = [signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGXFSZ]
