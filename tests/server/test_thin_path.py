@@ -36,6 +36,8 @@ async def test_a_job_that_is_stopped_ends_on_the_nodes_and_is_dead() -> None:
 
         await server.client.jobs.deregister("web")
         await seen(lambda: server.client.jobs.read("web"), lambda a: a.value.status == "dead", what="the job is dead")
-        allocations = await server.client.jobs.allocations("web")
-
-        assert [(a.desired_status, a.client_status) for a in allocations.value] == [("stop", "complete")] * 2
+        await seen(
+            lambda: server.client.jobs.allocations("web"),
+            lambda a: [(each.desired_status, each.client_status) for each in a.value] == [("stop", "complete")] * 2,
+            what="both have ended",
+        )

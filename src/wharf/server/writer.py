@@ -1,10 +1,22 @@
 """Passes decisions to the log: decide, commit, and decide again where somebody was faster."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from wharf.engines.port import Behind, Committed, Conflict, Engine, Outcome, Refused, Unavailable, Unknown, refusal_of
+from wharf.engines.port import (
+    Behind,
+    Committed,
+    Conflict,
+    Engine,
+    LogWrite,
+    Outcome,
+    Refused,
+    Unavailable,
+    Unknown,
+    refusal_of,
+)
 from wharf.model.changes import Write
 from wharf.model.machine import TransitionRefused
 from wharf.model.refusal import Code, Refusal
@@ -22,6 +34,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ATTEMPTS_MAX: Final = 5
+
+TURNS_TO_SEND: Final = 3
+"""Turns of the loop after which what was said to the log has left: the task begins, its message is gathered with others
+of the turn, and the loop writes."""
 
 Decider = Callable[[Replica, Moment], Decision[T]]
 
@@ -89,8 +105,12 @@ class Writer:
             raise Refusal(Code.UNAVAILABLE, f"nothing was written: {away}") from away
         await self._follower.reached(index)
 
-    async def commit(self, write: Write, *, lease: int = 0) -> Committed | Conflict:
-        """Committed or in conflict; every other outcome is found out or raised as a refusal."""
+    async def commit(
+        self, write: Write, *, lease: int = 0, meanwhile: Callable[[], None] | None = None
+    ) -> Committed | Conflict:
+        """Committed or in conflict; every other outcome is found out or raised as a refusal. `meanwhile`: work for the time
+        until the log answers.
+        """
         forbid_in_rehearsal()
         replica = self._follower.replica
         since = replica.index
@@ -102,7 +122,7 @@ class Writer:
         self._follower.hold(coded.id, replica.held(write, cluster_format=in_force))
         is_coming = False
         try:
-            outcome: Outcome = await self._engine.commit(coded)
+            outcome = await self._sent(coded, meanwhile)
             is_coming = isinstance(outcome, Committed) and replica.index < outcome.index
         except Unavailable as away:
             raise Refusal(Code.UNAVAILABLE, f"nothing was written: {away}") from away
@@ -117,6 +137,18 @@ class Writer:
             case Unknown(why):
                 log.warning("the outcome of %s %s is unknown (%s); looking for it", write.kind, coded.id, why)
                 return await self._find_out(coded.id, since)
+
+    async def _sent(self, coded: LogWrite, meanwhile: Callable[[], None] | None) -> Outcome:
+        if meanwhile is None:
+            return await self._engine.commit(coded)
+        committing = self._world.start(self._engine.commit(coded), name="commit")
+        try:
+            for _ in range(TURNS_TO_SEND):
+                await asyncio.sleep(0)
+            meanwhile()
+            return await committing
+        finally:
+            committing.cancel()
 
     async def _find_out(self, write_id: str, since: int) -> Committed | Conflict:
         """A barrier first; then the log says whether the write is there. Once it says no, it never will be."""

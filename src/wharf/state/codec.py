@@ -6,8 +6,9 @@ the cluster's format allows; what is read may be any older one.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from copy import copy
+from functools import partial
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -48,16 +49,23 @@ class FormatNotRaised(Exception):
 
 def encode(table: Table[R], record: R, *, cluster_format: int = NEWEST) -> bytes:
     """The record in the newest form that every server of the cluster reads."""
+    return encoder_of(table, cluster_format=cluster_format)(record)
+
+
+def encoder_of(table: Table[R], *, cluster_format: int = NEWEST) -> Callable[[R], bytes]:
+    """What `encode` does, for many records of one table."""
     version = table.version_in(cluster_format)
-    if version == table.version:
-        data = _encoder.encode(record)
-        return data if version == 1 else bytes([version]) + data
     if version == 0:
         raise FormatNotRaised(
             f"the records of {table.name} exist from format {table.since} on, and the cluster is at {cluster_format} "
             "until every server runs the new version"
         )
-    return _in_older_form(table, record, version)
+    if version < table.version:
+        return partial(_in_older_form, table, version=version)
+    if version == 1:
+        return _encoder.encode
+    first = bytes([version])
+    return lambda record: first + _encoder.encode(record)
 
 
 def _in_older_form(table: Table[Any], record: Any, version: int) -> bytes:
@@ -75,7 +83,7 @@ class Decoder(Generic[R]):
     still be set in place.
     """
 
-    __slots__ = ("_adopt", "_decode", "_finish", "_is_first_format", "_must_open", "table")
+    __slots__ = ("_adopt", "_decode", "_finish", "_is_first_format", "_must_open", "makes", "table")
 
     proves_adopted: ClassVar[bool] = False
     """Tests and the simulation turn it on: what is adopted is decoded too, and both must be the same."""
@@ -90,6 +98,11 @@ class Decoder(Generic[R]):
         self._finish = _compiled_finish(table, sharing, packing)
         self._adopt = _compiled_adopt(table, sharing, packing)
         self._is_first_format = table.version == 1
+        own = table.name if len(table.key_attributes) == 1 else ""  # Such a key is set in the record.
+        self.makes: Hashable = (
+            table.record, table.version, table.stamped, table.interned, *table.shared, *table.packed, own,
+        )  # fmt: skip
+        """Decoders with the same here make the same record of the same bytes."""
 
     def record(self, key: str, data: bytes, index: int) -> R:
         """The record written at `index`, complete: markers replaced, recurring values shared."""

@@ -3,7 +3,7 @@
 Nothing here waits, so a caller that does not wait either sees one consistent state, however many records it reads.
 """
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, Final, TypeVar
 
@@ -11,7 +11,7 @@ import msgspec
 
 from wharf.model.changes import Condition, Drop, Put, Write
 from wharf.model.log import FIRST_INDEX, Batch, Change, LogWrite, Row, Standing
-from wharf.state.codec import NEWEST, Decoder, NewerFormat, encode
+from wharf.state.codec import NEWEST, Decoder, NewerFormat, encoder_of
 from wharf.state.rows import Rows
 from wharf.state.table import Index, Order, Table
 from wharf.state.watches import Changed, Touched, Watches, touch, wake_in_steps, woken_by
@@ -150,25 +150,35 @@ class Replica:
             kind=write.kind,
             cause=write.cause,
             conditions=write.conditions,
-            changes=[self._encoded(change, cluster_format) for change in write.changes],
+            changes=self._encoded(write.changes, cluster_format),
             lease=lease,
         )
 
     def held(self, write: Write, *, cluster_format: int = NEWEST) -> Held:
         """What whoever wrote this may keep, and need not decode when it comes back: what plans write by the thousand."""
+        adopted = [
+            table.name
+            for table in self.tables.values()
+            if table.is_adopted and table.version_in(cluster_format) == table.version
+        ]
         return {
             (change.table, change.key): change.record
             for change in write.changes
-            if isinstance(change, Put)
-            and (table := self.tables[change.table]).is_adopted
-            and table.version_in(cluster_format) == table.version
+            if change.table in adopted and isinstance(change, Put)
         }
 
-    def _encoded(self, change: Put | Drop, cluster_format: int) -> Change:
-        if isinstance(change, Drop):
-            return Change(change.table, change.key, None)
-        data = encode(self.tables[change.table], change.record, cluster_format=cluster_format)
-        return Change(change.table, change.key, data)
+    def _encoded(self, changes: Iterable[Put | Drop], cluster_format: int) -> list[Change]:
+        encoders: dict[str, Callable[[Any], bytes]] = {}
+        coded = []
+        for change in changes:
+            name, data = change.table, None
+            if isinstance(change, Put):
+                encode = encoders.get(name)
+                if encode is None:
+                    encode = encoders[name] = encoder_of(self.tables[name], cluster_format=cluster_format)
+                data = encode(change.record)
+            coded.append(Change(name, change.key, data))
+        return coded
 
     # -- taking in -------------------------------------------------------------------------------------------------
 
@@ -220,6 +230,8 @@ class Applying:
         """Yields when there is more to decode. Nothing is changed yet; raises `Damaged` and `NewerFormat`."""
         every_rows, index, changes = self._replica._rows, self._batch.index, self._batch.changes
         decoded, held = self._decoded, self._held
+        # A job and its newest version are one record under two keys.
+        twin, twin_data, twin_of = None, b"", None
         for start in range(0, len(changes), DECODED_AT_ONCE):
             if start:
                 yield
@@ -232,8 +244,11 @@ class Applying:
                     decoded.append((rows, key, None))
                 elif held and (own := held.get((change.table, key))) is not None:
                     decoded.append((rows, key, rows.decoder.adopted(own, key, data, index)))
+                elif data == twin_data and rows.decoder.makes == twin_of:
+                    decoded.append((rows, key, twin))
                 else:
-                    decoded.append((rows, key, rows.decoder.record(key, data, index)))
+                    twin, twin_data, twin_of = rows.decoder.record(key, data, index), data, rows.decoder.makes
+                    decoded.append((rows, key, twin))
 
     def take_in(self) -> None:
         """All of it, once it is decoded; also notes what those who wait must be compared with."""

@@ -19,6 +19,7 @@ from wharf.scheduling.plan import Plan, check
 from wharf.scheduling.schedule import attempts_of, schedule
 from wharf.server.follower import Follower
 from wharf.server.leading.agenda import Agenda
+from wharf.server.leading.foresight import Foresight
 from wharf.server.leading.term import Term
 from wharf.server.writer import ATTEMPTS_MAX, Writer
 from wharf.state.tables import EVALUATIONS
@@ -41,30 +42,32 @@ class Applier:
         self._agenda = agenda
         self._attempts: dict[str, int] = {}
         """How often plans of an evaluation came to nothing, one after the other."""
+        self._foresight = Foresight(follower, writer, agenda)
         follower.on_load.append(self.begin_anew)
 
     def begin_anew(self) -> None:
         self._attempts.clear()
+        self._foresight.begin_anew()
 
     async def process_next(self) -> bool:
         """The evaluation whose turn it is. False: there is none."""
-        broker = self._agenda.broker
-        broker.wake(self._world.now_ns())
-        evaluation = broker.next()
+        self._agenda.broker.wake(self._world.now_ns())
+        foreseen = self._foresight.take()
+        evaluation, plan = foreseen if foreseen is not None else (self._agenda.broker.next(), None)
         if evaluation is None:
             return False
         is_done = True
         try:
-            is_done = await self._process(evaluation)
+            is_done = await self._process(evaluation, plan)
         finally:
             if is_done:
                 self._agenda.broker.done(evaluation)
         return True
 
-    async def _process(self, evaluation: Evaluation) -> bool:
-        """One evaluation. An error of our own has it tried again later, and stops nobody else. False: it is not done."""
+    async def _process(self, evaluation: Evaluation, plan: Plan | None) -> bool:
+        """One evaluation, with its plan if that was foreseen. An error of our own has it tried again later, and stops nobody else. False: it is not done."""
         try:
-            await self._plan_and_commit(evaluation)
+            await self._plan_and_commit(evaluation, plan)
         except Refusal:
             raise
         except TransitionRefused as illegal:
@@ -89,7 +92,7 @@ class Applier:
             if current is not None and current.status is EvaluationStatus.PENDING:
                 await self._term.commit(ending(replica, current, moment=self._writer.moment()))
 
-    async def _plan_and_commit(self, evaluation: Evaluation) -> None:
+    async def _plan_and_commit(self, evaluation: Evaluation, plan: Plan | None) -> None:
         """Plan, check, commit part by part. Where it does not come to its end it stays pending, and runs again; but not
         for ever, if none of its plans changes anything.
         """
@@ -98,8 +101,9 @@ class Applier:
         if current is None or current.status is not EvaluationStatus.PENDING:
             self._attempts.pop(evaluation.id, None)
             return
-        ground = self._agenda.keeper.ground
-        has_come_on = await self._carry_out(schedule(ground, replica, current, self._writer.moment()))
+        if plan is None:
+            plan = schedule(self._agenda.keeper.ground, replica, current, self._writer.moment())
+        has_come_on = await self._carry_out(plan)
         attempts = 0 if has_come_on else self._attempts.get(evaluation.id, 0) + 1
         stands = replica.get(EVALUATIONS, evaluation.id)
         if stands is None or stands.status is not EvaluationStatus.PENDING:
@@ -111,24 +115,36 @@ class Applier:
             self._attempts[evaluation.id] = attempts
 
     async def _carry_out(self, plan: Plan) -> bool:
-        """Whether anything of the plan was committed."""
+        """Whether anything of the plan was committed. What was planned ahead meanwhile counts on all of it."""
+        is_as_planned = False
+        try:
+            has_come_on, is_as_planned = await self._commit_in_parts(plan)
+        finally:
+            if not is_as_planned:
+                self._foresight.forget_plan()
+        return has_come_on
+
+    async def _commit_in_parts(self, plan: Plan) -> tuple[bool, bool]:
+        """Whether anything was committed, and whether everything was as planned."""
         rest: Plan | None = plan
-        changes_max, conflicts, has_come_on = self._term.changes_max, 0, False
+        changes_max, conflicts, has_come_on, is_as_planned = self._term.changes_max, 0, False, True
         while rest is not None and conflicts < ATTEMPTS_MAX:
             try:
                 async with self._term.writing:
                     ground = self._agenda.keeper.ground
                     checked = check(rest, self._follower.replica, changes_max=changes_max, ground=ground)
                     if checked.write is None:
-                        return has_come_on
-                    outcome = await self._term.commit(checked.write)
+                        return has_come_on, False
+                    is_as_planned = is_as_planned and not checked.dropped_nodes
+                    meanwhile = partial(self._foresight.look, rest)
+                    outcome = await self._term.commit(checked.write, meanwhile=meanwhile)
             except Refusal as refusal:
                 if refusal.code is not Code.TOO_LARGE or changes_max <= CHANGES_LEAST:
                     raise
                 changes_max = max(CHANGES_LEAST, changes_max // 2)  # Few, but large.
                 continue
             if isinstance(outcome, Conflict):
-                conflicts += 1
+                conflicts, is_as_planned = conflicts + 1, False
             else:
                 rest, has_come_on = checked.rest, True
-        return has_come_on
+        return has_come_on, is_as_planned and rest is None

@@ -72,12 +72,12 @@ class Term:
         derived = with_derived(self._follower.replica, write)
         return replace(derived, conditions=[*derived.conditions, self.leadership.condition()])
 
-    async def commit(self, write: Write) -> Committed | Conflict:
+    async def commit(self, write: Write, *, meanwhile: Callable[[], None] | None = None) -> Committed | Conflict:
         """Commit as leader; afterwards the replica shows what was committed, or what stood in the way. It is decided and
-        committed under `writing`.
+        committed under `writing`. `meanwhile`: work for the time until the log answers.
         """
         assert self.writing.locked(), "the leader writes one thing after the other"
-        outcome = await self._writer.commit(self.as_leader(write))
+        outcome = await self._writer.commit(self.as_leader(write), meanwhile=meanwhile)
         if isinstance(outcome, Committed):
             await self._follower.reached(outcome.index)
         else:
