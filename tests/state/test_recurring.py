@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from tests.state.inventory import a_write
-from wharf.model.changes import Put, join_key
+from wharf.model.changes import THIS, Put, join_key
 from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
 from wharf.model.group import TaskGroup
 from wharf.model.job import Job, JobStatus
@@ -40,6 +40,14 @@ def test_a_job_and_its_version_hold_the_same_groups() -> None:
     replica.apply(a_batch(1, JOBS.put(job), JOB_VERSIONS.put(job)))
 
     assert version_of(replica, "web").task_groups is stored(replica, "web").task_groups
+
+
+def test_what_is_written_twice_in_one_batch_is_one_record_under_two_keys() -> None:
+    replica, job = Replica(ALL_TABLES), replace(a_job("web"), create_index=THIS, job_modify_index=THIS)
+    replica.apply(a_batch(7, JOBS.put(job), JOB_VERSIONS.put(job)))
+
+    assert version_of(replica, "web") is stored(replica, "web")
+    assert (stored(replica, "web").create_index, stored(replica, "web").modify_index) == (7, 7)
 
 
 def test_a_job_whose_status_changes_keeps_the_groups_that_it_had() -> None:

@@ -134,7 +134,10 @@ class Rows(Generic[R]):
 
     def _share(self, record: R, old: R | None) -> None:
         """Of a value that a relative holds too, keep that relative's. The record is fresh: nobody has seen it yet."""
-        relatives = [old, None if self._kin is None else self._kin(record), self._newest]
+        kin = None if self._kin is None else self._kin(record)
+        if kin is record:
+            return  # One record under two keys.
+        relatives = [old, kin, self._newest]
         for name in self._recurring:
             value = getattr(record, name)
             if value is None or value == "":

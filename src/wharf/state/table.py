@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from wharf.model.changes import Drop, Put, join_key
+from wharf.model.changes import SEPARATOR, Drop, Put, join_key
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -151,6 +151,8 @@ class Table(Generic[R]):
         """The key from its parts; with none, that of the table's only record."""
         if len(key) == 1 and type(only := key[0]) is str:
             return only  # Nearly always.
+        if len(key) == 2 and type(key[0]) is str and type(key[1]) is str:
+            return key[0] + SEPARATOR + key[1]  # Nearly always, too.
         return join_key(*map(key_part, key)) if key else self.name
 
     def __repr__(self) -> str:

@@ -50,7 +50,7 @@ JOBS: Final = Table(
     key=("namespace", "id"),
     indexes=(CHILDREN_OF_JOB, JOBS_OF_POOL, JOBS_OF_TYPE, DISPATCHES_BY_TOKEN),
     stamped=("create_index", "job_modify_index"),
-    interned=("namespace", "node_pool", "parent_id"),
+    interned=("namespace", "node_pool", "id", "parent_id"),
     recurring=RECURRING_IN_JOBS,
     kin=lambda job: ("job_versions", join_key(job.namespace, job.id, key_part(job.version))),
 )
