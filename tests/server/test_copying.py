@@ -19,6 +19,7 @@ from wharf.engines.memory_log import MemoryLog
 from wharf.model.record import Record
 from wharf.model.secret import secret_digest
 from wharf.server.copying import Copying
+from wharf.server.logins import Logins
 from wharf.server.passing import Passing
 from wharf.state import Table
 from wharf.state.tables import (
@@ -32,7 +33,7 @@ from wharf.state.tables import (
     QUOTAS,
 )
 
-OF_A_REGION = ("create_index", "modify_index", "secrets_sealed", "sealed_with")
+OF_A_REGION = ("create_index", "modify_index", "secrets_sealed", "sealed_with", "secrets_stamp")
 POLICY = {"Name": "reads", "Rules": 'node { policy = "read" }'}
 METHOD = {
     "Name": "ci", "Type": "JWT", "TokenLocality": "local", "MaxTokenTTL": "1h0m0s",
@@ -160,6 +161,36 @@ async def test_a_global_token_holds_here_too_and_its_secret_is_in_no_log() -> No
         assert (mine["SecretID"], mine["Name"]) == (both["SecretID"], "both")
         assert is_in_log(regions.west.engine.log, secret_digest(both["SecretID"]))
         assert not is_in_log(regions.west.engine.log, both["SecretID"])
+
+
+def with_secret(secret: str) -> dict[str, Any]:
+    config = {
+        "OIDCDiscoveryURL": "https://login.example.org", "OIDCClientID": "wharf", "OIDCClientSecret": secret,
+        "AllowedRedirectURIs": ["https://here"],
+    }  # fmt: skip
+    return {"Name": "people", "Type": "OIDC", "TokenLocality": "local", "MaxTokenTTL": "1h0m0s", "Config": config}
+
+
+@in_virtual_time
+async def test_a_login_method_comes_with_its_secret_also_when_only_that_changes_and_no_log_holds_it() -> None:
+    async with two_regions() as regions:
+        west = regions.west.server
+        logins = Logins(west.world, west.access.keyring, west.access.providers)
+
+        def has(secret: str) -> bool:
+            method = regions.west.replica.get(ACL_AUTH_METHODS, "people")
+            return method is not None and logins.secrets_of(regions.west.replica, method).client_secret == secret
+
+        for secret in ("the first secret", "the second secret"):
+            await regions.east_does("PUT", "/v1/acl/auth-method/people", with_secret(secret))
+            await until(lambda secret=secret: has(secret), what="west has it", within_s=120.0)  # type: ignore[misc]
+
+        ours, theirs = (one.replica.get(ACL_AUTH_METHODS, "people") for one in (regions.west, regions.east))
+        assert ours is not None
+        assert theirs is not None
+        assert (ours.hash, ours.config) == (theirs.hash, theirs.config)
+        assert not is_in_log(regions.east.engine.log, "the second secret")
+        assert not is_in_log(regions.west.engine.log, "the second secret")
 
 
 @in_virtual_time

@@ -9,11 +9,12 @@ from wharf.api.request import ReadOptions, Request
 from wharf.model.auth_method import REDACTED, AuthMethod, AuthMethodConfig
 from wharf.model.binding_rule import BindingRule
 from wharf.model.durations import say_duration
-from wharf.model.refusal import invalid
+from wharf.model.refusal import invalid, unknown
 from wharf.model.secret import Sealed
 from wharf.operations import auth_methods
 from wharf.operations.keyring import about_method
 from wharf.server.answering.access import STORE_METHOD, MethodToStore
+from wharf.server.letters import write_letter
 from wharf.server.logins import Logins, MethodSecrets
 from wharf.server.reading import Found
 from wharf.server.server import Server
@@ -91,6 +92,17 @@ class MethodWrites:
         plain = msgspec.json.encode(secrets)
         return self._server.access.keyring.seal(replica, plain, about=about_method(wanted.name))
 
+    async def secrets(self, request: Request) -> Done:
+        """For a region that copies the method; nobody else can read them."""
+        asked = request.read_body(shapes.SecretsForRegion)
+        replica = self._server.replica
+        method = replica.get(ACL_AUTH_METHODS, request.value("name"))
+        if method is None:
+            raise unknown(METHOD_NOT_FOUND)
+        plain = msgspec.json.encode(self._logins.secrets_of(replica, method))
+        letter = write_letter(self._server.world, asked.public_key, plain, about=about_method(method.name))
+        return Done(shapes.SecretsSealed(sender=letter.sender, sealed=letter.sealed))
+
     async def delete(self, request: Request) -> Done:
         name = request.value("name")
         bounds = self._server.engine.bounds
@@ -136,6 +148,7 @@ def acts_of(server: Server) -> dict[str, Act]:
     return {
         "acl.method.create": writes.create,
         "acl.method.update": writes.update,
+        "acl.method.secrets": writes.secrets,
         "acl.method.delete": writes.delete,
         "acl.rule.create": writes.create_rule,
         "acl.rule.update": writes.update_rule,

@@ -84,6 +84,7 @@ class AuthMethod(Record):
     config: AuthMethodConfig | None = None
     secrets_sealed: bytes = b""  # What the configuration shows as redacted; never in a reply.
     sealed_with: str = ""
+    secrets_stamp: bytes = b""  # Another one whenever the secrets are; part of the hash, so that copies notice.
     hash: bytes = b""
     create_time: datetime.datetime | None = None
     modify_time: datetime.datetime | None = None

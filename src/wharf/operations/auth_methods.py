@@ -3,6 +3,7 @@
 Secrets of a method come in sealed and apart; its configuration holds the word `redacted` where one is.
 """
 
+import hashlib
 from collections.abc import Callable
 
 import msgspec
@@ -60,8 +61,10 @@ def store_method(
             if other.default and other.type == wanted.type and other.name != wanted.name:
                 raise invalid(f"default auth method for type {wanted.type} already exists: {other.name}")
     now = to_time(moment.now_ns)
+    stamp = hashlib.sha256(sealed.data).digest() if sealed is not None else b""
     if sealed is None and stored is not None:
-        sealed = Sealed(stored.secrets_sealed, stored.sealed_with)
+        sealed, stamp = Sealed(stored.secrets_sealed, stored.sealed_with), stored.secrets_stamp
+    wanted = replace(wanted, secrets_stamp=stamp)
     method = replace(
         wanted,
         secrets_sealed=sealed.data if sealed is not None else b"",

@@ -20,14 +20,15 @@ from wharf.client.exchange import Unreachable
 from wharf.model.auth_method import REDACTED, AuthMethod, AuthMethodConfig
 from wharf.model.policy import Policy
 from wharf.model.refusal import Code, Refusal
-from wharf.model.secret import secret_digest
+from wharf.model.secret import Sealed, secret_digest
 from wharf.model.token import RoleLink, Token, TokenType
 from wharf.operations import keyring, replication
 from wharf.operations.decision import Decision
-from wharf.operations.keyring import RotationRequest, about_token
+from wharf.operations.keyring import RotationRequest, about_method, about_token
 from wharf.operations.replication import COPIED, Copied
 from wharf.server.brain import Brain
 from wharf.server.keyring import Keyring
+from wharf.server.letters import Letter, LetterBox
 from wharf.state import Replica, Table
 from wharf.state.tables import (
     ACL_AUTH_METHODS,
@@ -75,7 +76,6 @@ class Copying:
         self._region = region
         self._away: dict[str, None] = {}
         """Tables whose last question failed. The first of them is told of, and when the last is back."""
-        self._not_copied: dict[str, None] = {}
         brain.duties.append(self.copy)
 
     async def copy(self) -> None:
@@ -221,17 +221,25 @@ class Copying:
             shown = (await self._client.acl.auth_methods.read(stub.name)).value
         except NotFound:
             return None
-        if REDACTED.encode() in msgspec.json.encode(shown.config):
-            self._tell_not_copied(stub.name)
-            return None
         fields = {name: getattr(shown, name) for name in AuthMethod.__struct_fields__ if hasattr(shown, name)}
-        return AuthMethod(**fields | {"max_token_ttl": _ns(shown.max_token_ttl), "config": _config_of(shown.config)})
+        fields |= {"max_token_ttl": _ns(shown.max_token_ttl), "config": _config_of(shown.config)}
+        if REDACTED.encode() in msgspec.json.encode(shown.config):
+            sealed = await self._secrets_of(stub.name)
+            if sealed is None:
+                return None
+            fields |= {"secrets_sealed": sealed.data, "sealed_with": sealed.key_id}
+        return AuthMethod(**fields)
 
-    def _tell_not_copied(self, name: str) -> None:
-        """Nobody is shown the secret of a method; without it, it would be of no use here."""
-        if name not in self._not_copied:
-            self._not_copied[name] = None
-            log.warning("the login method %s has a secret and is not copied from region %s", name, self._region)
+    async def _secrets_of(self, name: str) -> Sealed | None:
+        """What no reply shows comes sealed for us alone, and is sealed by our own ring at once. None: it went meanwhile."""
+        box = LetterBox(self._brain.world)
+        try:
+            told = await self._client.acl.auth_methods.secrets(name, box.address)
+        except NotFound:
+            return None
+        plain = box.open(Letter(told.sender, told.sealed), about=about_method(name))
+        await self._begin_ring()
+        return self._ring.seal(self._brain.follower.replica, plain, about=about_method(name))
 
     async def _begin_ring(self) -> None:
         if self._ring.active_key(self._brain.follower.replica) is None:

@@ -190,6 +190,19 @@ class AuthMethodShown(Record):
     modify_index: int = 0
 
 
+class SecretsForRegion(Record):
+    """Asks for the secrets of a method, sealed for `PublicKey` (X25519): a region copies it."""
+
+    public_key: bytes = b""
+
+
+class SecretsSealed(Record):
+    """`Sender`: the public key of whoever sealed, made for this reply alone."""
+
+    sender: bytes
+    sealed: bytes
+
+
 class AuthMethodStub(Record):
     name: str
     type: str = ""

@@ -114,6 +114,11 @@ class AuthMethods(Noun[M]):
     ) -> Call[access.AuthMethodShown]:
         return Call(options, name, body=method)
 
+    @calls("acl.method.secrets")
+    def secrets(self, name: str, public_key: bytes, **options: Unpack[WriteOptions]) -> Call[access.SecretsSealed]:
+        """What is secret of a method, sealed for whoever has the other half of the key."""
+        return Call(options, name, body=access.SecretsForRegion(public_key=public_key))
+
     @calls("acl.method.delete")
     def delete(self, name: str, **options: Unpack[WriteOptions]) -> Call[None]:
         return Call(options, name)

@@ -9,7 +9,7 @@ from wharf.model.policy import Policy
 from wharf.model.role import Role
 from wharf.model.token import Token
 from wharf.wire import access as shapes
-from wharf.wire.endpoints.endpoint import Endpoint, Lists, asks, reads, writes
+from wharf.wire.endpoints.endpoint import Endpoint, Kind, Lists, asks, reads, writes
 
 SECRETS_OF_TOKENS: Final = frozenset({"SecretDigest", "SecretSealed", "SealedWith"})
 
@@ -126,6 +126,12 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     writes(
         "acl.method.delete", "/v1/acl/auth-method/{name}", method="DELETE", need=need.MANAGEMENT,
         summary="Delete a login method, with its binding rules.",
+    ),
+    Endpoint(
+        name="acl.method.secrets", method="PUT", path="/v1/acl/auth-method/{name}/secrets", kind=Kind.LOCAL,
+        need=need.MANAGEMENT, audited=True,
+        summary="Get the secrets of a login method, sealed for a region that copies it.",
+        body=shapes.SecretsForRegion, returns=shapes.SecretsSealed, refuses=(404,),
     ),
     reads(
         "acl.rule.list", "/v1/acl/binding-rules", need=need.MANAGEMENT, summary="List binding rules.", lists=RULES,
