@@ -505,3 +505,15 @@ def test_an_update_of_a_system_job_exchanges_no_more_at_once_than_it_says() -> N
 
     assert (first, {each.job_version for each in loop.live()}, len(loop.live())) == (2, {1}, 5)
     assert loop.deployment().status == "successful"
+
+
+def test_while_one_leaves_its_node_no_more_are_exchanged_than_may_be_down_with_it() -> None:
+    loop = a_loop(a_version())
+    loop.register(a_version(1, update=UpdatePolicy(max_parallel=1)))
+    first, *others = loop.live()
+    loop.put_led(ALLOCATIONS.put(replace(first, desired_transition=DesiredTransition(migrate=True))))
+
+    loop.look_at()
+
+    assert loop.allocation(first.id).desired_description == "alloc is being migrated"
+    assert {each.id for each in others} < {each.id for each in loop.live()}

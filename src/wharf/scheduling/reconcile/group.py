@@ -453,9 +453,11 @@ class _Group:
             return self._group.count
         if self._is_paused or self._is_failed or is_canarying:
             return 0
+        # What leaves its node is down for a while too, and goes in any case: the update waits for it.
+        leaving = sum(not each.is_terminal for each in migrating.values())
         if deployment is None:
-            return update.max_parallel
-        undecided = 0
+            return max(0, update.max_parallel - leaving)
+        undecided = leaving
         for allocation in untainted.values():
             if allocation.deployment_id != deployment.id:
                 continue
