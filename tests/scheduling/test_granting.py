@@ -165,3 +165,31 @@ def test_the_last_free_port_of_a_range_is_found() -> None:
     held.ports.update({("10.0.0.1", port): 1 for port in range(20_000, 21_000) if port != 20_777})
 
     assert ports(granted(asking(Port(label="any")), node, held=held)) == [("any", 20_777, 0, "10.0.0.1")]
+
+
+def test_ports_in_a_network_of_the_task_itself_have_one_address_and_collide_with_nobody() -> None:
+    network = NetworkResource(reserved_ports=(Port(label="web", value=80),), dynamic_ports=(Port(label="rpc"),))
+    group = a_group("web", a_task("one", resources=some_resources(networks=(network,))))
+    held = Holdings()
+    first = granted(group)
+    held.take(first)
+    ((given,),) = [task.networks or () for task in (first.tasks or {}).values()]
+
+    assert refusal(group, a_node(), held) == "network: reserved port collision web=80"
+    assert [port.value for port in given.reserved_ports or ()] == [80]
+    assert 20_000 <= (given.dynamic_ports or ())[0].value <= 32_000
+
+
+def test_ports_of_a_group_and_of_its_tasks_are_all_different() -> None:
+    many = tuple(Port(label=f"p{at}") for at in range(50))
+    of_task = NetworkResource(dynamic_ports=many)
+    group = a_group(
+        "web",
+        a_task("one", resources=some_resources(networks=(of_task,))),
+        a_task("two", resources=some_resources(networks=(of_task,))),
+        networks=(NetworkResource(dynamic_ports=many),),
+    )
+    held = Holdings()
+    held.take(granted(group))
+
+    assert (len(held.ports), max(held.ports.values())) == (150, 1)

@@ -25,13 +25,14 @@ from wharf.scheduling.draft import Draft
 from wharf.scheduling.feasibility import Screened, volumes_by_index
 from wharf.scheduling.fleet import NOWHERE, Kept
 from wharf.scheduling.ground import Ground, Volumes, rules_for
-from wharf.scheduling.placing import Chosen, GroupPlacing, Place, Rules
+from wharf.scheduling.placing import Chosen, GroupPlacing, HasVolumes, Place, Rules
 from wharf.scheduling.preemption import Preemption, is_below, may_preempt
 from wharf.scheduling.quota import Refusals, allowance_of, amounts_asked, amounts_of
 from wharf.scheduling.reach import is_in_reach
 from wharf.scheduling.reconcile.outcome import Placement
 from wharf.scheduling.reconcile.rescheduling import nodes_to_avoid, tracker_after
 from wharf.scheduling.turns import out_of_turn
+from wharf.scheduling.writers import is_free_to_write, is_sticky, writes_alone
 from wharf.state import Replica
 from wharf.state.tables import JOBS, NODES
 
@@ -69,6 +70,9 @@ class Allotment:
             self._keep_out(job)
             self._preemption = Preemption(snapshot, self.draft, job) if may_preempt(snapshot, job) else None
         self._refused = Refusals()
+        self._placed_on: dict[str, list[Allocation]] = {}
+        self._away_from_home: dict[str, AllocMetric] = {}
+        """By group, why the node with the volumes of one of its allocations could not take it."""
         self._given: dict[str, None] = {}
         """Ids of allocations that were told of before they were made, and are made now."""
 
@@ -116,9 +120,23 @@ class Allotment:
                 rules=self.rules(job),
                 chance=self._chance,
                 neighbours=self._neighbours.values(),
-                has_volumes=volumes_by_index(group, Volumes(self._snapshot, job.namespace)),
+                has_volumes=self._has_volumes(job, group),
             )
         return found
+
+    def _has_volumes(self, job: Job, group: TaskGroup) -> HasVolumes | None:
+        """What only the allocation's own index, or what else was put there, tells of a node's volumes; None: nothing."""
+        by_index = volumes_by_index(group, Volumes(self._snapshot, job.namespace))
+        if not writes_alone(group):
+            return by_index
+
+        def has_volumes(node: Node, index: int) -> bool:
+            placed = self._placed_on.get(node.id, ())
+            return (by_index is None or by_index(node, index)) and is_free_to_write(
+                self._snapshot, node, group, index, placed
+            )
+
+        return has_volumes
 
     @property
     def _neighbours(self) -> dict[str, Neighbour]:
@@ -179,12 +197,30 @@ class Allotment:
         """On the best node. None: on none; the group's `failure` says why."""
         if self._is_over_quota(placement):
             return None
+        home = self._home(placement)
+        if home is not None:
+            chosen = self.placing(placement.job, placement.group).choose_on(home, Place(placement.name))
+            if chosen is None:
+                why = self.placing(placement.job, placement.group).why_not_on(home)
+                self._away_from_home.setdefault(placement.group.name, why)
+                return None
+            return self._allocation(placement, chosen)
         previous = placement.previous
         sticky = placement.group.ephemeral_disk.sticky or placement.group.ephemeral_disk.migrate
         prefer = previous.node_id if previous is not None and sticky and not placement.is_reschedule else ""
         avoid = nodes_to_avoid(previous) if previous is not None and placement.is_reschedule else ()
         chosen = self.placing(placement.job, placement.group).choose(Place(placement.name, avoid, prefer))
         return None if chosen is None else self._allocation(placement, chosen)
+
+    def _home(self, placement: Placement) -> Node | None:
+        """The node that holds the volumes of the one before it, to which it comes back; None: it may go anywhere."""
+        if not is_sticky(placement.group):
+            return None
+        before = placement.previous
+        if before is None:
+            of_name = (each for each in self._allocations if each.name == placement.name)
+            before = max(of_name, key=lambda each: (each.create_index, each.id), default=None)
+        return None if before is None else self._snapshot.get(NODES, before.node_id)
 
     def place_on(self, node: Node, placement: Placement) -> Allocation | None:
         """On this node or nowhere."""
@@ -194,7 +230,8 @@ class Allotment:
         return None if chosen is None else self._allocation(placement, chosen)
 
     def failure(self, placement: Placement) -> AllocMetric | None:
-        return self._quota_failure(placement) or self.placing(placement.job, placement.group).failure
+        at_home = self._away_from_home.get(placement.group.name)
+        return self._quota_failure(placement) or at_home or self.placing(placement.job, placement.group).failure
 
     def failure_on(self, node: Node, placement: Placement) -> AllocMetric:
         """Why that node did not take it."""
@@ -297,6 +334,7 @@ class Allotment:
             modify_time=now_ns,
         )
         allocation = self._in_kept_room(allocation)
+        self._placed_on.setdefault(allocation.node_id, []).append(allocation)
         self._tell_the_others(allocation, placement)
         if self._allowance is not None:
             self._allowance.take(amounts_of(chosen.resources))

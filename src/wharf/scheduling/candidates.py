@@ -3,6 +3,7 @@
 It knows amounts, and what is held one by one where that can be told beforehand. How good a node is it does not know.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -116,7 +117,7 @@ class Candidates:
             return
         for at in np.flatnonzero(np.isin(self.rows, holders)):
             if not self._has_several_addresses(int(at)):
-                why = f"network: reserved port collision {_label_of(self._grants.networks[0], port)}={port}"
+                why = f"network: reserved port collision {_label_of(self._grants.networks, port)}={port}"
                 self.lacking.setdefault(int(at), why)
 
     def _has_several_addresses(self, at: int) -> bool:
@@ -130,5 +131,6 @@ def _order(dimension: str) -> int:
     return next((order for order, word in enumerate(("network", "devices")) if dimension.startswith(word)), 2)
 
 
-def _label_of(network: NetworkResource, number: int) -> str:
-    return next(port.label for port in network.reserved_ports or () if port.value == number)
+def _label_of(networks: Sequence[NetworkResource], number: int) -> str:
+    ports = (port for network in networks for port in network.reserved_ports or ())
+    return next(port.label for port in ports if port.value == number)

@@ -42,7 +42,9 @@ class Grants:
         self._may_oversubscribe = may_oversubscribe
         self._tasks = [task for task in group.tasks or () if task.resources is not None]
         self._lifecycles = {task.name: _lifecycle(task) for task in self._tasks}
-        self.networks: Sequence[NetworkResource] = (group.networks or ())[:1]  # Only the first counts.
+        self._group_networks: Sequence[NetworkResource] = (group.networks or ())[:1]  # Only the first counts.
+        of_tasks = [network for task in self._tasks for network in _task_network(task)]
+        self.networks: Sequence[NetworkResource] = (*self._group_networks, *of_tasks)
         self.cores_asked = sum(task.resources.cores for task in self._tasks if task.resources is not None)
         has_devices = any(task.resources.devices for task in self._tasks if task.resources is not None)
         self.is_plain = not (self.networks or self.cores_asked or has_devices)
@@ -58,14 +60,12 @@ class Grants:
 
     def _resources(self, node: Node, held: Holdings, chance: Chance) -> AllocatedResources:
         taken = held.copy() if not self.is_plain else held
-        tasks = {task.name: self._task(task, node, taken) for task in self._tasks}
-        return AllocatedResources(
-            tasks=tasks,
-            task_lifecycles=self._lifecycles,
-            shared=self._of_group(node, taken, chance),
-        )
+        offer = Offer(node, taken, chance)
+        shared = self._of_group(offer)
+        tasks = {task.name: self._task(task, node, taken, offer) for task in self._tasks}
+        return AllocatedResources(tasks=tasks, task_lifecycles=self._lifecycles, shared=shared)
 
-    def _task(self, task: Task, node: Node, taken: Holdings) -> AllocatedTaskResources:
+    def _task(self, task: Task, node: Node, taken: Holdings, offer: Offer) -> AllocatedTaskResources:
         asked = task.resources
         assert asked is not None, "only tasks with resources are asked for"
         cpu = AllocatedCpu(cpu_shares=asked.cpu)
@@ -89,15 +89,16 @@ class Grants:
             cpu=cpu,
             memory=AllocatedMemory(memory_mb=memory, memory_max_mb=memory_max),
             devices=tuple(devices) or None,
+            networks=tuple(_given_to_task(network, offer) for network in _task_network(task)) or None,
         )
 
-    def _of_group(self, node: Node, taken: Holdings, chance: Chance) -> AllocatedSharedResources:
+    def _of_group(self, offer: Offer) -> AllocatedSharedResources:
         disk_mb = self._group.ephemeral_disk.size_mb
-        if not self.networks:
+        if not self._group_networks:
             return AllocatedSharedResources(disk_mb=disk_mb)
-        (network,) = self.networks
+        (network,) = self._group_networks
         try:
-            ports = Offer(node, taken, chance).pick(network)
+            ports = offer.pick(network)
         except NoPort as none:
             raise Refused(f"network: {none}") from none
         given = {port.label: port for port in ports}
@@ -111,6 +112,28 @@ class Grants:
             or None,
         )
         return AllocatedSharedResources(disk_mb=disk_mb, networks=(shown,), ports=ports or None)
+
+
+def _task_network(task: Task) -> tuple[NetworkResource, ...]:
+    """The old form: a network of the task's own, of which the first counts."""
+    return ((task.resources.networks if task.resources is not None else None) or ())[:1]
+
+
+def _given_to_task(network: NetworkResource, offer: Offer) -> NetworkResource:
+    try:
+        address, ports = offer.pick_on_one_address(network)
+    except NoPort as none:
+        raise Refused(f"network: {none}") from none
+    given = {port.label: port for port in ports}
+    return msgspec.structs.replace(
+        network,
+        ip=address,
+        dynamic_ports=tuple(
+            msgspec.structs.replace(port, value=given[port.label].value, to=given[port.label].to)
+            for port in network.dynamic_ports or ()
+        )
+        or None,
+    )
 
 
 def core_mhz(node: Node, core: int) -> int:

@@ -54,10 +54,11 @@ def addresses_of(node: Node, alias: str) -> list[tuple[str, frozenset[int]]]:
 class Offer:
     """Ports picked on one node for one allocation."""
 
-    def __init__(self, node: Node, held: Holdings, chance: Chance) -> None:
+    def __init__(self, node: Node, held: Holdings, chance: Chance, *, only: str | None = None) -> None:
         self._node = node
         self._held = held
         self._chance = chance
+        self._only = only
         self._offered: set[tuple[str, int]] = set()
 
     def pick(self, network: NetworkResource) -> tuple[AllocatedPort, ...]:
@@ -68,9 +69,25 @@ class Offer:
         picked += [self._dynamic(port, own) for port in network.dynamic_ports or ()]
         return tuple(picked)
 
+    def pick_on_one_address(self, network: NetworkResource) -> tuple[str, tuple[AllocatedPort, ...]]:
+        """The same, all on one address of the node, which is told: the ports of a task have no other. Raises `NoPort`."""
+        found = addresses_of(self._node, DEFAULT_HOST_NETWORK)
+        why = NoPort(f"no addresses available for {DEFAULT_HOST_NETWORK} network")
+        for address, _ in found:
+            trial = Offer(self._node, self._held, self._chance, only=address)
+            trial._offered = set(self._offered)
+            try:
+                ports = trial.pick(network)
+            except NoPort as none:
+                why = none
+                continue
+            self._offered = trial._offered
+            return address, ports
+        raise why
+
     def _addresses(self, port: Port) -> list[tuple[str, frozenset[int]]]:
         alias = resolve(port.host_network or DEFAULT_HOST_NETWORK, self._node) or ""
-        found = addresses_of(self._node, alias)
+        found = [each for each in addresses_of(self._node, alias) if self._only in (None, each[0])]
         if not found:
             raise NoPort(f"no addresses available for {alias} network")
         return found
