@@ -1,0 +1,149 @@
+"""Unpacking archives: tar (plain, gzip, bzip2, xz), zip, and single compressed files.
+
+An archive is somebody else's: it may say anything of itself. Entries are read one after another and written through
+`Inside`; bytes and entries are counted as they come, whatever the headers claim; devices and the like are refused.
+"""
+
+import bz2
+import gzip
+import lzma
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Final, cast
+
+from wharf.node.artifacts.errors import ArtifactError
+from wharf.node.artifacts.inside import Inside
+
+PIECE_BYTES: Final = 1 << 20
+# The longest first: `.tar.gz` is not `.gz`.
+KINDS: Final = ("tar.gz", "tgz", "tar.bz2", "tbz2", "tar.xz", "txz", "tar", "zip", "gz", "bz2", "xz")
+_SINGLE: Final[Mapping[str, Callable[..., IO[bytes]]]] = {
+    "gz": cast(Callable[..., IO[bytes]], gzip.open),
+    "bz2": cast(Callable[..., IO[bytes]], bz2.open),
+    "xz": cast(Callable[..., IO[bytes]], lzma.open),
+}  # Their types name no common one; opened for reading, all of them read bytes.
+
+
+class Budget:
+    """What an artifact may still grow by. `is_wanted` ends the work of a task that is gone."""
+
+    def __init__(self, bytes_max: int, files_max: int, is_wanted: Callable[[], bool] = lambda: True) -> None:
+        self._bytes_left, self._bytes_max = bytes_max, bytes_max
+        self._files_left, self._files_max = files_max, files_max
+        self._is_wanted = is_wanted
+
+    def file(self) -> None:
+        self._files_left -= 1
+        if self._files_left < 0:
+            raise ArtifactError(f"it holds more than {self._files_max:,} files", is_lasting=True)
+
+    def bytes(self, count: int) -> None:
+        self._bytes_left -= count
+        if self._bytes_left < 0:
+            raise ArtifactError(f"it grows over {self._bytes_max:,} bytes when unpacked", is_lasting=True)
+        if not self._is_wanted():
+            raise ArtifactError("nobody wants it any more")
+
+
+def kind_of(name: str, said: str) -> str:
+    """The kind of archive; empty for what is none, or is not to be unpacked. Raises ArtifactError."""
+    if said in ("false", "0"):
+        return ""
+    if said and said != "true":
+        if said not in KINDS:
+            raise ArtifactError(f"archive is {said[:20]}: there are {', '.join(KINDS)}, or false", is_lasting=True)
+        return said
+    return next((kind for kind in KINDS if name.lower().endswith(f".{kind}")), "")
+
+
+def unpack(archive: Path, kind: str, name: str, folder: str, inside: Inside, into: str, budget: Budget) -> list[str]:
+    """The files made, below `into`. `folder` of the archive only, if one is named. Raises ArtifactError, OSError."""
+    try:
+        if kind == "zip":
+            return _unpack_zip(archive, folder, inside, into, budget)
+        if kind in _SINGLE:
+            path = f"{into}/{name.removesuffix('.' + kind)}"
+            with _SINGLE[kind](archive, "rb") as source:
+                _write(source, inside, path, 0o644, budget)
+            return [path]
+        return _unpack_tar(archive, folder, inside, into, budget)
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError) as error:
+        raise ArtifactError(f"{name[:100]} is no {kind} archive, or a damaged one: {error}") from None
+    except (gzip.BadGzipFile, RuntimeError, UnicodeDecodeError, ValueError) as error:
+        raise ArtifactError(f"{name[:100]} cannot be unpacked: {error}") from None
+
+
+def _unpack_tar(archive: Path, folder: str, inside: Inside, into: str, budget: Budget) -> list[str]:
+    made = []
+    with tarfile.open(archive, "r|*") as opened:
+        for entry in opened:
+            path = _below(entry.name, folder)
+            if path is None:
+                continue
+            budget.file()
+            target = f"{into}/{path}" if path else into
+            mode = entry.mode & 0o777 or 0o644
+            if entry.isdir():
+                inside.make_folder(target)
+            elif entry.isreg():
+                source = opened.extractfile(entry)
+                assert source is not None, "a regular file has content"
+                _write(source, inside, target, mode, budget)
+                made.append(target)
+            elif entry.issym():
+                inside.link(target, entry.linkname)
+            elif entry.islnk():
+                other = _below(entry.linkname, folder)
+                if not other:
+                    raise ArtifactError(f"{entry.name[:200]} is another name of what is not unpacked", is_lasting=True)
+                inside.same(target, f"{into}/{other}")
+            else:
+                raise ArtifactError(f"{entry.name[:200]} is a device or the like, and not unpacked", is_lasting=True)
+    return made
+
+
+def _unpack_zip(archive: Path, folder: str, inside: Inside, into: str, budget: Budget) -> list[str]:
+    made = []
+    with zipfile.ZipFile(archive) as opened:
+        for entry in opened.infolist():
+            path = _below(entry.filename, folder)
+            if path is None:
+                continue
+            budget.file()
+            target = f"{into}/{path}" if path else into
+            mode = entry.external_attr >> 16
+            if entry.is_dir():
+                inside.make_folder(target)
+            elif stat.S_ISLNK(mode):
+                with opened.open(entry) as source:
+                    inside.link(target, source.read(4_096).decode())
+            elif stat.S_IFMT(mode) in (0, stat.S_IFREG):
+                with opened.open(entry) as source:
+                    _write(source, inside, target, mode & 0o777 or 0o644, budget)
+                made.append(target)
+            else:
+                raise ArtifactError(
+                    f"{entry.filename[:200]} is a device or the like, and not unpacked", is_lasting=True
+                )
+    return made
+
+
+def _below(name: str, folder: str) -> str | None:
+    """The path below the folder of the archive that is wanted; None for what lies elsewhere."""
+    plain = "/".join(step for step in name.split("/") if step not in ("", "."))
+    if not folder:
+        return plain
+    if plain == folder:
+        return ""
+    return plain.removeprefix(f"{folder}/") if plain.startswith(f"{folder}/") else None
+
+
+def _write(source: IO[bytes], inside: Inside, path: str, mode: int, budget: Budget) -> None:
+    with inside.file(path, mode) as file:
+        while piece := source.read(PIECE_BYTES):
+            budget.bytes(len(piece))
+            file.write(piece)

@@ -1,0 +1,116 @@
+"""Artifacts by git, from a server of the test's own."""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engines.etcd_server import free_ports
+from tests.waiting import wait_until
+from wharf.node.artifacts import ArtifactError, Bounds, Wanted, fetch
+
+pytestmark = pytest.mark.needs_program("git")
+
+
+def git(folder: Path, *words: str) -> str:
+    names = {"GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@t", "GIT_COMMITTER_NAME": "t", "GIT_COMMITTER_EMAIL": "t@t"}
+    environment = os.environ | names | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    done = subprocess.run(["git", *words], cwd=folder, env=environment, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Two commits: a tag on the first, and a branch with the second."""
+    folder = tmp_path_factory.mktemp("git")
+    work = folder / "tools"
+    work.mkdir()
+    git(work, "init", "--quiet", "--initial-branch=main")
+    (work / "bin").mkdir()
+    (work / "bin/run").write_text("one")
+    (work / "link").symlink_to("bin/run")
+    git(work, "add", ".")
+    git(work, "commit", "--quiet", "-m", "one")
+    git(work, "tag", "v1")
+    (work / "bin/run").write_text("two")
+    git(work, "commit", "--quiet", "-am", "two")
+    [port] = free_ports(1)
+    daemon = subprocess.Popen(
+        [
+            "git",
+            "daemon",
+            "--export-all",
+            "--listen=127.0.0.1",
+            f"--port={port}",
+            f"--base-path={folder}",
+            "--reuseaddr",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    address = f"git://127.0.0.1:{port}/tools"
+    try:
+        wait_until(
+            lambda: subprocess.run(["git", "ls-remote", address], capture_output=True).returncode == 0,
+            within_s=20,
+            what="the git server",
+        )
+        yield address
+    finally:
+        os.killpg(daemon.pid, 15)
+        daemon.wait()
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    (tmp_path / "local").mkdir()
+    return tmp_path
+
+
+def get(task: Path, source: str, to: str = "local/tools", mode: str = "any", bounds: Bounds | None = None) -> None:
+    asyncio.run(fetch(Wanted(source, {}, {}, mode, False, to), task, bounds=bounds))
+
+
+def test_a_repository_comes_whole(repository: str, task: Path) -> None:
+    get(task, f"git::{repository}")
+
+    assert "two" == (task / "local/tools/bin/run").read_text()
+    assert "two" == (task / "local/tools/link").read_text()
+    assert [task / "local"] == list(task.iterdir())
+
+
+@pytest.mark.parametrize("depth", ["", "&depth=1"])
+def test_a_tag_comes_as_it_was(repository: str, task: Path, depth: str) -> None:
+    get(task, f"git::{repository}?ref=v1{depth}")
+
+    assert "one" == (task / "local/tools/bin/run").read_text()
+
+
+def test_a_folder_of_it_comes_alone(repository: str, task: Path) -> None:
+    get(task, f"git::{repository}//bin")
+
+    assert ["run"] == [path.name for path in (task / "local/tools").iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("more", "mode", "told"),
+    [
+        ("?ref=none", "any", "git: "),
+        ("//none", "any", "the repository has no folder none"),
+        ("", "file", "a repository is a folder: leave the mode at any, or say dir"),
+    ],
+)
+def test_what_it_has_not_is_told(repository: str, task: Path, more: str, mode: str, told: str) -> None:
+    with pytest.raises(ArtifactError, match=told):
+        get(task, f"git::{repository}{more}", mode=mode)
+
+    assert [task / "local"] == list(task.iterdir())
+
+
+def test_a_repository_that_is_too_large_is_refused(repository: str, task: Path) -> None:
+    with pytest.raises(ArtifactError, match="the repository has more than 10 bytes"):
+        get(task, f"git::{repository}", bounds=Bounds(bytes_max=10))
