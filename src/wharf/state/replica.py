@@ -169,6 +169,7 @@ class Replica:
 
     def _encoded(self, changes: Iterable[Put | Drop], cluster_format: int) -> list[Change]:
         encoders: dict[str, Callable[[Any], bytes]] = {}
+        before, data_before, encode_before = None, b"", None
         coded = []
         for change in changes:
             name, data = change.table, None
@@ -176,7 +177,9 @@ class Replica:
                 encode = encoders.get(name)
                 if encode is None:
                     encode = encoders[name] = encoder_of(self.tables[name], cluster_format=cluster_format)
-                data = encode(change.record)
+                # A job and its newest version are one record under two keys.
+                data = data_before if change.record is before and encode == encode_before else encode(change.record)
+                before, data_before, encode_before = change.record, data, encode
             coded.append(Change(name, change.key, data))
         return coded
 

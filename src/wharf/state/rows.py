@@ -1,6 +1,7 @@
 """The records of one table in memory, found by key, by index, and in order."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -20,7 +21,7 @@ class Rows(Generic[R]):
     """Changed only by the replica while it applies a batch; records in it are never changed in place."""
 
     __slots__ = (
-        "_created", "_found", "_indexes", "_kin", "_names", "_newest", "_recurring", "decoder", "last_change", "records",
+        "_created", "_found", "_indexes", "_kin", "_names", "_read_recurring", "decoder", "last_change", "newest", "records",
         "table",
     )  # fmt: skip
 
@@ -34,9 +35,11 @@ class Rows(Generic[R]):
         self._names = None if is_by_creation else SortedKeys()
         self._created = CreationOrder() if is_by_creation else None
         self._found: dict[str, dict[Any, Keys]] = {index.name: {} for index in table.indexes}
-        self._recurring = table.recurring
-        self._kin: Callable[[R], Any] | None = None
-        self._newest: R | None = None
+        self._read_recurring: Callable[[R], tuple[Any, ...]] | None = (
+            attrgetter(*table.recurring) if table.recurring else None
+        )
+        self._kin: Rows[Any] | None = None
+        self.newest: R | None = None
         """What was taken in last, where values recur."""
         # What `set` needs of each index, unpacked: this is the hottest loop of the replica.
         self._indexes: tuple[tuple[Callable[[R], Any], bool, dict[Any, Keys]], ...] = tuple(
@@ -44,16 +47,8 @@ class Rows(Generic[R]):
         )
 
     def meet(self, every_rows: Mapping[str, "Rows[Any]"]) -> None:
-        """The other tables, among which this one may have kin."""
-        name_kin = self.table.kin
-        if name_kin is None:
-            return
-
-        def kin(record: R) -> Any:
-            table, key = name_kin(record)
-            return every_rows[table].records.get(key) if table in every_rows else None
-
-        self._kin = kin
+        """The other tables, one of which may hold this one's kin."""
+        self._kin = every_rows.get(self.table.kin[0]) if self.table.kin is not None else None
 
     # -- changing --------------------------------------------------------------------------------------------------
 
@@ -64,7 +59,7 @@ class Rows(Generic[R]):
         if shelf is None:
             shelf = records.shelves[key[: records.width]] = {}
         old = shelf.get(key)
-        if self._recurring:
+        if self._read_recurring is not None:
             self._share(record, old)
         shelf[key] = record
         if old is None:
@@ -113,7 +108,7 @@ class Rows(Generic[R]):
 
     def add_many(self, records: dict[str, R]) -> None:
         """Take in records whose keys are all new: index by index, which is faster than record by record."""
-        if self._recurring:
+        if self._read_recurring is not None:
             for record in records.values():
                 self._share(record, None)
         self.records.add_new(records)
@@ -134,19 +129,32 @@ class Rows(Generic[R]):
 
     def _share(self, record: R, old: R | None) -> None:
         """Of a value that a relative holds too, keep that relative's. The record is fresh: nobody has seen it yet."""
-        kin = None if self._kin is None else self._kin(record)
-        if kin is record:
-            return  # One record under two keys.
-        relatives = [old, kin, self._newest]
-        for name in self._recurring:
-            value = getattr(record, name)
-            if value is None or value == "":
-                continue
-            for relative in relatives:
-                if relative is not None and getattr(relative, name) == value:
-                    force_setattr(record, name, getattr(relative, name))
-                    break
-        self._newest = record
+        read = self._read_recurring
+        assert read is not None, f"nothing recurs in {self.table.name}"
+        if self._kin is not None and self._kin.newest is record:
+            return  # One record under two keys has been here before.
+        values = read(record)
+        for relative in (old, self.newest):
+            if relative is not None and (theirs := read(relative)) == values:
+                for name, value, their in zip(self.table.recurring, values, theirs, strict=True):
+                    if value is not their:
+                        force_setattr(record, name, their)
+                break
+        else:
+            relatives = [each for each in (old, self.newest, self._kin_of(record)) if each is not None]
+            self._share_each(record, values, [read(each) for each in relatives])
+        self.newest = record
+
+    def _share_each(self, record: R, values: tuple[Any, ...], theirs: list[tuple[Any, ...]]) -> None:
+        """No relative has all of it: each value may be that of another one."""
+        for name, value, *candidates in zip(self.table.recurring, values, *theirs, strict=True):
+            if value is not None and (same := next((each for each in candidates if each == value), None)) is not None:
+                force_setattr(record, name, same)
+
+    def _kin_of(self, record: R) -> Any:
+        if self._kin is None or self.table.kin is None:
+            return None
+        return self._kin.records.get(self.table.kin[1](record))
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ class Table(Generic[R]):
     `shared`: fields whose whole value recurs (resources of one group's placements), decoded once and shared.
     `packed`: fields with a map that is seldom read (states of tasks), kept as its bytes and decoded by whoever reads it.
     `recurring`: fields whose value is mostly that of a relative (the record before under the key, the last one taken in,
-    and the one that `kin` names by its table and key): they hold one value then, not several that are equal.
+    and the one that `kin` names, by its table and its key): they hold one value then, not several that are equal.
     `is_adopted`: whoever wrote a record takes it in as it was decided, without decoding it again (`Decoder.adopted`). For
     what is written by the thousand; what it is made of must be what a decoder makes: tuples, enums, structs.
     `since`: the cluster's format from which on the table may be written; servers of older formats do not know it.
@@ -94,7 +94,7 @@ class Table(Generic[R]):
         shared: Mapping[str, Any] | None = None,
         packed: Mapping[str, Any] | None = None,
         recurring: tuple[str, ...] = (),
-        kin: Callable[[R], tuple[str, str]] | None = None,
+        kin: tuple[str, Callable[[R], str]] | None = None,
         is_adopted: bool = False,
         since: int = 1,
         forms: tuple[Form, ...] = (),
@@ -109,6 +109,7 @@ class Table(Generic[R]):
         self.interned = interned
         self.shared = dict(shared or {})
         self.packed = dict(packed or {})
+        assert len(recurring) != 1, "give two, or none: they are read together"
         self.recurring = recurring
         self.kin = kin
         self.is_adopted = is_adopted

@@ -42,7 +42,7 @@ JOBS_OF_TYPE: Final = Index[Job]("type", "type")
 DISPATCHES_BY_TOKEN: Final = Index[Job]("dispatch", "namespace", "parent_id", "dispatch_idempotency_token")
 # A job and its newest version say the same but for the status, and children say what their siblings say.
 RECURRING_IN_JOBS: Final = (
-    "id", "name", "datacenters", "constraints", "task_groups", "update", "periodic", "parameterized_job", "meta",
+    "datacenters", "constraints", "task_groups", "update", "periodic", "parameterized_job", "meta",
 )  # fmt: skip
 JOBS: Final = Table(
     "jobs",
@@ -50,9 +50,9 @@ JOBS: Final = Table(
     key=("namespace", "id"),
     indexes=(CHILDREN_OF_JOB, JOBS_OF_POOL, JOBS_OF_TYPE, DISPATCHES_BY_TOKEN),
     stamped=("create_index", "job_modify_index"),
-    interned=("namespace", "node_pool", "id", "parent_id"),
+    interned=("namespace", "node_pool", "id", "name", "parent_id"),
     recurring=RECURRING_IN_JOBS,
-    kin=lambda job: ("job_versions", join_key(job.namespace, job.id, key_part(job.version))),
+    kin=("job_versions", lambda job: join_key(job.namespace, job.id, key_part(job.version))),
 )
 
 VERSIONS_OF_JOB: Final = Index[Job]("job", "namespace", "id")
@@ -62,9 +62,9 @@ JOB_VERSIONS: Final = Table(
     key=("namespace", "id", "version"),
     indexes=(VERSIONS_OF_JOB,),
     stamped=("create_index", "job_modify_index"),
-    interned=("namespace", "node_pool", "id", "parent_id"),
+    interned=("namespace", "node_pool", "id", "name", "parent_id"),
     recurring=RECURRING_IN_JOBS,
-    kin=lambda version: ("jobs", join_key(version.namespace, version.id)),
+    kin=("jobs", lambda version: join_key(version.namespace, version.id)),
 )
 
 SUBMISSIONS_OF_JOB: Final = Index[Submission]("job", "namespace", "job_id")
@@ -100,13 +100,10 @@ EVALUATIONS: Final = Table(
     indexes=(EVALUATIONS_OF_JOB, EVALUATIONS_BY_STATUS),
     order=Order.CREATED,
     stamped=("create_index", "job_modify_index", "node_modify_index"),
-    interned=("namespace", "job_id", "node_id"),
+    interned=("namespace", "job_id", "node_id", "status_description"),
     # Most fail for the reason for which the one before failed.
-    recurring=(
-        "deployment_id", "status_description", "failed_tg_allocs", "class_eligibility", "queued_allocations",
-        "plan_annotations",
-    ),
-)  # fmt: skip
+    recurring=("failed_tg_allocs", "class_eligibility", "queued_allocations", "plan_annotations"),
+)
 
 ALLOCATIONS_OF_JOB: Final = Index[Allocation]("job", "namespace", "job_id")
 ALLOCATIONS_ON_NODE: Final = Index[Allocation]("node", "node_id")
