@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 RUNS: Final = "runs"
 SOCKET: Final = "supervisor.sock"
 LOCK: Final = "supervisor.lock"
+EARLY_AGAIN_S: Final = 0.005
 STUCK_AGAIN_S: Final = 1.0
 IDLE_S: Final = 20.0
 """With nothing to keep and nobody to tell, it ends after this while."""
@@ -62,6 +63,8 @@ class Keeper:
         self._refused: dict[str, str] = {}
         self._agent: Agent | None = None
         self._stuck: dict[str, Run] = {}
+        self._early: list[tuple[str, int]] = []
+        """Signals for programs that are only just beginning."""
         self._is_to_end = False
         self._selector = selectors.DefaultSelector()
         (folder / RUNS).mkdir(parents=True, exist_ok=True)
@@ -80,12 +83,14 @@ class Keeper:
         self._selector.register(listening, selectors.EVENT_READ, lambda: self._welcome(listening))
         while not self._is_over():
             is_idle = not self._runs and self._agent is None
-            heard = self._selector.select(STUCK_AGAIN_S if self._stuck else IDLE_S if is_idle else None)
+            wait_s = EARLY_AGAIN_S if self._early else STUCK_AGAIN_S if self._stuck else IDLE_S if is_idle else None
+            heard = self._selector.select(wait_s)
             if is_idle and not heard:
                 break
             for key, _ in heard:
                 key.data()
             self._reap()
+            self._send_early()
             stuck, self._stuck = self._stuck, {}
             for run in stuck.values():
                 run.try_output_again()
@@ -159,8 +164,8 @@ class Keeper:
             case messages.StartRun(order):
                 self._start(order)
             case messages.SignalRun(name, number):
-                if (run := self._runs.get(name)) is not None:
-                    run.signal(number)
+                self._early.append((name, number))
+                self._send_early()
             case messages.KillRun(name):
                 if (run := self._runs.get(name)) is not None:
                     run.kill()
@@ -168,6 +173,13 @@ class Keeper:
                 self._forget(name)
             case messages.ShutDown():
                 self._is_to_end = True
+
+    def _send_early(self) -> None:
+        early, self._early = self._early, []
+        for name, number in early:
+            run = self._runs.get(name)
+            if run is not None and not run.signal(number):
+                self._early.append((name, number))
 
     def _tell_of(self, run: Run) -> None:
         if self._agent is None:

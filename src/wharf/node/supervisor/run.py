@@ -18,6 +18,7 @@ from wharf.node.supervisor.processes import Process, is_leader, look_up, open_ha
 
 SHELL: Final = "/bin/dash"
 SHIM: Final = str(Path(__file__).with_name("shim.sh"))
+SESSION: Final = "/usr/bin/setsid"
 SHELL_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -66,7 +67,7 @@ class Run:
         environment = {name: value for name, value in order.environment.items() if SHELL_NAME.fullmatch(name)}
         entries = self._leftovers.entries(self.name)
         # What is no name to a shell it would not hand on: such a thing goes in front of the command.
-        words = [SHELL, SHIM, str(self.folder.path), *entries, "--", order.work_folder, *odd, *order.command]
+        words = [SHELL, SHIM, str(self.folder.path), *entries, "--", order.work_folder, *odd, SESSION, *order.command]
         pid = os.posix_spawn(
             SHELL, words, environment | {MARK: self.name}, setsid=True, setsigmask=[], setsigdef=DEFAULT_SIGNALS
         )
@@ -198,16 +199,24 @@ class Run:
             # Its work is done; it only kept the pipes open until here.
             send(self._shim, signal.SIGKILL, to_group=False)
 
-    def signal(self, number: int) -> None:
-        if self.stage is Stage.RUNNING and self.task is not None:
-            send(self.task, number, to_group=True)
+    def signal(self, number: int) -> bool:
+        """False where it must be tried again soon: until it leads a session the program is not what it is to be."""
+        if self.stage is Stage.STARTING:
+            return False
+        if self.stage is Stage.ENDED or self.task is None:
+            return True
+        if not is_leader(self.task.pid):
+            return look_up(self.task.pid) != self.task
+        send(self.task, number, to_group=True)
+        return True
 
     def kill(self) -> None:
         """The program and all that it started. How it ended is told later, as ever."""
         if self.stage is Stage.ENDED:
             return
         self._kill_leftovers()
-        self.signal(signal.SIGKILL)
+        if self.task is not None:
+            send(self.task, signal.SIGKILL, to_group=is_leader(self.task.pid))
 
     def _kill_leftovers(self) -> None:
         self._leftovers.kill(self.name, spare=() if self._shim is None else (self._shim.pid,))

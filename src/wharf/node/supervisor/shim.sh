@@ -25,7 +25,7 @@ shift
     shift
     unset OLDPWD
     # A command in the background ignores SIGINT and SIGQUIT; `env` undoes it.
-    exec /usr/bin/setsid /usr/bin/env --default-signal=INT,QUIT -- "$@"
+    exec /usr/bin/env --default-signal=INT,QUIT -- "$@"
 ) &
 # The shell says on its standard error how a job ended: not into the task's output, which stays open all the same.
 exec 4>&2 2>/dev/null
