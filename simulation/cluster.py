@@ -20,6 +20,7 @@ from wharf.agent.roles.candidacy import election_of
 from wharf.api.app import Api
 from wharf.client import ONCE, AsyncClient
 from wharf.controllers.heartbeats import HeartbeatSettings
+from wharf.engines.election import Election
 from wharf.engines.faults import Fault, Faults, Operation
 from wharf.engines.memory import MemoryEngine
 from wharf.engines.memory_log import ETCD_BOUNDS
@@ -81,7 +82,8 @@ class ServerProcess:
         process.start(self._run(process, self.engine, self.server), name=self.name)
 
     async def _run(self, process: Process, engine: MemoryEngine, server: Server) -> None:
-        be = self._be_brain if self.role == "brain" else self._be_api
+        # As the agent does it, before anything is loaded: what a brain is made of listens to that too.
+        brain = self._make_brain(server) if self.role == "brain" else None
         server.follower.listeners.append(lambda batch: self._note(batch.index))
         server.follower.on_load.append(lambda: self._note(server.replica.index))
         self.cluster.on_started(self, server)
@@ -93,12 +95,12 @@ class ServerProcess:
                 await asyncio.sleep(1.0)
         process.start(server.follower.run(), name="follower")
         await server.follower.loaded.wait()
-        await be(process, server)
+        await (self._be_brain(process, server, *brain) if brain is not None else self._be_api(process, server))
 
     def _note(self, index: int) -> None:
         self.applied.append((index, self.cluster.loop.time()))
 
-    async def _be_brain(self, process: Process, server: Server) -> None:
+    def _make_brain(self, server: Server) -> tuple[Brain, Election]:
         election = election_of(server, folder=self.member.name)
         brain = Brain(
             server.world, server.engine, server.follower, server.writer, election, heartbeats=self.cluster.heartbeats
@@ -108,6 +110,9 @@ class ServerProcess:
         Launcher(server.world, brain, server.job_settings)
         Collecting(server.world, brain)
         QuotaWatch(brain)
+        return brain, election
+
+    async def _be_brain(self, process: Process, server: Server, brain: Brain, election: Election) -> None:
         await self._found(server)
         self.cluster.network.listen(brain_address(self.member.address), process, brain_app(Answers(brain)))
         process.start(election.stay_a_member(), name="membership")

@@ -12,18 +12,16 @@ import msgspec
 from simulation.chaos import ALL_FAULTS
 from simulation.invariants import Transition
 from simulation.run import Result
-from wharf.model.transitions import ALLOCATION, DEPLOYMENT, MACHINES, NODE, TASK
+from wharf.model.transitions import ALLOCATION, MACHINES, TASK
 
 SEEDS_FOR_ALL: Final = 300
 """Fewer seeds need not meet everything."""
 
 # Machine and either end of a step, or both: what waits for a part that is not built.
 NOT_YET: Final[Mapping[str, str]] = {
-    f"{DEPLOYMENT.name} paused": "the simulation's people pause none yet: the scheduling issue",
     TASK.name: "tasks are seen on nodes only: the node's issue",
-    f"{ALLOCATION.name} unknown": "lost_after: the scheduling issue",
     f"{ALLOCATION.name} running>pending": "restarts: the node's issue",
-    f"{NODE.name} disconnected": "lost_after: the scheduling issue",
+    f"{ALLOCATION.name} unknown>pending": "restarts: the node's issue",
     "evaluation failed": "limits of deliveries: the scheduling issue",
 }
 

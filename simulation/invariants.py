@@ -28,6 +28,7 @@ from wharf.state.tables import (
     DEPLOYMENTS_OF_JOB,
     EVALUATIONS,
     EVALUATIONS_OF_JOB,
+    JOB_PURGES,
     JOB_VERSIONS,
     JOBS,
     LEADER,
@@ -46,6 +47,9 @@ MACHINES_OF_TABLES: Final[dict[str, tuple[tuple[AnyMachine, str], ...]]] = {
 LEADERS_CAUSES: Final = frozenset({CauseKind.EVALUATION, CauseKind.NODE})
 LEADERS_KINDS: Final = frozenset({"jobs-settled", "evaluations-unblocked"})
 """What only a leader writes: by its cause, or by its kind."""
+
+UPDATING: Final = "alloc is being updated due to job update"
+"""How a stop is described that only makes room for the next version."""
 
 Transition = tuple[str, str | None, str]
 
@@ -245,12 +249,31 @@ def require_unique(replica: Replica, placed: Allocation) -> None:
             continue
         if per_node and other.node_id != placed.node_id:
             continue
-        if _tried_by(replica, other) != tried_by:
+        if _tried_by(replica, other) != tried_by or _takes_over(replica, placed) or _stands_in(placed, other):
             continue
         raise Broken(
             f"{placed.name} is placed twice: {other.id} on {other.node_name} and {placed.id} on {placed.node_name}",
             placed.job_id, other.id, placed.id,
         )  # fmt: skip
+
+
+def _takes_over(replica: Replica, placed: Allocation) -> bool:
+    """It stands where another stood that was stopped for it, so there are no more of its name than there were.
+
+    There may be two of one name: a canary was promoted, and before the one whose name it has was stopped, the job moved
+    on. They get names of their own as they are exchanged.
+    """
+    previous = replica.get(ALLOCATIONS, placed.previous_allocation)
+    return (
+        previous is not None
+        and (previous.name, previous.next_allocation) == (placed.name, placed.id)
+        and previous.desired_description == UPDATING
+    )
+
+
+def _stands_in(placed: Allocation, other: Allocation) -> bool:
+    """Nobody knows what the other does: when it is back, one of the two goes."""
+    return other.client_status is ClientStatus.UNKNOWN and other.next_allocation == placed.id
 
 
 def _type_of(replica: Replica, allocation: Allocation) -> str:
@@ -323,9 +346,30 @@ def require_rest(witness: Witness) -> None:
             raise Broken(f"evaluation {evaluation.id} is blocked and does not say why", evaluation.id)
     for job in replica.all(JOBS):
         _require_rest_of_job(replica, job)
+    for purge in replica.all(JOB_PURGES):
+        raise Broken(f"the purge of {purge.job_id} does not come to an end", purge.job_id)
+    for allocation in replica.all(ALLOCATIONS):
+        if _takes_room(allocation) and replica.get(JOBS, allocation.namespace, allocation.job_id) is None:
+            raise Broken(
+                f"{allocation.id} is left of {allocation.job_id}, which is gone", allocation.id, allocation.job_id
+            )
+    for node in replica.all(NODES):
+        _require_rest_of_drain(replica, node)
     unanswered = unexplained(replica)
     if unanswered:
         raise Broken(f"nobody can tell a person why: {'; '.join(unanswered)}")
+
+
+def _require_rest_of_drain(replica: Replica, node: Node) -> None:
+    """A drain ends, but where something is waited for that has no room elsewhere."""
+    if node.drain_strategy is None:
+        return
+    here = [each for each in replica.those(ALLOCATIONS_ON_NODE, node.id) if _takes_room(each)]
+    for allocation in here:
+        evaluations = replica.those(EVALUATIONS_OF_JOB, allocation.namespace, allocation.job_id)
+        if any(each.status in (EvaluationStatus.BLOCKED, EvaluationStatus.PENDING) for each in evaluations):
+            return
+    raise Broken(f"the drain of {node.name} does not end; {len(here)} are there", node.id, *(each.id for each in here))
 
 
 def _require_rest_of_job(replica: Replica, job: Job) -> None:
@@ -344,6 +388,8 @@ def _require_rest_of_job(replica: Replica, job: Job) -> None:
                 f"{node.status if node is not None else 'gone'}",
                 allocation.id, job.id, allocation.node_id,
             )  # fmt: skip
+    if job.stop and live:
+        raise Broken(f"job {job.id} is stopped and has {len(live)}", job.id, *(each.id for each in live))
     blocked = any(evaluation.status is EvaluationStatus.BLOCKED for evaluation in evaluations)
     # At rest, what is pending waits for its time; it looks at the job again, whatever that lacks now.
     waits = any(evaluation.status is EvaluationStatus.PENDING for evaluation in evaluations)
@@ -358,6 +404,11 @@ def _require_rest_of_job(replica: Replica, job: Job) -> None:
         is_explained = blocked or waits or has_failed
         if len(live) != wanted and not (is_explained and len(live) - trying <= wanted):
             raise Broken(f"job {job.id} wants {wanted} and has {len(live)}, and no evaluation explains it", job.id)
+    for deployment in deployments:
+        # Who has canaries and nobody's word waits for a person, and says so; everything else has an end.
+        is_awaited = deployment.awaits_promotion or blocked or waits
+        if deployment.status is DeploymentStatus.RUNNING and not is_awaited:
+            raise Broken(f"deployment {deployment.id} of {job.id} does not come to an end", deployment.id, job.id)
     is_deploying = any(deployment.status not in DEPLOYMENT.terminal for deployment in deployments)
     expected = _status(job, live, blocked or waits, is_deploying, evaluations)
     if job.status is not expected:

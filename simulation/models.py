@@ -23,6 +23,10 @@ class Stop(msgspec.Struct, frozen=True):
     """Of a job: its value becomes `(value, True)`. Answered with the version, or with version 0 where nothing is."""
 
 
+class Purge(msgspec.Struct, frozen=True):
+    """Of a job: nothing is left. Answered as `Stop` is."""
+
+
 class PutIf(msgspec.Struct, frozen=True):
     """Puts if the version is this one (0: nothing is there). Answered with `Seen`, or with `Refused`."""
 
@@ -51,7 +55,7 @@ class Refused(msgspec.Struct, frozen=True):
     """The version was another one."""
 
 
-Asked = Read | Put | PutIf | Stop | Restored
+Asked = Read | Put | PutIf | Stop | Purge | Restored
 Answer = Seen | Kept | Refused
 
 NOTHING: Final = Seen(None, 0)
@@ -72,6 +76,8 @@ class VersionedRecord:
                 return self._put_if(state, version, value, answer)
             case Stop():
                 return self._stop(state, answer)
+            case Purge():
+                return NOTHING if answer is None or (answer == NOTHING) == (state == NOTHING) else None
             case Restored():
                 assert isinstance(answer, Seen), "who restores knows what stands there then"
                 return answer

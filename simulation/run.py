@@ -16,13 +16,15 @@ from simulation.history import History
 from simulation.invariants import BatchInvariants, Transition, require_equal, require_rest, require_whole
 from simulation.linearizability import Model, check_all
 from simulation.loop import RunFailed, SimulatedLoop, StandsStill
-from simulation.models import NOTHING, Answer, Asked, Read, Register, Restored, Seen, VersionedRecord
+from simulation.models import NOTHING, Answer, Asked, Purge, Read, Register, Restored, Seen, VersionedRecord
 from simulation.plants import Plant, plant
 from simulation.reads import Judge
+from simulation.rollouts import RolloutInvariants
+from simulation.sketches import value_of
 from simulation.story import Broken, LogLines, Story
 from simulation.weather import CALM, Weather
 from simulation.witness import Taken, Witness
-from simulation.workload import Workload, value_of
+from simulation.workload import Workload
 from wharf.engines.port import LEASE_ENDED
 from wharf.model.changes import join_key
 from wharf.state.tables import JOBS
@@ -70,10 +72,12 @@ class Run:
         self.witness = Witness(self.story, self.loop.fail)
         self.log.eye = self.witness
         self.invariants = BatchInvariants(self.witness)
+        self.rollouts = RolloutInvariants(self.witness, self.loop.time)
         self.witness.checks += [self._count_leases, self._check_in_full_now_and_then]
         self.judge = Judge(self.witness)
         self.chaos = Chaos(self.cluster, self.story)
         self.workload = Workload(self.cluster, self.judge, self.story)
+        self.witness.checks.append(self.workload.on_batch)
         self.witness.on_new_epoch.append(lambda: self.workload.on_restored(self.witness.replica))
         self.full_checks = 0
         self._checked_at = 0
@@ -184,10 +188,18 @@ class Run:
             if isinstance(call.asked, Read | Restored) or not isinstance(answer, Seen) or answer == NOTHING:
                 continue
             job = self.witness.at(JOBS, join_key("default", call.key), answer.version)
+            if isinstance(call.asked, Purge):
+                if job is not None:
+                    raise Broken(f"a purged job stands in the log: {call.told()}", call.key)
+                continue
             if job is None or job.modify_index != answer.version:
                 raise Broken(f"an acknowledged write is not in the log: {call.told()}", call.key)
             if answer.value is not None and value_of(job) != answer.value:
                 raise Broken(f"the log has {value_of(job)} in place of an acknowledged write: {call.told()}", call.key)
+
+        for job_id, index in self.workload.dispatched.items():
+            if self.witness.at(JOBS, join_key("default", job_id), index) is None:
+                raise Broken(f"{job_id} was dispatched and is not in the log at {index}", job_id)
 
     def _require_linearizable(self) -> None:
         _require_explained(self.workload.history, VersionedRecord())

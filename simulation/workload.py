@@ -1,101 +1,27 @@
-"""What people do to the cluster: register, change and stop jobs, switch nodes, read in every way, wait for changes.
-
-Every call goes through the real client. What was asked and told goes into the history, for the checker of histories,
-and to the judge of reads.
-"""
+"""All who ask something of the cluster: people, operators and those who wait for changes, and what they were told."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any, Final
+from typing import Final
 
-from msgspec.structs import replace
-
-from simulation.cluster import Cluster, Member, ServerProcess
-from simulation.exchange import SimulatedExchange
+from simulation.cluster import Cluster
 from simulation.history import History
-from simulation.models import NOTHING, Answer, Asked, Kept, Put, PutIf, Read, Refused, Restored, Seen, Stop
+from simulation.models import NOTHING, Answer, Asked, Put, Restored, Seen
 from simulation.network import Request
+from simulation.operator import Operator
+from simulation.person import Person
 from simulation.process import Process, current_process
-from simulation.reads import Judge, Question, Told
-from simulation.story import Broken, Story
-from wharf.client import ONCE, AsyncClient, Unreachable
-from wharf.client.calls import Answer as Reply
-from wharf.model.changes import join_key
-from wharf.model.group import TaskGroup
-from wharf.model.job import Job, JobType
-from wharf.model.policies import UpdatePolicy
-from wharf.model.refusal import Code, Refusal
-from wharf.model.resources import Resources
-from wharf.model.task import Task
+from simulation.reads import Judge
+from simulation.rollouts import reverted
+from simulation.sketches import JOBS_COUNT, JobSketch, value_of
+from simulation.story import Story
+from simulation.witness import Taken
 from wharf.state import Replica
-from wharf.state.tables import ALLOCATIONS, EVALUATIONS, JOBS, NODES, SUMMARIES
+from wharf.state.tables import JOBS, NODES
 
 PEOPLE: Final = 8
+OPERATORS: Final = 2
 WATCHERS: Final = 10
-JOBS_COUNT: Final = 30
-THINKS_S: Final = 0.8
-WAIT_S: Final = (10.0, 60.0)
-SECOND_NS: Final = 1_000_000_000
-UNSURE: Final = (Code.UNDECIDED,)
-"""Refusals after which nobody knows whether the write happened. All others say that it did not."""
-
-
-class JobSketch:
-    """What one of the jobs looks like, whichever value it has."""
-
-    def __init__(self, number: int, random: Random) -> None:
-        self.id = f"job-{number}"
-        kinds = [JobType.SERVICE] * 20 + [JobType.BATCH] * 6 + [JobType.SYSTEM] * 2 + [JobType.SYSBATCH] * 2
-        self.type = kinds[number % len(kinds)]
-        self.cpu = random.choice([50, 100, 300, 700, 1_500])
-        self.random = random
-
-    def job(self, value: int) -> Job:
-        draw = Random(f"{self.id}/{value}")
-        per_node = self.type in (JobType.SYSTEM, JobType.SYSBATCH)
-        config: dict[str, object] = {}
-        # What fails is tried again at once, for ever, so it must not fail too fast.
-        if self.type in (JobType.BATCH, JobType.SYSBATCH):
-            config["exit_code"] = draw.choice([0, 0, 0, 0, 1])
-            config["run_for"] = (draw.randint(20, 60) if config["exit_code"] else draw.randint(1, 40)) * SECOND_NS
-        elif draw.random() < 0.15:
-            config["run_for"] = draw.randint(15, 60) * SECOND_NS
-            config["exit_code"] = 1
-        task = Task(
-            name="task", driver="mock", config=config,
-            resources=Resources(cpu=50 if per_node else self.cpu, memory_mb=draw.choice([32, 64, 256])),
-        )  # fmt: skip
-        group = TaskGroup(
-            name="group", count=1 if per_node else draw.randint(1, 5), tasks=(task,),
-            update=self._update(draw),
-        )  # fmt: skip
-        datacenters = draw.choice([("*",), ("dc1",), ("dc1", "dc2")])
-        return Job(
-            id=self.id, type=self.type, priority=draw.choice([20, 50, 50, 80]), datacenters=datacenters,
-            meta={"value": str(value)}, task_groups=(group,),
-        )  # fmt: skip
-
-    def _update(self, draw: Random) -> UpdatePolicy | None:
-        """How it is rolled out: mostly with a deployment, within times that fit a seed."""
-        if self.type not in (JobType.SERVICE, JobType.SYSTEM):
-            return None
-        if draw.random() < 0.3:
-            return UpdatePolicy(max_parallel=0)
-        canary = draw.choice([0, 0, 1, 2]) if self.type == JobType.SERVICE else 0
-        # None reverts by itself: to whoever checks the history of a job's values that is a write that nobody asked for.
-        return UpdatePolicy(
-            max_parallel=draw.randint(1, 3), canary=canary, auto_promote=bool(canary),
-            min_healthy_time=2 * SECOND_NS, healthy_deadline=20 * SECOND_NS, progress_deadline=40 * SECOND_NS,
-        )  # fmt: skip
-
-
-def value_of(job: Job) -> tuple[int, bool]:
-    return int((job.meta or {}).get("value", "-1")), job.stop
-
-
-def _fails(job: Job) -> bool:
-    return any((task.config or {}).get("exit_code") for group in job.groups for task in group.tasks or ())
 
 
 class Workload:
@@ -110,6 +36,10 @@ class Workload:
         """What each person asks just now, so that a request that comes twice is known for what it is."""
         random = Random(f"{cluster.seed}/jobs")
         self.sketches = [JobSketch(number, random) for number in range(JOBS_COUNT)]
+        self.dispatched: dict[str, int] = {}
+        """The jobs that dispatches were answered with, and the index told."""
+        self.restores = 0
+        """How often the log was restored so far."""
         self._values = 0
         self._tasks: list[asyncio.Task[None]] = []
         cluster.network.on_repeated = self._on_repeated
@@ -122,6 +52,9 @@ class Workload:
         for number in range(PEOPLE):
             person = Person(self, f"person-{number + 1}")
             self._tasks.append(person.process.start(person.live(), name=person.name))
+        for number in range(OPERATORS):
+            operator = Operator(self, f"operator-{number + 1}")
+            self._tasks.append(operator.process.start(operator.live(), name=operator.name))
         for number in range(WATCHERS):
             watcher = Person(self, f"watcher-{number + 1}")
             self._tasks.append(watcher.process.start(watcher.watch(), name=watcher.name))
@@ -132,12 +65,14 @@ class Workload:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def tidy_up(self) -> None:
-        """Somebody stops the jobs that fail again and again: with them a cluster never comes to rest."""
-        person = Person(self, "the tidy one")
-        await person.process.start(person.stop_what_fails(), name=person.name)
+        """Somebody resumes what was paused, and stops the jobs that fail again and again: with them a cluster never
+        comes to rest."""
+        operator = Operator(self, "the tidy one")
+        await operator.process.start(operator.tidy_up(), name=operator.name)
 
     def on_restored(self, replica: Replica) -> None:
         """The log is now as this replica shows it: whatever was told of jobs and nodes begins anew from there."""
+        self.restores += 1
         for sketch in self.sketches:
             job = replica.get(JOBS, "default", sketch.id)
             stands = NOTHING if job is None else Seen(value_of(job), job.job_modify_index)
@@ -147,271 +82,16 @@ class Workload:
             eligible = node is None or node.scheduling_eligibility == "eligible"
             self.switches.ok(self.switches.begin("the restore", host.name, Restored()), Seen(eligible, 0))
 
+    def on_batch(self, taken: Taken) -> None:
+        """A deployment that fails takes its job back to what it was: a write of a job that nobody asked for."""
+        for changed in taken.changes:
+            if (job := reverted(taken.batch.kind, changed)) is not None and job.parent_id == "":
+                call = self.history.begin("the end of a deployment", job.id, Put(value_of(job)))
+                self.history.ok(call, Seen(value_of(job), taken.batch.index))
+
     def _on_repeated(self, _request: Request) -> None:
         process = current_process()
         asking = self.asking.get(process) if process is not None else None
         if asking is not None:
             history, key, asked = asking
             history.unknown(history.begin("the network", key, asked))
-
-
-class Person:
-    """One client: it asks one thing at a time."""
-
-    def __init__(self, workload: Workload, name: str) -> None:
-        cluster = workload.cluster
-        self.name = name
-        world = cluster.world(name, clock_of=name)
-        self.process = Process(name, name, world)
-        self._workload = workload
-        self._cluster = cluster
-        self._random = Random(f"{cluster.seed}/{name}")
-        self._member: Member = cluster.members[0]
-        exchange = SimulatedExchange(cluster.network, self.process, lambda: self._member.address)
-        self._client = AsyncClient(world, [exchange], retries=ONCE)
-        self._versions: dict[str, int] = {}
-
-    async def live(self) -> None:
-        deeds: list[tuple[int, Callable[[], Awaitable[None]]]] = [
-            (6, self._register), (3, self._register_if), (3, self._stop), (2, self._switch_node),
-            (8, self._read_job), (3, self._read_node), (4, self._read_list),
-        ]  # fmt: skip
-        while True:
-            await asyncio.sleep(self._random.expovariate(1 / THINKS_S))
-            self._turn()
-            _, deed = self._random.choices(deeds, [weight for weight, _ in deeds])[0]
-            await deed()
-
-    def _turn(self) -> None:
-        self._member = self._random.choice(self._cluster.members)
-
-    # -- writes ----------------------------------------------------------------------------------------------------
-
-    def _sketch(self) -> JobSketch:
-        return self._random.choice(self._workload.sketches)
-
-    async def _register(self) -> None:
-        """Mostly one that runs, now and then one that is stopped from the start; at times the same twice."""
-        sketch = self._sketch()
-        value = (self._workload.next_value(), self._random.random() < 0.05)
-        job = replace(sketch.job(value[0]), stop=value[1])
-        for _ in range(2 if self._random.random() < 0.2 else 1):
-            await self._write(sketch.id, Put(value), lambda: self._put(job, None))
-
-    async def _register_if(self) -> None:
-        sketch = self._sketch()
-        value = self._workload.next_value()
-        version = self._versions.get(sketch.id, 0)
-        await self._write(sketch.id, PutIf(version, (value, False)), lambda: self._put(sketch.job(value), version))
-
-    async def _put(self, job: Job, enforce_index: int | None) -> Answer:
-        try:
-            reply = await self._client.jobs.register(job, enforce_index=enforce_index)
-        except Refusal as refusal:
-            if refusal.text.startswith("Enforcing job modify index"):
-                return Refused()
-            raise
-        if reply.job_modify_index != reply.index:
-            return Kept(value_of(job))
-        self._versions[job.id] = reply.index
-        return Seen(value_of(job), reply.index)
-
-    async def _stop(self) -> None:
-        await self._stop_job(self._sketch().id)
-
-    async def _stop_job(self, job_id: str) -> None:
-        async def stop() -> Answer:
-            reply = await self._client.jobs.deregister(job_id)
-            return Seen(None, reply.job_modify_index)
-
-        await self._write(job_id, Stop(), stop)
-
-    async def stop_what_fails(self) -> None:
-        for sketch in self._workload.sketches:
-            job = await self._ask_job(sketch.id)
-            if job is not None and not job.stop and _fails(job):
-                await self._stop_job(job.id)
-
-    async def _write(
-        self,
-        key: str,
-        asked: Asked,
-        ask: Callable[[], Awaitable[Answer]],
-        *,
-        history: History[Asked, Answer] | None = None,
-    ) -> None:
-        workload = self._workload
-        history = history if history is not None else workload.history
-        call = history.begin(self.name, key, asked)
-        workload.asking[self.process] = (history, key, asked)
-        try:
-            answer = await ask()
-        except Unreachable as error:
-            (history.unknown if error.sent else history.failed)(call)
-            self._tell(f"{asked} of {key}: {error}", key)
-        except Refusal as refusal:
-            (history.unknown if refusal.code in UNSURE else history.failed)(call)
-            self._tell(f"{asked} of {key}: {refusal.code}: {refusal.text}", key)
-        except asyncio.CancelledError:
-            history.unknown(call)
-            raise
-        else:
-            history.ok(call, answer)
-            self._tell(f"{asked} of {key}: {answer}", key)
-        finally:
-            del workload.asking[self.process]
-
-    async def _switch_node(self) -> None:
-        host = self._random.choice(self._cluster.nodes)
-        if host.node is None:
-            return
-        node_id, eligible = host.node.id, self._random.random() < 0.7
-
-        async def switch() -> Answer:
-            done = await self._client.nodes.set_eligibility(node_id, eligible=eligible)
-            return Seen(eligible, 0) if done.index else Kept(eligible)
-
-        await self._write(host.name, Put(eligible), switch, history=self._workload.switches)
-
-    # -- reads -----------------------------------------------------------------------------------------------------
-
-    async def _read_job(self) -> None:
-        key = self._sketch().id
-        is_stale = self._random.random() < 0.25
-        call = None if is_stale else self._workload.history.begin(self.name, key, Read())
-        try:
-            job = await self._ask_job(key, stale=is_stale)
-        except (Refusal, Unreachable) as error:
-            if call is not None:
-                self._workload.history.failed(call)
-            self._tell(f"read {key}: {error}", key)
-            return
-        except asyncio.CancelledError:
-            if call is not None:
-                self._workload.history.failed(call)
-            raise
-        if job is not None:
-            self._versions[key] = job.job_modify_index
-        if call is not None:
-            seen = NOTHING if job is None else Seen(value_of(job), job.job_modify_index)
-            self._workload.history.ok(call, seen)
-        self._tell(f"read {key}{' (stale)' if is_stale else ''}: {value_of(job) if job else 'nothing'}", key)
-
-    async def _ask_job(self, job_id: str, **options: Any) -> Job | None:
-        question = self._question(f"job {job_id}", JOBS, key=join_key("default", job_id), **options)
-        job: Job | None = await self._one(question, lambda: self._client.jobs.read(job_id, **options))
-        return job
-
-    async def _read_node(self) -> None:
-        host = self._random.choice(self._cluster.nodes)
-        if host.node is None:
-            return
-        stale = self._random.random() < 0.25
-        history = self._workload.switches
-        call = None if stale else history.begin(self.name, host.name, Read())
-        node = await self._quietly(self._ask_node(host.name, host.node.id, stale=stale))
-        if call is not None and node is not None:
-            history.ok(call, Seen(node.scheduling_eligibility == "eligible", 0))
-        elif call is not None:
-            history.failed(call)
-
-    async def _ask_node(self, name: str, node_id: str, **options: Any) -> Any:
-        question = self._question(f"node {name}", NODES, key=node_id, **options)
-        return await self._one(question, lambda: self._client.nodes.read(node_id, **options))
-
-    async def _read_list(self) -> None:
-        stale = self._random.random() < 0.25
-        await self._quietly(
-            self._list(self._random.choice(["jobs", "nodes", "allocations", "evaluations"]), stale=stale)
-        )
-
-    async def _list(self, what: str, **options: Any) -> int:
-        tables = {
-            "jobs": (JOBS, SUMMARIES),
-            "nodes": (NODES,),
-            "allocations": (ALLOCATIONS,),
-            "evaluations": (EVALUATIONS,),
-        }
-        question = self._question(what, *tables[what], **options)
-        member, life = self._member, self._member.api.lives
-        reply: Reply[list[Any]] = await getattr(self._client, what).list(**options)
-        records = {
-            join_key("default", each.id) if what == "jobs" else each.id: each.modify_index for each in reply.value
-        }
-        self._judge(question, reply.index, records, member, life)
-        self._tell(f"read {what}: {len(records)} at {reply.index}")
-        return reply.index
-
-    def _question(
-        self, what: str, *tables: Any, key: str = "", stale: bool = False, index: int = 0, **_: Any
-    ) -> Question:
-        return Question(
-            client=self.name, what=what, tables=tables, key=key, is_stale=stale, index=index,
-            began_s=self._cluster.loop.time(), head=self._cluster.log.head,
-        )  # fmt: skip
-
-    async def _one(self, question: Question, ask: Callable[[], Awaitable[Reply[Any]]]) -> Any:
-        member, life = self._member, self._member.api.lives
-        try:
-            reply = await ask()
-        except Refusal as refusal:
-            if refusal.code is not Code.UNKNOWN:
-                raise
-            self._judge(question, 0, {}, member, life)
-            return None
-        self._judge(question, reply.index, {question.key: reply.value.modify_index}, member, life)
-        return reply.value
-
-    def _judge(self, question: Question, index: int, records: dict[str, int], member: Member, life: int) -> None:
-        server: ServerProcess | None = member.api if member.api.lives == life and member.api.is_alive else None
-        told = Told(index=index, records=records, ended_s=self._cluster.loop.time())
-        try:
-            self._workload.judge.judge(question, told, server)
-        except Broken as broken:
-            self._cluster.loop.fail(broken)
-
-    # -- waiting ---------------------------------------------------------------------------------------------------
-
-    async def watch(self) -> None:
-        """Follow one thing after the other, each for a while."""
-        while True:
-            await asyncio.sleep(self._random.uniform(0.0, 2.0))
-            self._turn()
-            await self._follow(self._random.randint(2, 8))
-
-    async def _follow(self, replies: int) -> None:
-        what = self._random.choice(["job", "job", "node", "jobs", "nodes", "allocations"])
-        job_id, host = self._sketch().id, self._random.choice(self._cluster.nodes)
-        index = 0
-        for _ in range(replies):
-            options: dict[str, Any] = {
-                "index": index, "wait_s": self._random.uniform(*WAIT_S), "stale": self._random.random() < 0.5,
-            }  # fmt: skip
-            if self._random.random() < 0.3:
-                self._turn()
-            try:
-                if what == "job":
-                    job = await self._ask_job(job_id, **options)
-                    index = job.modify_index if job is not None else 0
-                elif what == "node":
-                    if host.node is None:
-                        return
-                    node = await self._ask_node(host.name, host.node.id, **options)
-                    index = node.modify_index if node is not None else 0
-                else:
-                    index = await self._list(what, **options)
-            except (Refusal, Unreachable) as error:
-                self._tell(f"waits on {what}: {error}")
-                return
-            if not index:
-                return
-
-    async def _quietly(self, work: Awaitable[Any]) -> Any:
-        try:
-            return await work
-        except (Refusal, Unreachable) as error:
-            self._tell(f"reads in vain: {error}")
-            return None
-
-    def _tell(self, text: str, *about: str) -> None:
-        self._workload.story.event(f"{self.name} ({self._member.name}) {text}", self.name, *about)

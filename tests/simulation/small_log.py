@@ -20,12 +20,12 @@ class SmallLog:
         self.witness = Witness(Story(self.loop), lambda error: self.failures.append(str(error)))
         self.index = 0
 
-    def put(self, *records: tuple[Table[Any], Any]) -> int:
+    def put(self, *records: tuple[Table[Any], Any], kind: str = "test") -> int:
         """One batch; answers with its index."""
         self.index += 1
         changes = [Change(table.name, table.key_of(record), encode(table, record)) for table, record in records]
         cause = Cause(CauseKind.REQUEST, "test")
-        self.witness.on_batch(Batch(self.index, f"write {self.index}", "test", cause, changes), None, None)
+        self.witness.on_batch(Batch(self.index, f"write {self.index}", kind, cause, changes), None, None)
         return self.index
 
     def drop(self, table: Table[Any], key: str) -> int:

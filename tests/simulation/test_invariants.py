@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from simulation.invariants import BatchInvariants, require_rest
+from simulation.invariants import UPDATING, BatchInvariants, require_rest
 from simulation.story import Broken
 from tests.simulation.small_log import SmallLog
 from wharf.model.allocated_resources import (
@@ -15,10 +15,10 @@ from wharf.model.allocated_resources import (
     AllocatedSharedResources,
     AllocatedTaskResources,
 )
-from wharf.model.allocation import Allocation, ClientStatus, DesiredStatus
+from wharf.model.allocation import Allocation, AllocDeploymentStatus, ClientStatus, DesiredStatus
 from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
 from wharf.model.log import Row, Standing
-from wharf.model.node import Node
+from wharf.model.node import DrainStrategy, Node
 from wharf.model.node_resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
 from wharf.state.codec import encode
 from wharf.state.tables import ALLOCATIONS, EVALUATIONS, NODES
@@ -103,6 +103,48 @@ def test_work_that_is_placed_twice_is_told() -> None:
     log.put((ALLOCATIONS, an_allocation("b", name="shop.web[0]")))
 
     assert "shop.web[0] is placed twice" in log.failures[0]
+
+
+def test_who_takes_the_place_of_one_that_was_stopped_for_it_may_have_its_name_beside_another() -> None:
+    log = a_watched_log()
+    canary = AllocDeploymentStatus(canary=True)
+    tried = an_allocation("b", name="shop.web[0]", deployment_id="d1", deployment_status=canary)
+    log.put((ALLOCATIONS, an_allocation("a", name="shop.web[0]")), (ALLOCATIONS, tried))
+    gone = replace(tried, deployment_status=None, desired_status=DesiredStatus.STOP, next_allocation="c")
+    log.put((ALLOCATIONS, replace(gone, desired_description=UPDATING)))
+
+    log.put((ALLOCATIONS, an_allocation("c", name="shop.web[0]", previous_allocation="b")))
+
+    assert log.failures == []
+
+
+def test_who_stands_in_for_one_that_nobody_hears_of_has_its_name() -> None:
+    log = a_watched_log()
+    silent = an_allocation("a", client_status=ClientStatus.UNKNOWN, name="shop.web[0]", next_allocation="b")
+    log.put((ALLOCATIONS, replace(silent, client_status=ClientStatus.PENDING)))
+    log.put((ALLOCATIONS, replace(silent, client_status=ClientStatus.RUNNING)))
+    log.put((ALLOCATIONS, silent), (ALLOCATIONS, an_allocation("b", name="shop.web[0]", previous_allocation="a")))
+    assert log.failures == []
+
+    log.put((ALLOCATIONS, an_allocation("c", name="shop.web[0]", previous_allocation="a")))
+
+    assert "shop.web[0] is placed twice" in log.failures[0]
+
+
+def test_what_is_left_of_a_job_that_is_gone_is_no_rest() -> None:
+    log = SmallLog()
+    log.put((ALLOCATIONS, an_allocation("a", client_status=ClientStatus.RUNNING)))
+
+    with pytest.raises(Broken, match="a is left of shop, which is gone"):
+        require_rest(log.witness)
+
+
+def test_a_drain_that_nothing_holds_up_must_end() -> None:
+    log = SmallLog()
+    log.put((NODES, replace(a_node(), drain_strategy=DrainStrategy())))
+
+    with pytest.raises(Broken, match="the drain of first does not end; 0 are there"):
+        require_rest(log.witness)
 
 
 def test_a_cluster_with_work_undecided_is_not_at_rest() -> None:

@@ -15,6 +15,7 @@ from simulation.models import (
     Answer,
     Asked,
     Kept,
+    Purge,
     Put,
     PutIf,
     Read,
@@ -140,6 +141,14 @@ def test_a_stopped_job_keeps_its_value_and_one_that_is_not_there_stays_so() -> N
     assert not check(blind, RECORD).is_linearizable
 
 
+def test_of_a_purged_job_nothing_is_left_and_only_one_that_was_there_is_purged() -> None:
+    gone = [("begin", "a", Put("x")), ("ok", "a", Seen("x", 5)), ("begin", "a", Purge()), ("ok", "a", Seen(None, 6))]
+
+    assert check(a_history(*gone, ("begin", "b", Read()), ("ok", "b", NOTHING)), RECORD).is_linearizable
+    assert not check(a_history(*gone, ("begin", "b", Read()), ("ok", "b", Seen("x", 5))), RECORD).is_linearizable
+    assert not check(a_history(*gone[2:]), RECORD).is_linearizable
+
+
 def test_a_put_of_what_stands_there_may_keep_it_and_no_other_may() -> None:
     def putting(value: str) -> list[Call[Asked, Answer]]:
         return a_history(
@@ -243,7 +252,7 @@ def _happen(state: Seen, asked: Asked, version: int) -> tuple[Answer, Seen]:
             if state.version != expected:
                 return Refused(), state
             return Seen(value, version), Seen(value, version)
-        case Stop() | Restored():
+        case Stop() | Purge() | Restored():
             raise AssertionError("this record is no job, and nobody restores it")
 
 

@@ -1,0 +1,251 @@
+"""What must hold while versions of a job take each other's place, checked on what each batch changed.
+
+At most `max_parallel` are down by our own doing, canaries are never more than were asked for, a job that goes back goes
+back to its newest stable version, and nothing is placed beyond a quota or done a second time.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from simulation.invariants import UPDATING
+from simulation.story import Broken
+from simulation.witness import Changed, Taken, Witness
+from wharf.model.allocation import Allocation, ClientStatus, DesiredStatus
+from wharf.model.deployment import Deployment
+from wharf.model.job import Job, JobType
+from wharf.model.node import Node, NodeStatus, SchedulingEligibility
+from wharf.state import Replica
+from wharf.state.tables import (
+    ALLOCATIONS,
+    ALLOCATIONS_OF_JOB,
+    DEPLOYMENTS,
+    DEPLOYMENTS_OF_JOB,
+    JOB_VERSIONS,
+    JOBS,
+    NAMESPACES,
+    NODES,
+    QUOTAS,
+    VERSIONS_OF_JOB,
+)
+
+QUOTA_HEARD_S: Final = 15.0
+"""After so long every leader has heard of a quota that was changed, or leads no more."""
+
+ENDED: Final = (ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST)
+
+
+def reverted(kind: str, changed: Changed) -> Job | None:
+    """The job as a batch of this kind takes it back to an older version; None: that is not what the change is."""
+    if changed.table != JOBS.name or changed.new is None or kind not in ("deployment-failed", "allocation-health"):
+        return None
+    job: Job = changed.new
+    return job if changed.old is None or changed.old.version != job.version else None
+
+
+class RolloutInvariants:
+    def __init__(self, witness: Witness, now_s: Callable[[], float]) -> None:
+        self._witness = witness
+        self._now_s = now_s
+        self._quota_moved_s = 0.0
+        self._down: dict[str, dict[str, str]] = {}
+        """Of each deployment: the allocations that it took down, while nobody who took their places is well."""
+        witness.on_new_epoch += [self._down.clear, self._on_new_epoch]
+        witness.checks += [
+            self.a_revert_ends_at_the_newest_stable_version,
+            self.canaries_are_no_more_than_were_asked_for,
+            self.at_most_max_parallel_are_down_by_our_own_doing,
+            self.batch_work_that_completed_never_runs_again,
+            self.new_work_goes_to_nodes_that_take_some,
+            self.nothing_is_placed_beyond_the_quota,
+        ]
+
+    def _on_new_epoch(self) -> None:
+        self._quota_moved_s = self._now_s()
+
+    @property
+    def _replica(self) -> Replica:
+        return self._witness.replica
+
+    def a_revert_ends_at_the_newest_stable_version(self, taken: Taken) -> None:
+        for changed in taken.changes:
+            job = reverted(taken.batch.kind, changed)
+            if job is None:
+                continue
+            standing = self._replica.those(VERSIONS_OF_JOB, job.namespace, job.id)
+            dropped = [each.old for each in taken.changes if each.table == JOB_VERSIONS.name and each.new is None]
+            mine = [each for each in (*standing, *dropped) if each is not None and each.id == job.id]
+            stable = max((each for each in mine if each.stable), key=lambda each: each.version, default=None)
+            if stable is None:
+                raise Broken(f"{job.id} was taken back to no stable version at {taken.batch.index}", job.id)
+            same = (job.meta, job.task_groups, job.stop) == (stable.meta, stable.task_groups, stable.stop)
+            if not same or job.stable or job.version <= stable.version:
+                raise Broken(f"{job.id} was taken back at {taken.batch.index}, and not to {stable.version}", job.id)
+
+    def canaries_are_no_more_than_were_asked_for(self, taken: Taken) -> None:
+        for placed in _placed(taken):
+            if not _is_canary(placed):
+                continue
+            deployment = self._replica.get(DEPLOYMENTS, placed.deployment_id)
+            group = (deployment.task_groups or {}).get(placed.task_group) if deployment is not None else None
+            trying = [each for each in self._of_deployment(placed) if _is_canary(each) and _is_wanted(each)]
+            if group is None or len(trying) > group.desired_canaries:
+                raise Broken(
+                    f"{placed.job_id} has {len(trying)} canaries at {taken.batch.index} and shall have "
+                    f"{group.desired_canaries if group is not None else 'none'}",
+                    placed.job_id, placed.id,
+                )  # fmt: skip
+
+    def at_most_max_parallel_are_down_by_our_own_doing(self, taken: Taken) -> None:
+        for changed in taken.changes:
+            if changed.table != ALLOCATIONS.name or changed.new is None:
+                continue
+            new: Allocation = changed.new
+            if _is_well(new) and (down := self._down.get(new.deployment_id)):
+                self._is_up_again(new, down)
+        concerned: dict[str, Deployment] = {}
+        for stopped in _stopped_for_update(taken):
+            deployment = self._active_of(stopped)
+            if deployment is not None and not _is_ailing(stopped):
+                concerned[deployment.id] = deployment
+                self._down.setdefault(deployment.id, {})[stopped.id] = stopped.task_group
+        for deployment in concerned.values():
+            self._require_few_down(deployment, taken.batch.index)
+
+    def _require_few_down(self, deployment: Deployment, index: int) -> None:
+        version = self._replica.get(
+            JOB_VERSIONS, deployment.namespace, deployment.job_id, f"{deployment.job_version:020d}"
+        )
+        for group in version.groups if version is not None and version.type == JobType.SERVICE else ():
+            most = group.update.max_parallel if group.update is not None else 0
+            down = [key for key, name in self._down[deployment.id].items() if name == group.name]
+            if most and len(down) > most:
+                raise Broken(
+                    f"{deployment.job_id} may have {most} down for an update and has {len(down)} at {index}: "
+                    f"{' '.join(down)}",
+                    deployment.job_id, deployment.id, *down,
+                )  # fmt: skip
+
+    def _is_up_again(self, well: Allocation, down: dict[str, str]) -> None:
+        """What it came after, by however many steps; who came after nobody fills the oldest gap."""
+        if not well.previous_allocation:
+            gap = next((key for key, group in down.items() if group == well.task_group), None)
+            down.pop(gap or "", None)
+        before: Allocation | None = well
+        while before is not None and before.previous_allocation:
+            down.pop(before.previous_allocation, None)
+            before = self._replica.get(ALLOCATIONS, before.previous_allocation)
+
+    def batch_work_that_completed_never_runs_again(self, taken: Taken) -> None:
+        for placed in _placed(taken):
+            job = self._replica.get(JOBS, placed.namespace, placed.job_id)
+            if job is None or job.type not in (JobType.BATCH, JobType.SYSBATCH):
+                continue
+            for other in self._replica.those(ALLOCATIONS_OF_JOB, placed.namespace, placed.job_id):
+                same = (other.name, other.job_version) == (placed.name, placed.job_version)
+                same = same and other.job_create_index == placed.job_create_index
+                same = same and (job.type == JobType.BATCH or other.node_id == placed.node_id)
+                if same and other.client_status is ClientStatus.COMPLETE and other.desired_status is DesiredStatus.RUN:
+                    raise Broken(
+                        f"{placed.name} was done by {other.id} and is placed again as {placed.id} at {taken.batch.index}",
+                        placed.job_id, placed.id, other.id,
+                    )  # fmt: skip
+
+    def new_work_goes_to_nodes_that_take_some(self, taken: Taken) -> None:
+        for placed in _placed(taken):
+            node: Node | None = self._replica.get(NODES, placed.node_id)
+            takes = (
+                node is not None
+                and node.status is NodeStatus.READY
+                and node.scheduling_eligibility is SchedulingEligibility.ELIGIBLE
+                and node.drain_strategy is None
+            )
+            if not takes:
+                raise Broken(
+                    f"{placed.id} is placed at {taken.batch.index} on {placed.node_name}, which takes no work",
+                    placed.id, placed.node_id, placed.job_id,
+                )  # fmt: skip
+
+    def nothing_is_placed_beyond_the_quota(self, taken: Taken) -> None:
+        """What is there already may be more: limits are lowered whenever somebody likes, and a leader hears of it a
+        little later. No write rests on the quota: what is placed until then is placed."""
+        if any(changed.table in (QUOTAS.name, NAMESPACES.name) for changed in taken.changes):
+            self._quota_moved_s = self._now_s()
+        if self._now_s() < self._quota_moved_s + QUOTA_HEARD_S:
+            return
+        for namespace in dict.fromkeys(placed.namespace for placed in _placed(taken)):
+            found = self._replica.get(NAMESPACES, namespace)
+            quota = self._replica.get(QUOTAS, found.quota) if found is not None and found.quota else None
+            for limit in quota.limits or () if quota is not None else ():
+                bounds = limit.region_limit
+                changes = [each for each in taken.changes if each.table == ALLOCATIONS.name]
+                before = _used(each.old for each in changes if each.old is not None)
+                after = _used(each.new for each in changes if each.new is not None)
+                used = _used(each for each in self._replica.all(ALLOCATIONS) if each.namespace == namespace)
+                for what, most in (("count", bounds.count), ("cpu", bounds.cpu), ("memory_mb", bounds.memory_mb)):
+                    if most and used[what] > most and after[what] > before[what]:
+                        raise Broken(
+                            f"namespace {namespace} uses {used[what]} {what} of {most} at {taken.batch.index}",
+                            *(placed.id for placed in _placed(taken)),
+                        )
+
+    # -- whose it is -----------------------------------------------------------------------------------------------
+
+    def _of_deployment(self, allocation: Allocation) -> list[Allocation]:
+        mine = self._replica.those(ALLOCATIONS_OF_JOB, allocation.namespace, allocation.job_id)
+        return [each for each in mine if each.deployment_id == allocation.deployment_id]
+
+    def _active_of(self, allocation: Allocation) -> Deployment | None:
+        mine = self._replica.those(DEPLOYMENTS_OF_JOB, allocation.namespace, allocation.job_id)
+        return next((deployment for deployment in mine if deployment.is_active), None)
+
+
+def _placed(taken: Taken) -> list[Allocation]:
+    return [
+        changed.new
+        for changed in taken.changes
+        if changed.table == ALLOCATIONS.name and changed.old is None and changed.new is not None
+    ]
+
+
+def _stopped_for_update(taken: Taken) -> list[Allocation]:
+    """As they were before."""
+    return [
+        changed.old
+        for changed in taken.changes
+        if changed.table == ALLOCATIONS.name
+        and changed.old is not None
+        and changed.new is not None
+        and changed.old.desired_status is DesiredStatus.RUN
+        and changed.new.desired_status is DesiredStatus.STOP
+        and changed.new.desired_description == UPDATING
+    ]
+
+
+def _is_ailing(allocation: Allocation) -> bool:
+    """It was down already, or nobody knew: who stops it takes nothing away."""
+    return allocation.client_status is not ClientStatus.RUNNING
+
+
+def _is_canary(allocation: Allocation) -> bool:
+    return allocation.deployment_status is not None and allocation.deployment_status.canary
+
+
+def _is_well(allocation: Allocation) -> bool:
+    return allocation.deployment_status is not None and allocation.deployment_status.healthy is True
+
+
+def _is_wanted(allocation: Allocation) -> bool:
+    return allocation.desired_status is DesiredStatus.RUN and allocation.client_status not in ENDED
+
+
+def _used(allocations: Iterable[Allocation]) -> dict[str, int]:
+    used = {"count": 0, "cpu": 0, "memory_mb": 0}
+    for allocation in allocations:
+        if allocation.client_status in ENDED:
+            continue
+        used["count"] += 1
+        resources = allocation.allocated_resources
+        for task in (resources.tasks or {}).values() if resources is not None else ():
+            used["cpu"] += task.cpu.cpu_shares
+            used["memory_mb"] += task.memory.memory_mb
+    return used

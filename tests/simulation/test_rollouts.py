@@ -1,0 +1,129 @@
+"""The invariants of versions that take each other's place, each shown what it must not let pass."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from simulation.invariants import UPDATING
+from simulation.rollouts import QUOTA_HEARD_S, RolloutInvariants
+from tests.builders import a_group, a_job
+from tests.simulation.small_log import SmallLog
+from tests.simulation.test_invariants import a_node, an_allocation
+from wharf.model.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus
+from wharf.model.deployment import Deployment, DeploymentGroup, DeploymentStatus
+from wharf.model.job import Job, JobType
+from wharf.model.namespace import Namespace
+from wharf.model.node import NodeStatus, SchedulingEligibility
+from wharf.model.policies import UpdatePolicy
+from wharf.model.quota import Quota, QuotaLimit, RegionLimit
+from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS, JOB_VERSIONS, JOBS, NAMESPACES, NODES, QUOTAS
+
+WELL = AllocDeploymentStatus(healthy=True)
+CANARY = AllocDeploymentStatus(canary=True)
+OF_TRY = {"deployment_id": "d1", "task_group": "web"}
+
+
+def a_watched_log(*, at_s: float = QUOTA_HEARD_S + 1.0) -> SmallLog:
+    log = SmallLog()
+    log.put((NODES, replace(a_node(), status=NodeStatus.READY)))
+    RolloutInvariants(log.witness, lambda: at_s)
+    return log
+
+
+def a_version(number: int = 0, *, value: str = "a", type: JobType = JobType.SERVICE, **fields: Any) -> Job:
+    update = UpdatePolicy(max_parallel=1)
+    return replace(
+        a_job("shop", a_group("web", update=update)), type=type, version=number, meta={"value": value}, **fields
+    )
+
+
+def a_deployment(**group: Any) -> Deployment:
+    return Deployment(
+        id="d1", namespace="default", job_id="shop", status=DeploymentStatus.RUNNING,
+        task_groups={"web": DeploymentGroup(**group)},
+    )  # fmt: skip
+
+
+def running(id: str, **fields: Any) -> Any:
+    return an_allocation(id, client_status=ClientStatus.RUNNING, task_group="web", namespace="default", **fields)
+
+
+def taken_down(id: str, **fields: Any) -> Any:
+    return replace(running(id, **fields), desired_status=DesiredStatus.STOP, desired_description=UPDATING)
+
+
+def test_work_on_a_node_that_takes_none_is_told() -> None:
+    log = a_watched_log()
+    log.put((ALLOCATIONS, an_allocation("a")))
+    assert log.failures == []
+
+    closed = replace(a_node(), status=NodeStatus.READY, scheduling_eligibility=SchedulingEligibility.INELIGIBLE)
+    log.put((NODES, closed))
+    log.put((ALLOCATIONS, an_allocation("b")))
+
+    assert "which takes no work" in log.failures[0]
+
+
+def test_batch_work_that_was_done_and_is_placed_again_is_told() -> None:
+    log = a_watched_log()
+    log.put((JOBS, a_version(type=JobType.BATCH)))
+    log.put((ALLOCATIONS, running("a", name="shop.web[0]")))
+    log.put((ALLOCATIONS, replace(running("a", name="shop.web[0]"), client_status=ClientStatus.COMPLETE)))
+    log.put((ALLOCATIONS, running("b", name="shop.web[1]")))
+    assert log.failures == []
+
+    log.put((ALLOCATIONS, running("c", name="shop.web[0]")))
+
+    assert "shop.web[0] was done by a and is placed again" in log.failures[0]
+
+
+def test_a_canary_too_many_is_told() -> None:
+    log = a_watched_log()
+    log.put((DEPLOYMENTS, a_deployment(desired_canaries=1)))
+    log.put((ALLOCATIONS, running("a", deployment_status=CANARY, deployment_id="d1")))
+    assert log.failures == []
+
+    log.put((ALLOCATIONS, running("b", deployment_status=CANARY, deployment_id="d1")))
+
+    assert "shop has 2 canaries at 4 and shall have 1" in log.failures[0]
+
+
+def test_one_down_more_than_an_update_may_take_down_is_told() -> None:
+    log = a_watched_log()
+    log.put((JOBS, a_version()), (JOB_VERSIONS, a_version()), (DEPLOYMENTS, a_deployment()))
+    log.put((ALLOCATIONS, running("a")), (ALLOCATIONS, running("b")), (ALLOCATIONS, running("c")))
+    log.put((ALLOCATIONS, taken_down("a")))
+    log.put((ALLOCATIONS, running("a2", deployment_id="d1", previous_allocation="a", deployment_status=WELL)))
+    log.put((ALLOCATIONS, taken_down("b")))
+    assert log.failures == []
+
+    log.put((ALLOCATIONS, taken_down("c")))
+
+    assert "shop may have 1 down for an update and has 2 at 7: b c" in log.failures[0]
+
+
+def test_a_job_that_goes_back_to_another_version_than_the_newest_stable_one_is_told() -> None:
+    for value, told in (("b", []), ("a", ["shop was taken back at 3, and not to 1"])):
+        log = a_watched_log()
+        stable = [(JOB_VERSIONS, a_version(n, value=v, stable=True)) for n, v in ((0, "a"), (1, "b"))]
+        log.put(*stable, (JOBS, a_version(2, value="c")), (JOB_VERSIONS, a_version(2, value="c")))
+
+        back = a_version(3, value=value)
+        log.put((JOBS, back), (JOB_VERSIONS, back), kind="deployment-failed")
+
+        assert log.failures == told
+
+
+def test_what_is_placed_beyond_a_quota_is_told() -> None:
+    log = a_watched_log()
+    limit = QuotaLimit(region="global", region_limit=RegionLimit(cpu=150))
+    log.put((QUOTAS, Quota(name="team", limits=(limit,))), (NAMESPACES, Namespace(name="default", quota="team")))
+    late = a_watched_log(at_s=2 * QUOTA_HEARD_S)
+    late.witness.replica = log.witness.replica
+    late.index = log.index
+    late.put((ALLOCATIONS, running("a", cpu=100)))
+    assert late.failures == []
+
+    late.put((ALLOCATIONS, running("b", cpu=100)))
+
+    assert "namespace default uses 200 cpu of 150" in late.failures[0]
