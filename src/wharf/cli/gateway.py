@@ -37,9 +37,8 @@ def gateway(upstream: str | None, port: int | None, host: str | None, file: Path
     try:
         settings = load_settings(file) if file is not None else Settings()
         told = settings.gateway
-        if upstream is not None:
-            told = msgspec.structs.replace(told, upstream=read_upstream(upstream))
-        if told.upstream is None:
+        service = told.upstream if upstream is None else read_upstream(upstream)
+        if service is None:
             raise click.UsageError("say which service stands behind it: --upstream http://127.0.0.1:3000")
         told = msgspec.structs.replace(
             told, port=told.port if port is None else port, host=told.host if host is None else host
@@ -48,6 +47,6 @@ def gateway(upstream: str | None, port: int | None, host: str | None, file: Path
         if data is not None:
             settings = msgspec.structs.replace(settings, data_folder=data)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(settings, told.upstream, RealWorld(), say=click.echo))
+            runner.run(serve(settings, service, RealWorld(), say=click.echo))
     except (LimitsRefused, UpstreamRefused, GatewayRefused) as refused:
         raise click.ClickException(str(refused)) from refused

@@ -7,7 +7,7 @@ from typing import Final
 import click
 
 from wharf import __version__
-from wharf.cli.lazy import NEEDS_NODES, Entry, LazyGroup
+from wharf.cli.lazy import NOT_YET, Entry, LazyGroup
 
 COMMANDS: Final = {
     "dev": Entry("wharf.cli.dev", "dev", "Run a whole cluster here, for trying and developing."),
@@ -34,6 +34,8 @@ COMMANDS: Final = {
     "config": Entry("wharf.cli.config", "config", "Check and show configuration."),
     "operator": Entry("wharf.cli.operator", "operator", "Requests, scheduling, servers, keys, snapshots, faults."),
     "tls": Entry("wharf.cli.tls", "tls", "Make certificates."),
+    "gateway": Entry("wharf.cli.gateway", "gateway", "Put limits in front of an HTTP service."),
+    "limits": Entry("wharf.cli.limits", "limits", "Write rules, and operate the limiter of a service."),
     "completion": Entry("wharf.cli.completion", "completion", "Print a script that completes commands in your shell."),
     "version": Entry("wharf.cli.version", "version", "Print the version."),
 }
@@ -58,12 +60,12 @@ ALSO: Final = {
 }
 """Short and old names, with what each stands for."""
 MISSING: Final = {
-    "logs": NEEDS_NODES,
-    "fs": NEEDS_NODES,
-    "exec": NEEDS_NODES,
-    "action": NEEDS_NODES,
-    "client-config": NEEDS_NODES,
-    "volume": "volumes wait for real nodes; `wharf operator api /v1/volumes?type=host` lists those that are declared",
+    "logs": NOT_YET,
+    "fs": NOT_YET,
+    "exec": NOT_YET,
+    "action": NOT_YET,
+    "client-config": NOT_YET,
+    "volume": "nodes do not serve volumes yet; `wharf operator api /v1/volumes?type=host` lists those that are declared",
     "plugin": "drivers are part of the nodes; `wharf node status NODE` names those of a node",
     "service": "`wharf operator api /v1/services` lists services, until there is a command",
     "scaling": "`wharf operator api /v1/scaling/policies` lists policies, until there is a command",

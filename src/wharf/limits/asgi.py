@@ -11,7 +11,7 @@ from typing import Any, Final
 from wharf.limits.building import Limits
 from wharf.limits.core.rule import Connection
 from wharf.limits.desk.arrival import Arrival, Reply
-from wharf.limits.desk.desk import BODY_BYTES_MOST, Desk
+from wharf.limits.desk.desk import BODY_BYTES_MOST, META_PATH, STATUS_PATH, Desk
 from wharf.limits.desk.passage import Passage
 from wharf.limits.desk.telling import CONTENT_MARK, CPU_MARK, EXPOSED, MARK_BEGINS, REPLACED, read_milliseconds
 
@@ -22,6 +22,7 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 POLICY_VIOLATED: Final = 1008
+PAGES: Final = frozenset({STATUS_PATH, META_PATH})
 
 
 class LimitsMiddleware:
@@ -67,18 +68,19 @@ class LimitsMiddleware:
         body = None
         if desk.wants_body(arrival.method, arrival.path):
             body, receive = await _read_before(receive)
-        admitted = await desk.admit(arrival, body)
+        admitted = desk.admit_here(arrival, body) if desk.is_immediate else await desk.admit(arrival, body)
         if isinstance(admitted, Reply):
             await _answer(admitted, send, arrival.method)
             return
-        page = await desk.page(arrival, admitted) if self._answers_pages else None
-        if page is not None:
-            try:
-                await _answer(page, send, arrival.method)
-            finally:
-                await desk.end(admitted)
-            return
-        exchange = _Exchange(desk, admitted, receive, send, has_origin=_has(scope, b"origin"))
+        if self._answers_pages and arrival.path in PAGES:
+            page = await desk.page(arrival, admitted)
+            if page is not None:
+                try:
+                    await _answer(page, send, arrival.method)
+                finally:
+                    await desk.end(admitted)
+                return
+        exchange = _Exchange(desk, admitted, receive, send, scope)
         try:
             await self._application(scope, exchange.receive, exchange.send)
         except Exception:
@@ -88,7 +90,8 @@ class LimitsMiddleware:
             raise
         finally:
             exchange.stop()
-            await desk.end(admitted)
+            if not admitted.ended:
+                await desk.end(admitted)
 
     async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A websocket costs one request at its handshake, and then holds a slot of a class of its own."""
@@ -123,13 +126,18 @@ class LimitsMiddleware:
 class _Exchange:
     """One request that the application answers, watched from both sides."""
 
-    def __init__(self, desk: Desk, passage: Passage, receive: Receive, send: Send, *, has_origin: bool) -> None:
+    __slots__ = (
+        *("_desk", "_gone", "_is_body_read", "_is_receiving", "_now_s", "_passage", "_receive", "_scope", "_send"),
+        "has_begun",
+    )
+
+    def __init__(self, desk: Desk, passage: Passage, receive: Receive, send: Send, scope: Scope) -> None:
         self.has_begun = False
         self._desk = desk
         self._passage = passage
         self._receive = receive
         self._send = send
-        self._has_origin = has_origin
+        self._scope = scope
         self._is_body_read = False
         self._is_receiving = False
         self._gone: asyncio.Task[Message] | None = None
@@ -168,35 +176,52 @@ class _Exchange:
             self._gone.cancel()
 
     async def send(self, message: Message) -> None:
+        desk, passage = self._desk, self._passage
         if message["type"] == "http.response.start":
-            message = await self._with_headers(message)
+            status = message["status"]
+            if status == 304 or status >= 500:
+                await desk.on_status(passage, status)
+            headers, makes_content = self._headers(message)
+            if makes_content:
+                await desk.on_content(passage)
             self.has_begun = True
-        passage = self._passage
+            passage.wait(self._now_s())
+            await self._send({**message, "headers": headers})
+            passage.work(self._now_s())
+            return
         passage.wait(self._now_s())
         await self._send(message)
-        passage.work(self._now_s())
-        if message["type"] == "http.response.body" and not message.get("more_body", False):
-            await self._desk.end(passage)
+        if message["type"] != "http.response.body" or message.get("more_body", False):
+            passage.work(self._now_s())
+        elif desk.is_immediate:
+            desk.end_here(passage)
+        else:
+            await desk.end(passage)
 
-    async def _with_headers(self, message: Message) -> Message:
-        desk, passage = self._desk, self._passage
-        status: int = message["status"]
-        if status == 304 or status >= 500:
-            await desk.on_status(passage, status)
-        kept = []
-        for name, value in message.get("headers", ()):
-            if name in REPLACED or name[:8] == MARK_BEGINS:
+    def _headers(self, message: Message) -> tuple[list[tuple[bytes, bytes]], bool]:
+        """Those of the reply with ours in the place of its own; and whether it says that content was made."""
+        passage = self._passage
+        kept: list[tuple[bytes, bytes]] = []
+        makes_content = False
+        is_limited = passage.decision is not None
+        for pair in message.get("headers", ()):
+            name, value = pair
+            if name in REPLACED:
+                if is_limited:
+                    continue
+            elif name[:8] == MARK_BEGINS:
                 if name == CPU_MARK:
                     passage.measured_ms = read_milliseconds(value)
-                elif name == CONTENT_MARK and value == b"1":
-                    await desk.on_content(passage)
-                if passage.decision is not None or name[:8] == MARK_BEGINS:
-                    continue
-            kept.append((name, value))
-        kept += desk.pairs(passage)
-        if self._has_origin:
-            kept.append((b"access-control-expose-headers", EXPOSED.encode()))
-        return {**message, "headers": kept}
+                elif name == CONTENT_MARK:
+                    makes_content = value == b"1"
+                continue
+            kept.append(pair)
+        kept += self._desk.pairs(passage)
+        for name, _ in self._scope["headers"]:
+            if name == b"origin":
+                kept.append((b"access-control-expose-headers", EXPOSED.encode()))
+                break
+        return kept, makes_content
 
     async def fail(self, arrival: Arrival) -> None:
         desk = self._desk
@@ -236,10 +261,6 @@ def arrival_of(scope: Scope, *, connection: Connection = Connection.PLAIN) -> Ar
         tuple(forwarded_for),
         tuple(forwarded),
     )
-
-
-def _has(scope: Scope, wanted: bytes) -> bool:
-    return any(name == wanted for name, _ in scope["headers"])
 
 
 async def _read_before(receive: Receive) -> tuple[bytes, Receive]:

@@ -72,6 +72,7 @@ class Limits:
             raise LimitsRefused(str(refused)) from None
         self.drill: DrillStore | None = None
         self.guard: GuardedStore | None = None
+        self.far: RedisStore | None = None
         self._opened: list[Opened] = []
         self.store = self._make_store(rules)
         service = LimitService(rules, self.store, self._now_ms)
@@ -100,7 +101,7 @@ class Limits:
             memory = MemoryStore(self._world, rules, path=path)
             self._opened = [memory]
             return memory
-        redis = RedisStore(self._world, rules, store.redis)
+        redis = self.far = RedisStore(self._world, rules, store.redis)
         self.drill = DrillStore(redis)
         self._opened = [redis]
         if store.leases is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import uvloop
 
 from tests.limits.front.desks import DIRECTORY
 from wharf.limits.building import Limits, load_settings
@@ -196,7 +197,8 @@ def at(folder: Path, scenario: Callable[[Place], Awaitable[T]], **how: str) -> T
         async with a_place(folder, **how) as place:
             return await scenario(place)
 
-    return asyncio.run(whole())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(whole())
 
 
 def statuses(data: bytes) -> list[int]:

@@ -1,6 +1,7 @@
 """Absurd and dangerous input: always a 4xx, never two readings of one request, never an error of ours."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 from random import Random
 
@@ -63,13 +64,11 @@ REFUSED: dict[str, tuple[bytes, int]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_read_one_way_only_gets_a_4xx_with_limits_and_reaches_nobody(
-    tmp_path: Path, name: str
-) -> None:
+def test_what_cannot_be_read_one_way_only_gets_a_4xx_with_limits_and_reaches_nobody(tmp_path: Path, name: str) -> None:
     data, status = REFUSED[name]
 
     async def scenario(place: Place) -> tuple[int, list[str], list[str], bytes]:
-        async def reads(got: Got, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def reads(_got: Got, reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
             await reader.read()
 
         place.service.reads_bodies = False
@@ -118,10 +117,13 @@ def test_random_bytes_and_broken_requests_never_cause_a_5xx(tmp_path: Path) -> N
 @given(st.binary(max_size=400))
 def test_any_head_is_read_or_refused_with_a_4xx(data: bytes) -> None:
     head = data + b"\r\n\r\n"
+    status = 400
     try:
         read_request_head(head, len(head), headers_most=20)
     except BadHead as problem:
-        assert problem.status in range(400, 500)
+        status = problem.status
+
+    assert status in range(400, 500)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=6), st.data())
@@ -140,8 +142,8 @@ def test_chunks_are_the_same_however_they_arrive(parts: list[bytes], data: st.Da
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_chunks_or_are_refused(data: bytes) -> None:
-    reader = ChunkReader()
-    try:
-        assert len(reader.feed(data)) <= len(data)
-    except BadChunk as problem:
-        assert str(problem)
+    read = b""
+    with contextlib.suppress(BadChunk):
+        read = ChunkReader().feed(data)
+
+    assert len(read) <= len(data)

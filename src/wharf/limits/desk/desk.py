@@ -17,7 +17,7 @@ from wharf.limits.core.address import Address, find_address, parse_address
 from wharf.limits.core.answer import JSON, Headers, Refusal, headers_of, refusal_of
 from wharf.limits.core.caller import Caller, CredentialKind
 from wharf.limits.core.credential import read_credential
-from wharf.limits.core.decision import Decision
+from wharf.limits.core.decision import Decision, Verdict
 from wharf.limits.core.directory import Directory, Register
 from wharf.limits.core.graphql import TooComplex
 from wharf.limits.core.large_files import UnreadableBatch, count_objects
@@ -186,6 +186,8 @@ class Desk:
         return interface is Interface.GRAPHQL or (interface is Interface.LARGE_FILES and path.endswith(BATCH_ENDING))
 
     async def admit(self, arrival: Arrival, body: bytes | None = None) -> Passage | Reply:
+        if self.is_immediate:
+            return self.admit_here(arrival, body)
         now_ms = self.now_ms()
         request_id = self.new_id(now_ms)
         if self.off_until_ms and self.is_off:
@@ -193,7 +195,34 @@ class Desk:
         caller = self.caller_of(arrival, now_ms)
         if isinstance(caller, Unrecognised):
             return await self._refuse_credential(request_id, arrival, caller.message)
+        request, problem = self._request(request_id, arrival, caller, body)
         service = self.service
+        decision = await (service.refuse_complex(request, problem) if problem else service.decide(request))
+        return self._decided(request_id, arrival, caller, decision, now_ms)
+
+    def admit_here(self, arrival: Arrival, body: bytes | None = None) -> Passage | Reply:
+        """`admit` by counters in this process: nothing is waited for."""
+        now_ms = self.world.now_ns() // 1_000_000
+        request_id = self.new_id(now_ms)
+        if self.off_until_ms and self.is_off:
+            return self._pass_freely(request_id, arrival)
+        caller = self._callers.get((arrival.authorization, arrival.peer)) if not arrival.query else None
+        if caller is None:
+            found = self.caller_of(arrival, now_ms)
+            if isinstance(found, Unrecognised):
+                return drive(self._refuse_credential(request_id, arrival, found.message))
+            caller = found
+        service = self.service
+        if body is None:
+            request = Request(request_id, arrival.method, arrival.path, caller, None, None, arrival.connection)
+            decision = service.decide_here(request, now_ms)
+        else:
+            request, problem = self._request(request_id, arrival, caller, body)
+            decision = drive(service.refuse_complex(request, problem) if problem else service.decide(request))
+        return self._decided(request_id, arrival, caller, decision, now_ms)
+
+    def _request(self, request_id: str, arrival: Arrival, caller: Caller, body: bytes | None) -> tuple[Request, str]:
+        """The facts that a decision needs; and what is wrong with the body, if anything is."""
         query: QueryFacts | None = None
         objects: int | None = None
         problem = ""
@@ -202,29 +231,27 @@ class Desk:
                 if arrival.path.endswith(BATCH_ENDING):
                     objects = count_objects(body)
                 else:
-                    query = service.queries.of_body(body)
+                    query = self.service.queries.of_body(body)
             except (TooComplex, UnreadableBatch) as refused:
                 problem = str(refused)
         request = Request(request_id, arrival.method, arrival.path, caller, query, objects, arrival.connection)
-        decision = await (service.refuse_complex(request, problem) if problem else service.decide(request))
+        return request, problem
+
+    def _decided(
+        self, request_id: str, arrival: Arrival, caller: Caller, decision: Decision, now_ms: int
+    ) -> Passage | Reply:
         self.journal.note(Noted(request_id, now_ms, arrival.method, arrival.path, decision, caller))
-        if decision.is_admitted:
-            self.tally.admit(decision, caller)
-            passage = Passage(
-                request_id,
-                decision,
-                caller,
-                is_conditional=arrival.is_conditional,
-                now_s=self.world.monotonic_s(),
-            )
-            self.running[request_id] = passage
-            return passage
-        self.tally.refuse(decision, caller, now_ms)
-        return self._reply(request_id, refusal_of(decision, caller, service.rules))
+        if decision.verdict is not Verdict.ADMITTED:
+            self.tally.refuse(decision, caller, now_ms)
+            return self._reply(request_id, refusal_of(decision, caller, self.service.rules))
+        self.tally.admit(decision, caller)
+        now_s = self.world.monotonic_s()
+        passage = self.running[request_id] = Passage(request_id, decision, caller, arrival.is_conditional, now_s, now_s)
+        return passage
 
     def _pass_freely(self, request_id: str, arrival: Arrival) -> Passage:
         now_s = self.world.monotonic_s()
-        return Passage(request_id, None, self.address_caller(arrival), is_conditional=False, now_s=now_s)
+        return Passage(request_id, None, self.address_caller(arrival), False, now_s, now_s)
 
     def _reply(self, request_id: str, refusal: Refusal) -> Reply:
         headers = (*refusal.headers, (self.settings.request_id_header, request_id))
@@ -315,26 +342,44 @@ class Desk:
         """The last byte is out, or the caller is gone. A second time does nothing."""
         if passage.ended:
             return
+        if self.is_immediate:
+            self.end_here(passage)
+            return
         passage.ended = True
+        passage.on_long = None
         self.running.pop(passage.id, None)
         decision = passage.decision
         if decision is None:
             return
-        if decision.plan.meters:
-            worked_ms = passage.measured_ms
-            if worked_ms is None:
-                await self._owe(decision, passage.worked_ms(self.world.monotonic_s()) - passage.charged_ms)
-            else:
-                await self._owe(decision, worked_ms - passage.charged_ms)
+        due_ms = self._due_ms(passage, decision)
+        if due_ms:
+            try:
+                await self.service.spend_cpu(decision, due_ms)
+            except StoreLost:
+                log.debug("CPU time of %s could not be charged: the store is away", passage.caller.owner)
         await self.service.end(passage.id)
+
+    def end_here(self, passage: Passage) -> None:
+        """`end` by counters in this process."""
+        if passage.ended:
+            return
+        passage.ended = True
+        passage.on_long = None
+        self.running.pop(passage.id, None)
+        decision, here = passage.decision, self.service.here
+        if decision is None or here is None:
+            return
+        due_ms = self._due_ms(passage, decision)
+        now_ms = self.world.now_ns() // 1_000_000
+        if due_ms:
+            here.spend(decision.plan.meters, due_ms, now_ms)
+        here.release(passage.id, now_ms)
 
     def end_soon(self, passage: Passage) -> None:
         """`end` for those who wait for nothing."""
-        if passage.ended:
-            return
         if self.is_immediate:
-            drive(self.end(passage))
-        else:
+            self.end_here(passage)
+        elif not passage.ended:
             self.start(self.end(passage))
 
     def start(self, work: Coroutine[Any, Any, object]) -> None:
@@ -342,23 +387,25 @@ class Desk:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _owe(self, decision: Decision, work_ms: float) -> None:
-        """Charge work. Small amounts are kept until they are worth a charge, so that none is lost by rounding."""
+    def _due_ms(self, passage: Passage, decision: Decision) -> int:
+        """What of its work is to be charged. Small amounts are kept until they are worth it, so that none is lost."""
         plan = decision.plan
+        if not plan.meters:
+            return 0
+        work_ms: float | None = passage.measured_ms
+        if work_ms is None:
+            work_ms = passage.worked_ms(self.world.monotonic_s())
         owed = self._owed_graphql_ms if plan.interface is Interface.GRAPHQL else self._owed_ms
         owner = plan.meters[0].owner
-        total_ms = owed.get(owner, 0.0) + work_ms
+        total_ms = owed.get(owner, 0.0) + work_ms - passage.charged_ms
         if total_ms < SPENT_LEAST_MS:
             if len(owed) >= CALLERS_REMEMBERED:
                 owed.clear()
             owed[owner] = total_ms
-            return
+            return 0
         whole_ms = int(total_ms)
         owed[owner] = total_ms - whole_ms
-        try:
-            await self.service.spend_cpu(decision, whole_ms)
-        except StoreLost:
-            log.debug("CPU time of %s could not be charged: the store is away", owner)
+        return whole_ms
 
     # -- now and then ----------------------------------------------------------------------------------------------
 

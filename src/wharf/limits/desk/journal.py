@@ -22,6 +22,8 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Noted(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """Made for every request, and so nothing that the collector of garbage would count."""
+
     id: str
     at_ms: int
     method: str

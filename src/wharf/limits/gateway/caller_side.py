@@ -7,7 +7,7 @@ one request taken for another's, a slot that stays held.
 import asyncio
 import ssl
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from wharf.limits.core.rule import Connection
 from wharf.limits.desk.arrival import Arrival, Reply
@@ -88,9 +88,8 @@ class CallerConnection(asyncio.Protocol):
     # -- the transport's calls -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        address = transport.get_extra_info("peername")
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by their class, only by what they do.
+        address = self._transport.get_extra_info("peername")
         self._peer = address[0] if isinstance(address, tuple) else ""
         if transport.get_extra_info("sslcontext") is not None:
             self._proto = b"https"
@@ -277,7 +276,7 @@ class CallerConnection(asyncio.Protocol):
         if self.gateway.is_bare:
             self._hand_on(exchange)
         elif desk.is_immediate:
-            self._on_decided(exchange, drive(desk.admit(exchange.arrival, body)))
+            self._on_decided(exchange, desk.admit_here(exchange.arrival, body))
         else:
             self._is_deciding = True
             self._start(self._decide_later(exchange, body))

@@ -6,7 +6,7 @@ A connection reads the reply's head and frames its body; what that means for the
 import asyncio
 import ssl
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from wharf.limits.configuration.settings import GatewaySettings, Upstream
 from wharf.limits.gateway.chunks import BadChunk, ChunkReader
@@ -52,8 +52,7 @@ class ServiceConnection(asyncio.Protocol):
     # -- the transport's calls -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by their class, only by what they do.
 
     def connection_lost(self, problem: Exception | None) -> None:  # noqa: ARG002 - Why does not matter to the caller.
         self.is_closed = True

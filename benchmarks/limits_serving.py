@@ -1,0 +1,187 @@
+"""Limits in front of a service: the middleware beside the same header bytes as constants, the gateway beside the bare app.
+
+python -m benchmarks.limits_serving ROLE FOLDER UPSTREAM is one process of it: `middleware`, `gateway` or `off`.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import uvicorn
+import uvloop
+
+from benchmarks.figures import Figure, Figures
+from benchmarks.http_bare import BareApp, Recorded
+from benchmarks.http_load import OneCaller, bare, wrk
+from wharf.limits.asgi import LimitsMiddleware
+from wharf.limits.building import Limits, load_settings
+from wharf.limits.configuration.reader import read_upstream
+from wharf.limits.core.credential import sha256_of
+from wharf.limits.gateway import Gateway
+from wharf.world import RealWorld
+
+CALLERS: Final = 32
+SECONDS: Final = 3.0
+ROUNDS: Final = 5
+TOKEN: Final = "ghp_benchmarkbenchmarkbenchmark"
+TARGET: Final = "/repos/acme/site/issues/7"
+BODY: Final = b'{"number":7,"title":"A title of usual length","state":"open","body":"' + b"x" * 600 + b'"}'
+REPLY: Final = Recorded([(b"content-type", b"application/json"), (b"content-length", b"%d" % len(BODY))], BODY)
+
+# The limits of the profile, all of them, with room for the load.
+RULES: Final = """
+[[rule]]
+name = "core"
+ceiling = 1000000000
+[[rule]]
+name = "points"
+ceiling = 1000000000
+[[rule]]
+name = "cpu"
+ceiling = 1000000000
+[[rule]]
+name = "compute"
+ceiling = 1000000000
+"""
+SENT: Final = (f"Authorization: Bearer {TOKEN}", "Accept: application/json", "User-Agent: benchmark")
+
+
+def measure() -> Figures:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _write_settings(folder)
+        with bare(folder, {TARGET: REPLY}) as plain, _process("middleware", folder, "http://127.0.0.1:1") as middleware:
+            told = _headers_of(middleware.port)
+            with bare(folder, {TARGET: Recorded(told, BODY)}) as constant:
+                pairs = _rounds(middleware, _Running(constant.port, constant.process.pid))
+            with (
+                _process("gateway", folder, plain.url) as gateway,
+                _process("off", folder, plain.url) as off,
+            ):
+                through = _rounds(gateway, _Running(plain.port, plain.process.pid), off)
+    ours, theirs = (_rate(of) for of in pairs)
+    more_us = _cpu_us(pairs[0]) - _cpu_us(pairs[1])
+    with_limits, alone, without = (_rate(of) for of in through)
+    return {
+        "middleware": Figure(
+            value=ours, unit="requests/s", baseline=theirs, at_least=0.7, note="baseline: the same headers as constants"
+        ),
+        "middleware, CPU more": Figure(value=more_us, unit="us a request", at_most=50),
+        "gateway": Figure(value=with_limits, unit="requests/s", baseline=alone, at_least=0.4, note="one process"),
+        "gateway, limits beside none": Figure(
+            value=with_limits,
+            unit="requests/s",
+            baseline=without,
+            at_least=0.8,
+            note="baseline: itself with limits off",
+        ),
+        "gateway, CPU": Figure(value=_cpu_us(through[0]), unit="us a request"),
+    }
+
+
+class _Running:
+    def __init__(self, port: int, pid: int) -> None:
+        self.port = port
+        self.pid = pid
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+Rounds = list[tuple[float, float]]
+"""Requests a second, and CPU microseconds a request."""
+
+
+def _rounds(*services: _Running) -> list[Rounds]:
+    """Each in turn, several times, so that what else the machine does meets all alike."""
+    found: list[Rounds] = [[] for _ in services]
+    for number in range(ROUNDS + 1):
+        for service, rounds in zip(services, found, strict=True):
+            before_s = service.cpu_s()
+            rate = wrk(f"http://127.0.0.1:{service.port}{TARGET}", callers=CALLERS, seconds=SECONDS, headers=SENT)
+            spent_s = service.cpu_s() - before_s
+            if number:  # The first warms up.
+                rounds.append((rate, spent_s / (rate * SECONDS) * 1e6))
+    return found
+
+
+def _rate(rounds: Rounds) -> float:
+    return statistics.median(rate for rate, _ in rounds)
+
+
+def _cpu_us(rounds: Rounds) -> float:
+    return statistics.median(spent for _, spent in rounds)
+
+
+def _headers_of(port: int) -> list[tuple[bytes, bytes]]:
+    told = OneCaller(port).ask("GET", TARGET, authorization=f"Bearer {TOKEN}").headers
+    return [(name, value) for name, value in told if name not in (b"server", b"connection")]
+
+
+def _write_settings(folder: Path) -> None:
+    (folder / "rules.toml").write_text(RULES)
+    (folder / "people.toml").write_text(
+        f'[[user]]\nlogin = "ada"\nid = 5\ntokens = [{{ sha256 = "{sha256_of(TOKEN)}" }}]\n'
+    )
+    (folder / "limits.toml").write_text('rules = "rules.toml"\ndirectory = "people.toml"\n[store]\nsaved = false\n')
+
+
+@contextmanager
+def _process(role: str, folder: Path, upstream: str) -> Iterator[_Running]:
+    command = [sys.executable, "-m", "benchmarks.limits_serving", role, str(folder), upstream]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        port = int(process.stdout.readline())
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                assert time.monotonic() < deadline, f"{role} does not answer"
+                time.sleep(0.05)
+        yield _Running(port, process.pid)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+async def _serve(role: str, folder: Path, upstream: str) -> None:
+    world = RealWorld()
+    settings = load_settings(folder / "limits.toml")
+    # Each has counters and logs of its own.
+    own = msgspec.structs.replace(
+        settings, data_folder=folder / role, gateway=msgspec.structs.replace(settings.gateway, port=0)
+    )
+    limits = Limits(own, world)
+    await limits.open()
+    if role == "middleware":
+        app: Any = LimitsMiddleware(BareApp({TARGET: REPLY}), limits.desk)
+        listening = socket.socket()
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(4_096)
+        print(listening.getsockname()[1], flush=True)
+        config = uvicorn.Config(app, http="httptools", lifespan="off", log_config=None, access_log=False)
+        await uvicorn.Server(config).serve(sockets=[listening])
+        return
+    gateway = Gateway(limits, read_upstream(upstream), world, is_bare=role == "off")
+    await gateway.open()
+    print(gateway.port, flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    uvloop.run(_serve(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))

@@ -1,0 +1,158 @@
+"""`wharf limits` that changes something: each act is audited by the limiter, with who and why."""
+
+import json
+from pathlib import Path
+
+import click
+
+from wharf.cli.limits_speaking import (
+    act,
+    ask,
+    for_option,
+    json_option,
+    milliseconds,
+    reason_option,
+    show_json,
+    socket_option,
+)
+
+
+@click.command
+@click.argument("caller")
+@click.option("--resource", default="core", show_default=True, help="Of which bucket.")
+@click.option("--amount", type=click.IntRange(1), required=True, help="How much more in a window.")
+@for_option()
+@reason_option
+@socket_option
+@json_option
+def grant(caller: str, resource: str, amount: int, length: str, reason: str, path: Path, as_json: bool) -> None:
+    """Give a caller more of a resource, for a time.
+
+    It holds from the next request on, and ends by itself.
+    """
+    found = act(
+        path, "/grant", caller=caller, resource=resource, amount=amount, for_ms=milliseconds(length), reason=reason
+    )
+    if as_json:
+        show_json(found)
+    else:
+        click.echo(f"{found['owner']} may use {amount} more of {resource} for {length}")
+
+
+@click.command
+@click.argument("caller")
+@click.option("--resource", help="Of which bucket.  [default: all]")
+@reason_option
+@socket_option
+def revoke(caller: str, resource: str | None, reason: str, path: Path) -> None:
+    """End a grant now."""
+    for ended in act(path, "/revoke", caller=caller, resource=resource, reason=reason):
+        click.echo(f"{ended['owner']} no longer has {ended['amount']} more of {ended['resource']}")
+
+
+@click.command
+@click.argument("caller")
+@click.option("--rule", help="Only the counters of this rule or resource.")
+@reason_option
+@socket_option
+def reset(caller: str, rule: str | None, reason: str, path: Path) -> None:
+    """Start the counters of a caller again."""
+    names = act(path, "/reset", caller=caller, rule=rule, reason=reason)
+    click.echo(f"{caller} begins anew: {', '.join(names)}")
+
+
+@click.command
+@click.argument("subject")
+@for_option("10m")
+@reason_option
+@socket_option
+def ban(subject: str, length: str, reason: str, path: Path) -> None:
+    """Refuse an app, a token or an address for a time.
+
+    SUBJECT is app:7, address:192.0.2.7 or token:…, as `wharf limits show` names it.
+    """
+    act(path, "/ban", subject=subject, for_ms=milliseconds(length), reason=reason)
+    click.echo(f"{subject} is banned for {length}")
+
+
+@click.command
+@click.argument("subject")
+@reason_option
+@socket_option
+def unban(subject: str, reason: str, path: Path) -> None:
+    """End a ban."""
+    act(path, "/ban", subject=subject, for_ms=0, reason=reason)
+    click.echo(f"{subject} is not banned")
+
+
+@click.command
+@for_option()
+@reason_option
+@socket_option
+def off(length: str, reason: str, path: Path) -> None:
+    """Switch all limits off for a time.
+
+    Requests pass uncounted and without limits in their headers. Limits are on again by themselves.
+    """
+    act(path, "/off", for_ms=milliseconds(length), reason=reason)
+    click.echo(f"limits are off for {length}; `wharf limits on` ends that")
+
+
+@click.command
+@reason_option
+@socket_option
+def on(reason: str, path: Path) -> None:
+    """Switch limits on again."""
+    act(path, "/off", for_ms=0, reason=reason)
+    click.echo("limits are on")
+
+
+@click.command
+@socket_option
+def reload(path: Path) -> None:
+    """Read rules and directory again."""
+    found = act(path, "/reload")
+    for name, problem in found["refused"].items():
+        click.echo(f"{name} is not used; what was in force before goes on:\n{problem}")
+    click.echo(f"{len(found['rules'])} rules are in force ({found['hash']})")
+
+
+@click.command
+@socket_option
+def export(path: Path) -> None:
+    """Print grants, bans and counters as JSON.
+
+    Counters on Redis are not among them: they stay where they are.
+    """
+    show_json(ask(path, "/export"))
+
+
+@click.command("import")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@reason_option
+@socket_option
+def take_in(file: Path, reason: str, path: Path) -> None:
+    """Put in what was exported.
+
+    Grants are added. Counters and bans take the place of those with the same name.
+    """
+    try:
+        told = json.loads(file.read_text("utf-8"))
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as problem:
+        raise click.ClickException(f"{file} is no export: {problem}") from None
+    found = act(path, "/import", told=told, reason=reason)
+    click.echo(f"{found['grants']} grants, {found['bans']} bans and {found['counters']} counters were put in")
+
+
+@click.command
+@click.argument("what", type=click.Choice(("store-down",)))
+@for_option("30s")
+@reason_option
+@socket_option
+def drill(what: str, length: str, reason: str, path: Path) -> None:
+    """Try how it is when the store is away.
+
+    Requests are answered as each rule's `on_store_loss` says, until the time is over.
+    """
+    act(path, "/drill", what=what, for_ms=milliseconds(length), reason=reason)
+    click.echo(f"{what} for {length}: `wharf limits metrics` shows what is decided meanwhile")

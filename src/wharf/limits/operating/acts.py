@@ -1,0 +1,323 @@
+"""What an operator may ask and do. Every act is audited with who and why; what cannot be done is refused with a sentence."""
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+
+from wharf.limits.building import Limits
+from wharf.limits.core.ban import BanRecord
+from wharf.limits.core.caller import Caller, Case, CredentialKind
+from wharf.limits.core.charging import charge_of
+from wharf.limits.core.limiter import Grant
+from wharf.limits.core.plan import Charge
+from wharf.limits.core.recognition import is_enterprise_account
+from wharf.limits.core.rule import UNLIMITED
+from wharf.limits.rules import lint
+from wharf.limits.stores.memory import MemoryStore
+from wharf.limits.stores.port import StoreLost
+from wharf.world import World
+
+OWNER_KINDS: Final = ("user", "address", "installation", "app", "repository", "token")
+TOP_MINUTE_MS: Final = 60_000
+TOP_MOST: Final = 1_000
+ENDPOINTS_MOST: Final = 256
+STORE_DOWN: Final = "store-down"
+
+
+class ActRefused(Exception):
+    """An act that is not possible. Its text says why, and what to do."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class _Exported(msgspec.Struct, frozen=True):
+    form: int
+    grants: list[Grant] = []
+    bans: dict[str, BanRecord] = {}
+    counters: dict[str, dict[str, tuple[int, ...]]] = {}
+
+
+class Acts:
+    def __init__(self, limits: Limits, world: World) -> None:
+        self._limits = limits
+        self._desk = limits.desk
+        self._world = world
+        self._drill: asyncio.Task[None] | None = None
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    def top(self, count: int = 20, minutes: int = 1) -> list[dict[str, Any]]:
+        """Callers by requests in the last minutes, busiest first."""
+        desk, now_ms = self._desk, self._desk.now_ms()
+        desk.tally.fold(now_ms)
+        by_owner: dict[str, dict[str, Any]] = {}
+        for row in desk.tally.rows(since_ms=now_ms - minutes * TOP_MINUTE_MS):
+            entry = by_owner.setdefault(
+                row.caller.owner, {"caller": row.caller.owner, "requests": 0, "refused": 0, "endpoints": {}}
+            )
+            entry["requests"] += row.total
+            entry["refused"] += row.primary + row.secondary
+            entry["endpoints"][row.endpoint] = entry["endpoints"].get(row.endpoint, 0) + row.total
+        found = sorted(by_owner.values(), key=lambda entry: (-entry["requests"], entry["caller"]))
+        for entry in found:
+            endpoints = entry.pop("endpoints")
+            entry["busiest"] = max(endpoints, key=lambda name: endpoints[name])
+        return found[: min(count, TOP_MOST)]
+
+    async def show(self, name: str) -> dict[str, Any]:
+        """All counters of one caller that can be listed, its grants, and its ban."""
+        caller = self.caller(name)
+        desk, book, now_ms = self._desk, self._desk.service.limiter.book, self._desk.now_ms()
+        charges = [desk.service.limiter.with_grants(charge, now_ms) for charge in book.primary_charges(caller)]
+        charges += book.secondary_charges(caller)
+        charges += self._endpoint_charges(caller)
+        readings = await desk.service.store.peek(charges)
+        limits = [
+            {
+                "rule": charge.name,
+                "resource": charge.rule.resource,
+                "key": charge.key,
+                "used": reading.used,
+                "limit": None if charge.ceiling >= UNLIMITED else charge.ceiling,
+                "resets_in_s": max(0, -(-(reading.end_ms - now_ms) // 1_000)),
+                "window_s": charge.rule.window_ms // 1_000,
+            }
+            for charge, reading in zip(charges, readings, strict=True)
+        ]
+        return {
+            "caller": caller.owner,
+            "credential": caller.kind.value,
+            "case": caller.case.value,
+            "ban_subject": caller.ban_subject,
+            "banned_for_s": self._banned_for_s(caller.ban_subject, now_ms),
+            "grants": [msgspec.to_builtins(g) for g in desk.grants.grants if g.owner == caller.owner],
+            "limits": limits,
+        }
+
+    def _banned_for_s(self, subject: str, now_ms: int) -> int | None:
+        store = self._limits.store
+        if not isinstance(store, MemoryStore) or subject not in store.counters.bans:
+            return None
+        left_ms = store.counters.bans[subject].banned_until_ms - now_ms
+        return -(-left_ms // 1_000) if left_ms > 0 else None
+
+    def _endpoint_charges(self, caller: Caller) -> list[Charge]:
+        """Counters by endpoint, of the endpoints that this caller was seen at."""
+        self._desk.tally.fold(self._desk.now_ms())
+        rows = self._desk.tally.rows(since_ms=self._desk.now_ms() - 60 * TOP_MINUTE_MS)
+        names = list(dict.fromkeys(row.endpoint for row in rows if row.caller.owner == caller.owner))
+        rules = [r for r in self._desk.service.rules.rules if r.per_endpoint and r.applies_to(caller.case)]
+        return [charge_of(rule, caller, endpoint=name, cost=1) for rule in rules for name in names[:ENDPOINTS_MOST]]
+
+    def why(self, request_id: str) -> dict[str, Any]:
+        found = self._desk.journal.find(request_id)
+        if found is None:
+            raise ActRefused(
+                f"no decision with the id {request_id} is kept: refusals are all kept, and of admitted requests the "
+                "last 10,000 and some of those before",
+                404,
+            )
+        return found
+
+    def rules(self) -> dict[str, Any]:
+        """The rules in force, with the lines that they stand in."""
+        rules = self._desk.service.rules
+        return {
+            "hash": self._desk.service.limiter.book.hash,
+            "rules": [
+                {
+                    "name": rule.name,
+                    "resource": rule.resource,
+                    "counts": rule.counts.value,
+                    "algorithm": rule.algorithm.value,
+                    "scope": list(rule.scope),
+                    "window_s": rule.window_ms // 1_000,
+                    "ceilings": {case.value: ceiling for case, ceiling in rule.ceilings.items()},
+                    "match": list(rule.match),
+                    "shadow": rule.shadow,
+                    "enforce": rule.enforce_percent,
+                    "source": f"{rule.file}:{rule.line}",
+                }
+                for rule in rules.rules
+            ],
+            "findings": [str(finding) for finding in lint(rules)],
+            "refused": {str(file.path): file.problem for file in self._limits.watcher.files if file.problem},
+        }
+
+    def caller(self, name: str) -> Caller:
+        """Whom an operator means: one who was seen, else one of the directory."""
+        owner = name if name.partition(":")[0] in OWNER_KINDS and ":" in name else f"user:{name}"
+        seen = self._desk.tally.seen.get(owner)
+        if seen is not None:
+            return seen
+        self._desk.tally.fold(self._desk.now_ms())
+        seen = self._desk.tally.seen.get(owner)
+        if seen is not None:
+            return seen
+        kind, _, rest = owner.partition(":")
+        directory = self._desk.directory
+        nowhere = "address:0.0.0.0"
+        if kind == "address":
+            return Caller(kind=CredentialKind.NONE, case=Case.NONE, owner=owner, address=owner, spoken=rest)
+        if kind == "user" and directory.find_user(rest) is not None:
+            return Caller(kind=CredentialKind.PERSONAL_TOKEN, case=Case.USER, owner=owner, address=nowhere, user=owner)
+        if kind == "installation" and rest.isdigit():
+            installation = directory.find_installation(int(rest))
+            if installation is not None:
+                is_raised = is_enterprise_account(installation.on, directory)
+                return Caller(
+                    kind=CredentialKind.INSTALLATION_TOKEN,
+                    case=Case.INSTALLATION_ENTERPRISE if is_raised else Case.INSTALLATION,
+                    owner=owner,
+                    address=nowhere,
+                    installation=owner,
+                    app=f"app:{installation.app}",
+                    repositories=installation.repositories,
+                    members=installation.members,
+                )
+        if kind == "app" and rest.isdigit() and directory.find_app(int(rest)) is not None:
+            return Caller(kind=CredentialKind.CLIENT_SECRET, case=Case.CLIENT, owner=owner, address=nowhere, app=owner)
+        if kind == "repository" and directory.find_repository(rest) is not None:
+            return Caller(
+                kind=CredentialKind.WORKFLOW_TOKEN, case=Case.WORKFLOW, owner=owner, address=nowhere, repository=owner
+            )
+        raise ActRefused(
+            f"{name} was not seen and is not in the directory: name a caller as user:ada, address:192.0.2.7, "
+            "installation:71, app:7 or repository:acme/site",
+            404,
+        )
+
+    # -- acting ----------------------------------------------------------------------------------------------------
+
+    def grant(self, name: str, *, resource: str, amount: int, for_ms: int, by: str, reason: str) -> dict[str, Any]:
+        owner = self.caller(name).owner
+        known = {rule.resource for rule in self._desk.service.rules.rules if rule.resource is not None}
+        if resource not in known:
+            raise ActRefused(f"{resource!r} is no resource of the rules: there are {', '.join(sorted(known))}")
+        if amount <= 0 or for_ms <= 0:
+            raise ActRefused("a grant adds at least 1, and ends later than now")
+        until_ms = self._desk.now_ms() + for_ms
+        grant = Grant(owner=owner, resource=resource, amount=amount, until_ms=until_ms, by=by, reason=reason)
+        self._desk.grants.add([grant])
+        self._desk.apply_grants()
+        told: dict[str, Any] = msgspec.to_builtins(grant)
+        self._desk.audit("grant", **told)
+        return told
+
+    def revoke(self, name: str, *, resource: str | None, by: str, reason: str) -> list[dict[str, Any]]:
+        ended = self._desk.grants.revoke(self.caller(name).owner, resource)
+        if not ended:
+            raise ActRefused(f"{name} has no such grant", 404)
+        self._desk.apply_grants()
+        for grant in ended:
+            self._desk.audit("grant revoked", by=by, reason=reason, owner=grant.owner, resource=grant.resource)
+        return [msgspec.to_builtins(grant) for grant in ended]
+
+    async def reset(self, name: str, *, rule: str | None, by: str, reason: str) -> list[str]:
+        """Start the caller's counters again. Returns which."""
+        caller, book = self.caller(name), self._desk.service.limiter.book
+        charges = [*book.primary_charges(caller), *book.secondary_charges(caller), *self._endpoint_charges(caller)]
+        if rule is not None:
+            charges = [charge for charge in charges if rule in (charge.name, charge.rule.resource)]
+            if not charges:
+                raise ActRefused(f"{rule!r} is neither a rule nor a resource that {caller.owner} has")
+        try:
+            await self._desk.service.store.reset(charges)
+        except StoreLost as lost:
+            raise ActRefused(f"the store is away: {lost}", 503) from None
+        names = list(dict.fromkeys(charge.name for charge in charges))
+        self._desk.audit("reset", by=by, reason=reason, owner=caller.owner, rules=names)
+        return names
+
+    async def ban(self, subject: str, *, for_ms: int, by: str, reason: str) -> dict[str, Any]:
+        """Ban an app, a token or an address; with 0 end a ban."""
+        kind = subject.partition(":")[0]
+        if kind not in ("app", "token", "address"):
+            raise ActRefused(
+                f"{subject} cannot be banned: only app:…, token:… and address:… can, never a whole user; "
+                "`wharf limits show` names the ban subject of a caller"
+            )
+        until_ms = self._desk.now_ms() + for_ms if for_ms > 0 else 0
+        try:
+            await self._desk.service.store.ban(subject, until_ms)
+        except StoreLost as lost:
+            raise ActRefused(f"the store is away: {lost}", 503) from None
+        self._desk.audit("ban" if for_ms > 0 else "unban", by=by, reason=reason, subject=subject, until_ms=until_ms)
+        return {"subject": subject, "until_ms": until_ms}
+
+    def off(self, *, for_ms: int, by: str, reason: str) -> dict[str, Any]:
+        """Switch limits off for a time; with 0 on again."""
+        self._desk.off_until_ms = self._desk.now_ms() + for_ms if for_ms > 0 else 0
+        self._desk.audit("limits off" if for_ms > 0 else "limits on", by=by, reason=reason, for_ms=for_ms)
+        return {"off_until_ms": self._desk.off_until_ms}
+
+    async def reload(self) -> dict[str, Any]:
+        await self._limits.watcher.look()
+        return self.rules()
+
+    def drill(self, what: str, *, for_ms: int, by: str, reason: str) -> dict[str, Any]:
+        """Make the store look lost for a time, so that it is seen what the rules answer then."""
+        drill = self._limits.drill
+        if what != STORE_DOWN:
+            raise ActRefused(f"{what!r} is no drill: there is {STORE_DOWN}")
+        if drill is None:
+            raise ActRefused("counters are in memory here: there is no store that could be lost")
+        if self._drill is not None and not self._drill.done():
+            raise ActRefused("a drill is on already", 409)
+
+        async def last() -> None:
+            try:
+                await asyncio.sleep(for_ms / 1_000)
+            finally:
+                drill.is_lost = False
+                self._desk.audit("drill ended", by="time", what=what)
+
+        drill.is_lost = True
+        self._desk.audit("drill", by=by, reason=reason, what=what, for_ms=for_ms)
+        self._drill = self._world.start(last(), name="limits: a drill")
+        return {"drill": what, "for_ms": for_ms}
+
+    def export(self) -> dict[str, Any]:
+        """Grants, and where counters are in memory, these and the bans."""
+        told: dict[str, Any] = {"form": 1, "grants": [msgspec.to_builtins(g) for g in self._desk.grants.grants]}
+        store = self._limits.store
+        if isinstance(store, MemoryStore):
+            counters = store.counters
+            told["bans"] = {subject: msgspec.to_builtins(record) for subject, record in counters.bans.items()}
+            told["counters"] = {
+                name: {key: list(saved) for key in list(table.keys()) if (saved := table.saved(key)) is not None}
+                for name, table in counters.tables.items()
+            }
+        return told
+
+    def take_in(self, told: dict[str, Any], *, by: str, reason: str) -> dict[str, int]:
+        """Put in what was exported: grants are added, counters and bans of the same name replaced."""
+        try:
+            found = msgspec.convert(told, _Exported)
+        except msgspec.ValidationError as problem:
+            raise ActRefused(f"this is no export of a limiter: {problem}") from None
+        if found.form != 1:
+            raise ActRefused(f"this export has the form {found.form}, and form 1 is read here")
+        self._desk.grants.add(grant for grant in found.grants if grant not in self._desk.grants.grants)
+        self._desk.apply_grants()
+        loaded = 0
+        store = self._limits.store
+        if isinstance(store, MemoryStore):
+            store.counters.bans.update(found.bans)
+            for name, rows in found.counters.items():
+                if name in store.counters.tables:
+                    for key, numbers in rows.items():
+                        store.counters.load(name, key, numbers)
+                        loaded += 1
+        elif found.counters:
+            raise ActRefused("counters are on Redis here: only an export without counters can be put in")
+        self._desk.audit("import", by=by, reason=reason, grants=len(found.grants), counters=loaded)
+        return {"grants": len(found.grants), "bans": len(found.bans), "counters": loaded}
+
+    async def close(self) -> None:
+        if self._drill is not None:
+            self._drill.cancel()
+            await asyncio.gather(self._drill, return_exceptions=True)

@@ -1,0 +1,172 @@
+"""The Unix socket of a limiter, for operators' commands: small HTTP with JSON, for the owner of the process only."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from wharf.limits.building import Limits
+from wharf.limits.gateway.gateway import Gateway
+from wharf.limits.gateway.heads import BadHead, read_request_head
+from wharf.limits.operating.acts import ActRefused, Acts
+from wharf.limits.operating.insights import InsightsRefused, insights
+from wharf.limits.operating.metrics import metrics_text
+from wharf.world import World
+
+HEAD_BYTES_MOST: Final = 16 * 1024
+BODY_BYTES_MOST: Final = 64 << 20
+READ_WITHIN_S: Final = 10.0
+REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 409: "Conflict", 503: "Service Unavailable"}
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """The body of an act."""
+
+    caller: str = ""
+    subject: str = ""
+    resource: str | None = None
+    rule: str | None = None
+    amount: int = 0
+    for_ms: int = 0
+    what: str = ""
+    by: str = ""
+    reason: str = ""
+    told: dict[str, Any] = {}  # What an export gave; its own reader checks it.
+
+
+class AdminServer:
+    def __init__(self, limits: Limits, world: World, gateway: Gateway | None = None) -> None:
+        self.acts: Final = Acts(limits, world)
+        self._limits = limits
+        self._gateway = gateway
+        self._path = limits.settings.socket_path
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Listen. Raises OSError when another process listens there."""
+        if self._path.exists():
+            if _answers(str(self._path)):
+                raise OSError(f"another limiter is at {self._path}: name another data folder or `admin_socket`")
+            self._path.unlink()  # Of a process that was killed.
+        before = os.umask(0o177)
+        try:
+            self._server = await asyncio.start_unix_server(self._serve, str(self._path), limit=HEAD_BYTES_MOST)
+        finally:
+            os.umask(before)
+
+    async def close(self) -> None:
+        await self.acts.close()
+        if self._server is not None:
+            self._server.close()
+            with contextlib.suppress(FileNotFoundError):
+                self._path.unlink()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(READ_WITHIN_S):
+                head_bytes = await reader.readuntil(b"\r\n\r\n")
+                head = read_request_head(head_bytes, len(head_bytes), headers_most=50)
+                if not 0 <= head.length <= BODY_BYTES_MOST:
+                    raise BadHead("The body needs a Content-Length, of 64 MiB at most.")
+                body = await reader.readexactly(head.length)
+            target = head.target.decode("ascii")
+            status, kind, told = await self._answer(head.method.decode("ascii"), target, body)
+        except BadHead as problem:
+            status, kind, told = 400, "application/json", _message(str(problem))
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ConnectionError):
+            writer.close()
+            return
+        reason = REASONS.get(status, "Answered")
+        start = f"HTTP/1.1 {status} {reason}\r\ncontent-type: {kind}\r\ncontent-length: {len(told)}\r\n"
+        with contextlib.suppress(ConnectionError):
+            writer.write(f"{start}connection: close\r\n\r\n".encode() + told)
+            await writer.drain()
+        writer.close()
+
+    async def _answer(self, method: str, target: str, body: bytes) -> tuple[int, str, bytes]:
+        path, _, query_text = target.partition("?")
+        query = dict(parse_qsl(query_text))
+        if method == "GET" and path == "/metrics":
+            return 200, "text/plain; version=0.0.4", metrics_text(self._limits, self._gateway)
+        try:
+            told = await (self._look(path, query) if method == "GET" else self._act(path, body))
+        except ActRefused as refused:
+            return refused.status, "application/json", _message(str(refused))
+        except InsightsRefused as refused:
+            return 400, "application/json", _message(str(refused))
+        except msgspec.DecodeError as problem:
+            return 400, "application/json", _message(f"the body is not read: {problem}")
+        return 200, "application/json", msgspec.json.encode(told)
+
+    async def _look(self, path: str, query: Mapping[str, str]) -> Any:
+        parts = [unquote(part) for part in path.strip("/").split("/")]
+        match parts:
+            case ["top"]:
+                return self.acts.top(_count(query, "count", 20), _count(query, "minutes", 1))
+            case ["callers", *name]:
+                return await self.acts.show("/".join(name))
+            case ["why", request_id]:
+                return self.acts.why(request_id)
+            case ["rules"]:
+                return self.acts.rules()
+            case ["export"]:
+                return self.acts.export()
+            case ["orgs", organization, "insights", "api", *rest]:
+                desk = self._limits.desk
+                desk.tally.fold(desk.now_ms())
+                return insights(desk.tally, desk.directory, organization, "/".join(rest), query)
+            case _:
+                raise ActRefused(f"there is nothing at {path}", 404)
+
+    async def _act(self, path: str, body: bytes) -> Any:
+        asked = msgspec.json.decode(body or b"{}", type=Asked)
+        acts, by, reason = self.acts, asked.by or "unknown", asked.reason
+        match path:
+            case "/grant":
+                return acts.grant(
+                    asked.caller,
+                    resource=asked.resource or "",
+                    amount=asked.amount,
+                    for_ms=asked.for_ms,
+                    by=by,
+                    reason=reason,
+                )
+            case "/revoke":
+                return acts.revoke(asked.caller, resource=asked.resource, by=by, reason=reason)
+            case "/reset":
+                return await acts.reset(asked.caller, rule=asked.rule, by=by, reason=reason)
+            case "/ban":
+                return await acts.ban(asked.subject, for_ms=asked.for_ms, by=by, reason=reason)
+            case "/off":
+                return acts.off(for_ms=asked.for_ms, by=by, reason=reason)
+            case "/drill":
+                return acts.drill(asked.what, for_ms=asked.for_ms, by=by, reason=reason)
+            case "/import":
+                return acts.take_in(asked.told, by=by, reason=reason)
+            case "/reload":
+                return await acts.reload()
+            case _:
+                raise ActRefused(f"there is nothing to do at {path}", 404)
+
+
+def _count(query: Mapping[str, str], name: str, default: int) -> int:
+    text = query.get(name, "")
+    return int(text) if text.isdigit() and 0 < len(text) < 6 else default
+
+
+def _message(text: str) -> bytes:
+    return msgspec.json.encode({"message": text})
+
+
+def _answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+        return True
