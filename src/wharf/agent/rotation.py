@@ -42,8 +42,7 @@ class RotatingFile:
 
     def write(self, line: bytes, *, now_ns: int) -> None:
         """Append one line, ended by a newline. Raises OSError when the disk takes it not, or not whole."""
-        self._follow_name()
-        if self._is_due(len(line), now_ns):
+        if self._is_due(self._follow_name(), len(line), now_ns):
             self._begin_anew(len(line), now_ns)
         written = os.write(self._descriptor, line)
         if written != len(line):
@@ -57,25 +56,24 @@ class RotatingFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _open(self) -> None:
+    def _open(self) -> os.stat_result:
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, self._mode)
         self.close()
         self._descriptor = descriptor
         status = os.fstat(descriptor)
         self._identity = (status.st_dev, status.st_ino)
+        return status
 
-    def _follow_name(self) -> None:
+    def _follow_name(self) -> os.stat_result:
+        """The file that the name leads to is open now; tells how it stands."""
         try:
             status = os.stat(self.path)
         except FileNotFoundError:
-            self._open()
-            return
-        if (status.st_dev, status.st_ino) != self._identity:
-            self._open()
+            return self._open()
+        return status if (status.st_dev, status.st_ino) == self._identity else self._open()
 
-    def _is_due(self, more: int, now_ns: int) -> bool:
-        status = os.fstat(self._descriptor)
+    def _is_due(self, status: os.stat_result, more: int, now_ns: int) -> bool:
         if status.st_size == 0:
             return False
         if self._rotation.bytes and status.st_size + more > self._rotation.bytes:
@@ -88,8 +86,7 @@ class RotatingFile:
         lock = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            self._follow_name()
-            if not self._is_due(more, now_ns):
+            if not self._is_due(self._follow_name(), more, now_ns):
                 return  # Another process was first.
             os.rename(self.path, self._older_name(now_ns))
             self._open()

@@ -28,6 +28,7 @@ MIGRATE: Final = {name: _as_block(policy) for name, policy in defaults.MIGRATE.i
 
 # What survives of an update block at the level of the job.
 KEPT_BY_THE_JOB: Final = ("Stagger", "MaxParallel")
+EMPTIED: Final[Block] = {name: type(value)() for name, value in UPDATE["service"].items()}
 
 
 def complete_job(job: Block) -> Block:
@@ -101,8 +102,7 @@ def _update_of_job(job: Block, job_type: str) -> object:
 
 
 def _kept_by_the_job(update: Block) -> Block:
-    emptied: Block = {name: type(value)() for name, value in UPDATE["service"].items()}
-    return emptied | {name: update[name] for name in KEPT_BY_THE_JOB}
+    return EMPTIED | {name: update[name] for name in KEPT_BY_THE_JOB}
 
 
 def _merge(holder: Block, name: str, *inherited: object) -> None:

@@ -10,11 +10,12 @@ from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from wharf.engines.port import Batch
 from wharf.operations.events import TOLD, Change, Event, events_of
 from wharf.server.follower import Follower
+from wharf.state.replica import Taken
 
 COMMITS_KEPT: Final = 100
 CHANGES_KEPT: Final = 10_000
@@ -51,7 +52,6 @@ class EventFeed:
         changes_kept: int = CHANGES_KEPT,
         commits_behind_max: int = COMMITS_BEHIND_MAX,
     ) -> None:
-        self._replica = follower.replica
         self._commits_kept = commits_kept
         self._changes_kept = changes_kept
         self._commits_behind_max = commits_behind_max
@@ -59,12 +59,10 @@ class EventFeed:
         self._first = 0
         """The number of the oldest commit that is kept: they are counted from the start of this process."""
         self._changes = 0
-        self._going: dict[tuple[str, str], Any] = {}
         self._listeners: dict[Listener, None] = {}
         self._news: asyncio.Future[None] | None = None
         self._is_closed = False
-        follower.before.append(self._see_what_goes)
-        follower.listeners.append(self._hear)
+        follower.takers.append(self._take)
         follower.on_load.append(self.restart)
 
     @property
@@ -83,26 +81,13 @@ class EventFeed:
 
     # -- hearing -----------------------------------------------------------------------------------------------------
 
-    def _see_what_goes(self, batch: Batch) -> None:
-        self._going = {
-            (change.table, change.key): self._replica.get(self._replica.tables[change.table], change.key)
-            for change in batch.changes
-            if change.data is None and change.table in TOLD
-        }
-
-    def _hear(self, batch: Batch) -> None:
-        changes = []
-        for change in batch.changes:
-            if change.table not in TOLD:
-                continue
-            is_gone = change.data is None
-            if is_gone:
-                record = self._going.get((change.table, change.key))
-            else:
-                record = self._replica.get(self._replica.tables[change.table], change.key)
-            if record is not None:
-                changes.append(Change(change.table, record, is_gone))
-        self._going = {}
+    def _take(self, batch: Batch, taken: Sequence[Taken]) -> None:
+        """Of what goes, the record that it was; of everything else the one that it is now."""
+        changes = [
+            Change(table, old if record is None else record, record is None)
+            for table, _key, old, record in taken
+            if table in TOLD and (record is not None or old is not None)
+        ]
         if changes:
             self._keep(Commit(batch.index, batch.kind, changes))
 
