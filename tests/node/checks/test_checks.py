@@ -1,0 +1,236 @@
+"""Checks: what is found when a service is asked, and what a row of findings means."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]  # the library ships no types
+import grpc.aio  # type: ignore[import-untyped]
+import pytest
+
+from wharf.node.checks import CheckStatus, Finding, Wanted, ask, hear, wants_restart
+from wharf.node.checks.finding import OUTPUT_MAX_BYTES
+from wharf.node.checks.standing import Standing, begin
+
+WELL, ILL, WARNED = Finding(True, "ok"), Finding(False, "no"), Finding(False, "hm", is_warning=True)
+
+
+def wanted(kind: str = "tcp", **more: Any) -> Wanted:
+    return Wanted("c1", "a check", kind, 1.0, more.pop("timeout_s", 5.0), host="127.0.0.1", **more)
+
+
+async def no_task(_: tuple[str, ...]) -> tuple[int, str]:
+    raise AssertionError("no script is run")
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+@contextlib.asynccontextmanager
+async def service(answer: bytes | None, heard: list[bytes] | None = None) -> AsyncIterator[int]:
+    """Answers each connection with these bytes; None: with silence."""
+    served, begun = asyncio.Semaphore(0), 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal begun
+        begun += 1
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            if answer is None:
+                await reader.read()
+            else:
+                head = await reader.readuntil(b"\r\n\r\n")
+                if heard is not None:
+                    heard.append(head)
+                writer.write(answer)
+                await writer.drain()
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        served.release()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+        for _ in range(begun):
+            await served.acquire()
+
+
+def http(status: str, body: bytes = b"", more: str = "") -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{more}\r\n".encode() + body
+
+
+@pytest.mark.parametrize(
+    ("answer", "finding"),
+    [
+        (http("200 OK", b"hello"), Finding(True, "wharf: http ok", 200)),
+        (http("204 No Content"), Finding(True, "", 204)),
+        (http("302 Found", b"over there", "Location: http://127.0.0.1:1/\r\n"), Finding(True, "over there", 302)),
+        (http("404 Not Found", b"nothing"), Finding(False, "nothing", 404)),
+        (http("500 Error", b"\xff"), Finding(False, "\ufffd", 500)),
+    ],
+)
+def test_a_service_is_well_when_its_status_is_below_400(answer: bytes, finding: Finding) -> None:
+    async def work() -> None:
+        async with service(answer) as port:
+            assert finding == await ask(wanted("http", port=port), no_task)
+
+    run(work())
+
+
+def test_method_path_headers_and_body_are_the_checks() -> None:
+    async def work() -> None:
+        heard: list[bytes] = []
+        async with service(http("200 OK"), heard) as port:
+            check = wanted(
+                "http", port=port, method="PUT", path="health", headers=(("X-A", "1"), ("X-A", "2")), body="{}"
+            )
+            await ask(check, no_task)
+
+        head = heard[0].lower()
+        assert head.startswith(b"put /health http/1.1\r\n")
+        assert 2 == head.count(b"x-a: ")
+        assert b"content-length: 2" in head
+
+    run(work())
+
+
+def test_a_long_answer_is_cut() -> None:
+    async def work() -> None:
+        async with service(http("500 Error", "é".encode() * OUTPUT_MAX_BYTES)) as port:
+            found = await ask(wanted("http", port=port), no_task)
+
+        assert "é" * (OUTPUT_MAX_BYTES // 2) == found.output
+
+    run(work())
+
+
+@pytest.mark.parametrize("kind", ["http", "tcp", "grpc"])
+def test_a_service_that_is_not_there_is_not_well(kind: str) -> None:
+    async def work() -> None:
+        found = await ask(wanted(kind, port=1), no_task)
+
+        assert not found.is_well
+        assert found.output.startswith(f"{kind}: ")
+
+    run(work())
+
+
+def test_a_service_that_says_nothing_is_not_well() -> None:
+    async def work() -> None:
+        async with service(None) as port:
+            found = await ask(wanted("http", port=port, timeout_s=0.1), no_task)
+
+        assert Finding(False, "http: no answer within 0.1 s") == found
+
+    run(work())
+
+
+def test_a_port_that_takes_connections_is_well() -> None:
+    async def work() -> None:
+        async with service(None) as port:
+            assert Finding(True, "wharf: tcp ok") == await ask(wanted("tcp", port=port), no_task)
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("service_name", "finding"),
+    [("", Finding(True, "grpc: SERVING")), ("shop", Finding(False, "grpc: NOT_SERVING"))],
+)
+def test_a_grpc_service_tells_of_itself(service_name: str, finding: Finding) -> None:
+    async def check(request: bytes, _: grpc.aio.ServicerContext) -> bytes:
+        return b"\x08\x02" if b"shop" in request else b"\x08\x01"
+
+    async def work() -> None:
+        server = grpc.aio.server()
+        methods = {"Check": grpc.unary_unary_rpc_method_handler(check)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("grpc.health.v1.Health", methods),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            assert finding == await ask(wanted("grpc", port=port, service=service_name), no_task)
+        finally:
+            await server.stop(None)
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("code", "finding"), [(0, Finding(True, "x")), (1, Finding(False, "x", is_warning=True)), (2, Finding(False, "x"))]
+)
+def test_a_script_tells_by_its_exit_code(code: int, finding: Finding) -> None:
+    ran: list[tuple[str, ...]] = []
+
+    async def run_in_task(command: tuple[str, ...]) -> tuple[int, str]:
+        ran.append(command)
+        return code, "x"
+
+    async def work() -> None:
+        assert finding == await ask(wanted("script", command=("/bin/check", "-a")), run_in_task)
+
+    run(work())
+    assert [("/bin/check", "-a")] == ran
+
+
+def test_a_script_that_takes_too_long_is_not_well() -> None:
+    async def hang(_: tuple[str, ...]) -> tuple[int, str]:
+        await asyncio.Event().wait()
+        return 0, ""
+
+    async def work() -> None:
+        assert Finding(False, "script: no answer within 0.05 s") == await ask(wanted("script", timeout_s=0.05), hang)
+
+    run(work())
+
+
+# -- what a row of findings means
+
+
+def row(check: Wanted, *findings: Finding, runs_for_s: float = 100.0) -> Standing:
+    standing = begin(check)
+    for at_ns, finding in enumerate(findings):
+        standing = hear(standing, check, finding, at_ns=at_ns, runs_for_s=runs_for_s)
+    return standing
+
+
+@pytest.mark.parametrize(
+    ("check", "findings", "status"),
+    [
+        (wanted(), [], CheckStatus.PENDING),
+        (wanted(is_well_at_first=True), [], CheckStatus.SUCCESS),
+        (wanted(), [WELL], CheckStatus.SUCCESS),
+        (wanted(), [WELL, ILL], CheckStatus.FAILURE),
+        (wanted(successes_needed=2), [WELL], CheckStatus.PENDING),
+        (wanted(successes_needed=2), [WELL, ILL, WELL], CheckStatus.FAILURE),
+        (wanted(successes_needed=2), [ILL, WELL, WELL], CheckStatus.SUCCESS),
+        (wanted(failures_needed=3), [WELL, ILL, ILL], CheckStatus.SUCCESS),
+        (wanted(failures_needed=3), [WELL, ILL, ILL, ILL], CheckStatus.FAILURE),
+        (wanted(), [WARNED], CheckStatus.FAILURE),
+        (wanted(takes_warnings=True), [WARNED], CheckStatus.SUCCESS),
+    ],
+)
+def test_a_status_changes_when_enough_in_a_row_say_so(
+    check: Wanted, findings: list[Finding], status: CheckStatus
+) -> None:
+    assert status == row(check, *findings).status
+
+
+@pytest.mark.parametrize(
+    ("check", "findings", "runs_for_s", "wants"),
+    [
+        (wanted(), [ILL] * 9, 100, False),
+        (wanted(restart_limit=3), [ILL, ILL], 100, False),
+        (wanted(restart_limit=3), [ILL, ILL, ILL], 100, True),
+        (wanted(restart_limit=3), [ILL, ILL, WELL, ILL], 100, False),
+        (wanted(restart_limit=1, restart_grace_s=10), [ILL, ILL], 9, False),
+        (wanted(restart_limit=1, restart_grace_s=10), [ILL], 10, True),
+        (wanted(restart_limit=1), [WARNED], 100, True),
+        (wanted(restart_limit=1, restart_takes_warnings=True), [WARNED], 100, False),
+    ],
+)
+def test_a_task_is_started_anew_after_so_many_failures(
+    check: Wanted, findings: list[Finding], runs_for_s: float, wants: bool
+) -> None:
+    assert wants is wants_restart(row(check, *findings, runs_for_s=runs_for_s), check)
