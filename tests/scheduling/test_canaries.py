@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_task, some_resources
 from tests.kit.state import SECOND_NS, AState
-from wharf.model.allocation import Allocation, AllocDeploymentStatus, ClientStatus
+from wharf.model.allocation import Allocation, AllocDeploymentStatus, ClientStatus, DesiredTransition
 from wharf.model.changes import THIS
 from wharf.model.deployment import Deployment
 from wharf.model.job import Job
@@ -13,7 +13,7 @@ from wharf.model.policies import UpdatePolicy
 from wharf.operations.derived import with_derived
 from wharf.scheduling.evaluate import evaluate
 from wharf.scheduling.plan import Plan, check
-from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS
+from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS, JOB_VERSIONS
 
 UPDATE = UpdatePolicy(max_parallel=1, canary=1, min_healthy_time=SECOND_NS)
 
@@ -108,3 +108,21 @@ def test_a_canary_that_failed_in_an_older_try_is_not_tried_again_in_the_next() -
     assert wanted(state, 1) == []
     assert [a.name for a in wanted(state, 2)] == ["shop.web[0]"]
     assert len(wanted(state, 0)) == 3
+
+
+def test_what_comes_back_as_it_was_is_of_its_jobs_life_also_where_a_restore_has_raised_the_versions_index() -> None:
+    state = a_cluster_that_runs_version_0()
+    state.register(of_version(1))
+    run(state)
+    first = state.replica.get(JOB_VERSIONS, "default", "shop", f"{0:020d}")
+    assert first is not None
+    state.put(JOB_VERSIONS.put(replace(first, create_index=THIS)))
+    moved = wanted(state, 0)[0]
+    state.put_led(ALLOCATIONS.put(replace(moved, desired_transition=DesiredTransition(migrate=True))))
+
+    state.register(of_version(1))
+    run(state)
+
+    (placed,) = [each for each in wanted(state, 0) if each.name == moved.name]
+    assert placed.id != moved.id
+    assert placed.job_create_index == state.job().create_index
