@@ -36,6 +36,7 @@ from wharf.server.peers import HttpPeers
 from wharf.server.quota_watch import QuotaWatch
 from wharf.server.rollout_watch import RolloutWatch
 from wharf.server.server import Identity, Server
+from wharf.state.codec import Decoder
 from wharf.world import SimulatedWorld
 
 SERVERS: Final = 3
@@ -190,6 +191,7 @@ class Cluster:
     """`hooks` are where the chaos and the invariants take part."""
 
     def __init__(self, seed: int, loop: SimulatedLoop, log: ObservedLog, weather: Weather) -> None:
+        Decoder.proves_adopted = True  # What a writer takes in without decoding it is compared with what others decode.
         self.seed = seed
         self.loop = loop
         self.log = log
