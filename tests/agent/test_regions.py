@@ -3,6 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
 from tests.agent.processes import RunningAgent, running
 from tests.agent.test_access_control import ask, bootstrapped
 from tests.waiting import wait_until
@@ -68,3 +72,25 @@ def test_a_global_token_and_a_namespace_of_one_region_count_in_the_other_and_com
             kept = b"".join(path.read_bytes() for path in (tmp_path / "west" / "data").rglob("*") if path.is_file())
             assert (secret.encode() in kept, root.encode() in kept) == (False, False)
             assert root not in west.err
+
+
+def test_a_websocket_for_the_other_region_is_answered_as_that_region_answers(tmp_path: Path) -> None:
+    east_file = a_region(tmp_path / "east", "east")
+    path = "/v1/client/allocation/11111111-1111-4111-8111-111111111111/exec?task=t&command=%5B%22ls%22%5D&region=east"
+    with running(tmp_path / "east", "agent", "--config", str(east_file)) as east:
+        east.wait_ready()
+        root = bootstrapped(east)["SecretID"]
+        servers = f'[regions.east]\nservers = ["{east.address}"]'
+        west_file = a_region(tmp_path / "west", "west", more_acl=f'replication_token = "{root}"', more=servers)
+        with running(tmp_path / "west", "agent", "--config", str(west_file)) as west:
+            west.wait_ready()
+            address = west.address.replace("http", "ws", 1) + path
+
+            def told(token: str) -> tuple[int, bytes]:
+                with pytest.raises(InvalidStatus) as refused:
+                    connect(address, additional_headers={"X-Cluster-Token": token}, proxy=None)
+                return refused.value.response.status_code, bytes(refused.value.response.body or b"")
+
+            assert told(root)[0] == 404
+            assert b'Unknown allocation "11111111' in told(root)[1]
+            assert told("11111111-1111-4111-8111-111111111111") == (403, b"Permission denied")

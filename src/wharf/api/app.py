@@ -24,6 +24,7 @@ from wharf.api.replying import JSON, Exchange, Headers, Replies, Reply, Send, te
 from wharf.api.request import Request
 from wharf.api.router import Router
 from wharf.api.targets import Target, Targets
+from wharf.api.upgrades import answer_as_request
 from wharf.model.need import Nothing
 from wharf.model.refusal import Code, Refusal, unknown
 from wharf.server.server import Server
@@ -94,7 +95,7 @@ class Api:
             await _lifespan(receive, send)
             return
         if scope["type"] != "http":
-            await _refuse_upgrade(receive, send)
+            await answer_as_request(self, scope, receive, send)
             return
         connection = connection_of(scope)
         raw_path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
@@ -334,12 +335,6 @@ def _as_reply(astray: Astray, scope: Scope) -> Reply:
         query = scope["query_string"]
         headers.append((b"location", astray.location.encode("latin-1") + (b"?" + query if query else b"")))
     return Reply(astray.status, headers, Body((astray.body,)))
-
-
-async def _refuse_upgrade(receive: Receive, send: Send) -> None:
-    """Nothing here speaks over a websocket yet; whoever tries must not be left waiting."""
-    await receive()
-    await send({"type": "websocket.close", "code": 1011, "reason": "this server speaks HTTP only"})
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from wharf.api.parameters import parse_query
+from wharf.api.upgrades import PassedSocket
 from wharf.client.exchange import Unreachable
 from wharf.client.passage import Outgoing
 from wharf.model.refusal import Code, Refusal
@@ -36,14 +37,18 @@ class Elsewhere:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Most requests name no region, and must not pay for those that do.
-        if scope["type"] != "http" or b"region=" not in scope["query_string"]:
+        if scope["type"] == "lifespan" or b"region=" not in scope["query_string"]:
             await self._app(scope, receive, send)
             return
         region = parse_query(scope["query_string"]).get("region", "")
         if region in ("", self._server.identity.region) or region not in self._server.passing.regions:
             await self._app(scope, receive, send)
             return
-        await self._pass_on(region, scope, receive, send)
+        if scope["type"] == "websocket":
+            outgoing = Outgoing("GET", target_of(scope), scope["headers"])
+            await PassedSocket(self._server, scope, receive, send).pass_on(region, outgoing, self._closing)
+        else:
+            await self._pass_on(region, scope, receive, send)
 
     def close(self) -> None:
         """This server stops: whoever waits for another region asks another server."""

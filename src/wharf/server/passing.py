@@ -4,14 +4,15 @@ A request makes one hop between regions and one within a region, and says so in 
 configurations name each other pass nothing back and forth.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Final
 
 import msgspec
 
 from wharf.client.exchange import Unreachable
 from wharf.client.passage import Incoming, Outgoing, Passage
+from wharf.client.sockets import Socket, SocketPassage
 from wharf.model.refusal import Code, Refusal, unknown
 
 HOPS_HEADER: Final = b"x-cluster-hops"
@@ -43,9 +44,15 @@ class Passing:
     """`regions`: the addresses of the servers of other regions, by the region's name."""
 
     def __init__(
-        self, passage_to: Callable[[str], Passage], *, regions: Mapping[str, Sequence[str]] | None = None
+        self,
+        passage_to: Callable[[str], Passage],
+        *,
+        regions: Mapping[str, Sequence[str]] | None = None,
+        sockets_to: Callable[[str], SocketPassage] | None = None,
     ) -> None:
+        """`sockets_to`: the way for websockets; without it none is passed on."""
         self._passage_to = passage_to
+        self._sockets_to = sockets_to
         self._regions = {name: list(addresses) for name, addresses in (regions or {}).items()}
         self._passages: dict[str, Passage] = {}
 
@@ -77,14 +84,62 @@ class Passing:
 
     async def to_member(self, address: str, outgoing: Outgoing) -> Arrived:
         """To a server of our own region. Raises `Refusal`."""
-        looping = Refusal(Code.UNAVAILABLE, "the request was passed on once already, to a server that it was not for")
-        outgoing = with_hop(outgoing, WITHIN_REGION, otherwise=looping)
+        outgoing = with_hop(outgoing, WITHIN_REGION, otherwise=_looping())
         try:
             return await self._begin(address, outgoing)
         except Unreachable as error:
             if error.sent and outgoing.method not in SAFE_METHODS:
                 raise _undecided(error) from error
             raise Refusal(Code.UNAVAILABLE, str(error)) from error
+
+    @asynccontextmanager
+    async def socket_to_region(
+        self, region: str, outgoing: Outgoing, *, subprotocols: Sequence[str] = ()
+    ) -> AsyncIterator[Socket]:
+        """An open websocket to the first server of the region that answers. Raises `Refusal` as `to_region` does, and
+        SocketRefused.
+        """
+        if region not in self._regions:
+            raise no_path_to_region()
+        outgoing = with_hop(outgoing, BETWEEN_REGIONS, otherwise=no_path_to_region())
+        async with AsyncExitStack() as held:
+            yield await self._first_socket(region, outgoing, subprotocols, held)
+
+    async def _first_socket(
+        self, region: str, outgoing: Outgoing, subprotocols: Sequence[str], held: AsyncExitStack
+    ) -> Socket:
+        addresses = self._regions[region]
+        silent: list[str] = []
+        for address in list(addresses):
+            try:
+                return await held.enter_async_context(self._socket(address, outgoing, subprotocols))
+            except Unreachable as error:
+                silent.append(str(error))
+                addresses.remove(address)
+                addresses.append(address)
+        raise Refusal(
+            Code.UNAVAILABLE, f"no server of region {region} answers: {'; '.join(silent) or 'none is listed'}"
+        )
+
+    @asynccontextmanager
+    async def socket_to_member(
+        self, address: str, outgoing: Outgoing, *, subprotocols: Sequence[str] = ()
+    ) -> AsyncIterator[Socket]:
+        """An open websocket to a server of our own region. Raises `Refusal` and SocketRefused."""
+        outgoing = with_hop(outgoing, WITHIN_REGION, otherwise=_looping())
+        async with AsyncExitStack() as held:
+            try:
+                socket = await held.enter_async_context(self._socket(address, outgoing, subprotocols))
+            except Unreachable as error:
+                raise Refusal(Code.UNAVAILABLE, str(error)) from error
+            yield socket
+
+    def _socket(
+        self, address: str, outgoing: Outgoing, subprotocols: Sequence[str]
+    ) -> AbstractAsyncContextManager[Socket]:
+        if self._sockets_to is None:
+            raise Refusal(Code.UNAVAILABLE, "this server passes no websockets on")
+        return self._sockets_to(address).open_socket(outgoing, subprotocols=subprotocols)
 
     async def _begin(self, address: str, outgoing: Outgoing) -> Arrived:
         passage = self._passages.get(address)
@@ -111,6 +166,10 @@ def with_hop(outgoing: Outgoing, hop: bytes, *, otherwise: Refusal) -> Outgoing:
 
 def no_path_to_region() -> Refusal:
     return unknown("No path to region")
+
+
+def _looping() -> Refusal:
+    return Refusal(Code.UNAVAILABLE, "the request was passed on once already, to a server that it was not for")
 
 
 def _undecided(error: Unreachable) -> Refusal:

@@ -17,6 +17,7 @@ from wharf.api.audit import AuditPort, AuditRecord
 from wharf.api.elsewhere import Elsewhere
 from wharf.client.http import HttpExchange
 from wharf.client.passage import HttpPassage
+from wharf.client.sockets import WebSocketPassage
 from wharf.server.asking import Leader
 from wharf.server.brain_socket import BrainLink
 from wharf.server.meter import Meter
@@ -71,6 +72,9 @@ async def run(life: Life) -> None:
     server.passing = Passing(
         lambda address: HttpPassage(address if "://" in address else f"{scheme}://{address}", tls=tls),
         regions={name: region.servers for name, region in settings.regions.items() if name != settings.region},
+        sockets_to=lambda address: WebSocketPassage(
+            address if "://" in address else f"{scheme}://{address}", tls=tls if scheme == "https" else None
+        ),
     )
     server.agent = RunningAgent(life)
     telemetry = settings.telemetry

@@ -1,0 +1,133 @@
+"""The port for passing a websocket on: message by message, both ways, and how it ends.
+
+What is said is not looked at. A side that reads slowly slows the other: no message is read before the last one is sent.
+"""
+
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final, Protocol
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.typing import Origin, Subprotocol
+
+from wharf.client.exchange import Unreachable
+from wharf.client.http import CONNECT_S
+from wharf.client.passage import Outgoing, RawHeaders, travelling
+
+OF_THE_HANDSHAKE: Final = b"sec-websocket-"
+NORMAL: Final = 1000
+WENT_WRONG: Final = 1011
+NEVER_SENT_CODES: Final = frozenset((1005, 1006, 1015))
+"""They say in a program that nothing was said on the wire."""
+
+
+class SocketRefused(Exception):
+    """The other server answered the handshake as it answers a request."""
+
+    def __init__(self, status: int, headers: RawHeaders, body: bytes) -> None:
+        super().__init__(f"the handshake was answered with {status}")
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+
+class Socket(Protocol):
+    """One open websocket."""
+
+    subprotocol: str | None
+    close_code: int
+    """Why the other end closed; known once `receive` gave nothing."""
+
+    async def receive(self) -> str | bytes | None:
+        """The next message; None when the other end has closed."""
+        ...
+
+    async def send(self, message: str | bytes) -> None:
+        """Nothing happens where the other end has closed."""
+        ...
+
+    async def close(self, code: int) -> None: ...
+
+
+class SocketPassage(Protocol):
+    """The way to one server."""
+
+    def open_socket(
+        self, outgoing: Outgoing, *, subprotocols: Sequence[str] = ()
+    ) -> AbstractAsyncContextManager[Socket]:
+        """Raises `Unreachable`, or SocketRefused with what the server answers instead."""
+        ...
+
+
+def may_be_said(code: int) -> int:
+    """A code for a closing frame, in place of one that cannot be in any."""
+    return WENT_WRONG if code in NEVER_SENT_CODES else code
+
+
+class WebSocketPassage:
+    def __init__(self, address: str, *, tls: ssl.SSLContext | None = None) -> None:
+        """`address`: as that of the server's HTTP, with its scheme."""
+        self._address = address
+        self._base = address.replace("http", "ws", 1)
+        self._options: dict[str, Any] = {"ssl": tls} if tls is not None else {}  # None would mean no TLS at all.
+
+    @asynccontextmanager
+    async def open_socket(self, outgoing: Outgoing, *, subprotocols: Sequence[str] = ()) -> AsyncIterator[Socket]:
+        headers = [
+            (name.decode("latin-1"), value.decode("latin-1"))
+            for name, value in travelling(outgoing.headers)
+            if not name.lower().startswith(OF_THE_HANDSHAKE)
+        ]
+        origin = next((value for name, value in headers if name.lower() == "origin"), None)
+        opening = connect(
+            self._base + outgoing.target.decode("latin-1"),
+            additional_headers=[pair for pair in headers if pair[0].lower() not in ("origin", "user-agent")],
+            origin=Origin(origin) if origin else None,
+            user_agent_header=next((value for name, value in headers if name.lower() == "user-agent"), None),
+            subprotocols=[Subprotocol(each) for each in subprotocols] or None,
+            compression=None,
+            open_timeout=CONNECT_S,
+            close_timeout=CONNECT_S,
+            max_size=None,
+            max_queue=1,
+            proxy=None,
+            process_exception=lambda error: error,
+            **self._options,
+        )
+        try:
+            connection = await opening
+        except InvalidStatus as refused:
+            reply = refused.response
+            told = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers.raw_items()]
+            raise SocketRefused(reply.status_code, travelling(told), bytes(reply.body or b"")) from refused
+        except (OSError, TimeoutError, InvalidHandshake, InvalidURI) as error:
+            raise Unreachable(f"no server answers at {self._address} ({error})", sent=False) from error
+        try:
+            yield _Opened(connection)
+        finally:
+            await connection.close()
+
+
+class _Opened:
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
+        self.subprotocol: str | None = connection.subprotocol
+        self.close_code = NORMAL
+
+    async def receive(self) -> str | bytes | None:
+        try:
+            return await self._connection.recv()
+        except ConnectionClosed:
+            self.close_code = may_be_said(self._connection.close_code or WENT_WRONG)
+            return None
+
+    async def send(self, message: str | bytes) -> None:
+        try:
+            await self._connection.send(message)
+        except ConnectionClosed:
+            return
+
+    async def close(self, code: int) -> None:
+        await self._connection.close(may_be_said(code))
