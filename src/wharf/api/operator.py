@@ -19,6 +19,7 @@ from wharf.model.durations import say_duration
 from wharf.model.refusal import Code, Refusal, invalid
 from wharf.model.scheduler_configuration import SchedulerConfiguration
 from wharf.operations import members, operator
+from wharf.server.answering.forethought import REBALANCE, ToRebalance
 from wharf.server.answering.servers import HAND_OVER, STANDING, HandOver, Nothing
 from wharf.server.reading import Found
 from wharf.server.server import Server
@@ -113,6 +114,11 @@ class Operator:
             )
         )
         return Done(done.is_updated)
+
+    async def rebalance(self, request: Request) -> Done:
+        asked = ToRebalance(only_plan=request.flag("plan"), cause=request.id)
+        told = await self._server.leader.ask(REBALANCE, asked)
+        return Done(told)
 
     # -- servers ---------------------------------------------------------------------------------------------------
 
@@ -233,6 +239,7 @@ class Operator:
             "operator.set_autopilot": self.set_autopilot,
             "operator.remove_peer": self.remove_peer,
             "operator.transfer": self.transfer,
+            "operator.rebalance": self.rebalance,
             "operator.health": self.health,
             "operator.license": self.license,
         }

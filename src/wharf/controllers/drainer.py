@@ -149,17 +149,24 @@ def _by_limits(
     if not gentle:
         return
     going = {each.id: None for each in forced}
-    well: dict[str, int] = {}
-    for each in everyone:
-        if not each.is_terminal and not each.is_to_migrate and each.id not in going and _is_judged(each):
-            well[each.task_group] = well.get(each.task_group, 0) + 1
+    well = well_by_group(each for each in everyone if each.id not in going)
     for group in job.groups:
         leaving = [each for each in gentle.values() if each.task_group == group.name]
-        room = well.get(group.name, 0) - _least_well(group)
+        room = well.get(group.name, 0) - least_well(group)
         yield from leaving[: max(0, room)]
 
 
-def _least_well(group: TaskGroup) -> int:
+def well_by_group(allocations: Iterable[Allocation]) -> dict[str, int]:
+    """How many of each group go on, and have been said to be well or not."""
+    well: dict[str, int] = {}
+    for each in allocations:
+        if not each.is_terminal and not each.is_to_migrate and _is_judged(each):
+            well[each.task_group] = well.get(each.task_group, 0) + 1
+    return well
+
+
+def least_well(group: TaskGroup) -> int:
+    """So many of the group must stay when others are moved."""
     return group.count - (group.migrate or MigratePolicy()).max_parallel
 
 

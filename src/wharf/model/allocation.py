@@ -63,6 +63,7 @@ class DesiredTransition(Record):
     force_reschedule: bool | None = None
     no_shutdown_delay: bool | None = None
     migrate_disable_placement: bool | None = None
+    move_to: str = ""  # With `migrate`: the node that it is to have, if that still has room.
 
 
 class AllocationState(Record):

@@ -208,6 +208,8 @@ class Allotment:
         previous = placement.previous
         sticky = placement.group.ephemeral_disk.sticky or placement.group.ephemeral_disk.migrate
         prefer = previous.node_id if previous is not None and sticky and not placement.is_reschedule else ""
+        if previous is not None and previous.is_to_migrate and previous.desired_transition is not None:
+            prefer = previous.desired_transition.move_to or prefer
         avoid = nodes_to_avoid(previous) if previous is not None and placement.is_reschedule else ()
         chosen = self.placing(placement.job, placement.group).choose(Place(placement.name, avoid, prefer))
         return None if chosen is None else self._allocation(placement, chosen)

@@ -68,6 +68,7 @@ class Chosen(msgspec.Struct, frozen=True):
     node: Node
     resources: AllocatedResources
     metric: AllocMetric
+    score: float = 0.0
 
 
 class GroupPlacing:
@@ -226,6 +227,13 @@ class GroupPlacing:
         scores = self._scores(place)
         return None if scores[at] == NEVER else self._take(at, scores, place)
 
+    def score_on(self, node: Node, place: Place) -> float | None:
+        """How good the node is for one more; None: it cannot take it."""
+        self._catch_up()
+        at = self._at(node.id)
+        score = NEVER if at is None else float(self._scores(place)[at])
+        return None if score == NEVER else score
+
     @property
     def failure(self) -> AllocMetric | None:
         """Why what was left could not be placed; None: nothing failed."""
@@ -311,7 +319,7 @@ class GroupPlacing:
         return np.asarray(found, dtype=np.bool_)
 
     def _take(self, at: int, scores: Floats, place: Place) -> Chosen | None:
-        row = int(self.rows[at])
+        row, score = int(self.rows[at]), float(scores[at])
         node = self._fleet.node(row)
         try:
             resources = self._grants.grant(node, self._draft.holdings_of(row), self._chance.below)
@@ -325,7 +333,7 @@ class GroupPlacing:
         self._seen = len(self._draft.touched)
         self._candidates.look_again(at)
         self.join(Neighbour(row, self._group.name))
-        return Chosen(node, resources, metric)
+        return Chosen(node, resources, metric, score)
 
     # -- telling ---------------------------------------------------------------------------------------------------
 

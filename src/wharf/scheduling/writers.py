@@ -28,9 +28,7 @@ def is_sticky(group: TaskGroup) -> bool:
     return any(each.type == VolumeType.HOST and each.sticky for each in (group.volumes or {}).values())
 
 
-def is_free_to_write(
-    snapshot: Replica, node: Node, group: TaskGroup, index: int, placed: Iterable[Allocation]
-) -> bool:
+def is_free_to_write(snapshot: Replica, node: Node, group: TaskGroup, index: int, placed: Iterable[Allocation]) -> bool:
     """Whether nobody writes the volumes on this node that the allocation of that index is to write alone. What is to stop
     writes until it has ended. `placed`: what was put there meanwhile.
     """

@@ -5,6 +5,7 @@ from typing import Any, Unpack
 
 from wharf.client.calls import Call, CallOptions, Read, ReadOptions, Stream, WriteOptions
 from wharf.client.methods import M, Noun, calls, reads, streams
+from wharf.model.rebalancing import Rebalancing
 from wharf.model.scheduler_configuration import SchedulerConfiguration
 from wharf.wire import agent_shapes, operator_shapes, shapes
 from wharf.wire.event_shapes import EventLine
@@ -145,6 +146,11 @@ class Operator(Noun[M]):
     ) -> Call[operator_shapes.SchedulerConfigurationWritten]:
         """The whole document. `cas`: only if the stored one has this ModifyIndex; `updated` tells."""
         return Call(options, body=configuration, cas=cas)
+
+    @calls("operator.rebalance")
+    def rebalance(self, *, plan: bool = False, **options: Unpack[WriteOptions]) -> Call[Rebalancing]:
+        """Move what would stand better elsewhere, a few of each group at a time. `plan`: only tell of it."""
+        return Call(options, plan=plan)
 
     @reads("operator.raft")
     def servers(self, **options: Unpack[ReadOptions]) -> Read[operator_shapes.RaftConfiguration]:

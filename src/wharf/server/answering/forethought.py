@@ -9,13 +9,16 @@ from typing import Final
 
 import msgspec
 
+from wharf.controllers.rebalancer import begin
 from wharf.model.explanation import Explanation
 from wharf.model.job import Job
 from wharf.model.job_settings import JobSettings
 from wharf.model.moment import Moment
+from wharf.model.rebalancing import Rebalancing
 from wharf.model.refusal import Code, Refusal
 from wharf.operations.explaining import explain
 from wharf.operations.planning import DryRun, dry_run
+from wharf.scheduling.rebalancing import rebalance
 from wharf.server.brain import Brain
 from wharf.server.sideline import Sideline
 from wharf.server.subject import AnsweredBy, Subject
@@ -38,6 +41,13 @@ class JobToExplain(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
 
 
+class ToRebalance(msgspec.Struct, frozen=True, kw_only=True):
+    """`only_plan`: nothing is moved. `cause`: the request that asks for it."""
+
+    only_plan: bool
+    cause: str = ""
+
+
 class Thought(msgspec.Struct, frozen=True):
     """What comes back from the sideline: an answer, or a refusal."""
 
@@ -48,6 +58,7 @@ class Thought(msgspec.Struct, frozen=True):
 
 TRY_JOB: Final = Subject("try-job", JobToTry, DryRun)
 EXPLAIN_JOB: Final = Subject("explain-job", JobToExplain, Explanation)
+REBALANCE: Final = Subject("rebalance", ToRebalance, Rebalancing)
 
 _encode = msgspec.msgpack.Encoder().encode
 _read_thought = msgspec.msgpack.Decoder(Thought).decode
@@ -84,6 +95,22 @@ class Forethought:
             lambda: explain(brain.follower.replica, asked.namespace, asked.job_id, lambda: brain.ground),
         )
 
+    async def rebalance(self, asked: ToRebalance) -> msgspec.Raw:
+        """What is found on the sideline is begun here, as far as it still holds."""
+        brain = self._brain
+        thought = await self._think(
+            brain.follower.replica.index, lambda: rebalance(brain.follower.replica, brain.ground)
+        )
+        found = msgspec.msgpack.decode(thought, type=Rebalancing)
+        if asked.only_plan or not found.moves:
+            return thought
+        begun = await brain.decide(
+            lambda snapshot, moment: begin(
+                snapshot, found.moves, moment, changes_max=brain.changes_max, cause=asked.cause
+            )
+        )
+        return msgspec.Raw(_encode(msgspec.structs.replace(found, moving=begun.moving)))
+
     async def _think(self, index: int, decide: Callable[[], object]) -> msgspec.Raw:
         await self._brain.follower.reached(index)
         thought = _read_thought(await self._sideline.run(lambda: _thought(decide)))
@@ -101,4 +128,8 @@ def _thought(decide: Callable[[], object]) -> bytes:
 
 def answers_of(brain: Brain, sideline: Sideline) -> tuple[AnsweredBy, ...]:
     thinking = Forethought(brain, sideline)
-    return ((TRY_JOB, thinking.try_job), (EXPLAIN_JOB, thinking.explain_job))
+    return (
+        (TRY_JOB, thinking.try_job),
+        (EXPLAIN_JOB, thinking.explain_job),
+        (REBALANCE, thinking.rebalance),
+    )

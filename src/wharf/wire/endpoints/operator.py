@@ -3,9 +3,10 @@
 from typing import Final
 
 from wharf.model import need
+from wharf.model.rebalancing import Rebalancing
 from wharf.model.scheduler_configuration import SchedulerConfiguration
 from wharf.wire import operator_shapes, shapes
-from wharf.wire.endpoints.endpoint import Endpoint, Kind, asks, reads, tells, text, writes
+from wharf.wire.endpoints.endpoint import Endpoint, Kind, asks, flag, reads, tells, text, writes
 
 _CONFIGURATION: Final = "/v1/operator/scheduler/configuration"
 _AUTOPILOT: Final = "/v1/operator/autopilot/configuration"
@@ -25,6 +26,11 @@ ROWS: Final[tuple[Endpoint, ...]] = (
         summary="Replace the whole document of how the cluster is scheduled. NodeLimitForFeasibilityChecks is kept and "
         "not followed: all nodes are looked at.",
         returns=operator_shapes.SchedulerConfigurationWritten, parameters=(_VERSION,),
+    ),
+    asks(
+        "operator.rebalance", "/v1/operator/rebalance", need=need.WRITE_OPERATOR,
+        summary="Move what would stand better on another node, as many of each group at a time as its migrate block allows.",
+        returns=Rebalancing, parameters=(flag("plan", "Only tell what would be moved, and what is gained."),),
     ),
     reads(
         "operator.raft", "/v1/operator/raft/configuration", need=need.MANAGEMENT,
