@@ -1,0 +1,249 @@
+"""Files and logs as they grow, in virtual time."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
+from wharf.model.refusal import Refusal
+from wharf.node.files import Folder, Frame, Origin, encoded, follow_file, follow_logs, plain
+from wharf.world import SimulatedWorld
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "alloc/logs").mkdir(parents=True)
+    return tmp_path
+
+
+def write(root: Path, number: int, text: str, *, task: str = "web", stream: str = "stdout") -> None:
+    with (root / f"alloc/logs/{task}.{stream}.{number}").open("a") as file:
+        file.write(text)
+
+
+async def all_of(frames: AsyncIterator[Frame]) -> list[Frame]:
+    return [frame async for frame in frames]
+
+
+def of_file(
+    root: Path, *, origin: Origin = Origin.START, offset: int = 0, follows: bool = False
+) -> AsyncIterator[Frame]:
+    return follow_file(Folder(root), "f", origin=origin, offset=offset, follows=follows)
+
+
+def of_logs(
+    root: Path, *, origin: Origin = Origin.START, offset: int = 0, follows: bool = False, is_over: bool = False
+) -> AsyncIterator[Frame]:
+    return follow_logs(
+        Folder(root), "web", "stdout", origin=origin, offset=offset, follows=follows, is_over=lambda: is_over
+    )
+
+
+class Follower:
+    """Takes frames until it is cancelled."""
+
+    def __init__(self, frames: AsyncIterator[Frame]) -> None:
+        self.frames: list[Frame] = []
+        self.is_done = False
+        self._source = frames
+        self.task = SimulatedWorld(1, now_s).start(self._take(), name="follower")
+
+    async def _take(self) -> None:
+        async for frame in self._source:
+            self.frames.append(frame)
+        self.is_done = True
+
+    @property
+    def text(self) -> str:
+        return b"".join(frame.data for frame in self.frames).decode()
+
+
+@pytest.mark.parametrize(
+    ("origin", "offset", "data"),
+    [
+        (Origin.START, 0, b"0123456789"),
+        (Origin.START, 7, b"789"),
+        (Origin.START, 99, b""),
+        (Origin.END, 0, b""),
+        (Origin.END, 3, b"789"),
+        (Origin.END, 99, b"0123456789"),
+    ],
+)
+def test_a_file_is_read_from_a_place_counted_from_either_end(
+    root: Path, origin: Origin, offset: int, data: bytes
+) -> None:
+    (root / "f").write_text("0123456789")
+
+    @in_virtual_time
+    async def work() -> None:
+        frames = await all_of(of_file(root, origin=origin, offset=offset))
+
+        assert data == b"".join(frame.data for frame in frames)
+        assert all(frame.offset == 10 and frame.file == "f" for frame in frames)
+
+    work()
+
+
+def test_a_large_file_comes_in_pieces_with_their_ends(root: Path) -> None:
+    (root / "f").write_bytes(b"x" * 150_000)
+
+    @in_virtual_time
+    async def work() -> None:
+        assert [65_536, 131_072, 150_000] == [frame.offset for frame in await all_of(of_file(root))]
+
+    work()
+
+
+@in_virtual_time
+async def follow_what_is_written(root: Path) -> None:
+    (root / "f").write_text("a")
+    follower = Follower(of_file(root, follows=True))
+    await until(lambda: follower.text == "a", what="the beginning")
+    began_s = now_s()
+    with (root / "f").open("a") as file:
+        file.write("b")
+    await until(lambda: follower.text == "ab", what="what was added")
+    assert now_s() - began_s <= 0.05
+
+    (root / "f").write_text("c")
+    await until(lambda: follower.text == "abc", what="what was begun anew")
+    assert "file truncated" in [frame.event for frame in follower.frames]
+
+    (root / "f").unlink()
+    await until(lambda: follower.is_done, what="the end")
+    assert "file deleted" == follower.frames[-1].event
+
+
+def test_what_is_written_comes_within_a_twentieth_of_a_second_and_the_files_end_is_told(root: Path) -> None:
+    follow_what_is_written(root)
+
+
+def test_while_nothing_comes_an_empty_frame_says_each_second_that_one_still_looks(root: Path) -> None:
+    (root / "f").write_text("")
+
+    @in_virtual_time
+    async def work() -> None:
+        follower = Follower(of_file(root, follows=True))
+        await pass_time(5.5)
+        follower.task.cancel()
+        await pass_time(0.1)
+
+        assert [Frame()] * 5 == follower.frames
+
+    work()
+
+
+def test_a_file_that_is_not_there_is_refused_before_the_first_frame(root: Path) -> None:
+    @in_virtual_time
+    async def work() -> None:
+        with pytest.raises(Refusal, match='file "f" does not exist'):
+            await all_of(of_file(root, follows=True))
+
+    work()
+
+
+@pytest.mark.parametrize(
+    ("origin", "offset", "text"),
+    [
+        (Origin.START, 0, "aaabbbccc"),
+        (Origin.START, 4, "bbccc"),
+        (Origin.END, 4, "bccc"),
+        (Origin.END, 0, ""),
+        (Origin.END, 99, "aaabbbccc"),
+        (Origin.START, 99, ""),
+    ],
+)
+def test_a_log_is_one_text_over_its_files(root: Path, origin: Origin, offset: int, text: str) -> None:
+    for number, part in ((9, "aaa"), (10, "bbb"), (11, "ccc")):
+        write(root, number, part)
+    write(root, 10, "other", stream="stderr")
+    write(root, 10, "other", task="web2")
+
+    @in_virtual_time
+    async def work() -> None:
+        frames = await all_of(of_logs(root, origin=origin, offset=offset))
+
+        assert text == b"".join(frame.data for frame in frames).decode()
+
+    work()
+
+
+def test_a_log_that_is_followed_goes_on_in_the_next_file(root: Path) -> None:
+    @in_virtual_time
+    async def work() -> None:
+        follower = Follower(of_logs(root, follows=True))
+        await pass_time(0.1)
+        for number, text in ((0, "one "), (0, "two "), (1, "three "), (2, "four")):
+            write(root, number, text)
+            await pass_time(0.1)
+
+        assert "one two three four" == follower.text
+        assert ["alloc/logs/web.stdout.0", "alloc/logs/web.stdout.2"] == [
+            follower.frames[0].file,
+            follower.frames[-1].file,
+        ]
+        follower.task.cancel()
+        await pass_time(0.1)
+
+    work()
+
+
+def test_a_follower_that_was_too_slow_goes_on_with_the_oldest_file_that_is_left(root: Path) -> None:
+    write(root, 0, "old")
+
+    @in_virtual_time
+    async def work() -> None:
+        follower = Follower(of_logs(root, follows=True))
+        await until(lambda: follower.text == "old", what="the first file")
+        (root / "alloc/logs/web.stdout.0").unlink()
+        write(root, 5, "new")
+
+        await until(lambda: follower.text == "oldnew", what="the oldest that is left")
+        follower.task.cancel()
+        await pass_time(0.1)
+
+    work()
+
+
+def test_following_ends_when_the_task_is_over_and_all_is_told(root: Path) -> None:
+    write(root, 0, "all")
+
+    @in_virtual_time
+    async def work() -> None:
+        assert b"all" == b"".join(frame.data for frame in await all_of(of_logs(root, follows=True, is_over=True)))
+
+    work()
+
+
+def test_a_log_that_is_not_there_yet_is_refused_or_waited_for(root: Path) -> None:
+    @in_virtual_time
+    async def work() -> None:
+        with pytest.raises(Refusal, match='no stdout log of task "web" yet'):
+            await all_of(of_logs(root))
+        follower = Follower(of_logs(root, follows=True))
+        await pass_time(1)
+        write(root, 0, "late")
+        await until(lambda: follower.text == "late", what="the log")
+        follower.task.cancel()
+        await pass_time(0.1)
+
+    work()
+
+
+def test_frames_leave_out_what_is_empty() -> None:
+    async def frames() -> AsyncIterator[Frame]:
+        yield Frame(3, b"abc", "f")
+        yield Frame()
+        yield Frame(3, b"", "f", "file deleted")
+
+    @in_virtual_time
+    async def work() -> None:
+        shown = [msgspec.json.decode(part) async for part in encoded(frames())]
+        assert {"Offset": 3, "Data": "YWJj", "File": "f"} == shown[0]
+        assert {} == shown[1]
+        assert {"Offset": 3, "File": "f", "FileEvent": "file deleted"} == shown[2]
+        assert [b"abc", b"", b""] == [part async for part in plain(frames())]
+
+    work()
