@@ -159,6 +159,20 @@ def test_between_two_parts_of_one_node_its_room_is_looked_at_again() -> None:
     assert len(state.open_evaluations()) == 1
 
 
+def test_an_id_that_another_plan_gave_out_meanwhile_stays_whose_it_is() -> None:
+    state = AState()
+    state.with_node()
+    state.register(of_count(1))
+    plan = a_plan(state)
+    ((planned,),) = plan.placements.values()
+    state.put(ALLOCATIONS.put(replace(planned, job_id="pub", name="pub.web[0]")))
+
+    checked = check(plan, state.replica, changes_max=100)
+
+    assert list(checked.dropped_nodes) == [planned.node_id]
+    assert checked.write is None or all(change.key != planned.id for change in checked.write.changes)
+
+
 def test_a_plan_for_an_older_version_of_the_job_is_worth_nothing() -> None:
     state = AState()
     state.with_node()

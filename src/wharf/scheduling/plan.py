@@ -217,7 +217,9 @@ def _take_placements(
         taken, later = placed[:room], placed[room:]
         del left[node_id]
         fits = node_id in roomy or _fits(snapshot, ground, node_id, taken)
-        if not fits or not fits_quota(allowance, taken):
+        # An id that was promised to whoever takes a room may be given out by two plans: the second comes too late.
+        is_new = all(snapshot.get(ALLOCATIONS, each.id) is None for each in taken)
+        if not fits or not is_new or not fits_quota(allowance, taken):
             dropped.append(node_id)
             continue
         part.changes.append(NODE_PLACEMENTS.put(NodePlacement(node_id=node_id)))
