@@ -1,0 +1,169 @@
+"""Two servers on etcd; the leader is killed while it places: nothing twice, nothing missing, nothing over-committed.
+
+At full size it is one of the long proofs; a small one of the same form runs with the tests.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.agent.processes import RunningAgent, running
+from tests.engines.etcd_server import running_etcd
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.needs_program("etcd")
+
+CPU: Final = 10
+MEMORY_MB: Final = 10
+
+
+def configured(folder: Path, name: str, endpoint: str) -> Path:
+    """Nodes that say nothing are believed, by a new leader too: who is killed here is the leader alone."""
+    folder.mkdir()
+    file = folder / "wharf.toml"
+    file.write_text(
+        f'name = "{name}"\ndata_dir = "{folder}/data"\nlog_level = "info"\n[ports]\nhttp = 0\n'
+        '[server]\nenabled = true\nmin_heartbeat_ttl = "2h"\nfailover_heartbeat_ttl = "2h"\n[client]\nenabled = false\n'
+        f'[state]\nengine = "etcd"\n[state.etcd]\nendpoints = ["{endpoint}"]\nprefix = "/{folder.parent.name}"\n'
+        f'[keyring]\nfile = "{folder.parent}/keyring.key"\n'
+    )
+    return file
+
+
+class Caller:
+    """One connection to one server, kept."""
+
+    def __init__(self) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", timeout=120)
+
+    def turn_to(self, agent: RunningAgent) -> None:
+        self._connection.close()
+        self._connection = http.client.HTTPConnection(agent.address.removeprefix("http://"), timeout=120)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def get(self, path: str) -> Any:
+        try:
+            return self._ask("GET", path, None, {})
+        except http.client.RemoteDisconnected:  # Servers close what is idle for long.
+            self._connection.close()
+            return self._ask("GET", path, None, {})
+
+    def put(self, path: str, body: object, **headers: str) -> Any:
+        return self._ask("PUT", path, json.dumps(body), headers)
+
+    def _ask(self, method: str, path: str, body: str | None, headers: dict[str, str]) -> Any:
+        self._connection.request(method, path, body=body, headers=headers)
+        reply = self._connection.getresponse()
+        text = reply.read().decode()
+        assert reply.status == 200, f"{method} {path}: {reply.status} {text}"
+        return json.loads(text) if text else None
+
+    def placed(self) -> int:
+        tables: dict[str, int] = self.get("/v1/operator/state?stale")["Tables"]
+        return tables.get("allocations", 0)
+
+
+def node_id(number: int) -> str:
+    return f"{number:08x}-0000-4000-8000-{number:012x}"
+
+
+def with_nodes(caller: Caller, nodes: int, *, room_for: int) -> None:
+    for number in range(nodes):
+        told = {
+            "ID": node_id(number),
+            "Name": f"node-{number}",
+            "Attributes": {"kernel.name": "linux", "driver.mock": "1"},
+            "NodeResources": {
+                "Cpu": {"CpuShares": CPU * room_for, "TotalCpuCores": 16},
+                "Memory": {"MemoryMB": 2 * MEMORY_MB * room_for},
+                "Disk": {"DiskMB": 500_000_000},
+            },
+            "Status": "ready",
+        }
+        caller.put(f"/v1/node/{node_id(number)}/register", {"Node": told, "SecretID": node_id(number)})
+        secret = {"X-Cluster-Node-Secret": node_id(number)}
+        caller.put(f"/v1/node/{node_id(number)}/report", {"ReportID": node_id(number), "IsWhole": True}, **secret)
+
+
+def a_job(number: int, count: int) -> dict[str, Any]:
+    task = {"Name": "task", "Driver": "mock", "Resources": {"CPU": CPU, "MemoryMB": MEMORY_MB}}
+    return {"ID": f"job-{number}", "Type": "batch", "TaskGroups": [{"Name": "group", "Count": count, "Tasks": [task]}]}
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[str]:
+    with running_etcd(tmp_path / "etcd", options=("--quota-backend-bytes", "8000000000")) as cluster:
+        yield cluster.members[0].endpoint
+
+
+@pytest.mark.parametrize(
+    ("jobs", "count", "nodes"),
+    [
+        pytest.param(10, 200, 20, id="small"),
+        pytest.param(100, 1_000, 500, id="whole", marks=pytest.mark.faults),
+    ],
+)
+def test_a_leader_that_is_killed_while_it_places_leaves_nothing_twice_missing_or_over_committed(
+    jobs: int, count: int, nodes: int, tmp_path: Path, endpoint: str
+) -> None:
+    room_for = jobs * count // nodes + 1  # Room is tight: over-committing one node would be the easy way.
+    first_file = configured(tmp_path / "one", "one", endpoint)
+    second_file = configured(tmp_path / "two", "two", endpoint)
+    with running(tmp_path / "one", "agent", "--config", str(first_file)) as first:
+        first.wait_ready()
+        wait_until(lambda: "elected leader" in first.err, what="the first leads", within_s=60.0)
+        with (
+            running(tmp_path / "two", "agent", "--config", str(second_file)) as second,
+            contextlib.closing(Caller()) as caller,
+        ):
+            second.wait_ready()
+            caller.turn_to(second)
+            with_nodes(caller, nodes, room_for=room_for)
+            for number in range(jobs):
+                caller.put("/v1/jobs", {"Job": a_job(number, count)})
+            wait_until(lambda: caller.placed() > jobs * count // 4, what="a quarter is placed", within_s=300.0)
+
+            for pid in [*first.children(), first.process.pid]:
+                os.kill(pid, signal.SIGKILL)
+            placed_by_first = caller.placed()
+            wait_until(lambda: "elected leader" in second.err, what="the second leads", within_s=90.0)
+            wait_until(lambda: caller.placed() >= jobs * count, what="all is placed", within_s=600.0)
+            wait_until(lambda: open_evaluations(caller) == 0, what="nothing is left to decide", within_s=60.0)
+
+            assert placed_by_first < jobs * count
+            assert_all_placed_once(caller, jobs, count)
+            assert_nothing_over_committed(caller, jobs, room_for)
+
+
+def open_evaluations(caller: Caller) -> int:
+    return sum(each["Status"] in ("pending", "blocked") for each in caller.get("/v1/evaluations"))
+
+
+def allocations_of(caller: Caller, number: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = caller.get(f"/v1/job/job-{number}/allocations")
+    return found
+
+
+def assert_all_placed_once(caller: Caller, jobs: int, count: int) -> None:
+    for number in range(jobs):
+        names = sorted(each["Name"] for each in allocations_of(caller, number) if each["DesiredStatus"] == "run")
+        assert sorted(f"job-{number}.group[{index}]" for index in range(count)) == names
+        summary = caller.get(f"/v1/job/job-{number}/summary")["Summary"]["group"]
+        assert (0, count) == (summary["Queued"], summary["Starting"])
+
+
+def assert_nothing_over_committed(caller: Caller, jobs: int, room_for: int) -> None:
+    on_node: Counter[str] = Counter()
+    for number in range(jobs):
+        on_node.update(each["NodeID"] for each in allocations_of(caller, number))
+    assert max(on_node.values()) <= room_for
