@@ -361,13 +361,17 @@ def require_rest(witness: Witness) -> None:
 
 
 def _require_rest_of_drain(replica: Replica, node: Node) -> None:
-    """A drain ends, but where something is waited for that has no room elsewhere."""
+    """A drain ends, but where it would leave too few well: what is missing has no room, or a failed deployment keeps
+    it away until somebody registers another version."""
     if node.drain_strategy is None:
         return
     here = [each for each in replica.those(ALLOCATIONS_ON_NODE, node.id) if _takes_room(each)]
     for allocation in here:
         evaluations = replica.those(EVALUATIONS_OF_JOB, allocation.namespace, allocation.job_id)
         if any(each.status in (EvaluationStatus.BLOCKED, EvaluationStatus.PENDING) for each in evaluations):
+            return
+        deployments = replica.those(DEPLOYMENTS_OF_JOB, allocation.namespace, allocation.job_id)
+        if any(each.status is DeploymentStatus.FAILED for each in deployments):
             return
     raise Broken(f"the drain of {node.name} does not end; {len(here)} are there", node.id, *(each.id for each in here))
 
