@@ -26,7 +26,7 @@ from wharf.limits.core.request import QueryFacts, Request
 from wharf.limits.core.rule import Interface
 from wharf.limits.desk.arrival import Arrival, Reply
 from wharf.limits.desk.grants import GrantBook
-from wharf.limits.desk.journal import Journal, Noted
+from wharf.limits.desk.journal import Journal, Noted, append
 from wharf.limits.desk.passage import Passage
 from wharf.limits.desk.tally import Tally
 from wharf.limits.desk.telling import Telling
@@ -452,5 +452,4 @@ class Desk:
         entry = {"at_ms": self.now_ms(), "act": act, "by": by, **facts}
         log.warning("limits: %s by %s: %s", act, by, facts)
         if self._folder is not None:
-            with (self._folder / "audit.jsonl").open("ab") as file:
-                file.write(msgspec.json.encode(entry) + b"\n")
+            append(self._folder / "audit.jsonl", msgspec.json.encode(entry) + b"\n")

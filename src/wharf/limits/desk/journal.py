@@ -4,6 +4,7 @@ The last decisions stand in memory whole; a file keeps the rest within a size an
 """
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,7 +69,7 @@ class Journal:
         some, self._unwritten = self._unwritten, deque()
         if some:
             text = b"".join(_encode(self.told(noted)) + b"\n" for noted in some)
-            await asyncio.to_thread(_append, self._path, text)
+            await asyncio.to_thread(append, self._path, text)
             self._began_ms = self._began_ms or now_ms
         is_old = bool(self._began_ms) and now_ms - self._began_ms >= self._settings.kept_ms // 2
         if self._path.exists() and (is_old or self._path.stat().st_size >= self._settings.bytes_most // 2):
@@ -119,6 +120,7 @@ class Journal:
                     yield msgspec.json.decode(line)
 
 
-def _append(path: Path, text: bytes) -> None:
-    with path.open("ab") as file:
+def append(path: Path, text: bytes) -> None:
+    """Write behind what is there, in a file for its owner only: it tells who asked for what, and from where."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab") as file:
         file.write(text)

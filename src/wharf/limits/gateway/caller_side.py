@@ -525,7 +525,8 @@ class CallerConnection(asyncio.Protocol):
         lines = "".join(f"{name}: {value}\r\n" for name, value in reply.headers)
         more = "" if stays else "connection: close\r\n"
         reason = REASONS.get(reply.status, "Answered")
-        head = f"HTTP/1.1 {reply.status} {reason}\r\n{lines}content-length: {len(reply.body)}\r\n{more}\r\n"
+        date = self.gateway.date()
+        head = f"HTTP/1.1 {reply.status} {reason}\r\ndate: {date}\r\n{lines}content-length: {len(reply.body)}\r\n{more}\r\n"
         self.write(head.encode("latin-1") + body)
 
     def _drain(self, exchange: Exchange) -> bool:

@@ -6,6 +6,7 @@ It answers for itself only whether it lives and whether it is ready; all else is
 import asyncio
 import contextlib
 import logging
+from email.utils import formatdate
 from typing import Final
 
 import msgspec
@@ -113,6 +114,10 @@ class Gateway:
         self.connections.discard(connection)
         if self.is_ending and not self.connections:
             self._all_gone.set()
+
+    def date(self) -> str:
+        """The moment, as replies that are ours tell it."""
+        return formatdate(self._world.now_ns() // 1_000_000_000, usegmt=True)
 
     def on_reply(self, status: int) -> None:
         kind = status // 100

@@ -1,0 +1,178 @@
+"""The page on limits is true: its files are written, its commands typed, and what it shows is what comes."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.engines.etcd_server import free_ports
+from tests.waiting import wait_until
+from wharf.limits.asgi import LimitsMiddleware
+from wharf.limits.configuration.reference import render
+
+PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
+REQUEST_ID = re.compile(r"\b[0-9A-F]{4}:[0-9A-F]{6}:[0-9A-F]{8}:[0-9A-F]{4,}:[0-9A-F]{8}\b")
+MASKS = (
+    (REQUEST_ID, "ID"),
+    (re.compile(r"\w{3}, \d\d \w{3} \d{4} [\d:]+ GMT"), "DATE"),
+    (re.compile(r"\b\d{10}\b"), "MOMENT"),
+    (re.compile(r"Python/[\d.]+"), "PYTHON"),
+    (re.compile(r"(?<=t=)\d+|(?<=retry-after: )\d+|(?<=Wait )\d+|(?<=wait )\d+|(?<=in_seconds\":)\d+"), "SECONDS"),
+    (re.compile(r"(?<=code-host \(built in\):)\d+"), "LINE"),
+    (re.compile(r"(?m)^(cpu|compute) +\d+ +\d+"), r"\1 SOME"),
+    (re.compile(r"content-length: \d+"), "content-length: N"),
+    (re.compile(r"in force \([0-9a-f]{16}\)"), "in force (HASH)"),
+    (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),
+    (re.compile(r" {2,}"), " "),
+)
+WITHIN_S = 20.0
+
+
+def parts() -> Iterator[tuple[str, str]]:
+    """Files by name with their text; commands, by the name `$`, with what is shown of them."""
+    name, kind, lines = "", "", list[str]()
+    for line in PAGE.read_text().splitlines():
+        if kind == "" and (found := re.match(r"(?:.*\. )?`(\w+\.toml)`, ", line)):
+            name = found[1]
+        if line.startswith("```") and not kind:
+            kind, lines = line[3:], []
+        elif line == "```":
+            if kind == "toml":
+                yield name, "\n".join(lines) + "\n"
+            elif kind == "console":
+                yield "$", "\n".join(lines)
+            elif kind == "python":
+                yield "application", "\n".join(lines)
+            kind = ""
+        else:
+            lines.append(line)
+
+
+def masked(text: str) -> list[str]:
+    for pattern, word in MASKS:
+        text = pattern.sub(word, text)
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+class Terminal:
+    """One shell's worth of commands in a folder, with the page's ports replaced by free ones."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.service, self.gateway = free_ports(2)
+        self.last_id = ""
+        self.background: list[subprocess.Popen[bytes]] = []
+        (folder / "bin").mkdir()
+        wharf = folder / "bin" / "wharf"
+        wharf.write_text(f'#!/bin/sh\nexec {sys.executable} -m wharf "$@"\n')
+        wharf.chmod(0o755)
+        self.environment = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "COLUMNS": "200"}
+
+    def here(self, text: str) -> str:
+        text = text.replace("127.0.0.1:3000", f"127.0.0.1:{self.service}").replace(
+            "server 3000", f"server {self.service}"
+        )
+        return text.replace("127.0.0.1:8080", f"127.0.0.1:{self.gateway}")
+
+    def type(self, command: str) -> str:
+        command = REQUEST_ID.sub(self.last_id, self.here(command))
+        if command.startswith("export "):
+            name, _, value = command.removeprefix("export ").partition("=")
+            self.environment[name] = value
+            return ""
+        if command.endswith(" &"):
+            return self._begin(command.removesuffix(" &"))
+        done = subprocess.run(
+            command,
+            shell=True,
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+        )
+        found = REQUEST_ID.search(done.stdout)
+        self.last_id = found[0] if found else self.last_id
+        return done.stdout
+
+    def _begin(self, command: str) -> str:
+        log = self.folder / f"log{len(self.background)}"
+        with log.open("wb") as out:
+            started = subprocess.Popen(
+                f"exec {command}",
+                shell=True,
+                cwd=self.folder,
+                env=self.environment,
+                stdout=out,
+                stderr=subprocess.DEVNULL,
+            )
+        self.background.append(started)
+        port = self.gateway if "gateway" in command else self.service
+        path = "/healthz" if "gateway" in command else "/"
+
+        def answers() -> bool:
+            assert started.poll() is None, f"{command} has ended"
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=1):
+                    return True
+            except OSError:
+                return False
+
+        wait_until(answers, what=f"{command} answers", within_s=WITHIN_S)
+        return log.read_text() if "gateway" in command else ""
+
+    def close(self) -> None:
+        for process in self.background:
+            process.send_signal(signal.SIGTERM)
+        for process in self.background:
+            process.wait(WITHIN_S)
+
+
+def test_the_walk_through_the_page_shows_what_the_page_shows(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path)
+    shown, expected = [], []
+    try:
+        for name, text in parts():
+            if name.endswith(".toml"):
+                (tmp_path / name).write_text(terminal.here(text))
+            if name != "$":
+                continue
+            for command, *lines in _typed(text):
+                expected.append((command, masked("\n".join(lines))))
+                shown.append((command, masked(terminal.type(command))))
+    finally:
+        terminal.close()
+
+    assert shown == expected
+    assert [process.returncode for process in terminal.background[1:]] == [0]
+
+
+def _typed(text: str) -> Iterator[list[str]]:
+    lines = text.splitlines()
+    starts = [at for at, line in enumerate(lines) if line.startswith("$ ")]
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        yield [lines[start][2:], *lines[start + 1 : end]]
+
+
+def test_the_application_of_the_page_is_one(tmp_path: Path) -> None:
+    found = dict(parts())
+    for name in ("rules.toml", "people.toml", "limits.toml"):
+        (tmp_path / name).write_text(found[name])
+    names: dict[str, Any] = {}
+
+    exec(found["application"].replace('Path("', f'Path("{tmp_path}/'), names)
+
+    assert isinstance(names["application"], LimitsMiddleware)
+
+
+def test_the_tables_of_the_page_are_those_of_the_reader() -> None:
+    page = PAGE.read_text()
+
+    assert render(page) == page

@@ -1,0 +1,141 @@
+"""The gateway with what stands around it: TLS on both sides, counters on Redis, the demonstration."""
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.limits.front.desks import run
+from tests.limits.gateway.places import Heard, Place, a_place, at
+from tests.limits.gateway.test_gateway import ADA_SENDS, limits_missing
+from tests.limits.operating.test_operators import operate
+from tests.limits.stores.redis_server import running_redis
+from tests.waiting import wait_on_loop_until
+from wharf.agent import certificates
+from wharf.cli.root import root
+from wharf.limits.building import Limits, LimitsRefused, load_settings
+from wharf.world import RealWorld
+
+TWO_AN_HOUR = '[[rule]]\nname = "core"\nceiling = 2\n'
+
+
+def test_it_speaks_tls_with_callers(tmp_path: Path) -> None:
+    made = certificates.create(
+        tmp_path / "tls", region="global", is_server=True, files_name="here", also=(), days=1, authority_days=1
+    )
+    trust = ssl.create_default_context(cafile=str(made[0].certificate_file))
+
+    async def scenario(place: Place) -> tuple[bytes, str]:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", place.gateway.port, ssl=trust, server_hostname="localhost"
+        )
+        writer.write(b"GET /things HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        said = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        return said, place.service.got[0].headers["x-forwarded-proto"]
+
+    files = f'certificate_file = "{made[-1].certificate_file}"\nkey_file = "{made[-1].key_file}"'
+    said, proto = at(tmp_path, scenario, gateway=files)
+
+    assert said.endswith(b"\r\n\r\nhello")
+    assert b"x-ratelimit-limit: 60\r\n" in said
+    assert proto == "https"
+
+
+@pytest.mark.needs_program("redis-server")
+def test_gateways_on_one_redis_count_together(tmp_path: Path) -> None:
+    async def scenario(address: str) -> tuple[list[int], list[list[str]]]:
+        store = f'[store]\nkind = "redis"\naddresses = ["{address}"]\nwait_ms = 2000\n'
+        (tmp_path / "a").mkdir()
+        (tmp_path / "b").mkdir()
+        heard: list[Heard] = []
+        async with (
+            a_place(tmp_path / "a", rules=TWO_AN_HOUR, more=store) as one,
+            a_place(tmp_path / "b", rules=TWO_AN_HOUR, more=store) as other,
+        ):
+            for place in (one, other, one, other):
+                wire = await place.wire()
+                heard.append(await wire.ask("/things", ADA_SENDS))
+            heard.append(await one.ask("/rate_limit", ADA_SENDS))
+            heard.append(await other.ask("/things", "Authorization: Bearer nobody"))
+            await wait_on_loop_until(lambda: not one.desk.running and not other.desk.running, what="all have ended")
+        return [h.status for h in heard], [limits_missing(h) for h in heard]
+
+    with running_redis(tmp_path) as redis:
+        statuses, missing = run(lambda: scenario(redis.address))
+
+    assert statuses == [200, 200, 403, 403, 200, 401]
+    assert missing == [[]] * 6
+
+
+@pytest.mark.needs_program("redis-server")
+def test_on_redis_an_unchanged_reply_costs_nothing_and_slots_are_freed(tmp_path: Path) -> None:
+    async def scenario(address: str) -> tuple[list[str], int]:
+        store = f'[store]\nkind = "redis"\naddresses = ["{address}"]\nwait_ms = 2000\n'
+        async with a_place(tmp_path, more=store) as place:
+
+            async def unchanged(_got: object, _reader: object, writer: asyncio.StreamWriter) -> None:
+                writer.write(b"HTTP/1.1 304 Not Modified\r\nETag: 1\r\n\r\n")
+
+            place.service.handler = unchanged
+            wire = await place.wire()
+            used = [(await wire.ask("/x", ADA_SENDS, 'If-None-Match: "1"')).headers["x-ratelimit-used"] for _ in "123"]
+            await wait_on_loop_until(lambda: not place.desk.running, what="all have ended")
+            caller = place.desk.tally.seen.get("user:ada")
+            place.desk.tally.fold(place.desk.now_ms())
+            caller = caller or place.desk.tally.seen["user:ada"]
+            rule = place.desk.service.limiter.book.by_name["concurrent"]
+            charge = next(c for c in place.desk.service.limiter.book.secondary_charges(caller) if c.rule is rule)
+
+            async def held() -> int:
+                return (await place.desk.service.store.peek([charge]))[0].used
+
+            return used, await held()
+
+    with running_redis(tmp_path) as redis:
+        assert run(lambda: scenario(redis.address)) == (["0", "0", "0"], 0)
+
+
+@pytest.mark.needs_program("redis-server")
+def test_a_drill_shows_what_rules_answer_while_the_store_is_away(tmp_path: Path) -> None:
+    rules = '[[rule]]\nname = "core"\nceiling = 100\non_store_loss = "closed"\n'
+    with running_redis(tmp_path) as redis:
+        store = f'[store]\nkind = "redis"\naddresses = ["{redis.address}"]\nwait_ms = 2000\n'
+
+        async def scenario(desk: object) -> tuple[int, int]:
+            from tests.limits.operating.test_operators import Desk
+
+            assert isinstance(desk, Desk)
+            before = await desk.ask(ADA_SENDS)
+            await desk.type("drill", "store-down", "--for", "1m")
+            return before, await desk.ask(ADA_SENDS)
+
+        assert operate(tmp_path, scenario, rules=rules, more=store) == (200, 403)
+
+
+def test_a_redis_that_is_not_there_is_told_before_anything_listens(tmp_path: Path) -> None:
+    (tmp_path / "limits.toml").write_text(
+        'data_folder = "data"\n[store]\nkind = "redis"\naddresses = ["127.0.0.1:1"]\n'
+    )
+
+    async def scenario() -> None:
+        await Limits(load_settings(tmp_path / "limits.toml"), RealWorld()).open()
+
+    with pytest.raises(LimitsRefused, match="the limiter cannot start: "):
+        run(scenario)
+
+
+def test_the_demonstration_shows_callers_admitted_and_refused() -> None:
+    done = CliRunner().invoke(root, ["limits", "demo", "--seconds", "6"])
+
+    assert done.exit_code == 0, done.output
+    assert "crawler is refused: 403" in done.output
+    assert "That was all." in done.output
+
+
+def test_a_gateway_without_a_service_says_what_to_write() -> None:
+    done = CliRunner().invoke(root, ["gateway"])
+
+    assert "say which service stands behind it: --upstream http://127.0.0.1:3000" in done.output
