@@ -50,7 +50,9 @@ class ClientAssertion(Record):
     extra_headers: dict[str, str] | None = None
 
 
-class AuthMethodConfig(Record):
+class MethodConfig(Record):
+    """How a method proves people, but for its leeways, which are stored and shown in different forms."""
+
     oidc_discovery_url: str = ""
     oidc_client_id: str = ""
     oidc_client_secret: str = ""
@@ -66,12 +68,15 @@ class AuthMethodConfig(Record):
     jwks_ca_cert: str = msgspec.field(name="JWKSCACert", default="")
     jwt_validation_pub_keys: tuple[str, ...] | None = None
     signing_algs: tuple[str, ...] | None = None
-    expiration_leeway: int = 0  # ns; these three are text like "1m0s" on the wire.
-    not_before_leeway: int = 0
-    clock_skew_leeway: int = 0
     claim_mappings: dict[str, str] | None = None
     list_claim_mappings: dict[str, str] | None = None
     verbose_logging: bool = False
+
+
+class AuthMethodConfig(MethodConfig):
+    expiration_leeway: int = 0  # ns; these three are text like "1m0s" on the wire.
+    not_before_leeway: int = 0
+    clock_skew_leeway: int = 0
 
 
 class AuthMethod(Record):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from wharf.model.auth_method import DEFAULT_NAME_FORMAT, ClientAssertion
+from wharf.model.auth_method import DEFAULT_NAME_FORMAT, MethodConfig
 from wharf.model.policy import JobACL
 from wharf.model.record import Record
 from wharf.model.role import PolicyLink
@@ -133,30 +133,12 @@ class RoleRequest(Record):
     ignored_when_submitted: ClassVar[frozenset[str]] = frozenset({"Hash", "CreateIndex", "ModifyIndex"})
 
 
-class AuthMethodConfigShown(Record):
+class AuthMethodConfigShown(MethodConfig):
     """The configuration of a method, with its leeways as text."""
 
-    oidc_discovery_url: str = ""
-    oidc_client_id: str = ""
-    oidc_client_secret: str = ""
-    oidc_client_assertion: ClientAssertion | None = None
-    oidc_enable_pkce: bool | None = msgspec.field(name="OIDCEnablePKCE", default=None)
-    oidc_disable_user_info: bool = False
-    oidc_scopes: tuple[str, ...] | None = None
-    bound_audiences: tuple[str, ...] | None = None
-    bound_issuer: tuple[str, ...] | None = None
-    allowed_redirect_uris: tuple[str, ...] | None = msgspec.field(name="AllowedRedirectURIs", default=None)
-    discovery_ca_pem: tuple[str, ...] | None = None
-    jwks_url: str = ""
-    jwks_ca_cert: str = msgspec.field(name="JWKSCACert", default="")
-    jwt_validation_pub_keys: tuple[str, ...] | None = None
-    signing_algs: tuple[str, ...] | None = None
     expiration_leeway: Lasting = ""
     not_before_leeway: Lasting = ""
     clock_skew_leeway: Lasting = ""
-    claim_mappings: dict[str, str] | None = None
-    list_claim_mappings: dict[str, str] | None = None
-    verbose_logging: bool = False
 
 
 class AuthMethodRequest(Record):

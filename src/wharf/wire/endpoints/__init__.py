@@ -37,37 +37,15 @@ from wharf.wire.endpoints import (
 )
 from wharf.wire.endpoints.endpoint import Decides, Endpoint, Kind, Lists, Parameter, ParameterKind
 
-ENDPOINTS: Final[tuple[Endpoint, ...]] = (
-    *jobs.ROWS,
-    *evaluations.ROWS,
-    *allocations.ROWS,
-    *deployments.ROWS,
-    *services.ROWS,
-    *scaling.ROWS,
-    *search.ROWS,
-    *nodes.ROWS,
-    *node_agents.ROWS,
-    *node_pools.ROWS,
-    *namespaces.ROWS,
-    *quotas.ROWS,
-    *host_volumes.ROWS,
-    *client_agents.ROWS,
-    *system.ROWS,
-    *events.ROWS,
-    *acl.ROWS,
-    *identities.ROWS,
-    *variables.ROWS,
-    *keyring.ROWS,
-    *agent.ROWS,
-    *members.ROWS,
-    *status.ROWS,
-    *operator.ROWS,
-    *metrics.ROWS,
-    *regions.ROWS,
-    *documents.ROWS,
-    *left_out.ROWS,
-)
+NOUNS: Final = (
+    jobs, evaluations, allocations, deployments, services, scaling, search, nodes, node_agents, node_pools, namespaces,
+    quotas, host_volumes, client_agents, system, events, acl, identities, variables, keyring, agent, members, status,
+    operator, metrics, regions, documents, left_out,
+)  # fmt: skip
+"""In the order of the documents. All but the last have a room of the same name in `wharf.api`."""
+
+ENDPOINTS: Final[tuple[Endpoint, ...]] = tuple(row for noun in NOUNS for row in noun.ROWS)
 
 BY_NAME: Final = {endpoint.name: endpoint for endpoint in ENDPOINTS}
 
-__all__ = ["BY_NAME", "ENDPOINTS", "Decides", "Endpoint", "Kind", "Lists", "Parameter", "ParameterKind"]
+__all__ = ["BY_NAME", "ENDPOINTS", "NOUNS", "Decides", "Endpoint", "Kind", "Lists", "Parameter", "ParameterKind"]
