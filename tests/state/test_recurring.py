@@ -1,5 +1,8 @@
 """What recurs in related records lies in memory once, and nobody sees a difference."""
 
+import json
+
+import pytest
 from msgspec.structs import replace
 
 from tests.state.inventory import a_write
@@ -9,6 +12,7 @@ from wharf.model.group import TaskGroup
 from wharf.model.job import Job, JobStatus
 from wharf.model.log import Batch, Row, Standing
 from wharf.model.metric import AllocMetric
+from wharf.model.task import Task
 from wharf.state import Replica
 from wharf.state.codec import encode
 from wharf.state.tables import ALL_TABLES, EVALUATIONS, JOB_VERSIONS, JOBS
@@ -79,6 +83,19 @@ def test_siblings_that_come_one_after_another_hold_the_same_groups() -> None:
     groups = [job.task_groups for job in replica.all(JOBS)]
     assert len({id(each) for each in groups}) == 1
     assert len(groups) == 3
+
+
+@pytest.mark.parametrize("later", [True, 1.0, {"b": 1, "a": 1}])
+def test_what_python_takes_for_equal_is_not_made_the_same(later: object) -> None:
+    earlier: object = {"a": 1, "b": 1} if isinstance(later, dict) else 1
+    assert earlier == later
+    replica = Replica(ALL_TABLES)
+    for index, (name, value) in enumerate((("one", earlier), ("other", later), ("other", earlier), ("other", later))):
+        groups = (TaskGroup(name="web", tasks=(Task(name="web", driver="exec", config={"value": value}),)),)
+        replica.apply(a_batch(index + 1, JOBS.put(Job(id=name, name=name, task_groups=groups))))
+
+        (task,) = stored(replica, name).groups[0].tasks or ()
+        assert json.dumps(task.config) == json.dumps({"value": value})
 
 
 def test_a_state_that_is_loaded_shares_as_one_that_grew() -> None:

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from msgspec.structs import force_setattr
 
 from wharf.state.codec import Decoder
 from wharf.state.ordering import CreationOrder, SortedKeys
+from wharf.state.packed import passed_on
 from wharf.state.shelves import ID_WIDTH, Shelves
 from wharf.state.table import Index, Order, Table
 
@@ -16,12 +17,14 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 Keys = dict[str, None]  # A dict, for its order.
 
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=passed_on).encode
+
 
 class Rows(Generic[R]):
     """Changed only by the replica while it applies a batch; records in it are never changed in place."""
 
     __slots__ = (
-        "_created", "_found", "_indexes", "_kin", "_names", "_read_recurring", "decoder", "last_change", "newest", "records",
+        "_created", "_found", "_indexes", "_kin", "_names", "_newest_text", "_read_recurring", "decoder", "last_change", "newest", "records",
         "table",
     )  # fmt: skip
 
@@ -41,6 +44,7 @@ class Rows(Generic[R]):
         self._kin: Rows[Any] | None = None
         self.newest: R | None = None
         """What was taken in last, where values recur."""
+        self._newest_text = b""
         # What `set` needs of each index, unpacked: this is the hottest loop of the replica.
         self._indexes: tuple[tuple[Callable[[R], Any], bool, dict[Any, Keys]], ...] = tuple(
             (index.value_of, index.is_composed, self._found[index.name]) for index in table.indexes
@@ -134,22 +138,26 @@ class Rows(Generic[R]):
         if self._kin is not None and self._kin.newest is record:
             return  # One record under two keys has been here before.
         values = read(record)
-        for relative in (old, self.newest):
-            if relative is not None and (theirs := read(relative)) == values:
-                for name, value, their in zip(self.table.recurring, values, theirs, strict=True):
-                    if value is not their:
-                        force_setattr(record, name, their)
-                break
+        # By their bytes: to Python 1, 1.0 and true are equal, and what drivers are told must not be another of them.
+        text = _encode(values)
+        if self.newest is not None and text == self._newest_text:
+            for name, value, their in zip(self.table.recurring, values, read(self.newest), strict=True):
+                if value is not their:
+                    force_setattr(record, name, their)
         else:
             relatives = [each for each in (old, self.newest, self._kin_of(record)) if each is not None]
             self._share_each(record, values, [read(each) for each in relatives])
-        self.newest = record
+        self.newest, self._newest_text = record, text
 
     def _share_each(self, record: R, values: tuple[Any, ...], theirs: list[tuple[Any, ...]]) -> None:
-        """No relative has all of it: each value may be that of another one."""
+        """No relative is known to have all of it: each value may be that of another one."""
         for name, value, *candidates in zip(self.table.recurring, values, *theirs, strict=True):
-            if value is not None and (same := next((each for each in candidates if each == value), None)) is not None:
-                force_setattr(record, name, same)
+            if value is None:
+                continue
+            for each in candidates:
+                if each == value and _encode(each) == _encode(value):
+                    force_setattr(record, name, each)
+                    break
 
     def _kin_of(self, record: R) -> Any:
         if self._kin is None or self.table.kin is None:
