@@ -37,7 +37,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
 def test_dev_tells_what_runs_where_and_what_to_try(dev: RunningAgent) -> None:
     assert "Wharf 0.1.0 is running" in dev.out
     assert "in .wharf/state" in dev.out
-    assert "1 fake node: it takes work and reports it as running, but starts nothing" in dev.out
+    assert "runs tasks here, by raw_exec" in dev.out
     said = [line.strip() for line in lines(dev.out)]
     assert f"export WHARF_ADDR={dev.address}" in said
     assert [line.partition("-m wharf ")[2] for line in said if "-m wharf " in line] == [

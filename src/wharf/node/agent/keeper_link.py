@@ -151,7 +151,8 @@ class KeeperLink:
                 self._pass_on(message)
 
     async def end(self) -> None:
-        """Have the supervisor end when nothing runs any more."""
+        """Have the supervisor end when nothing runs any more, and wait for it. It may be only just beginning."""
+        await self._is_told.wait()
         self._is_ending = True
         self.say(messages.ShutDown())
         if self._writer is not None:
