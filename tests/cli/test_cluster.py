@@ -143,6 +143,54 @@ def test_a_quota_is_written_from_a_file_and_told_with_what_is_used(person: Perso
                               "ModifyIndex\n")  # fmt: skip
 
 
+def test_what_a_quota_forbids_is_not_told_as_a_lack_of_nodes(person: Person, tmp_path: Path) -> None:
+    person.does(
+        "quota", "apply", a_file(tmp_path, "Name: small\nLimits:\n  - {Region: global, RegionLimit: {CPU: 150}}\n")
+    )
+    person.does("namespace", "apply", "--quota", "small", "shop")
+    ended = person.wharf("job", "run", "--namespace", "shop", a_file(tmp_path, WEB))
+
+    assert ended.code == 2
+    assert ended.lines[-2:] == [
+        "  api: 1 not placed",
+        "    · the quota of its namespace: cpu exhausted (200 needed > 150 limit)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("Name: x\nLimit: []\n", "there is no field Limit: "),
+        (
+            "Name: x\nLimits: [{Region: global, RegionLimits: {CPU: 3}}]\n",
+            "there is no field Limits[0].RegionLimits: did you mean RegionLimit?",
+        ),
+        ("Name: x\nLimits: [{Region: global, RegionLimit: {CPU: much}}]\n", "Expected `int`, got `str`"),
+        ("- a\n", "expected a map of its fields"),
+    ],
+)
+def test_what_a_file_of_a_record_says_is_never_passed_over(
+    person: Person, tmp_path: Path, text: str, told: str
+) -> None:
+    file = a_file(tmp_path, text, "quota.yaml")
+
+    ended = person.wharf("quota", "apply", file)
+
+    assert (ended.code, ended.err.startswith(f"wharf: {file}: {told}")) == (1, True), ended.err
+    assert person.does("quota", "list") == "There are no quotas.\n"
+
+
+def test_a_node_pool_is_made_shown_and_deleted(person: Person) -> None:
+    person.does("node", "pool", "apply", "--description", "machines with cards", "gpu")
+    person.does("node", "pool", "apply", "gpu")
+
+    assert person.does("node", "pool", "info", "gpu") == "Name         gpu\nDescription  machines with cards\n"
+    assert person.does("node", "pool", "nodes", "default", "-t", "{{len .}}") == "2\n"
+    assert person.does("node", "pool", "jobs", "default").startswith("There are no jobs")
+    person.does("node", "pool", "delete", "gpu")
+    assert person.does("node", "pool", "list", "-t", "{{range .}}{{.Name}} {{end}}") == "all default \n"
+
+
 def test_what_begins_with_an_id_is_shown_of_whatever_kind(person: Person, tmp_path: Path) -> None:
     person.does("job", "run", a_file(tmp_path, WEB))
 

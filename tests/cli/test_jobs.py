@@ -206,11 +206,11 @@ def test_a_short_name_does_the_same_as_the_long_one(
 
 
 @pytest.mark.parametrize("words", [("logs", "1a2b"), ("alloc", "logs", "1a2b"), ("alloc", "exec", "1a2b", "sh")])
-def test_what_waits_for_real_nodes_says_so(person: Person, words: tuple[str, ...]) -> None:
+def test_what_nodes_do_not_serve_yet_says_so(person: Person, words: tuple[str, ...]) -> None:
     ended = person.wharf(*words)
 
     assert (ended.code, person.asked) == (1, [])
-    assert "this waits for real nodes" in ended.err
+    assert "nodes do not serve this yet" in ended.err
 
 
 def test_the_next_five_launches_of_a_periodic_job_are_told(person: Person, tmp_path: Path) -> None:

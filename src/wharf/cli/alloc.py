@@ -7,7 +7,7 @@ import click
 
 from wharf.cli.completing import complete_allocations
 from wharf.cli.failing import Failed
-from wharf.cli.lazy import NEEDS_NODES, Entry, LazyGroup
+from wharf.cli.lazy import NOT_YET, Entry, LazyGroup
 from wharf.cli.speaking import Quiet, Speaking, Talk
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ COMMANDS: Final = {
 an_allocation = click.argument("alloc_id", metavar="ALLOC", shell_complete=complete_allocations)
 
 
-MISSING: Final = dict.fromkeys(("logs", "fs", "exec", "signal", "pause", "checks"), NEEDS_NODES)
+MISSING: Final = dict.fromkeys(("logs", "fs", "exec", "signal", "pause", "checks"), NOT_YET)
 MISSING["list"] = "`wharf job allocs JOB` lists those of a job"
 
 

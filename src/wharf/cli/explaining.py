@@ -18,7 +18,7 @@ def explanation_told(talk: Talk, explanation: "Explanation") -> str:
     waits = [each.text for each in explanation.waits if each.text not in explanation.text]
     if waits:
         lines.append(section("It waits", "\n".join(f"· {text}" for text in waits)))
-    if explanation.queue_length:
+    if explanation.queue_length > 1:
         lines.append(section("In the queue", f"place {explanation.queue_place} of {explanation.queue_length}"))
     lines += [section(f"Group {group.group}", _group_told(group, explanation.text)) for group in explanation.groups]
     if explanation.placements:
@@ -58,7 +58,7 @@ def _such_as(examples: "Sequence[str]") -> str:
 
 
 def _placements_told(talk: Talk, placements: "Sequence[PlacementExplanation]") -> str:
-    from wharf.cli.tables import table
+    from wharf.cli.tables import in_order, table
 
     rows: list[list[object]] = [
         [
@@ -68,6 +68,6 @@ def _placements_told(talk: Talk, placements: "Sequence[PlacementExplanation]") -
             f"{each.scores[0].norm_score:.3f}" if each.scores else "",
             f"{each.nodes_evaluated - each.nodes_filtered} of {each.nodes_evaluated}",
         ]
-        for each in placements
+        for each in sorted(placements, key=lambda each: in_order(each.name))
     ]
     return table(["Name", "Allocation", "Node", "Best score", "Nodes that could"], rows)

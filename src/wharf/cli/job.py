@@ -4,7 +4,7 @@ from typing import Final
 
 import click
 
-from wharf.cli.lazy import NEEDS_NODES, Entry, LazyGroup
+from wharf.cli.lazy import NOT_YET, Entry, LazyGroup
 
 RUN: Final = "wharf.cli.job_changes"
 SEE: Final = "wharf.cli.job_views"
@@ -33,8 +33,8 @@ PERIODIC: Final = {"force": Entry(RUN, "force", "Launch a periodic job now.")}
 
 ALSO: Final = {"list": Entry(SEE, "status", "wharf job status")}
 MISSING: Final = {
-    "action": NEEDS_NODES,
-    "restart": "this waits for real nodes; `wharf alloc restart` asks for one at a time",
+    "action": NOT_YET,
+    "restart": "there is no such walk yet; `wharf alloc restart` restarts one allocation",
 }
 
 

@@ -28,7 +28,8 @@ TaskGroups:
 
     Tasks:
       - Name: main
-        # The mock driver starts nothing. It does as Config tells: run_for, exit_code, start_error.
+        # mock starts nothing, and does as Config tells: run_for, exit_code, start_error. raw_exec runs a program of the
+        # machine: with Config: {{command: /bin/sleep, args: [infinity]}}
         Driver: mock
         Resources:
           CPU: 100 # MHz

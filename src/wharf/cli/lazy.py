@@ -7,7 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-NEEDS_NODES: Final = "this waits for real nodes: those of today are fake, and start nothing"
+NOT_YET: Final = "nodes do not serve this yet"
+"""Of the commands about what is inside a task: its logs, its files, a terminal."""
 
 
 class Entry(NamedTuple):  # Of the standard library: help must not wait for anything else.

@@ -36,7 +36,10 @@ def say_when(time: int | datetime.datetime | None, now_ns: int) -> str:
     length_ns = now_ns - time_ns
     if abs(length_ns) < JUST_NOW_NS:
         return "now"
-    return f"{say_length(length_ns)} ago" if length_ns > 0 else f"in {say_length(-length_ns)}"
+    if length_ns > 0:
+        return f"{say_length(length_ns)} ago"
+    # What is 8 hours ahead is so a moment later, too.
+    return f"in {say_length(-(length_ns // SECOND) * SECOND)}"
 
 
 def say_date(time: int | datetime.datetime | None) -> str:

@@ -7,7 +7,7 @@ import click
 
 from wharf.cli.completing import complete_nodes
 from wharf.cli.failing import Failed
-from wharf.cli.lazy import NEEDS_NODES, Entry, LazyGroup
+from wharf.cli.lazy import NOT_YET, Entry, LazyGroup
 from wharf.cli.speaking import Quiet, Speaking, Talk
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ DRAIN_WAIT_S: Final = 2.0
 
 
 ALSO: Final = {"list": Entry(HERE, "status", "wharf node status")}
-MISSING: Final = {"config": NEEDS_NODES, "meta": NEEDS_NODES, "identity": NEEDS_NODES}
+MISSING: Final = {"config": NOT_YET, "meta": NOT_YET, "identity": NOT_YET}
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS, also=ALSO, missing=MISSING)

@@ -13,7 +13,7 @@ COMMANDS: Final = {
     "api": Entry("wharf.cli.operating", "api", "Make any request, and print its reply."),
     "scheduler": Entry("wharf.cli.operating", "scheduler", "Show and change how the cluster schedules."),
     "rebalance": Entry(
-        "wharf.cli.rebalancing", "rebalance", "Move what would stand better on another node, or only say what would."
+        "wharf.cli.rebalancing", "rebalance", "Move allocations of services that would stand better on another node."
     ),
     "members": Entry("wharf.cli.operating", "members", "List the servers of the region, and which of them leads."),
     "keyring": Entry("wharf.cli.operating", "keyring", "Show and rotate the keys that variables are encrypted by."),

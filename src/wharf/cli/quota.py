@@ -15,6 +15,15 @@ COMMANDS: Final = {
     "delete": Entry(HERE, "delete", "Delete a quota that no namespace names."),
     "inspect": Entry(HERE, "inspect", "Print a quota as servers keep it."),
 }
+COUNTED: Final = {
+    "CPU MHz": "cpu",
+    "Cores": "cores",
+    "Memory MB": "memory_mb",
+    "Memory max MB": "memory_max_mb",
+    "Allocations": "count",
+}
+ALWAYS: Final = ("cpu", "memory_mb")
+"""Told also where there is no limit."""
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
@@ -97,8 +106,10 @@ def usage_told(talk: Talk, name: str) -> str:
     rows: list[tuple[object, ...]] = []
     for region, limit in sorted(limits.items()):
         spent = used.get(region)
-        for title, field in (("CPU MHz", "cpu"), ("Cores", "cores"), ("Memory MB", "memory_mb")):
+        for title, field in COUNTED.items():
             most = getattr(limit, field)
+            if most == 0 and field not in ALWAYS:
+                continue
             said = "none allowed" if most < 0 else "no limit" if most == 0 else f"{most:,}"
             rows.append((region, title, f"{getattr(spent, field) if spent else 0:,}", said))
     return table(("Region", "Of", "Used", "Limit"), rows)

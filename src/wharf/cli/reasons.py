@@ -11,14 +11,15 @@ if TYPE_CHECKING:
 def why_not_placed(metric: "AllocMetric") -> list[str]:
     """One line a reason, the widest first."""
     found: list[str] = []
-    if metric.nodes_evaluated == 0 and not metric.nodes_in_pool:
+    # Nobody looks for a node for what a quota forbids.
+    if metric.nodes_evaluated == 0 and not metric.nodes_in_pool and not metric.quota_exhausted:
         found.append(f"there is no ready node in the pool {metric.node_pool or 'default'}")
     empty = sorted(name for name, count in (metric.nodes_available or {}).items() if not count)
     found += [f"there is no ready node in the datacenter {name}" for name in empty]
     found += [f"{_nodes(count)} kept out by {what}" for what, count in _largest(metric.constraint_filtered)]
     found += [f"{_nodes(count)} of class {what} kept out" for what, count in _largest(metric.class_filtered)]
     found += [f"too little {what} on {_nodes(count)}" for what, count in _largest(metric.dimension_exhausted)]
-    found += [f"the quota's {what} is used up" for what in metric.quota_exhausted or ()]
+    found += [f"the quota of its namespace: {what}" for what in metric.quota_exhausted or ()]
     if not found and metric.nodes_exhausted:
         found.append(f"{_nodes(metric.nodes_exhausted)} full")
     return found or ["no node fits"]

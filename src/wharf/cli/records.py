@@ -1,12 +1,15 @@
 """Records that people write into a file or on the command line: read from JSON or YAML, by the wire's names."""
 
+import difflib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from wharf.cli.failing import Failed
+from wharf.cli.records_shown import plain
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -52,6 +55,24 @@ def record_in(place: str, kind: type[R], **given: Any) -> R:
         if value not in (None, "", ()):
             named[known[field]] = value
     try:
-        return msgspec.convert(named, kind)
+        record = msgspec.convert(named, kind)
     except msgspec.ValidationError as error:
         raise Failed(f"{name}: {error}") from error
+    for told in _passed_over(named, plain(record), ""):
+        raise Failed(f"{name}: {told}")
+    return record
+
+
+def _passed_over(given: Any, kept: Any, path: str) -> Iterator[str]:
+    """What stands in the file and is nowhere in the record: passed over in silence it would be missed."""
+    if isinstance(given, dict) and isinstance(kept, dict):
+        for key, value in given.items():
+            if key not in kept:
+                near = difflib.get_close_matches(key, list(kept), n=1)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(kept)}"
+                yield f"there is no field {path}{key}: {hint}"
+            else:
+                yield from _passed_over(value, kept[key], f"{path}{key}.")
+    elif isinstance(given, list) and isinstance(kept, list):
+        for at, (one, other) in enumerate(zip(given, kept, strict=False)):
+            yield from _passed_over(one, other, f"{path[:-1]}[{at}].")

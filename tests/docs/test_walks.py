@@ -1,0 +1,26 @@
+"""Pages that are walks are true, each at a real agent."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.agent.processes import running
+from tests.docs.walking import PAGES, Typed, Walk, steps
+
+
+@pytest.mark.parametrize(
+    ("page", "nodes", "configuration"),
+    [("commands.md", 20, ""), ("quotas.md", 2, ""), ("access.md", 0, "[acl]\nenabled = true\n")],
+)
+def test_the_walk_shows_what_happens(tmp_path: Path, page: str, nodes: int, configuration: str) -> None:
+    (tmp_path / "some.toml").write_text(configuration)
+    words = ("dev", "--port", "0", "--fake-nodes", str(nodes), "--config", str(tmp_path / "some.toml"))
+    with running(tmp_path / "walk", *words) as agent:
+        agent.wait_ready()
+        walk = Walk(agent, nodes=r"vm(-\d+)?")
+        typed = 0
+        for step in steps(PAGES / "docs" / page):
+            walk.take(step)
+            typed += isinstance(step, Typed)
+
+    assert typed >= 8

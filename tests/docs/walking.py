@@ -1,0 +1,171 @@
+"""Pages that are walks: every command that a page shows is typed again at a real agent, and must print what is shown.
+
+What differs every time is masked on both sides: ids, times, indexes, addresses, names of nodes. `…` in a page stands for
+anything. A file is a block of YAML, HCL or JSON under a line that ends with its name in code marks and a colon.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx2
+
+from tests.agent.processes import RunningAgent
+from tests.waiting import wait_until
+
+PAGES = Path(__file__).parents[2]
+SHOWN_ADDRESS = "http://127.0.0.1:4646"
+READS = re.compile(
+    r"curl '?http|"
+    r"wharf (job (status|history|explain|plan)|deployment (status|list)|node status|status|(namespace|quota) (list|status))\b"
+)
+"""What only looks is typed until it shows what the page shows: the cluster may need a moment."""
+WITHIN_S = 30.0
+MASKS = (
+    (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\b(?=\w*\d)[0-9a-f]{8}\b"), "ID"),
+    (re.compile(r"\b(\d+(ms|[smhd]))+ ago\b|\bin (\d+(ms|[smhd]))+|\bnow\b"), "WHEN"),
+    (re.compile(r"(index) \d+|(Index\":)\d+"), r"\1\2 N"),
+    (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),
+)
+PROGRESS = re.compile(r" +\d+m?s  ")
+"""A line of what is followed: how many there are depends on the machine."""
+FILE = re.compile(r"`([\w.-]+\.(?:yaml|hcl|json))`:$")
+
+
+class Typed(NamedTuple):
+    command: str
+    shown: list[str]
+
+
+class Written(NamedTuple):
+    file: str
+    text: str
+
+
+def steps(page: Path) -> Iterator[Typed | Written]:
+    """In the order of the page. Blocks of other kinds are no steps."""
+    name, kind, lines = "", "", list[str]()
+    for line in page.read_text().splitlines():
+        if not kind and line:
+            name = found[1] if (found := FILE.search(line)) else name if line.startswith("```") else ""
+        if line.startswith("```") and not kind:
+            kind, lines = line[3:] or "text", []
+        elif line == "```":
+            if kind == "console":
+                yield from _typed(lines)
+            elif name:
+                yield Written(name, "\n".join(lines) + "\n")
+            kind = ""
+        else:
+            lines.append(line)
+
+
+def _typed(lines: list[str]) -> Iterator[Typed]:
+    starts = [at for at, line in enumerate(lines) if line.startswith("$ ")]
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        yield Typed(lines[start][2:], lines[start + 1 : end])
+
+
+class Walk:
+    """Somebody who types what a page shows. `nodes`: how the page's nodes are called."""
+
+    def __init__(self, agent: RunningAgent, *, nodes: str) -> None:
+        self._agent = agent
+        self._real: re.Pattern[str] | None = None
+        self._nodes_shown = re.compile(rf"\b{nodes}\b")
+        self._environment = {
+            "WHARF_ADDR": agent.address,
+            "COLUMNS": "100",
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": ":".join(sys.path),
+        }
+
+    def take(self, step: Typed | Written) -> None:
+        """Raises AssertionError where it is not as shown."""
+        if isinstance(step, Written):
+            (self._agent.folder / step.file).write_text(step.text)
+            return
+        if step.command.startswith("export "):
+            name, _, value = step.command.removeprefix("export ").partition("=")
+            self._environment[name] = "\n".join(self._type(f'echo "{value}"'))
+            return
+        real = self._real_nodes()
+        shown = masked(step.shown, self._nodes_shown)
+        said: list[str] = []
+
+        def is_so() -> bool:
+            said[:] = masked(self._type(step.command), real)
+            return fits(shown, said)
+
+        if READS.match(step.command):
+            with suppress(AssertionError):  # What was said at last tells more.
+                wait_until(is_so, what=step.command, within_s=WITHIN_S)
+        else:
+            is_so()
+        assert fits(shown, said), "\n".join([f"{step.command} shows", *shown, "and here it says", *said])
+
+    def _real_nodes(self) -> re.Pattern[str]:
+        """How they are called here. Who may not ask does not see any either."""
+        if self._real is not None:
+            return self._real
+        told = self._type("wharf node status -t '{{range .}}{{.Name}} {{end}}'")
+        names = [] if not told or told[0].startswith("wharf: ") else told[0].split()
+        if not names:
+            return re.compile(r"(?!)")
+        longest_first = sorted(names, key=len, reverse=True)
+        self._real = re.compile(rf"\b({'|'.join(map(re.escape, longest_first))})\b")
+        return self._real
+
+    def _type(self, command: str) -> list[str]:
+        if command.startswith("curl "):
+            return self._call(shlex.split(command.replace(SHOWN_ADDRESS, self._agent.address)))
+        text = re.sub(r"(^|\$\()wharf\b", rf"\1{sys.executable} -m wharf", command)
+        done = subprocess.run(
+            text,
+            shell=True,
+            cwd=self._agent.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+            check=False,
+            env=self._environment,
+        )
+        return done.stdout.rstrip("\n").splitlines()
+
+    @staticmethod
+    def _call(words: list[str]) -> list[str]:
+        """What curl would print: the program may not be here."""
+        url = next(word for word in words if word.startswith("http"))
+        method = words[words.index("-X") + 1] if "-X" in words else "GET"
+        body = words[words.index("-d") + 1] if "-d" in words else ""
+        headers = dict([words[words.index("-H") + 1].split(": ", 1)]) if "-H" in words else {}
+        return httpx2.request(method, url, content=body, headers=headers).text.splitlines()
+
+
+def masked(lines: list[str], nodes: re.Pattern[str]) -> list[str]:
+    """Without what differs every time, and without how wide that makes columns."""
+    found: list[str] = []
+    for line in lines:
+        if PROGRESS.match(line):
+            continue
+        text = nodes.sub("NODE", line)
+        for pattern, word in MASKS:
+            text = pattern.sub(word, text)
+        found.append(" ".join(text.split()))
+    return found
+
+
+def fits(shown: list[str], said: list[str]) -> bool:
+    if len(shown) != len(said):
+        return False
+    return all(
+        re.fullmatch(".*".join(map(re.escape, line.split("…"))), text) for line, text in zip(shown, said, strict=True)
+    )
