@@ -65,7 +65,9 @@ def parts_of(settings: Settings) -> list[Part]:
     if settings.client.enabled:
         # A node that stops its tasks waits for the longest kill timeout that it allows.
         grace_s = 3.0 + (settings.client.max_kill_timeout.s + 7.0 if settings.client.stop_on_shutdown else 0.0)
-        parts.append(Part("node", api_names(settings)[:1] if settings.server.enabled else (), grace_s=grace_s))
+        # Its last words are heard by the brain, through an api.
+        servers = (*api_names(settings)[:1], "brain") if settings.server.enabled else ()
+        parts.append(Part("node", servers, grace_s=grace_s))
     return parts
 
 
