@@ -294,3 +294,17 @@ async def test_there_is_no_licence_and_it_is_said() -> None:
 
         assert (read.status, read.body) == (204, b"")
         assert (written.status, written.body) == (501, b"every feature is free: there is no licence")
+
+
+@in_virtual_time
+async def test_what_a_rebalancing_would_move_is_told_in_a_sentence_and_nothing_is_moved() -> None:
+    async with ACluster() as cluster:
+        reply = await put(await cluster.a_server(), "/v1/operator/rebalance", query="plan=true")
+
+        told = json.loads(reply.body)
+        assert (reply.status, told["Text"], told["Moves"], told["Moving"]) == (
+            200,
+            "nothing would stand better elsewhere: work is on 0 nodes",
+            [],
+            0,
+        )

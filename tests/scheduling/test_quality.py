@@ -1,0 +1,145 @@
+"""How good placements are: against an exact solver on small cases, and against the lower bound on many nodes."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]  # It ships no types.
+
+from tests.builders import a_batch_job, a_group, a_task, some_resources
+from tests.scheduling.loop import Loop
+from wharf.model.group import TaskGroup
+from wharf.model.job import Job
+from wharf.scheduling.ground import Ground
+from wharf.scheduling.schedule import schedule
+
+ROOM = 1_000
+"""MHz and MB of every node."""
+
+BOUND = 11 / 9
+"""The most nodes that first fit decreasing needs, of those that an exact answer needs; and one more: the bound we state."""
+
+
+def asking(job_id: str, *groups: tuple[int, int, int]) -> Job:
+    """Each group: its count, MHz and MB of one of it."""
+
+    def group(at: int, count: int, cpu: int, memory_mb: int) -> TaskGroup:
+        task = a_task(resources=some_resources(cpu=cpu, memory_mb=memory_mb))
+        return a_group(f"g{at}", task, count=count)
+
+    return a_batch_job(job_id, *(group(at, *each) for at, each in enumerate(groups)))
+
+
+def nodes_used(nodes: int, job: Job) -> tuple[int, int]:
+    """By the scheduler: how many nodes, and how many allocations were placed."""
+    loop = Loop()
+    for at in range(nodes):
+        loop.with_node(f"n{at}", cpu=ROOM, memory_mb=ROOM)
+    loop.register(job)
+    (evaluation,) = loop.due()
+    plan = schedule(Ground.of(loop.replica), loop.replica, evaluation, loop.moment)
+    used = Counter({node_id: len(placed) for node_id, placed in plan.placements.items()})
+    return len(used), used.total()
+
+
+def fewest_nodes(nodes: int, groups: list[tuple[int, int, int]]) -> int:
+    """By an integer program: x of each group on each node, and whether the node is used at all."""
+    kinds = len(groups)
+    width = nodes * (kinds + 1)
+    cost = np.zeros(width)
+    cost[nodes * kinds :] = 1
+    rows, low, high = [], [], []
+    for node in range(nodes):
+        for dimension in (1, 2):
+            row = np.zeros(width)
+            for kind, group in enumerate(groups):
+                row[node * kinds + kind] = group[dimension]
+            row[nodes * kinds + node] = -ROOM
+            rows.append(row)
+            low.append(-np.inf)
+            high.append(0)
+    for kind, group in enumerate(groups):
+        row = np.zeros(width)
+        row[[node * kinds + kind for node in range(nodes)]] = 1
+        rows.append(row)
+        low.append(group[0])
+        high.append(group[0])
+    upper = np.ones(width)
+    upper[: nodes * kinds] = max(group[0] for group in groups)
+    found = milp(
+        cost,
+        constraints=LinearConstraint(np.array(rows), low, high),
+        integrality=np.ones(width),
+        bounds=Bounds(0, upper),
+        options={"time_limit": 5.0},
+    )
+    assert found.success, found.message
+    return round(float(found.fun))
+
+
+def one_each(kinds: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Siblings of a group are kept apart by their anti-affinity, which counts as much as packing: so each is its own group."""
+    return [(1, cpu, memory_mb) for count, cpu, memory_mb in kinds for _ in range(count)]
+
+
+SIZES = st.sampled_from([100, 150, 200, 250, 300, 400, 500, 600, 700])
+GROUPS = st.lists(st.tuples(st.integers(1, 5), SIZES, SIZES), min_size=1, max_size=3)
+
+
+@settings(max_examples=25)
+@given(GROUPS)
+def test_packing_uses_at_most_a_bounded_part_more_nodes_than_an_exact_solver(
+    groups: list[tuple[int, int, int]],
+) -> None:
+    groups = sorted(groups, key=lambda each: -max(each[1], each[2]))  # As people write the large ones first.
+    nodes = sum(group[0] for group in groups)
+    used, placed = nodes_used(nodes, asking("shop", *one_each(groups)))
+    best = fewest_nodes(nodes, groups)
+
+    assert placed == nodes
+    assert best <= used <= math.ceil(best * BOUND) + 1
+
+
+@settings(max_examples=25)
+@given(GROUPS, st.integers(1, 6))
+def test_nothing_is_left_unplaced_that_fits_on_some_node_as_it_stands(
+    groups: list[tuple[int, int, int]], nodes: int
+) -> None:
+    loop = Loop()
+    for at in range(nodes):
+        loop.with_node(f"n{at}", cpu=ROOM, memory_mb=ROOM)
+    loop.register(asking("shop", *groups))
+    loop.think()
+    fleet = Ground.of(loop.replica).fleet
+    free = [
+        (int(fleet.cpu[row] - fleet.cpu_used[row]), int(fleet.memory[row] - fleet.memory_used[row]))
+        for row in fleet.row_of.values()
+    ]
+    placed = Counter(each.task_group for each in loop.live())
+    missing = [group for at, group in enumerate(groups) if placed[f"g{at}"] < group[0]]
+
+    assert [each for each in missing if any(cpu >= each[1] and memory >= each[2] for cpu, memory in free)] == []
+
+
+def beyond_the_lower_bound(*kinds: tuple[int, int, int]) -> float:
+    """How many times the nodes that the sum of what is asked for would fill are used."""
+    groups = one_each(kinds)
+    used, placed = nodes_used(300, asking("shop", *groups))
+    assert placed == len(groups)
+    return used / math.ceil(max(sum(cpu for _, cpu, _ in groups), sum(memory for _, _, memory in groups)) / ROOM)
+
+
+def test_on_many_nodes_packing_uses_at_most_two_percent_more_than_the_lower_bound() -> None:
+    assert (
+        beyond_the_lower_bound((100, 500, 500), (100, 250, 250), (200, 200, 200), (250, 100, 90), (300, 50, 50)) <= 1.02
+    )
+
+
+def test_of_work_that_asks_for_unlike_parts_of_processors_and_memory_packing_wastes_a_seventh_at_most() -> None:
+    assert (
+        beyond_the_lower_bound((100, 500, 300), (100, 250, 250), (200, 200, 300), (250, 100, 150), (300, 50, 50))
+        <= 8 / 7
+    )
