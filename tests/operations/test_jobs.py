@@ -45,6 +45,20 @@ def test_a_new_job_is_stored_as_version_0_with_a_summary_and_an_evaluation() -> 
     assert (evaluation.type, evaluation.priority) == (SchedulerType.SERVICE, 50)
 
 
+@pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), (True, 1)])
+def test_a_job_whose_driver_is_told_another_type_of_value_is_a_new_version(before: object, after: object) -> None:
+    state = AState()
+    state.register(a_job("shop", a_group("web", a_task(config={"value": before, "more": {"a": 1, "b": 2}}))))
+    state.register(a_job("shop", a_group("web", a_task(config={"more": {"b": 2, "a": 1}, "value": before}))))
+    assert versions(state) == [0]
+
+    state.register(a_job("shop", a_group("web", a_task(config={"value": after, "more": {"a": 1, "b": 2}}))))
+
+    assert versions(state) == [0, 1]
+    (task,) = state.job().groups[0].tasks or ()
+    assert repr(task.config) == repr({"value": after, "more": {"a": 1, "b": 2}})
+
+
 def test_the_same_job_again_makes_an_evaluation_and_no_new_version() -> None:
     state = AState()
     state.register(a_job())

@@ -20,7 +20,7 @@ from wharf.operations.derived import new_summary
 from wharf.operations.evaluations import new_evaluation
 from wharf.operations.scaling_policies import follow_policies, with_policy_ids
 from wharf.operations.sources import judge_source, kept_with
-from wharf.operations.versions import new_version, specification, store_version, unknown_version, version_of
+from wharf.operations.versions import new_version, say_the_same, store_version, unknown_version, version_of
 from wharf.state import Replica
 from wharf.state.tables import (
     EVALUATIONS,
@@ -90,7 +90,7 @@ def register(snapshot: Replica, request: Registration, moment: Moment, settings:
     # What it may be and where it may go was judged by these two: one that is deleted meanwhile takes no job in.
     conditions = [snapshot.as_seen(NAMESPACES, job.namespace), snapshot.as_seen(NODE_POOLS, job.node_pool)]
     job_modify_index = THIS
-    if stored is None or specification(stored) != specification(job):
+    if stored is None or not say_the_same(stored, job):
         job = new_version(job, stored, moment)
         store_version(snapshot, job, changes, conditions, kept=settings.versions_kept)
         follow_policies(snapshot, job, changes, conditions)

@@ -22,7 +22,7 @@ from wharf.operations.evaluations import new_evaluation
 from wharf.operations.jobs import of_same_family
 from wharf.operations.launches import next_launches
 from wharf.operations.scaling_policies import with_policy_ids
-from wharf.operations.versions import new_version, specification
+from wharf.operations.versions import new_version, say_the_same
 from wharf.scheduling.ground import Ground
 from wharf.scheduling.plan import Plan
 from wharf.scheduling.schedule import schedule
@@ -81,7 +81,7 @@ def dry_run(
 def _planned(snapshot: Replica, job: Job, stored: Job | None, moment: Moment, ground: Ground) -> Plan:
     """What the scheduler would do, were this job stored."""
     next_index = snapshot.index + 1
-    if stored is not None and specification(stored) == specification(job):
+    if stored is not None and say_the_same(stored, job):
         job = stored
     else:
         job = new_version(job, stored, moment)

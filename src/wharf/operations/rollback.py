@@ -13,7 +13,7 @@ from wharf.model.job import Job
 from wharf.model.moment import Moment
 from wharf.operations.scaling_policies import follow_policies, with_policy_ids
 from wharf.operations.sources import kept_with
-from wharf.operations.versions import new_version, specification, store_version, versions_of
+from wharf.operations.versions import new_version, say_the_same, store_version, versions_of
 from wharf.state import Replica
 from wharf.state.tables import JOBS, SUBMISSIONS
 
@@ -42,7 +42,7 @@ def roll_back(snapshot: Replica, deployment: Deployment, moment: Moment, *, vers
     if stable is None:
         return STAYS
     again = replace(stable, version_tag=None)  # A tag names one version: it stays with the one that has it.
-    if specification(again) == specification(replace(job, version_tag=None)):
+    if say_the_same(again, replace(job, version_tag=None)):
         return Rollback(
             f" - not rolling back to stable job version {stable.version} as current job has same specification"
         )

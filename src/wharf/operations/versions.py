@@ -22,6 +22,10 @@ DROPPED_AT_ONCE: Final = 10
 """So that a write stays small where the server keeps far fewer versions than it did; the rest go with the next ones."""
 
 
+_encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
+"""Maps in one order, whichever they were given in."""
+
+
 class Tagged(msgspec.Struct, frozen=True):
     """The tag as it stands now; an empty name: it is gone."""
 
@@ -46,6 +50,12 @@ def specification(job: Job) -> Job:
         modify_index=0,
         job_modify_index=0,
     )
+
+
+def say_the_same(job: Job, other: Job) -> bool:
+    """Whether two jobs differ in nothing that a submitter says. To Python 1 and true are equal; to a driver they are not."""
+    one, two = specification(job), specification(other)
+    return one == two and _encode(one) == _encode(two)
 
 
 def new_version(job: Job, stored: Job | None, moment: Moment) -> Job:
