@@ -24,7 +24,7 @@ class HttpProviders:
                 async with http.stream(method, request.url, data=data, headers=dict(request.headers)) as reply:
                     return ProviderReply(reply.status_code, await _bounded(reply))
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise ProviderAway(f"{request.url} does not answer: {type(error).__name__} {error}".strip()) from error
+            raise ProviderAway(f"{request.url} does not answer: {error}".strip()) from error
         except ssl.SSLError as error:
             raise ProviderAway(f"the certificates to check {request.url} with cannot be read: {error}") from error
 
