@@ -1,0 +1,123 @@
+"""A whole server with a fleet, for benchmarks of placing: SQLite, one api process, nodes that are registered and say no more.
+
+What is measured so is placing, not running. Nodes are believed while they say nothing.
+"""
+
+import http.client
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, Final
+
+from benchmarks.agent_process import AgentProcess, agent, cpu_s
+
+RACKS: Final = 50
+GIVE_UP_S: Final = 600.0
+NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+ROLES: Final = ("brain", "store", "api")
+
+
+class PlacingCluster:
+    """A server, a connection to it, and words for what is placed there."""
+
+    def __init__(self, server: AgentProcess) -> None:
+        self.server = server
+        self.caller = Caller(server)
+        self._used_s = self._cpu_s()
+
+    def register_nodes(self, first: int, last: int) -> None:
+        for number in range(first, last):
+            name = node_id(number)
+            self.caller.put(f"/v1/node/{name}/register", _registration(number))
+            secret = {"X-Cluster-Node-Secret": name}
+            self.caller.put(f"/v1/node/{name}/report", {"ReportID": name, "IsWhole": True}, secret)
+
+    def place(self, jobs: list[dict[str, Any]], *, count: int) -> tuple[float, list[float]]:
+        """Seconds from the first registration until so many allocations are committed in all, and how long reads took."""
+        began = time.perf_counter()
+        for job in jobs:
+            self.caller.put("/v1/jobs", {"Job": job})
+        reads_ms = self.wait_for(count, read=f"/v1/job/{jobs[0]['ID']}")
+        return time.perf_counter() - began, reads_ms
+
+    def wait_for(self, count: int, *, read: str) -> list[float]:
+        began, reads_ms = time.perf_counter(), []
+        while self.count() < count:
+            asked = time.perf_counter()
+            self.caller.get(read)
+            reads_ms.append((time.perf_counter() - asked) * 1_000)
+            assert time.perf_counter() - began < GIVE_UP_S, "not everything was placed in time"
+            time.sleep(0.05)
+        return reads_ms
+
+    def count(self) -> int:
+        tables: dict[str, int] = self.caller.get("/v1/operator/state?stale")["Tables"]
+        return tables.get("allocations", 0)
+
+    def begin(self) -> None:
+        """What is used of processors is told from now on."""
+        self._used_s = self._cpu_s()
+
+    def used_us(self, allocations: int) -> str:
+        """Of processors, for each allocation, by process: neighbours on the machine change this less than they change time."""
+        now_s = self._cpu_s()
+        return (
+            ", ".join(f"{role} {(now_s[role] - self._used_s[role]) / allocations * 1e6:.0f}" for role in ROLES) + " us"
+        )
+
+    def _cpu_s(self) -> dict[str, float]:
+        return {role: cpu_s(self.server.pids_of(role)) for role in ROLES}
+
+
+@contextmanager
+def placing_cluster(nodes: int) -> Iterator[PlacingCluster]:
+    with agent(heartbeat_ttl="4h") as server:
+        cluster = PlacingCluster(server)
+        cluster.register_nodes(0, nodes)
+        yield cluster
+
+
+def a_job(name: str, count: int, *, kind: str = "batch", **wishes: Any) -> dict[str, Any]:
+    task = {"Name": "task", "Driver": "mock", "Resources": {"CPU": 10, "MemoryMB": 10}}
+    group = {"Name": "group", "Count": count, "Tasks": [task], **wishes}
+    return {"ID": name, "Type": kind, "TaskGroups": [group]}
+
+
+def node_id(number: int) -> str:
+    return f"{number:08x}-0000-4000-8000-{number:012x}"
+
+
+def _registration(number: int) -> dict[str, Any]:
+    node = {
+        "ID": node_id(number),
+        "Name": f"node-{number}",
+        "Attributes": {"kernel.name": "linux", "driver.mock": "1", "unique.hostname": f"node-{number}"},
+        "Meta": {"rack": f"rack-{number % RACKS}", "size": ("small", "middle", "large")[number % 3]},
+        "NodeResources": {
+            "Cpu": {"CpuShares": 16_000, "TotalCpuCores": 16},
+            "Memory": {"MemoryMB": 64_000},
+            "Disk": {"DiskMB": 500_000_000},
+        },
+        "Status": "ready",
+    }
+    return {"Node": node, "SecretID": node_id(number)}
+
+
+class Caller:
+    def __init__(self, server: AgentProcess) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+
+    def put(self, path: str, body: object, headers: Mapping[str, str] = NO_HEADERS) -> Any:
+        return self._ask("PUT", path, json.dumps(body), headers)
+
+    def get(self, path: str) -> Any:
+        return self._ask("GET", path, None, NO_HEADERS)
+
+    def _ask(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> Any:
+        self._connection.request(method, path, body=body, headers=dict(headers))
+        reply = self._connection.getresponse()
+        text = reply.read().decode()
+        assert reply.status == 200, f"{method} {path}: {reply.status} {text}"
+        return json.loads(text) if text else None
