@@ -15,7 +15,7 @@ from tests.kit.virtual_time import in_virtual_time
 from wharf.model.allocation import ClientStatus, DesiredStatus
 from wharf.model.changes import THIS
 from wharf.model.node import NodeStatus
-from wharf.server.node_channels import NodeAnswer, NodeChannel, NodeQuestion, no_path
+from wharf.server.node_channels import NodeAnswer, NodeChannel, NodeQuestion, Talk, no_path
 from wharf.state.tables import ALLOCATIONS, JOB_VERSIONS, JOBS, NODES
 
 NODE = "8a6f0c44-0000-0000-0000-000000000001"
@@ -41,6 +41,9 @@ class Echo:
         if question.verb == "fs_logs":
             return NodeAnswer("application/json", parts=_frames())
         return NodeAnswer("application/json", b'{"Verb": "' + question.verb.encode() + b'"}')
+
+    async def talk(self, question: NodeQuestion) -> Talk:
+        raise AssertionError(f"{question.verb} is no talk here")
 
 
 async def _frames() -> AsyncIterator[bytes]:

@@ -28,11 +28,28 @@ class NodeAnswer(msgspec.Struct, frozen=True):
     parts: AsyncIterator[bytes] | None = None
 
 
+class Talk(Protocol):
+    """A question that goes on."""
+
+    @property
+    def parts(self) -> AsyncIterator[bytes]:
+        """What is answered, as it comes. Close it when nobody listens any more."""
+        ...
+
+    async def say(self, data: bytes) -> None:
+        """Raises Refusal when the node went away."""
+        ...
+
+
 class NodeChannel(Protocol):
     """The way to one node."""
 
     async def ask(self, question: NodeQuestion) -> NodeAnswer:
         """Raises `Refusal` with what the node says no to, or that it went away meanwhile."""
+        ...
+
+    async def talk(self, question: NodeQuestion) -> Talk:
+        """Raises `Refusal`."""
         ...
 
 

@@ -1,6 +1,6 @@
 """Files and logs as they grow, in virtual time."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import msgspec
@@ -23,19 +23,19 @@ def write(root: Path, number: int, text: str, *, task: str = "web", stream: str 
         file.write(text)
 
 
-async def all_of(frames: AsyncIterator[Frame]) -> list[Frame]:
+async def all_of(frames: AsyncGenerator[Frame, None]) -> list[Frame]:
     return [frame async for frame in frames]
 
 
 def of_file(
     root: Path, *, origin: Origin = Origin.START, offset: int = 0, follows: bool = False
-) -> AsyncIterator[Frame]:
+) -> AsyncGenerator[Frame, None]:
     return follow_file(Folder(root), "f", origin=origin, offset=offset, follows=follows)
 
 
 def of_logs(
     root: Path, *, origin: Origin = Origin.START, offset: int = 0, follows: bool = False, is_over: bool = False
-) -> AsyncIterator[Frame]:
+) -> AsyncGenerator[Frame, None]:
     return follow_logs(
         Folder(root), "web", "stdout", origin=origin, offset=offset, follows=follows, is_over=lambda: is_over
     )
@@ -44,7 +44,7 @@ def of_logs(
 class Follower:
     """Takes frames until it is cancelled."""
 
-    def __init__(self, frames: AsyncIterator[Frame]) -> None:
+    def __init__(self, frames: AsyncGenerator[Frame, None]) -> None:
         self.frames: list[Frame] = []
         self.is_done = False
         self._source = frames
@@ -233,7 +233,7 @@ def test_a_log_that_is_not_there_yet_is_refused_or_waited_for(root: Path) -> Non
 
 
 def test_frames_leave_out_what_is_empty() -> None:
-    async def frames() -> AsyncIterator[Frame]:
+    async def frames() -> AsyncGenerator[Frame, None]:
         yield Frame(3, b"abc", "f")
         yield Frame()
         yield Frame(3, b"", "f", "file deleted")

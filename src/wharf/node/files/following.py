@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from enum import Enum
 from typing import Final
 
@@ -28,7 +28,9 @@ class Origin(Enum):
     END = "end"
 
 
-async def follow_file(folder: Folder, path: str, *, origin: Origin, offset: int, follows: bool) -> AsyncIterator[Frame]:
+async def follow_file(
+    folder: Folder, path: str, *, origin: Origin, offset: int, follows: bool
+) -> AsyncGenerator[Frame, None]:
     """Raises Refusal, before the first frame."""
     handle = folder.open(path)
     try:
@@ -68,7 +70,7 @@ async def follow_logs(
     offset: int,
     follows: bool,
     is_over: Callable[[], bool],
-) -> AsyncIterator[Frame]:
+) -> AsyncGenerator[Frame, None]:
     """Over all files of the task's log, the oldest first. With `follows` until `is_over` says that nothing will come.
     Raises Refusal, before the first frame."""
     numbers = _numbers(folder, task, stream)

@@ -1,7 +1,8 @@
 """What a follower is sent: pieces of a file with the place where they end, and what became of the file."""
 
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import NamedTuple
 
 import msgspec
@@ -27,13 +28,15 @@ class _Shape(
     event: str = ""
 
 
-async def encoded(frames: AsyncIterator[Frame]) -> AsyncIterator[bytes]:
-    async for frame in frames:
-        data = base64.b64encode(frame.data).decode()
-        yield msgspec.json.encode(_Shape(frame.offset, data, frame.file, frame.event))
+async def encoded(frames: AsyncGenerator[Frame, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(frames):
+        async for frame in frames:
+            data = base64.b64encode(frame.data).decode()
+            yield msgspec.json.encode(_Shape(frame.offset, data, frame.file, frame.event))
 
 
-async def plain(frames: AsyncIterator[Frame]) -> AsyncIterator[bytes]:
+async def plain(frames: AsyncGenerator[Frame, None]) -> AsyncGenerator[bytes, None]:
     """The bytes alone. That one still looks is said by none."""
-    async for frame in frames:
-        yield frame.data
+    async with aclosing(frames):
+        async for frame in frames:
+            yield frame.data

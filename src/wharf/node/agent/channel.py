@@ -1,0 +1,123 @@
+"""The node's end of its channel: answers many questions at once, each in a task of its own.
+
+It decides nothing: an `Answerer` does. What a question makes is sent as far as the asking end has room.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Protocol
+
+import msgspec
+
+from wharf.model.refusal import Code, Refusal
+from wharf.wire import channel
+from wharf.world import World
+
+log = logging.getLogger(__name__)
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """A whole body, or its parts as they come."""
+
+    content_type: str
+    body: bytes = b""
+    parts: AsyncGenerator[bytes, None] | None = None
+
+
+class Answerer(Protocol):
+    async def answer(self, question: channel.Ask, inputs: AsyncIterator[bytes]) -> Reply:
+        """`inputs`: what is said while one answers. Raises `Refusal`."""
+        ...
+
+
+class _Answering:
+    """One question."""
+
+    def __init__(self) -> None:
+        self.inputs: asyncio.Queue[bytes] = asyncio.Queue()
+        self.room = channel.WINDOW_BYTES
+        self.more_room = asyncio.Event()
+
+    async def heard(self) -> AsyncIterator[bytes]:
+        while True:
+            yield await self.inputs.get()
+
+    async def take_room(self, count: int) -> None:
+        """Wait until so much more may be sent."""
+        while self.room <= 0:
+            self.more_room.clear()
+            await self.more_room.wait()
+        self.room -= count
+
+
+class ChannelEnd:
+    """`send` puts a message on the connection. Whoever reads the connection gives each to `hear`, and at its end calls `close`."""
+
+    def __init__(self, world: World, answerer: Answerer, send: Callable[[bytes], Awaitable[None]]) -> None:
+        self._world = world
+        self._answerer = answerer
+        self._send = send
+        self._open: dict[int, tuple[_Answering, asyncio.Task[None]]] = {}
+
+    def hear(self, data: bytes) -> None:
+        """Raises `msgspec.MsgspecError` where it cannot be read."""
+        message = channel.read_to_node(data)
+        if isinstance(message, channel.Ask):
+            answering = _Answering()
+            task = self._world.start(self._answer(message, answering), name=f"answer {message.verb}")
+            self._open[message.id] = (answering, task)
+            return
+        found = self._open.get(message.id)
+        if found is None:
+            return  # It was answered meanwhile.
+        answering, task = found
+        match message:
+            case channel.Input(_, said):
+                answering.inputs.put_nowait(said)
+            case channel.Room(_, count):
+                answering.room += count
+                answering.more_room.set()
+            case channel.Enough():
+                task.cancel()
+
+    async def close(self) -> None:
+        """Nobody listens any more."""
+        tasks = [task for _, task in self._open.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _answer(self, question: channel.Ask, answering: _Answering) -> None:
+        number = question.id
+        try:
+            reply = await self._answerer.answer(question, answering.heard())
+            if reply.parts is None and len(reply.body) <= channel.PART_BYTES:
+                await self._say(channel.Answer(number, reply.content_type, reply.body))
+                return
+            await self._say(channel.Begin(number, reply.content_type))
+            parts = reply.parts if reply.parts is not None else _whole(reply.body)
+            async with aclosing(parts):  # What it holds open is closed at once, also when whoever asked has gone.
+                async for part in parts:
+                    for begin in range(0, len(part), channel.PART_BYTES):
+                        piece = part[begin : begin + channel.PART_BYTES]
+                        await answering.take_room(len(piece))
+                        await self._say(channel.Part(number, piece))
+            await self._say(channel.End(number))
+        except Refusal as refusal:
+            await self._say(channel.Refuse(number, refusal.code, refusal.text))
+        except ConnectionError:
+            return  # The reader of the connection sees it too, and begins anew.
+        except Exception:  # The top of a question: whoever asks must hear something.
+            log.exception("the question %s about %s failed", question.verb, question.about or "the node")
+            await self._say(channel.Refuse(number, Code.UNDECIDED, "an error of the node's own; its log tells of it"))
+        finally:
+            self._open.pop(number, None)
+
+    async def _say(self, message: channel.ToServer) -> None:
+        await self._send(channel.written(message))
+
+
+async def _whole(body: bytes) -> AsyncGenerator[bytes, None]:
+    yield body

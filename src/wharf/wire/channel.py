@@ -1,0 +1,89 @@
+"""What a server and a node say over the websocket that the node keeps open: many questions at once, each with a number.
+
+A question is answered in one piece, or begun and then told in parts; one that takes input (exec) gets it in parts, too.
+Parts are sent only as far as the other end has room for them, so a caller who reads slowly holds up nobody else.
+"""
+
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+import msgspec
+
+from wharf.model.refusal import Code
+
+PART_BYTES: Final = 64 << 10
+# How much of one answer may be on its way. Enough for the fastest log over a usual network.
+WINDOW_BYTES: Final = 1 << 20
+MESSAGE_MAX_BYTES: Final = 4 << 20
+
+
+class Ask(msgspec.Struct, frozen=True, tag="ask"):
+    id: int
+    verb: str
+    about: str
+    parameters: Mapping[str, str | bool | int]
+    body: bytes
+
+
+class Input(msgspec.Struct, frozen=True, tag="input"):
+    """For who asked with it: exec."""
+
+    id: int
+    data: bytes
+
+
+class Room(msgspec.Struct, frozen=True, tag="room"):
+    """So many bytes more may be sent."""
+
+    id: int
+    bytes: int
+
+
+class Enough(msgspec.Struct, frozen=True, tag="enough"):
+    """Whoever asked has gone."""
+
+    id: int
+
+
+class Answer(msgspec.Struct, frozen=True, tag="answer"):
+    """All of it."""
+
+    id: int
+    content_type: str
+    body: bytes
+
+
+class Begin(msgspec.Struct, frozen=True, tag="begin"):
+    """Parts will follow, and then an end."""
+
+    id: int
+    content_type: str
+
+
+class Part(msgspec.Struct, frozen=True, tag="part"):
+    id: int
+    data: bytes
+
+
+class End(msgspec.Struct, frozen=True, tag="end"):
+    id: int
+
+
+class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
+    """In the place of an answer, or of the rest of one."""
+
+    id: int
+    code: Code
+    text: str
+
+
+ToNode: TypeAlias = Ask | Input | Room | Enough
+ToServer: TypeAlias = Answer | Begin | Part | End | Refuse
+
+_encoder: Final = msgspec.msgpack.Encoder()
+read_to_node: Final = msgspec.msgpack.Decoder(ToNode).decode
+read_to_server: Final = msgspec.msgpack.Decoder(ToServer).decode
+
+
+def written(message: ToNode | ToServer) -> bytes:
+    return _encoder.encode(message)

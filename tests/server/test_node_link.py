@@ -1,0 +1,220 @@
+"""Both ends of a node's channel, joined in memory: many questions at once, streams, gone callers and broken connections."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+
+import pytest
+
+from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
+from wharf.model.refusal import Code, Refusal, unknown
+from wharf.node.agent.channel import ChannelEnd, Reply
+from wharf.server.node_channels import NodeAnswer, NodeQuestion
+from wharf.server.node_link import NodeLink
+from wharf.wire import channel
+from wharf.world import SimulatedWorld
+
+
+class Node:
+    """Answers by verb, and notes what is still going on."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.open_streams = 0
+        self.may_answer = asyncio.Event()
+
+    async def answer(self, question: channel.Ask, inputs: AsyncIterator[bytes]) -> Reply:
+        match question.verb:
+            case "echo":
+                return Reply("text/plain", question.about.encode() + question.body)
+            case "slow":
+                await self.may_answer.wait()
+                return Reply("text/plain", b"late")
+            case "large":
+                return Reply("text/plain", b"x" * int(question.parameters["bytes"]))
+            case "stream":
+                return Reply("text/plain", parts=self._stream(int(question.parameters["parts"])))
+            case "talk":
+                return Reply("text/plain", parts=self._talk(inputs))
+            case "broken":
+                raise ValueError("a bug")
+        raise unknown(f"no {question.verb} here")
+
+    async def _stream(self, parts: int) -> AsyncGenerator[bytes, None]:
+        self.open_streams += 1
+        try:
+            for number in range(parts):
+                self.sent += 1
+                yield str(number).encode().rjust(1_000)
+                if number % 50 == 0:
+                    await pass_time(0.001)
+            if parts == 1:
+                raise unknown("no more")
+        finally:
+            self.open_streams -= 1
+
+    async def _talk(self, inputs: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        async for said in inputs:
+            if not said:
+                return
+            yield b"you said " + said
+
+
+class Wire:
+    """Both ends, with a connection between them that takes its time."""
+
+    def __init__(self) -> None:
+        world = SimulatedWorld(1, now_s)
+        self.node = Node()
+        self.link = NodeLink(self._to_node)
+        self.end = ChannelEnd(world, self.node, self._to_server)
+        self.is_cut = False
+
+    async def _to_node(self, data: bytes) -> None:
+        await pass_time(0.001)
+        if not self.is_cut:
+            self.end.hear(data)
+
+    async def _to_server(self, data: bytes) -> None:
+        await pass_time(0.001)
+        if self.is_cut:
+            raise ConnectionResetError
+        self.link.hear(data)
+
+    async def ask(self, verb: str, about: str = "", body: bytes = b"", **parameters: str | int) -> NodeAnswer:
+        return await self.link.ask(NodeQuestion(verb, about, parameters, body))
+
+
+async def whole(answer: NodeAnswer) -> bytes:
+    return answer.body + b"".join([part async for part in answer.parts] if answer.parts is not None else [])
+
+
+@in_virtual_time
+async def test_an_answer_finds_who_asked() -> None:
+    wire = Wire()
+
+    answers = await asyncio.gather(*(wire.ask("echo", f"a{n}", b"!") for n in range(20)))
+
+    assert [f"a{n}!".encode() for n in range(20)] == [answer.body for answer in answers]
+
+
+@in_virtual_time
+async def test_a_slow_answer_holds_up_no_other() -> None:
+    wire = Wire()
+    slow = SimulatedWorld(2, now_s).start(wire.ask("slow"), name="slow")
+
+    assert b"quick" == (await wire.ask("echo", "quick")).body
+    wire.node.may_answer.set()
+    assert b"late" == (await slow).body
+
+
+@in_virtual_time
+async def test_what_the_node_refuses_is_refused_here_in_its_words() -> None:
+    wire = Wire()
+
+    with pytest.raises(Refusal, match="no such here") as refused:
+        await wire.ask("such")
+
+    assert Code.UNKNOWN is refused.value.code
+
+
+@in_virtual_time
+async def test_a_fault_of_the_node_is_told_as_one() -> None:
+    with pytest.raises(Refusal, match="an error of the node's own; its log tells of it") as refused:
+        await Wire().ask("broken")
+
+    assert Code.UNDECIDED is refused.value.code
+
+
+@pytest.mark.parametrize("count", [0, 1, channel.PART_BYTES, channel.PART_BYTES + 1, 3 * channel.WINDOW_BYTES])
+def test_an_answer_of_any_size_arrives_whole(count: int) -> None:
+    @in_virtual_time
+    async def work() -> None:
+        assert b"x" * count == await whole(await Wire().ask("large", bytes=count))
+
+    work()
+
+
+@in_virtual_time
+async def test_a_stream_comes_in_its_order() -> None:
+    said = await whole(await Wire().ask("stream", parts=3_000))
+
+    assert list(range(3_000)) == [int(number) for number in said.split()]
+
+
+@in_virtual_time
+async def test_a_stream_that_ends_in_a_refusal_tells_it_after_its_parts() -> None:
+    answer = await Wire().ask("stream", parts=1)
+    assert answer.parts is not None
+
+    assert b"0" == (await anext(answer.parts)).strip()
+    with pytest.raises(Refusal, match="no more"):
+        await anext(answer.parts)
+
+
+@in_virtual_time
+async def test_a_caller_who_reads_slowly_lets_the_node_wait_and_holds_up_nobody() -> None:
+    wire = Wire()
+    answer = await wire.ask("stream", parts=100_000)
+    assert answer.parts is not None
+    await anext(answer.parts)
+    await pass_time(60)
+
+    assert wire.node.sent * 1_000 < 2 * channel.WINDOW_BYTES
+    assert b"x" == (await wire.ask("echo", "x")).body
+    assert isinstance(answer.parts, AsyncGenerator)
+    await answer.parts.aclose()
+
+
+@in_virtual_time
+async def test_a_caller_who_leaves_ends_what_the_node_does_for_him() -> None:
+    wire = Wire()
+    answer = await wire.ask("stream", parts=100_000)
+    assert isinstance(answer.parts, AsyncGenerator)
+    async with aclosing(answer.parts):
+        await anext(answer.parts)
+        assert 1 == wire.node.open_streams
+
+    await until(lambda: wire.node.open_streams == 0, what="the end of the stream")
+
+
+@in_virtual_time
+async def test_a_caller_who_gives_up_waiting_is_forgotten() -> None:
+    wire = Wire()
+    slow = SimulatedWorld(2, now_s).start(wire.ask("slow"), name="slow")
+    await pass_time(1)
+    slow.cancel()
+    await pass_time(1)
+    wire.node.may_answer.set()
+
+    assert b"x" == (await wire.ask("echo", "x")).body
+
+
+@in_virtual_time
+async def test_a_talk_goes_both_ways() -> None:
+    talk = await Wire().link.talk(NodeQuestion("talk"))
+    await talk.say(b"one")
+    assert b"you said one" == await anext(talk.parts)
+    await talk.say(b"two")
+    assert b"you said two" == await anext(talk.parts)
+    await talk.say(b"")
+
+    assert [] == [part async for part in talk.parts]
+
+
+@in_virtual_time
+async def test_all_who_wait_hear_that_the_connection_broke() -> None:
+    wire = Wire()
+    world = SimulatedWorld(2, now_s)
+    slow = world.start(wire.ask("slow"), name="slow")
+    answer = await wire.ask("stream", parts=100_000)
+    assert answer.parts is not None
+    await pass_time(1)
+    wire.is_cut = True
+    wire.link.break_off()
+    await wire.end.close()
+
+    for waiting in (slow, whole(answer), wire.ask("echo")):
+        with pytest.raises(Refusal, match="the node's connection broke off: ask again"):
+            await waiting
+    assert 0 == wire.node.open_streams
