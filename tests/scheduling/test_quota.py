@@ -6,6 +6,7 @@ import pytest
 
 from tests.builders import a_group, a_job, a_system_job, a_task, some_resources
 from tests.kit.state import AState
+from wharf.model.allocated_resources import AllocatedCpu, AllocatedResources, AllocatedTaskResources
 from wharf.model.allocation import ClientStatus
 from wharf.model.changes import THIS
 from wharf.model.evaluation import EvaluationStatus
@@ -14,8 +15,9 @@ from wharf.model.job import Job
 from wharf.model.namespace import Namespace
 from wharf.model.quota import Quota, QuotaLimit, RegionLimit
 from wharf.scheduling.evaluate import evaluate
+from wharf.scheduling.ground import Ground
 from wharf.scheduling.plan import Plan, check
-from wharf.scheduling.quota import Allowance, allowance_of, amounts_asked
+from wharf.scheduling.quota import Allowance, allowance_of, amounts_asked, used_by
 from wharf.state.tables import ALLOCATIONS, NAMESPACES, QUOTAS
 
 
@@ -157,3 +159,21 @@ def test_an_update_within_the_quota_stops_the_old_one_first_where_both_do_not_fi
     plan = planned(state, a_job("shop", of((200, 100))))
 
     assert (len(plan.stops), placed(plan)) == (1, 0)
+
+
+def test_what_a_quota_has_left_is_known_without_adding_up_and_is_the_same_as_when_it_is_added_up() -> None:
+    state = AState()
+    state.put(QUOTAS.put(Quota(name="small", create_index=THIS)))
+    state.put(NAMESPACES.put(Namespace(name="default", quota="small", create_index=THIS)))
+    state.with_node()
+    ground = Ground.of(state.replica)
+    before = ground.quota_use.of_quota(state.replica, "small")
+    job = a_job()
+    state.register(job)
+    resources = AllocatedResources(tasks={"server": AllocatedTaskResources(cpu=AllocatedCpu(cpu_shares=300))})
+    came = state.with_allocation(job, allocated_resources=resources, client_status=ClientStatus.RUNNING)
+    ground.hear(state.replica, [], [(came.id, None, came)])
+    after = ground.quota_use.of_quota(state.replica, "small")
+
+    assert (before, after) == ({}, used_by(state.replica, "small"))
+    assert after["cpu"] == 300

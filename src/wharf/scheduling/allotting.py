@@ -60,7 +60,9 @@ class Allotment:
         self._anywhere: dict[tuple[str, int, int], Screened] = {}
         self._rules: Rules | None = None
         job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
-        self._allowance = None if job is None else allowance_of(snapshot, job.namespace, job.region)
+        self._allowance = (
+            None if job is None else allowance_of(snapshot, job.namespace, job.region, ground.quota_use.of_quota)
+        )
         self.out_of_turn = "" if job is None else out_of_turn(snapshot, job, allocations)
         """Why nothing of the job may begin yet, though there be room."""
         self._kept: list[Kept] = []

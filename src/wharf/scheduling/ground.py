@@ -15,6 +15,7 @@ from wharf.model.scheduler_configuration import SchedulerAlgorithm
 from wharf.scheduling.feasibility import Feasibility
 from wharf.scheduling.fleet import Fleet
 from wharf.scheduling.placing import Rules
+from wharf.scheduling.quota_use import QuotaUse
 from wharf.scheduling.reservation import Reservation, reservation_of
 from wharf.scheduling.shares import Shares
 from wharf.scheduling.usage import Usage
@@ -41,6 +42,7 @@ class Ground:
         self.fleet = Fleet()
         self.feasibility = Feasibility(self.fleet)
         self.shares = Shares()
+        self.quota_use = QuotaUse()
         self.reservations: dict[str, Reservation] = {}
         """By id of the evaluation that waits."""
 
@@ -89,6 +91,7 @@ class Ground:
                 self.fleet.set_node(node, snapshot.those(ALLOCATIONS_ON_NODE, key))
         for _, before, after in allocations:
             self.shares.move(before, after, self.size)
+            self.quota_use.move(before, after)
             # What is on a node that came just now was counted with it.
             before = None if before is not None and before.node_id in come else before
             after = None if after is not None and after.node_id in come else after

@@ -208,7 +208,9 @@ def _take_placements(
     left = dict(plan.placements)
     dropped: list[str] = []
     job = plan.job
-    allowance = None if job is None or not left else allowance_of(snapshot, job.namespace, job.region)
+    allowance = None
+    if job is not None and left:
+        allowance = allowance_of(snapshot, job.namespace, job.region, ground.quota_use.of_quota)
     roomy = _with_room(ground, islice(plan.placements.items(), part.room() // 2 + 1))
     for node_id, placed in plan.placements.items():
         room = part.room() - 1

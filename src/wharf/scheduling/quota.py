@@ -3,6 +3,7 @@
 What counts is what occupies nodes: until a node has said that an allocation ended, it is used, whatever is wanted of it.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -48,14 +49,16 @@ class Allowance:
             self._used[name] = self._used.get(name, 0) + amount
 
 
-def allowance_of(snapshot: Replica, namespace: str, region: str) -> Allowance | None:
-    """None: nothing bounds the namespace here."""
+def allowance_of(
+    snapshot: Replica, namespace: str, region: str, used: Callable[[Replica, str], Amounts] | None = None
+) -> Allowance | None:
+    """None: nothing bounds the namespace here. `used` knows what a quota's namespaces use; else it is added up."""
     found = snapshot.get(NAMESPACES, namespace)
     quota = snapshot.get(QUOTAS, found.quota) if found is not None and found.quota else None
     limit = None if quota is None else limit_in(quota, region)
     if quota is None or limit is None:
         return None
-    return Allowance(quota.name, limit, used_by(snapshot, quota.name))
+    return Allowance(quota.name, limit, (used or used_by)(snapshot, quota.name))
 
 
 def limit_in(quota: Quota, region: str) -> RegionLimit | None:
@@ -65,22 +68,30 @@ def limit_in(quota: Quota, region: str) -> RegionLimit | None:
 def used_by(snapshot: Replica, quota_name: str) -> Amounts:
     """What occupies nodes, of all namespaces that name the quota."""
     total: Amounts = {}
-    sizes: dict[int, tuple[AllocatedResources, Amounts]] = {}
     for namespace in snapshot.those_by_key(NAMESPACES_WITH_QUOTA, quota_name):
-        for job_id in _jobs_of(snapshot, namespace.name):
-            for allocation in snapshot.those(ALLOCATIONS_OF_JOB, namespace.name, job_id):
-                if not allocation.is_occupying:
-                    continue
-                resources = allocation.allocated_resources
-                if resources is None:
-                    total["count"] = total.get("count", 0) + 1
-                    continue
-                # Siblings share the object; it is kept beside its size, so that its id stays its own.
-                size = sizes.get(id(resources))
-                if size is None:
-                    size = sizes[id(resources)] = (resources, amounts_of(resources))
-                for name, amount in size[1].items():
-                    total[name] = total.get(name, 0) + amount
+        for name, amount in used_in(snapshot, namespace.name).items():
+            total[name] = total.get(name, 0) + amount
+    return total
+
+
+def used_in(snapshot: Replica, namespace: str) -> Amounts:
+    """What occupies nodes of one namespace."""
+    total: Amounts = {}
+    sizes: dict[int, tuple[AllocatedResources, Amounts]] = {}
+    for job_id in _jobs_of(snapshot, namespace):
+        for allocation in snapshot.those(ALLOCATIONS_OF_JOB, namespace, job_id):
+            if not allocation.is_occupying:
+                continue
+            resources = allocation.allocated_resources
+            if resources is None:
+                total["count"] = total.get("count", 0) + 1
+                continue
+            # Siblings share the object; it is kept beside its size, so that its id stays its own.
+            size = sizes.get(id(resources))
+            if size is None:
+                size = sizes[id(resources)] = (resources, amounts_of(resources))
+            for name, amount in size[1].items():
+                total[name] = total.get(name, 0) + amount
     return total
 
 
