@@ -11,6 +11,7 @@ from wharf.cli.limits_speaking import ask, json_option, show_json, socket_option
 
 COMMANDS = {
     "demo": Entry("wharf.cli.limits_demo", "demo", "See limits at work: a small service, a gateway and some callers."),
+    "simulate": Entry("wharf.cli.limits_simulate", "simulate", "Show whom rules would have refused."),
     "lint": Entry("wharf.cli.limits", "lint", "Look for mistakes in a rules file."),
     "top": Entry("wharf.cli.limits", "top", "Show who asks most, and who is refused."),
     "show": Entry("wharf.cli.limits", "show", "Show the counters of a caller."),

@@ -1,0 +1,194 @@
+"""Rules over logged requests: the same counters as at work, on the clock of the log.
+
+Who is logged by name counts as a user, all others by their address. CPU time and concurrency are judged only where the
+log has durations; what could not be judged is listed.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from wharf.limits.core.address import parse_address
+from wharf.limits.core.call import Call
+from wharf.limits.core.caller import Caller, Case, CredentialKind
+from wharf.limits.core.counters import Counters
+from wharf.limits.core.decision import decide
+from wharf.limits.core.limiter import Limiter
+from wharf.limits.core.recognition import anonymous
+from wharf.limits.core.request import Request
+from wharf.limits.core.rule import Counts, RuleSet
+from wharf.limits.simulate.access_log import Logged, LogReader
+
+NEEDS_DURATION: Final = frozenset({Counts.CPU_MS, Counts.CONNECTIONS})
+CALLERS_TOLD: Final = 100
+COLUMNS: Final = 120
+STEPS_MS: Final = (1_000, 5_000, 15_000, 60_000, 300_000, 900_000, 3_600_000, 21_600_000, 86_400_000)
+PROGRESS_EVERY: Final = 20_000
+
+
+class Refused(msgspec.Struct):
+    """Refusals of one caller by one rule."""
+
+    caller: str
+    rule: str
+    count: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+    busiest: str = ""
+
+
+class Outcome(msgspec.Struct):
+    lines: int = 0
+    unread: int = 0
+    admitted: int = 0
+    refused: int = 0
+    begins_ms: int = 0
+    ends_ms: int = 0
+    rules: dict[str, int] = {}
+    shadowed: dict[str, int] = {}
+    """By rules in shadow, that would have refused."""
+    callers: list[Refused] = []
+    not_judged: list[str] = []
+    step_ms: int = 60_000
+    timeline: list[tuple[int, int, int]] = []
+    """Moment, admitted, refused."""
+
+    def told(self) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
+
+
+class Replay:
+    def __init__(self, rules: RuleSet, *, has_durations: bool) -> None:
+        self._has_durations = has_durations
+        judged = rules
+        if not has_durations:
+            kept = tuple(rule for rule in rules.rules if rule.counts not in NEEDS_DURATION)
+            judged = msgspec.structs.replace(rules, rules=kept)
+        self._rules = rules
+        self._limiter = Limiter(judged)
+        self._counters = Counters(judged.rules, keys_most=judged.keys_most)
+        self._callers: dict[tuple[str, str], Caller] = {}
+        self._running: list[tuple[int, str, Call]] = []
+        self._number = 0
+        self._now_ms = 0
+        self._buckets: dict[int, list[int]] = {}
+        self._refused: dict[tuple[str, str], Refused] = {}
+        self.outcome = Outcome()
+
+    def take(self, logged: Logged) -> None:
+        outcome, counters = self.outcome, self._counters
+        outcome.lines += 1
+        # Lines that come late count at the moment that was reached: time in here never steps back.
+        now_ms = self._now_ms = max(self._now_ms, logged.at_ms)
+        if self._running:
+            self._end_those_over(now_ms)
+        key = (logged.user, logged.address)
+        caller = self._callers.get(key) or self._caller(key)
+        self._number += 1
+        name = str(self._number)
+        plan = self._limiter.book.plan(Request(name, logged.method, logged.path, caller))
+        call = Call(name, plan, plan.charges, self._rules.ban)
+        taken = counters.take(call, now_ms)
+        bucket = self._buckets.get(now_ms // 1_000)
+        if bucket is None:
+            bucket = self._buckets[now_ms // 1_000] = [0, 0]
+        if taken.admitted:
+            outcome.admitted += 1
+            bucket[0] += 1
+            if logged.duration_ms is None or not self._has_durations:
+                counters.release(name, now_ms)
+            else:
+                heapq.heappush(self._running, (now_ms + logged.duration_ms, name, call))
+            if taken.hits:
+                for index in taken.hits:
+                    rule = plan.charges[index].name
+                    outcome.shadowed[rule] = outcome.shadowed.get(rule, 0) + 1
+            return
+        outcome.refused += 1
+        bucket[1] += 1
+        decision = decide(name, plan, plan.charges, taken)
+        self._note(caller, decision.told.name if decision.told is not None else "ban", plan.endpoint, now_ms)
+
+    def _note(self, caller: Caller, rule: str, endpoint: str, now_ms: int) -> None:
+        rules = self.outcome.rules
+        rules[rule] = rules.get(rule, 0) + 1
+        refused = self._refused.get((caller.owner, rule))
+        if refused is None:
+            refused = self._refused[caller.owner, rule] = Refused(caller.owner, rule, 0, now_ms, now_ms, endpoint)
+        refused.count += 1
+        refused.last_ms = now_ms
+
+    def _end_those_over(self, now_ms: int) -> None:
+        running, counters = self._running, self._counters
+        while running and running[0][0] <= now_ms:
+            ended_ms, name, call = heapq.heappop(running)
+            begun_ms = counters._running[name].taken.now_ms if name in counters._running else ended_ms
+            counters.release(name, ended_ms)
+            if call.plan.meters and ended_ms > begun_ms:
+                counters.spend(call.plan.meters, ended_ms - begun_ms, ended_ms)
+
+    def _caller(self, key: tuple[str, str]) -> Caller:
+        user, text = key
+        address = parse_address(text) or parse_address("0.0.0.0")
+        assert address is not None
+        nobody = anonymous(address)
+        if user:
+            caller = Caller(
+                kind=CredentialKind.PERSONAL_TOKEN,
+                case=Case.USER,
+                owner=f"user:{user.replace(' ', '_')}",
+                address=nobody.address,
+                spoken=f"user {user}",
+                user=f"user:{user.replace(' ', '_')}",
+            )
+        else:
+            caller = nobody
+        self._callers[key] = caller
+        return caller
+
+    def finish(self, unread: int) -> Outcome:
+        outcome = self.outcome
+        outcome.unread = unread
+        seconds = sorted(self._buckets)
+        if seconds:
+            outcome.begins_ms, outcome.ends_ms = seconds[0] * 1_000, seconds[-1] * 1_000
+            span_ms = outcome.ends_ms - outcome.begins_ms + 1_000
+            outcome.step_ms = next((step for step in STEPS_MS if span_ms // step <= COLUMNS), span_ms // COLUMNS)
+            columns: dict[int, list[int]] = {}
+            for second in seconds:
+                column = columns.setdefault(second * 1_000 // outcome.step_ms * outcome.step_ms, [0, 0])
+                column[0] += self._buckets[second][0]
+                column[1] += self._buckets[second][1]
+            outcome.timeline = [(at_ms, counts[0], counts[1]) for at_ms, counts in columns.items()]
+        outcome.callers = sorted(self._refused.values(), key=lambda refused: (-refused.count, refused.caller))
+        del outcome.callers[CALLERS_TOLD:]
+        outcome.not_judged = list(self._not_judged())
+        return outcome
+
+    def _not_judged(self) -> Iterable[str]:
+        if not self._has_durations:
+            names = [rule.name for rule in self._rules.rules if rule.counts in NEEDS_DURATION]
+            yield f"rules about CPU time and concurrency, as the log has no durations: {', '.join(names)}"
+        yield "bodies: each GraphQL query counts as the smallest, and a large-file batch as one of few objects"
+        yield "kinds of credential: who is logged by name counts as a user, all others by address"
+        if self.outcome.unread:
+            yield f"{self.outcome.unread} lines that are not in a known form"
+
+
+def replay(lines: Iterable[bytes], rules: RuleSet, progress: Callable[[int], object] | None = None) -> Outcome:
+    """Judge all lines. Whether there are durations, the first line that is read says."""
+    reader = LogReader()
+    run: Replay | None = None
+    for number, line in enumerate(lines):
+        logged = reader.read(line)
+        if logged is None:
+            continue
+        if run is None:
+            run = Replay(rules, has_durations=logged.duration_ms is not None)
+        run.take(logged)
+        if progress is not None and number % PROGRESS_EVERY == 0:
+            progress(number)
+    return (run or Replay(rules, has_durations=False)).finish(reader.unread)

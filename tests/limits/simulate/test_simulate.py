@@ -1,0 +1,112 @@
+"""A simulation says what rules would have done, on the clock of the log, and what it could not judge."""
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.limits.builders import only
+from wharf.cli.root import root
+from wharf.limits.rules import read_rules
+from wharf.limits.simulate.access_log import Logged, LogReader
+from wharf.limits.simulate.picture import picture
+from wharf.limits.simulate.replay import replay
+
+NOON_MS = 1_795_262_400_000
+TWO_A_MINUTE = only('[[rule]]\nname = "few"\nmatch = ["GET /few"]\nresource = "few"\nwindow = "1m"\nceiling = 2')
+ONE_AT_ONCE = only('[[rule]]\nname = "alone"\ncounts = "connections"\nceiling = 1')
+
+
+def line(second: int = 0, *, user: str = "-", path: str = "/few", host: str = "192.0.2.7", rest: str = "") -> bytes:
+    minute, second = divmod(second, 60)
+    stamp = f"21/Nov/2026:12:{minute:02}:{second:02} +0000"
+    return f'{host} - {user} [{stamp}] "GET {path} HTTP/1.1" 200 12 "-" "curl/8"{rest}\n'.encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (line(), Logged(NOON_MS, "192.0.2.7", "", "GET", "/few", None)),
+        (line(user="ada", path="/few?x=1"), Logged(NOON_MS, "192.0.2.7", "ada", "GET", "/few", None)),
+        (line(rest=" 0.250"), Logged(NOON_MS, "192.0.2.7", "", "GET", "/few", 250)),
+        (
+            b'::1 - - [21/Nov/2026:13:00:00 +0100] "POST /a HTTP/1.1" 201 -\n',
+            Logged(NOON_MS, "::1", "", "POST", "/a", None),
+        ),
+        (
+            b'{"at_ms": 1795262400000, "method": "GET", "path": "/a", "caller": "user:ada", "address": "192.0.2.7"}',
+            Logged(NOON_MS, "192.0.2.7", "ada", "GET", "/a", None),
+        ),
+        (
+            b'{"time": "2026-11-21T12:00:00Z", "method": "GET", "path": "/a?b", "duration_ms": 3.6}',
+            Logged(NOON_MS, "0.0.0.0", "", "GET", "/a", 4),
+        ),
+    ],
+)
+def test_lines_of_every_known_form_are_read(text: bytes, expected: Logged) -> None:
+    assert LogReader().read(text) == expected
+
+
+@pytest.mark.parametrize("text", [b"what?\n", b"{\n", b'a - - [99/Foo/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 1\n'])
+def test_other_lines_are_counted_and_passed_over(text: bytes) -> None:
+    reader = LogReader()
+
+    assert (reader.read(text), reader.unread) == (None, 1)
+
+
+def test_who_goes_beyond_a_limit_is_named_with_rule_and_moments() -> None:
+    lines = [line(second, user="ada") for second in (0, 1, 2, 30, 61)] + [line(62, user="bob")]
+
+    outcome = replay(lines, read_rules(TWO_A_MINUTE))
+
+    assert (outcome.lines, outcome.admitted, outcome.refused, outcome.rules) == (6, 4, 2, {"few": 2})
+    (ada,) = outcome.callers
+    assert (ada.caller, ada.count, ada.first_ms, ada.last_ms) == ("user:ada", 2, NOON_MS + 2_000, NOON_MS + 30_000)
+
+
+def test_concurrency_is_judged_where_durations_are_logged() -> None:
+    lines = [line(0, rest=" 5.000"), line(1, rest=" 1.000"), line(6, rest=" 1.000")]
+
+    assert replay(lines, read_rules(ONE_AT_ONCE)).rules == {"alone": 1}
+
+
+def test_what_could_not_be_judged_is_listed() -> None:
+    outcome = replay([line(), b"what?\n"], read_rules(ONE_AT_ONCE))
+
+    assert outcome.refused == 0
+    assert outcome.not_judged[0].endswith("as the log has no durations: alone")
+    assert outcome.not_judged[-1] == "1 lines that are not in a known form"
+
+
+def test_rules_in_shadow_refuse_nobody_and_are_counted() -> None:
+    shadowed = TWO_A_MINUTE.replace("ceiling = 2", "ceiling = 2\nshadow = true", 1)
+
+    outcome = replay([line() for _ in range(3)], read_rules(shadowed))
+
+    assert (outcome.refused, outcome.shadowed) == (0, {"few": 1})
+
+
+def test_the_command_shows_a_table_json_and_a_picture(tmp_path: Path) -> None:
+    (tmp_path / "rules.toml").write_text(TWO_A_MINUTE)
+    (tmp_path / "access.log").write_bytes(b"".join(line(second) for second in range(5)))
+    words = ["limits", "simulate", "--rules", str(tmp_path / "rules.toml"), str(tmp_path / "access.log")]
+
+    table = CliRunner().invoke(root, [*words, "--svg", str(tmp_path / "picture.svg")])
+    told = CliRunner().invoke(root, [*words, "--json"])
+
+    assert "3 of 5 requests would be refused, from 2026-11-21 12:00:00Z to 2026-11-21 12:00:04Z" in table.output
+    assert "address:192.0.2.7" in table.output
+    assert json.loads(told.output)["rules"] == {"few": 3}
+    drawn = ET.fromstring((tmp_path / "picture.svg").read_text())
+    titles = [title.text for title in drawn.iter("{http://www.w3.org/2000/svg}title")]
+    assert titles[0] == "3 of 5 requests would be refused"
+    assert "2026-11-21 12:00:02Z: 0 admitted, 1 refused" in titles
+
+
+def test_an_empty_log_is_no_error() -> None:
+    outcome = replay([], read_rules(TWO_A_MINUTE))
+
+    assert (outcome.lines, outcome.refused) == (0, 0)
+    assert picture(outcome).startswith("<svg")
