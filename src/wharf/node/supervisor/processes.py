@@ -95,6 +95,13 @@ def with_mark(marks: frozenset[bytes]) -> Iterator[tuple[int, bytes]]:
                 yield pid, assignment
 
 
+def is_marked(pid: int, mark: bytes) -> bool:
+    try:
+        return mark in (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
 def with_arguments(*arguments: str) -> list[int]:
     """Processes whose command line begins with these."""
     wanted = b"\0".join(os.fsencode(argument) for argument in arguments) + b"\0"

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from wharf.node.supervisor.folder import RunFolder
-from wharf.node.supervisor.leftovers import MARK, Leftovers
+from wharf.node.supervisor.leftovers import MARK, Leftovers, mark_of
 from wharf.node.supervisor.logs import LogPipe, Stuck
 from wharf.node.supervisor.messages import LogOrder, RunEnded, RunOrder
-from wharf.node.supervisor.processes import Process, is_leader, look_up, open_handle, send
+from wharf.node.supervisor.processes import Process, is_leader, is_marked, look_up, open_handle, send, with_mark
 
 SHELL: Final = "/bin/dash"
 SHIM: Final = str(Path(__file__).with_name("shim.sh"))
@@ -137,18 +137,20 @@ class Run:
         pid = self.folder.pid()
         if pid is None and not is_over and not self._is_shim_there():
             # The shim was killed between starting it and writing its number down.
-            pid = next((member for member in self._leftovers.members(self.name) if is_leader(member)), None)
+            # By its mark it is found even before it has entered its group; what it started itself has later numbers.
+            marked = frozenset({mark_of(self.name)})
+            found = self._leftovers.members(self.name) or [pid for pid, _ in with_mark(marked)]
+            pid = next(filter(is_leader, found), min(found, default=None))
         if pid is None:
             return
         if not is_over:
             # While the shim waits for it, its number cannot be given again.
-            found = look_up(pid)
+            process = look_up(pid)
             known = self.folder.task()
-            is_it = found is not None and (found == known if known is not None else self._is_ours(pid))
-            if found is not None and is_it:
-                self.task = found
+            if process is not None and (process == known if known is not None else self._is_ours(pid)):
+                self.task = process
                 if known is None:
-                    self.folder.note_task(found)
+                    self.folder.note_task(process)
         if self.task is not None or is_over or self._is_shim_there():
             self.stage = Stage.RUNNING
             self._on_change(self)
@@ -156,7 +158,7 @@ class Run:
     def _is_ours(self, pid: int) -> bool:
         if self._is_shim_there():
             return True
-        return pid in self._leftovers.members(self.name)
+        return pid in self._leftovers.members(self.name) or is_marked(pid, mark_of(self.name))
 
     def _is_shim_there(self) -> bool:
         return self._shim is not None and look_up(self._shim.pid) == self._shim

@@ -1,0 +1,157 @@
+"""A server and a node of real processes, of which each can be killed by itself."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from tests.agent.processes import RunningAgent, is_alive, running
+from tests.waiting import wait_until
+from wharf.node.supervisor.leftovers import MARK
+from wharf.node.supervisor.processes import all_pids
+
+ROOT: Final = Path(__file__).parents[2]
+SERVER_ALONE: Final = """\
+data_dir = "{folder}/data"
+[server]
+enabled = true
+[ports]
+http = 0
+"""
+
+
+class ANode:
+    def __init__(self, server: RunningAgent, folder: Path, *, way: str = "auto") -> None:
+        self.server = server
+        self.folder = folder
+        self._way = way
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def begin(self) -> None:
+        words = [sys.executable, "-m", "tests.node.one_node", self.server.address, str(self.folder), self._way]
+        with open(self.folder / "node.txt", "ab") as said:
+            self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=ROOT)
+
+    def wait_ready(self) -> None:
+        def is_ready() -> bool:
+            nodes: Any = self.server.get("/v1/nodes")
+            return any(node["Status"] == "ready" for node in nodes) and self.supervisor() is not None
+
+        wait_until(is_ready, what="the node is ready", within_s=30.0)
+
+    def kill_agent(self) -> None:
+        """And begin it anew."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self.begin()
+
+    def supervisor(self) -> int | None:
+        return next(iter(self._with_words("wharf.node.supervisor", str(self.folder / "node"))), None)
+
+    def shims(self) -> list[int]:
+        return self._with_words("shim.sh", str(self.folder / "node"))
+
+    @staticmethod
+    def _with_words(word: str, start: str) -> list[int]:
+        found = []
+        for pid in all_pids():
+            with suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+                if any(w.endswith(word) for w in words) and any(w.startswith(start) for w in words):
+                    found.append(pid)
+        return found
+
+    def left(self, allocations: list[str]) -> list[int]:
+        """Processes of these allocations."""
+        marks = [f"{MARK}={id}.".encode() for id in allocations]
+        found = []
+        for pid in all_pids():
+            with suppress(OSError):
+                environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                if any(each.startswith(mark) for each in environment for mark in marks) and is_alive(pid):
+                    found.append(pid)
+        return found
+
+    def said(self) -> str:
+        return (self.folder / "node.txt").read_text()
+
+    def run(self, job: dict[str, Any]) -> None:
+        self.server.put("/v1/jobs", {"Job": job})
+
+    def allocations(self, job: str) -> list[dict[str, Any]]:
+        found: Any = self.server.get(f"/v1/job/{job}/allocations")
+        return list(found)
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        ids = [path.name for path in (self.folder / "alloc").glob("*")]
+        # The supervisor first: it must not see the others end.
+        for pid in (self.supervisor(), *self.shims(), *self.left(ids)):
+            if pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not self.left(ids), what="nothing of the node is left")
+
+
+@contextmanager
+def a_server(folder: Path) -> Iterator[RunningAgent]:
+    folder.mkdir()
+    (folder / "wharf.toml").write_text(SERVER_ALONE.format(folder=folder))
+    with running(folder, "agent", "--config", "wharf.toml") as server:
+        server.wait_ready()
+        yield server
+
+
+@contextmanager
+def a_node(server: RunningAgent, folder: Path, *, way: str = "auto") -> Iterator[ANode]:
+    folder.mkdir()
+    node = ANode(server, folder, way=way)
+    try:
+        node.begin()
+        node.wait_ready()
+        yield node
+    finally:
+        node.end()
+
+
+def a_raw_job(id: str, script: str, *, count: int = 1, kind: str = "batch", **task: Any) -> dict[str, Any]:
+    """One that is tried once."""
+    return {
+        "ID": id,
+        "Type": kind,
+        "TaskGroups": [
+            {
+                "Name": "g",
+                "Count": count,
+                "RestartPolicy": {"Attempts": 0, "Mode": "fail"},
+                "ReschedulePolicy": {"Attempts": 0, "Unlimited": False},
+                "EphemeralDisk": {"SizeMB": 30},
+                "Tasks": [
+                    {
+                        "Name": "t",
+                        "Driver": "raw_exec",
+                        "Config": {"command": "/bin/sh", "args": ["-c", script]},
+                        "LogConfig": {"MaxFiles": 2, "MaxFileSizeMB": 5},
+                        "Resources": {"CPU": 1, "MemoryMB": 10},
+                        **task,
+                    }
+                ],
+            }
+        ],
+    }
+
+
+def ended(allocation: dict[str, Any]) -> dict[str, str]:
+    """How its task ended, as its last event of that kind tells."""
+    events = allocation["TaskStates"]["t"]["Events"]
+    found = [event["Details"] for event in events if event["Type"] == "Terminated"]
+    assert found, json.dumps(events)
+    return dict(found[-1])
