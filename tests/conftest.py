@@ -18,6 +18,10 @@ settings.register_profile("fuzz", settings.get_profile("local"), max_examples=2_
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if is_ci(os.environ) else "local"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite-golden", action="store_true", help="write the transcripts of tests/golden anew")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fuzz: requests made up by chance; `make fuzz` makes many more")
     config.addinivalue_line(

@@ -187,5 +187,9 @@ class ANode:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
+    async def return_to(self, cluster: ACluster) -> None:
+        """It runs again, and knows what it knew."""
+        self._task = cluster.start(self.node.run(), name=f"{self.id} is back")
+
 
 Story = Callable[[], Awaitable[None]]

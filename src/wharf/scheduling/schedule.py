@@ -190,10 +190,10 @@ class _Schedule:
 
     def _carry_out(self, outcome: GroupOutcome, job: Job | None) -> None:
         self._updates[outcome.name] = outcome.updates
-        for stop in outcome.stops:
-            self._stop(stop)
         for allocation in (*outcome.disconnects, *outcome.reconnects):
             self._changed[allocation.id] = self._as_change(allocation)
+        for stop in outcome.stops:  # Also of those that are back and found to be too many.
+            self._stop(stop)
         self._later += outcome.later
         if job is None:
             return

@@ -142,6 +142,7 @@ class _Group:
         untainted = self._reschedule(untainted)
         self._reconnect(classes[Class.RECONNECTING], untainted, by_id)
         self._disconnect(classes[Class.DISCONNECTING], untainted)
+        untainted = {key: untainted[key] for key in everyone if key in untainted}  # The oldest first again.
         self._give_up(lost)
 
         is_canarying = self._state.desired_canaries > 0 and not self._state.promoted and self._is_deploying
@@ -617,6 +618,7 @@ class _Group:
 
     def _stop(self, stop: Stop, *, count: bool = True) -> None:
         self._out.stops.append(stop)
+        self._living.discard(stop.allocation.id)  # Whoever it stood in for counts again.
         if count:
             self._counts["stop"] += 1
 

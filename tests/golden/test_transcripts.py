@@ -1,0 +1,106 @@
+"""Deployments, drains and nodes out of contact: command by command, change by change, as the files beside this one tell."""
+
+from typing import Any
+
+import pytest
+
+from tests.builders import a_group, a_job, a_task
+from tests.golden.transcript import Transcript, assert_golden
+from tests.kit.cluster import ACluster
+from tests.kit.virtual_time import in_virtual_time
+from wharf.controllers.heartbeats import HeartbeatSettings
+from wharf.model.durations import SECOND
+from wharf.model.job import Job
+from wharf.model.policies import DisconnectPolicy, ReschedulePolicy, UpdatePolicy
+from wharf.state.tables import DEPLOYMENTS
+from wharf.wire.node_shapes import DrainSpec
+
+
+@pytest.fixture
+def is_rewritten(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--rewrite-golden"))
+
+
+def web(value: int, *, count: int = 3, fails: bool = False, update: UpdatePolicy | None = None, **group: Any) -> Job:
+    config: dict[str, Any] = {"run_for": "1s", "exit_code": 1} if fails else {"run_for": "24h"}
+    task = a_task(driver="mock", env={"V": str(value)}, config=config)
+    return a_job("web", a_group("web", task, count=count, update=update, **group))
+
+
+ROLLING = UpdatePolicy(max_parallel=1, min_healthy_time=5 * SECOND)
+CANARY = UpdatePolicy(max_parallel=1, canary=1, min_healthy_time=5 * SECOND)
+BACK = UpdatePolicy(
+    max_parallel=1, canary=1, auto_revert=True, min_healthy_time=5 * SECOND, healthy_deadline=20 * SECOND,
+    progress_deadline=40 * SECOND,
+)  # fmt: skip
+
+
+@in_virtual_time
+async def test_a_rolling_update_exchanges_one_after_the_other(is_rewritten: bool) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 3)
+        transcript, jobs = Transcript(server), server.client.jobs
+        await transcript.type("wharf job run web.hcl", jobs.register(web(0, update=ROLLING)))
+        await transcript.type("wharf job run web-2.hcl", jobs.register(web(1, update=ROLLING)))
+
+        assert_golden("rolling-update", transcript.text(), rewrite=is_rewritten)
+
+
+@in_virtual_time
+async def test_a_canary_waits_until_somebody_promotes_it(is_rewritten: bool) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 3)
+        transcript, client = Transcript(server), server.client
+        await transcript.type("wharf job run web.hcl", client.jobs.register(web(0, update=CANARY)))
+        await transcript.type("wharf job run web-2.hcl", client.jobs.register(web(1, update=CANARY)))
+        latest = max(server.replica.all(DEPLOYMENTS), key=lambda each: each.create_index)
+        await transcript.type("wharf deployment promote", client.deployments.promote(latest.id))
+
+        assert_golden("canary-promoted", transcript.text(), rewrite=is_rewritten)
+
+
+@in_virtual_time
+async def test_a_canary_that_fails_brings_the_stable_version_back(is_rewritten: bool) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 3)
+        transcript, jobs = Transcript(server), server.client.jobs
+        retry = ReschedulePolicy(delay=5 * SECOND, delay_function="constant", unlimited=True)
+        good = web(0, update=BACK, reschedule_policy=retry)
+        bad = web(1, update=BACK, reschedule_policy=retry, fails=True)
+        await transcript.type("wharf job run web.hcl", jobs.register(good))
+        await transcript.type("wharf job run web-2.hcl", jobs.register(bad), then_s=180.0)
+
+        assert_golden("canary-failing", transcript.text(), rewrite=is_rewritten)
+
+
+@in_virtual_time
+async def test_a_drain_moves_no_more_at_a_time_than_groups_let_go(is_rewritten: bool) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        first, *_ = await cluster.ready_nodes(server, 2)
+        transcript, client = Transcript(server), server.client
+        await transcript.type("wharf job run web.hcl", client.jobs.register(web(0, count=4)))
+        await transcript.type(
+            "wharf node drain -enable node-1", client.nodes.drain(first.id, DrainSpec()), then_s=180.0
+        )
+
+        assert_golden("drain", transcript.text(), rewrite=is_rewritten)
+
+
+@in_virtual_time
+async def test_work_out_of_contact_is_replaced_and_the_better_one_goes_on_when_its_node_returns(
+    is_rewritten: bool,
+) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=HeartbeatSettings(min_ttl_s=5.0, grace_s=5.0))
+        nodes = await cluster.ready_nodes(server, 2)
+        transcript, client = Transcript(server), server.client
+        job = web(0, count=2, disconnect=DisconnectPolicy(lost_after=600 * SECOND, reconcile="keep_original"))
+        await transcript.type("wharf job run web.hcl", client.jobs.register(job))
+        await transcript.type("(node-1 is cut off)", nodes[0].die())
+        await transcript.type("(node-1 is back)", nodes[0].return_to(cluster))
+
+        assert_golden("disconnect-keep-original", transcript.text(), rewrite=is_rewritten)

@@ -1,0 +1,72 @@
+"""A node that was out of contact comes back: of each original and its replacement exactly one goes on (scheduling.md 5.9)."""
+
+import pytest
+from msgspec.structs import replace
+
+from tests.builders import a_group, a_job
+from tests.kit.state import SECOND_NS
+from tests.scheduling.loop import Loop
+from wharf.model.allocation import ClientStatus
+from wharf.model.evaluation import EvaluationTrigger
+from wharf.model.node import NodeStatus
+from wharf.model.policies import DisconnectPolicy, ReschedulePolicy
+from wharf.state.tables import ALLOCATIONS
+
+RETRY = ReschedulePolicy(unlimited=True, delay=5 * SECOND_NS, delay_function="constant")
+STRATEGIES = ("best_score", "keep_original", "keep_replacement", "longest_running")
+
+
+def with_a_replacement(reconcile: str) -> Loop:
+    """Two of a service, one of them out of contact and replaced."""
+    loop = Loop()
+    for node_id in ("n0", "n1", "n2"):
+        loop.with_node(node_id)
+    disconnect = DisconnectPolicy(lost_after=600 * SECOND_NS, reconcile=reconcile)
+    group = a_group("web", count=2, disconnect=disconnect, reschedule_policy=RETRY)
+    loop.register(a_job("shop", group))
+    loop.settle()
+    loop.lose(loop.live()[0].node_id, NodeStatus.DISCONNECTED)
+    loop.settle()
+    loop.pass_time(6)
+    loop.settle()
+    return loop
+
+
+@pytest.mark.parametrize("reconcile", STRATEGIES)
+@pytest.mark.parametrize("is_looked_at_first", [True, False])
+def test_after_its_return_as_many_run_as_are_wanted_and_one_under_each_name(
+    reconcile: str, is_looked_at_first: bool
+) -> None:
+    loop = with_a_replacement(reconcile)
+    (lost,) = [each for each in loop.live() if each.client_status is ClientStatus.UNKNOWN]
+    loop.come_back(lost.node_id)
+    if is_looked_at_first:  # Before the node has said what runs on it.
+        loop.think()
+    if not loop.allocation(lost.id).is_server_terminal:
+        loop.tell(lost, ClientStatus.RUNNING)
+    loop.look_at(trigger=EvaluationTrigger.RECONNECT)
+    loop.settle()
+
+    assert sorted(each.name for each in loop.live()) == ["shop.web[0]", "shop.web[1]"]
+    assert loop.allocation(lost.id).is_server_terminal == (reconcile == "keep_replacement")
+
+
+@pytest.mark.parametrize("reconcile", STRATEGIES)
+def test_while_it_is_away_nobody_is_placed_twice_for_it(reconcile: str) -> None:
+    loop = with_a_replacement(reconcile)
+    loop.look_at()
+    loop.settle()
+
+    assert len(loop.live()) == 3
+
+
+def test_who_is_back_and_one_too_many_beside_another_that_took_its_place_is_told_to_stop() -> None:
+    loop = with_a_replacement("keep_original")
+    (lost,) = [each for each in loop.live() if each.client_status is ClientStatus.UNKNOWN]
+    loop.come_back(lost.node_id)
+    loop.tell(lost, ClientStatus.RUNNING)
+    loop.put_led(ALLOCATIONS.put(replace(loop.allocation(lost.id), next_allocation="")))  # Nobody knows of the other.
+    loop.look_at(trigger=EvaluationTrigger.RECONNECT)
+    loop.settle()
+
+    assert sorted(each.name for each in loop.live()) == ["shop.web[0]", "shop.web[1]"]
