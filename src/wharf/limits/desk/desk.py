@@ -16,7 +16,7 @@ from wharf.limits.configuration.settings import Settings
 from wharf.limits.core.address import Address, find_address, parse_address
 from wharf.limits.core.answer import JSON, Headers, Refusal, headers_of, refusal_of
 from wharf.limits.core.caller import Caller, CredentialKind
-from wharf.limits.core.credential import read_credential
+from wharf.limits.core.credential import Shown, read_credential
 from wharf.limits.core.decision import Decision, Verdict
 from wharf.limits.core.directory import Directory, Register
 from wharf.limits.core.graphql import TooComplex
@@ -37,6 +37,7 @@ from wharf.world import World
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+CallerKey = tuple[str | None, str] | tuple[str | None, str, tuple[str, ...], tuple[str, ...]]
 
 STATUS_PATH: Final = "/rate_limit"
 META_PATH: Final = "/meta"
@@ -88,7 +89,7 @@ class Desk:
         self.telling = Telling(service.rules, self.settings.request_id_header)
         self._folder = folder
         self._recognition = Recognition(self.directory)
-        self._callers: dict[tuple[str | None, str], Caller] = {}
+        self._callers: dict[CallerKey, Caller] = {}
         self._owed_ms: dict[str, float] = {}
         self._owed_graphql_ms: dict[str, float] = {}
         self._proxies = self.settings.proxies
@@ -148,25 +149,30 @@ class Desk:
         return f"{self._id_begins}:{self._id_number:04X}:{now_ms // 1_000:X}"
 
     def caller_of(self, arrival: Arrival, now_ms: int) -> Caller | Unrecognised:
-        is_plain = not self._has_proxies and not arrival.query
-        if is_plain:
-            known = self._callers.get((arrival.authorization, arrival.peer))
-            if known is not None:
-                return known
-        address = self._address_of(arrival)
+        key = self._key(arrival)
+        known = self._callers.get(key) if key is not None else None
+        if known is not None:
+            return known
         shown = read_credential(arrival.authorization, arrival.query)
-        caller = self._recognition.caller(shown, address, arrival.path, now_ms)
-        if is_plain and isinstance(caller, Caller) and self._may_remember(caller, arrival.authorization):
+        caller = self._recognition.caller(shown, self._address_of(arrival), arrival.path, now_ms)
+        if key is not None and isinstance(caller, Caller) and self._may_remember(caller, shown):
             if len(self._callers) >= CALLERS_REMEMBERED:
                 self._callers.clear()
-            self._callers[arrival.authorization, arrival.peer] = caller
+            self._callers[key] = caller
         return caller
 
-    def _may_remember(self, caller: Caller, authorization: str | None) -> bool:
+    def _key(self, arrival: Arrival) -> CallerKey | None:
+        """What a caller is remembered by; None where the query may hold a credential, which is refused."""
+        query = arrival.query
+        if query and ("access_token" in query or "client_secret" in query):
+            return None
+        if self._has_proxies:
+            return (arrival.authorization, arrival.peer, arrival.forwarded_for, arrival.forwarded)
+        return (arrival.authorization, arrival.peer)
+
+    def _may_remember(self, caller: Caller, shown: Shown) -> bool:
         """Not where the path or the moment matters: a workflow token's path, and a token that will expire."""
-        if caller.kind is CredentialKind.WORKFLOW_TOKEN:
-            return False
-        return authorization is None or not self._recognition.expires(read_credential(authorization))
+        return caller.kind is not CredentialKind.WORKFLOW_TOKEN and not self._recognition.expires(shown)
 
     def address_caller(self, arrival: Arrival) -> Caller:
         """The address alone, for what is answered before a caller is known."""
@@ -206,12 +212,9 @@ class Desk:
         request_id = self.new_id(now_ms)
         if self.off_until_ms and self.is_off:
             return self._pass_freely(request_id, arrival)
-        caller = self._callers.get((arrival.authorization, arrival.peer)) if not arrival.query else None
-        if caller is None:
-            found = self.caller_of(arrival, now_ms)
-            if isinstance(found, Unrecognised):
-                return drive(self._refuse_credential(request_id, arrival, found.message))
-            caller = found
+        caller = self.caller_of(arrival, now_ms)
+        if isinstance(caller, Unrecognised):
+            return drive(self._refuse_credential(request_id, arrival, caller.message))
         service = self.service
         if body is None:
             request = Request(request_id, arrival.method, arrival.path, caller, None, None, arrival.connection)

@@ -81,6 +81,7 @@ class Journal:
         decision, caller = noted.decision, noted.caller
         address = caller.address.removeprefix("address:")
         if self._settings.cuts_addresses:
+            # Those of IPv6 are counted by their network of 64 bits anyway.
             address = address.rpartition(".")[0] + ".0" if "." in address else address
         told = decision.told
         return {

@@ -1,0 +1,83 @@
+"""The desk: who a request is from is remembered, and never longer than it is true."""
+
+import datetime
+from pathlib import Path
+
+import pytest
+
+from tests.limits.builders import a_user
+from tests.limits.front.desks import ADA, DIRECTORY, Caller, MovingWorld, a_desk, ask
+from wharf.limits.configuration import DecisionLogSettings, Settings
+from wharf.limits.core.address import read_proxies
+from wharf.limits.core.credential import sha256_of
+from wharf.limits.rules import read_directory
+
+
+def test_callers_with_the_same_facts_are_the_same_caller_and_share_their_plan() -> None:
+    desk = a_desk()
+    one, other = a_user(), a_user()
+
+    assert (one == other, hash(one) == hash(other), one is other) == (True, True, False)
+    assert a_user("bob") != one
+    assert len({one, other}) == 1
+    assert desk.service.limiter.book.shown_charge(one) == desk.service.limiter.book.shown_charge(other)
+
+
+@pytest.mark.parametrize("query", ["access_token=x", "page=2&client_secret=y", "access_token"])
+def test_credentials_in_the_query_are_refused_though_the_caller_is_known(query: str) -> None:
+    desk = a_desk()
+    known = ask(desk, Caller(token=ADA, query="page=2"))
+
+    assert (known.status, ask(desk, Caller(token=ADA, query=query)).status) == (200, 401)
+
+
+def test_a_revoked_token_is_refused_from_the_next_request_on() -> None:
+    desk = a_desk()
+    before = ask(desk, Caller(token=ADA)).status
+    desk.use_directory(read_directory(DIRECTORY.replace('name = "laptop",', 'name = "laptop", revoked = true,')))
+
+    assert (before, ask(desk, Caller(token=ADA)).status) == (200, 401)
+
+
+def test_a_token_that_expires_is_refused_from_that_moment_on() -> None:
+    world = MovingWorld()
+    desk = a_desk(world=world)
+    now_s = world.now_ns() // 1_000_000_000
+    moment = datetime.datetime.fromtimestamp(now_s + 10, tz=datetime.UTC).isoformat()
+    desk.use_directory(
+        read_directory(f'[[user]]\nlogin = "ada"\ntokens = [{{ sha256 = "{sha256_of(ADA)}", expires = {moment} }}]\n')
+    )
+    before = ask(desk, Caller(token=ADA)).status
+    world.advance(11)
+
+    assert (before, ask(desk, Caller(token=ADA)).status) == (200, 401)
+
+
+def test_behind_proxies_each_address_is_a_caller_of_its_own() -> None:
+    desk = a_desk(settings=Settings(proxies=read_proxies(hops=1)))
+
+    told = [
+        ask(desk, Caller(headers=[("x-forwarded-for", address)])).headers["x-ratelimit-used"]
+        for address in ("203.0.113.1", "203.0.113.2", "203.0.113.1")
+    ]
+
+    assert told == ["1", "1", "2"]
+
+
+def test_addresses_in_the_log_of_decisions_can_be_cut(tmp_path: Path) -> None:
+    desk = a_desk(folder=tmp_path, settings=Settings(decisions=DecisionLogSettings(cuts_addresses=True)))
+    heard = ask(desk, Caller(token=ADA))
+
+    found = desk.journal.find(heard.headers["x-github-request-id"])
+
+    assert found is not None
+    assert found["address"] == "192.0.2.0"
+
+
+def test_a_hundred_wrong_credentials_of_one_address_end_in_a_refusal_without_asking_who() -> None:
+    desk = a_desk()
+
+    said = [ask(desk, Caller(token=f"wrong{n}")).status for n in range(100)]
+
+    assert (said[0], said[-1], said.count(401)) == (401, 403, 60)
+    assert ask(desk, Caller(token=ADA)).status == 200
