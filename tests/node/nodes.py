@@ -13,7 +13,7 @@ from typing import Any, Final
 from tests.agent.processes import RunningAgent, is_alive, running
 from tests.waiting import wait_until
 from wharf.node.supervisor.leftovers import MARK
-from wharf.node.supervisor.processes import all_pids
+from wharf.node.supervisor.processes import all_pids, is_leader
 
 ROOT: Final = Path(__file__).parents[2]
 SERVER_ALONE: Final = """\
@@ -55,7 +55,8 @@ class ANode:
         return next(iter(self._with_words("wharf.node.supervisor", str(self.folder / "node"))), None)
 
     def shims(self) -> list[int]:
-        return self._with_words("shim.sh", str(self.folder / "node"))
+        """What forks away from a shim to become a task has its command line for a moment, but leads no session yet."""
+        return [pid for pid in self._with_words("shim.sh", str(self.folder / "node")) if is_leader(pid)]
 
     @staticmethod
     def _with_words(word: str, start: str) -> list[int]:

@@ -136,7 +136,11 @@ def test_a_service_goes_on_as_the_same_process_when_the_agent_is_killed(node: AN
     node.wait_ready()
 
     node.run(a_raw_job("next", "exit 0"))
-    wait_until(lambda: [each["ClientStatus"] for each in node.allocations("next")] == ["complete"], what="it works")
+    wait_until(
+        lambda: [each["ClientStatus"] for each in node.allocations("next")] == ["complete"],
+        what="it works",
+        within_s=30.0,
+    )
     (after,) = node.allocations("stays")
     assert is_alive(pid)
     assert (after["ClientStatus"], after["TaskStates"]["t"]["Events"]) == ("running", before)

@@ -32,7 +32,7 @@ def fake_nodes(world: World, client: AsyncClient, settings: Settings, data_folde
             world,
             client,
             FakeMachine(
-                name=f"{name_of(settings)}-fake-{number}",
+                name=f"{name_of(settings)}-{number}",
                 datacenter=settings.datacenter,
                 node_class=settings.client.node_class,
             ),
