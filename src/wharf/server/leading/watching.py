@@ -15,7 +15,9 @@ from wharf.state.watches import Subscription
 
 LOOK_AT_LEAST_EVERY_S: Final = 60.0
 GATHER_S: Final = 0.2
-"""What changes close together is looked at together."""
+GATHER_AT_MOST_S: Final = 2.0
+"""What changes close together is looked at together. A look that took longer is rested from for as long as it took: while
+thousands of allocations move, the leader has more to do than to look at them move."""
 
 
 async def watch(
@@ -39,12 +41,14 @@ async def watch(
                     subscription.end()
                 subscription, watching = replica.watches.subscribe(wanted, changed.set), wanted
             subscription.rearm()
+            began_s = brain.world.monotonic_s()
             await look()
+            took_s = brain.world.monotonic_s() - began_s
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(LOOK_AT_LEAST_EVERY_S, wait_s())):
                     await changed.wait()
             if changed.is_set():
-                await asyncio.sleep(GATHER_S)
+                await asyncio.sleep(min(GATHER_AT_MOST_S, max(GATHER_S, took_s)))
     finally:
         if subscription is not None:
             subscription.end()
