@@ -246,3 +246,45 @@ def test_rights_are_given_by_policies_roles_and_tokens(
     assert refused.err == "wharf: Permission denied: no token was given; name one by --token or WHARF_TOKEN\n"
     assert (reads.code, writes.code, own) == (0, 1, "me\n")
     assert writes.err.startswith("wharf: Permission denied: its token may not do this")
+
+
+def test_an_id_may_be_cut_anywhere(person: Person, tmp_path: Path) -> None:
+    """Servers look for whole bytes only: half of one is looked for here."""
+    person.does("job", "run", "--follow", a_file(tmp_path, WEB))
+    whole = person.does("job", "allocs", "-t", "{{(index . 0).ID}}", "web").strip()
+    begun = [length for length in range(3, 14) if person.wharf("alloc", "status", whole[:length]).code != 0]
+    one = person.wharf("node", "status", "x")
+
+    assert begun == []
+    assert one.err == "wharf: there is no node x; `wharf node status` lists all\n"
+    assert person.wharf("eval", "status", "").err == "wharf: which evaluation? `wharf eval list` lists all\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("job", "inspect"), "Missing argument 'JOB'; `wharf job inspect --help` tells more"),
+        (("namespace", "status", "gone"), "there is no namespace gone; `wharf namespace list` lists all"),
+        (("var", "get", "gone"), "there is no variable gone in default; `wharf var list` lists all"),
+        (("operator", "api", "nope"), "404: there is nothing at /v1/nope"),
+        (("quota", "status", "gone"), 'quota "gone" not found'),
+        (("job", "status", "--region", "mars"), "No path to region"),
+    ],
+)
+def test_a_name_of_nothing_is_one_line_that_says_where_to_look(person: Person, words: tuple[str, ...], told: str) -> None:
+    ended = person.wharf(*words)
+
+    assert (ended.code, ended.out, ended.err) == (1, "", f"wharf: {told}\n")
+
+
+def test_a_version_is_named_found_by_its_name_and_unnamed(person: Person, tmp_path: Path) -> None:
+    person.does("job", "run", "--follow", a_file(tmp_path, WEB))
+    person.does("job", "tag", "apply", "--name", "golden", "web")
+    person.does("job", "run", "--follow", a_file(tmp_path, WEB.replace("CPU: 100", "CPU: 120")))
+    back = person.does("job", "revert", "--detach", "web", "golden")
+    tags = person.does("job", "history", "-t", "{{range .}}{{with .VersionTag}}{{.Name}}{{end}},{{end}}", "web")
+    person.does("job", "tag", "unset", "--name", "golden", "web")
+
+    assert back.splitlines()[0] == "web goes back to version 0"
+    assert tags.strip() == ",,golden,"
+    assert person.wharf("job", "revert", "web", "golden").code == 1

@@ -62,7 +62,7 @@ def test_the_lines_of_help_say_what_the_commands_say_of_themselves(name: str) ->
         (("devv",), "wharf: there is no command devv; did you mean `wharf dev`?"),
         (("config", "chek"), "wharf: there is no command chek; did you mean `wharf config check`?"),
         (("xyz",), "wharf: there is no command xyz; `wharf --help` lists all"),
-        (("agent",), "wharf: Missing option '--config'."),
+        (("agent",), "wharf: Missing option '--config'; `wharf agent --help` tells more"),
         (("dev", "--port", "x"), "wharf: Invalid value for '--port': 'x' is not a valid integer."),
         (
             ("config", "check", "gone.toml"),

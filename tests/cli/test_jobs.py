@@ -8,6 +8,10 @@ import pytest
 
 from tests.cli.asking import WEB, Person, a_file, a_person
 
+ALIASES_OF_ALIASES = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{at}: &a{at} [{', '.join([f'*a{at - 1}'] * 10)}]\n" for at in range(1, 9)
+)
+
 
 @pytest.fixture
 def person(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Person]:
@@ -110,6 +114,9 @@ def test_all_that_is_wrong_with_a_job_is_one_list(person: Person, tmp_path: Path
         ("a.yaml", "Type: batch", "{file}: the job has no ID: give it one, as ID: web"),
         ("a.hcl", 'job "web" {}', "{file}: job files in HCL are not read yet"),
         ("a.yaml", "ID: a\n---\nID: b\n", "{file}: expected one job, and there are 2 documents"),
+        ("a.yaml", "", "{file}: it is empty"),
+        ("a.yaml", "ID: &a [*a]\n", "{file}: it is nested deeper than any job"),
+        ("a.yaml", ALIASES_OF_ALIASES, "{file}: what its aliases stand for is more than any job is"),
     ],
 )
 def test_a_file_that_is_no_job_is_refused_before_anybody_is_asked(

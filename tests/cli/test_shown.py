@@ -25,6 +25,10 @@ def test_lengths_are_told_in_their_two_largest_units(length_ns: int, said: str) 
     assert say_length(length_ns) == said
 
 
+def test_what_is_ahead_is_told_in_whole_seconds() -> None:
+    assert say_when(NOW + 8 * 3_600 * S - 5_000_000, NOW) == "in 8h"
+
+
 def test_times_are_told_by_how_far_they_are() -> None:
     date = datetime.datetime.fromtimestamp(NOW // S + 90, tz=datetime.UTC)
 
@@ -62,6 +66,14 @@ def test_what_is_too_wide_goes_without_what_it_can_spare_and_gets_less_of_the_la
     told = click.unstyle(table(titles, [row], spare=("Since",), width=width))
 
     assert told.splitlines() == shown
+
+
+def test_letters_that_are_two_wide_are_counted_so() -> None:
+    shown = click.unstyle(
+        table(("ID", "Status"), [("日本", "running"), ("cafe\u0301", "running"), ("abcde", "failed")])
+    )
+
+    assert shown.splitlines()[1:] == ["日本   running", "cafe\u0301   running", "abcde  failed"]
 
 
 def test_names_are_in_the_order_in_which_people_count() -> None:

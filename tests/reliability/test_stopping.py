@@ -51,5 +51,5 @@ def test_whoever_waits_is_answered_before_a_server_stops(tmp_path: Path) -> None
 
 
 @pytest.mark.faults
-def test_ten_thousand_who_wait_are_answered_before_a_server_stops(tmp_path: Path) -> None:
+def test_nine_and_a_half_thousand_who_wait_are_answered_before_a_server_stops(tmp_path: Path) -> None:
     stop_with_waiters(tmp_path / "a", 9_500)

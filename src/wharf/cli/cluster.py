@@ -93,6 +93,8 @@ def monitor(talk: Talk, log_level: str, log_json: bool, server_id: str, node_id:
     """
     import sys
 
+    if talk.is_terminal:
+        click.echo("following the log from now on; Ctrl-C ends it", err=True)
     try:
         for piece in talk.client.agent.monitor(
             log_level=log_level, log_json=log_json, server_id=server_id, node_id=node_id

@@ -91,6 +91,12 @@ complete_deployments = _completer(
 complete_namespaces = _completer(
     lambda client, given: [(one.name, one.description) for one in client.namespaces.list(prefix=given).value]
 )
+complete_pools = _completer(
+    lambda client, given: [(one.name, one.description) for one in client.node_pools.list(prefix=given).value]
+)
+complete_quotas = _completer(
+    lambda client, given: [(one.name, one.description) for one in client.quotas.list(prefix=given).value]
+)
 complete_variables = _completer(
     lambda client, given: [(one.path, "") for one in client.variables.list(prefix=given, per_page=MOST).value]
 )

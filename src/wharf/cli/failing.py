@@ -14,6 +14,14 @@ class Failed(click.ClickException):
         self.code = exit_code  # `exit_code` is the class's, and not this error's.
 
 
+def told(error: click.ClickException) -> str:
+    """What is wrong; of a command that lacks something, where its help is, too."""
+    text = error.format_message()
+    if isinstance(error, click.MissingParameter) and error.ctx is not None:
+        return f"{text.rstrip('.')}; `{error.ctx.command_path} --help` tells more"
+    return text
+
+
 @contextlib.contextmanager
 def plainly() -> Iterator[None]:
     """Inside, refusals of configuration and agent end the command with their sentences."""

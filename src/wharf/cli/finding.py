@@ -1,7 +1,7 @@
 """Which record an id means: the whole id, or a beginning of it that only one has."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from wharf.cli.failing import Failed
 
@@ -22,6 +22,8 @@ def the_one(
     what: str, given: str, records: Sequence[R], *, id_of: Callable[[R], str], about: Callable[[R], str], list_by: str
 ) -> R:
     """The record that is meant. Raises `Failed`, which lists what could be meant."""
+    if not given:
+        raise Failed(f"which {what}? `{list_by}` lists all")
     exact = [record for record in records if id_of(record) == given]
     if len(exact) == 1:
         return exact[0]
@@ -52,7 +54,7 @@ def find_node(talk: "Talk", given: str) -> "NodeListStub":
     """By id or, as people know them, by name."""
     if given == "self":
         given = talk.client.agent.self().stats.get("client", {}).get("node_id", "self")
-    found = talk.client.nodes.list(prefix=given).value if _is_beginning(given) else []
+    found = beginning_so(given, lambda prefix: talk.client.nodes.list(prefix=prefix).value)
     if not found:
         found = [node for node in talk.client.nodes.list().value if node.name == given]
     return the_one(
@@ -61,7 +63,7 @@ def find_node(talk: "Talk", given: str) -> "NodeListStub":
 
 
 def find_allocation(talk: "Talk", given: str) -> "AllocationStub":
-    found = talk.client.allocations.list(prefix=given, namespace="*").value if _is_beginning(given) else []
+    found = beginning_so(given, lambda prefix: talk.client.allocations.list(prefix=prefix, namespace="*").value)
     return the_one(
         "allocation",
         given,
@@ -73,7 +75,7 @@ def find_allocation(talk: "Talk", given: str) -> "AllocationStub":
 
 
 def find_evaluation(talk: "Talk", given: str) -> "Evaluation":
-    found = talk.client.evaluations.list(prefix=given, namespace="*").value if _is_beginning(given) else []
+    found = beginning_so(given, lambda prefix: talk.client.evaluations.list(prefix=prefix, namespace="*").value)
     return the_one(
         "evaluation",
         given,
@@ -86,7 +88,7 @@ def find_evaluation(talk: "Talk", given: str) -> "Evaluation":
 
 def find_deployment(talk: "Talk", given: str) -> "Deployment":
     """By its id, or by the job whose latest one it is."""
-    found = talk.client.deployments.list(prefix=given, namespace="*").value if _is_beginning(given) else []
+    found = beginning_so(given, lambda prefix: talk.client.deployments.list(prefix=prefix, namespace="*").value)
     if not found:
         found = [one for one in talk.client.deployments.list().value if one.job_id == given]
         found = sorted(found, key=lambda one: one.create_index)[-1:]
@@ -100,6 +102,17 @@ def find_deployment(talk: "Talk", given: str) -> "Deployment":
     )
 
 
-def _is_beginning(given: str) -> bool:
-    """Of an id. Servers refuse to look for anything else."""
-    return 0 < len(given) <= WHOLE and all(letter in "0123456789abcdef-" for letter in given)
+class _Known(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+K = TypeVar("K", bound=_Known)
+
+
+def beginning_so(given: str, look: Callable[[str], Sequence[K]]) -> list[K]:
+    """Those whose id begins so. Servers look by whole bytes, of two letters each, and refuse to look for anything else."""
+    if not (0 < len(given) <= WHOLE and all(letter in "0123456789abcdef-" for letter in given)):
+        return []
+    asked = given[:-1] if len(given.replace("-", "")) % 2 else given
+    return [record for record in look(asked) if record.id.startswith(given)]

@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "deployments": Entry(SEE, "deployments", "List a job's deployments."),
     "promote": Entry(RUN, "promote", "Promote the canaries of a job's latest deployment."),
     "eval": Entry(RUN, "evaluate", "Have the scheduler look at a job again."),
+    "tag": Entry("wharf.cli.job_tag", "tag", "Name versions of a job, so that they are kept and found."),
     "periodic": Entry("wharf.cli.job", "periodic", "Launch a periodic job now."),
 }
 PERIODIC: Final = {"force": Entry(RUN, "force", "Launch a periodic job now.")}

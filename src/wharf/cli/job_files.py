@@ -11,6 +11,7 @@ from wharf.cli.failing import Failed
 
 STDIN: Final = "-"
 LARGEST_BYTES: Final = 10_000_000
+MOST_VALUES: Final = 1_000_000
 YAML_ENDINGS: Final = (".yaml", ".yml")
 HCL_ENDINGS: Final = (".hcl", ".nomad", ".wharf")
 
@@ -121,7 +122,7 @@ def _yaml(name: str, text: str) -> Any:  # Whatever stands there.
     reader = YAML(typ="safe", pure=True)
     reader.version = (1, 2)  # In which `on` and `no` are words.
     try:
-        documents = list(reader.load_all(text))
+        documents = [_with_text_keys(document, _Room()) for document in reader.load_all(text)]
     except MarkedYAMLError as error:
         mark = error.problem_mark
         place = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
@@ -131,16 +132,34 @@ def _yaml(name: str, text: str) -> Any:  # Whatever stands there.
         raise Failed(f"{name}: {str(error).splitlines()[0]}") from error
     except RecursionError:
         raise Failed(f"{name}: it is nested deeper than any job") from None
+    except _TooMuch:
+        raise Failed(f"{name}: what its aliases stand for is more than any job is") from None
+    if not documents:
+        raise Failed(f"{name}: it is empty")
     if len(documents) != 1:
         raise Failed(f"{name}: expected one job, and there are {len(documents)} documents")
-    return _with_text_keys(documents[0])
+    return documents[0]
 
 
-def _with_text_keys(value: Any) -> Any:  # As JSON has them.
+class _TooMuch(Exception):
+    pass
+
+
+class _Room:
+    """For so many values there is room: a few aliases of aliases can stand for more than any memory holds."""
+
+    def __init__(self) -> None:
+        self.left = MOST_VALUES
+
+
+def _with_text_keys(value: Any, room: _Room) -> Any:  # As JSON has them.
+    room.left -= 1
+    if room.left < 0:
+        raise _TooMuch
     if isinstance(value, dict):
-        return {str(key): _with_text_keys(one) for key, one in value.items()}
+        return {str(key): _with_text_keys(one, room) for key, one in value.items()}
     if isinstance(value, list):
-        return [_with_text_keys(one) for one in value]
+        return [_with_text_keys(one, room) for one in value]
     return value.isoformat() if hasattr(value, "isoformat") else value
 
 

@@ -68,7 +68,8 @@ class Picture:
 
         most = max(FEWEST, shutil.get_terminal_size().lines - LINES_ROUND_IT - len(sight.job.groups))
         self._columns |= columns_with_something(sight)
-        text = Text.from_ansi(picture(sight, length_ns, self._talk, most=most, columns=self._columns))
+        told = picture(sight, length_ns, self._talk, most=most, columns=self._columns)
+        text = Text.from_ansi(told if _has_colours() else click.unstyle(told))
         text.no_wrap, text.overflow = True, "ellipsis"
         self._live.update(text)
 

@@ -48,10 +48,15 @@ def status(talk: Talk, name: str) -> None:
 
 
 def show_namespace(talk: Talk, name: str) -> None:
+    from wharf.cli.failing import Failed
     from wharf.cli.quota import usage_told
     from wharf.cli.tables import pairs, section
+    from wharf.client.errors import NotFound
 
-    one = talk.client.namespaces.read(name).value
+    try:
+        one = talk.client.namespaces.read(name).value
+    except NotFound as error:
+        raise Failed(f"there is no namespace {name}; `wharf namespace list` lists all") from error
     may_use = one.capabilities
 
     def text() -> str:

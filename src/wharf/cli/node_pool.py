@@ -4,6 +4,7 @@ from typing import Final
 
 import click
 
+from wharf.cli.completing import complete_pools
 from wharf.cli.lazy import Entry, LazyGroup
 from wharf.cli.speaking import Quiet, Speaking, Talk
 
@@ -16,7 +17,7 @@ COMMANDS: Final = {
     "nodes": Entry(HERE, "nodes", "List the nodes of a pool."),
     "jobs": Entry(HERE, "jobs", "List the jobs of a pool."),
 }
-a_pool = click.argument("name", metavar="POOL")
+a_pool = click.argument("name", metavar="POOL", shell_complete=complete_pools)
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS)

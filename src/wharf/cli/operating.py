@@ -63,9 +63,7 @@ def api(
     from urllib.parse import parse_qsl, urlsplit
 
     from wharf.cli.records import read_text
-    from wharf.client.connecting import tls_of
     from wharf.client.exchange import Request
-    from wharf.client.http import SyncHttpExchange
 
     parts = urlsplit(path)
     where = parts.path if parts.path.startswith("/v1/") else f"/v1/{parts.path.lstrip('/')}"
@@ -76,24 +74,15 @@ def api(
     if body is not None:
         sent = (read_text(body.removeprefix("@")) if body == "-" or body.startswith("@") else body).encode()
     named = dict(_header(header) for header in headers)
-    address = talk.settings.addresses[0]
-    exchange = SyncHttpExchange(
-        address,
-        token=talk.settings.token,
-        tls=tls_of(talk.settings) if address.startswith("https://") else None,
-        server_name=talk.settings.server_name,
-    )
-    try:
-        verb = (method or ("PUT" if body is not None else "GET")).upper()
-        reply = exchange.send(Request(verb, where, tuple(query), named, sent))
-    finally:
-        exchange.close()
+    verb = (method or ("PUT" if body is not None else "GET")).upper()
+    reply = talk.client.send(Request(verb, where, tuple(query), named, sent))
     if include:
         click.echo(f"{reply.status}", err=True)
         for name, value in sorted(reply.headers.items()):
             click.echo(f"{name}: {value}", err=True)
     if reply.status >= 300:
-        raise Failed(f"{reply.status}: {reply.body.decode('utf-8', 'replace')}")
+        said = reply.body.decode("utf-8", "replace").strip()
+        raise Failed(f"{reply.status}: {said or 'there is nothing at ' + where}")
     sys.stdout.buffer.write(reply.body)
     if sys.stdout.isatty():
         click.echo()

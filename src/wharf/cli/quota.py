@@ -4,6 +4,7 @@ from typing import Final
 
 import click
 
+from wharf.cli.completing import complete_quotas
 from wharf.cli.lazy import Entry, LazyGroup
 from wharf.cli.speaking import Quiet, Speaking, Talk
 
@@ -26,6 +27,9 @@ ALWAYS: Final = ("cpu", "memory_mb")
 """Told also where there is no limit."""
 
 
+a_quota = click.argument("name", metavar="QUOTA", shell_complete=complete_quotas)
+
+
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def quota() -> None:
     """Bound what namespaces use."""
@@ -45,7 +49,7 @@ def list_(talk: Talk) -> None:
 
 
 @click.command(cls=Speaking)
-@click.argument("name")
+@a_quota
 def status(talk: Talk, name: str) -> None:
     """Show a quota, and what is used of it.
 
@@ -76,7 +80,7 @@ def apply(talk: Talk, file: str) -> None:
 
 
 @click.command(cls=Quiet)
-@click.argument("name")
+@a_quota
 def delete(talk: Talk, name: str) -> None:
     """Delete a quota that no namespace names.
 
@@ -87,7 +91,7 @@ def delete(talk: Talk, name: str) -> None:
 
 
 @click.command(cls=Speaking)
-@click.argument("name")
+@a_quota
 def inspect(talk: Talk, name: str) -> None:
     """Print a quota as servers keep it.
 

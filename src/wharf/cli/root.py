@@ -110,7 +110,9 @@ def main(arguments: Sequence[str] | None = None, surroundings: object = None) ->
         click.echo(help_wanted.format_message())
         sys.exit(EXIT_FAILED)
     except click.ClickException as error:
-        for line in error.format_message().splitlines():
+        from wharf.cli.failing import told
+
+        for line in told(error).splitlines():
             click.echo(f"wharf: {line}", err=True)
         sys.exit(getattr(error, "code", EXIT_FAILED))  # Of `failing.Failed`, which a page of help does not load.
     except BrokenPipeError:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
-from wharf.cli.failing import Failed
+from wharf.cli.failing import Failed, told
 
 if TYPE_CHECKING:
     from wharf.client import ClientSettings, SyncClient
@@ -254,7 +254,7 @@ class _failing_with:  # noqa: N801  # Reads as the sentence it is.
         if isinstance(error, click.ClickException):
             if isinstance(error, Failed) and error.code != 1:
                 return
-            raise Failed(error.format_message(), exit_code=self._exit_code) from error
+            raise Failed(told(error), exit_code=self._exit_code) from error
 
 
 class _plainly_of:  # noqa: N801  # Reads as the sentence it is.

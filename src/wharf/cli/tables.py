@@ -7,6 +7,7 @@ and gets less of the last one; whatever else reads gets all.
 import re
 import shutil
 import sys
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -97,7 +98,17 @@ def _length(columns: Sequence[Column]) -> int:
 
 
 def _width(column: Column) -> int:
-    return max(len(click.unstyle(text)) for text in (column[0], *column[1]))
+    return max(_cells(click.unstyle(text)) for text in (column[0], *column[1]))
+
+
+def _cells(text: str) -> int:
+    """How much room it takes on a terminal, where some letters are two wide and some marks none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        for letter in text
+    )
 
 
 def in_order(name: str) -> list[tuple[int, str]]:
@@ -126,7 +137,7 @@ def bar(done: int, total: int, *, width: int = 20) -> str:
 def _line(cells: Sequence[str], widths: Sequence[int], is_number: Sequence[bool], indent: str) -> str:
     padded = []
     for cell, width, right in zip(cells, widths, is_number, strict=True):
-        space = " " * (width - len(click.unstyle(cell)))
+        space = " " * (width - _cells(click.unstyle(cell)))
         padded.append(space + cell if right else cell + space)
     return (indent + GAP.join(padded)).rstrip()
 

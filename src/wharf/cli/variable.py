@@ -54,8 +54,12 @@ def get(talk: Talk, path: str, item: str | None) -> None:
     wharf var get --item password jobs/web/db
     """
     from wharf.cli.tables import pairs, section
+    from wharf.client.errors import NotFound
 
-    one = talk.client.variables.read(path).value
+    try:
+        one = talk.client.variables.read(path).value
+    except NotFound as error:
+        raise Failed(f"there is no variable {path} in {talk.namespace}; `wharf var list` lists all") from error
     items = one.items if isinstance(one.items, dict) else {}
     if item is not None:
         if item not in items:
@@ -177,18 +181,23 @@ def _run_holding(talk: Talk, path: str, lock_id: str, command: tuple[str, ...], 
         raise Failed(f"{command[0]} cannot be run: {error.strerror}") from error
     while True:
         try:
-            return child.wait(timeout=renew_every_s)
+            return _code_of(child.wait(timeout=renew_every_s))
         except subprocess.TimeoutExpired:
             pass
         except KeyboardInterrupt:
             child.terminate()
-            return child.wait()
+            return _code_of(child.wait())
         try:
             talk.client.variables.renew_lock(path, lock_id)
         except Refused as error:
             child.terminate()
             child.wait()
             raise Failed(f"the lock of {path} was lost, and the program ended: {error.text}") from error
+
+
+def _code_of(returned: int) -> int:
+    """What a shell says of a program that a signal ended."""
+    return returned if returned >= 0 else 128 - returned
 
 
 def _release(talk: Talk, path: str, lock_id: str) -> None:

@@ -2,7 +2,7 @@
 
 import ssl
 from base64 import b64encode
-from typing import Any
+from typing import Any, Final
 
 from wharf.client.async_client import AsyncClient
 from wharf.client.flow import Defaults, Retries
@@ -10,9 +10,11 @@ from wharf.client.settings import ClientSettings, read_settings
 from wharf.client.sync_client import SyncClient
 from wharf.world import RealWorld, World
 
+SCHEMES: Final = ("http://", "https://", "unix://")
+
 
 class CannotConnect(Exception):
-    """Settings that lead nowhere: a file that is missing, or holds no certificate."""
+    """Settings that lead nowhere: a file that is missing, or holds no certificate, an address of nothing."""
 
 
 def connect(
@@ -42,6 +44,8 @@ def _defaults(settings: ClientSettings) -> Defaults:
 
 
 def _options(settings: ClientSettings, address: str) -> dict[str, Any]:  # What both exchanges take.
+    if not address.startswith(SCHEMES):
+        raise CannotConnect(f"{address} is no address of a server: it begins with http://, https:// or unix://")
     headers = {}
     if settings.http_auth:
         headers["authorization"] = f"Basic {b64encode(settings.http_auth.encode()).decode()}"

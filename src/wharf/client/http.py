@@ -1,5 +1,6 @@
 """Requests over a socket, with connections kept open between them: awaited, and with a thread that waits."""
 
+import re
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ import httpx2
 
 from wharf.client.exchange import Reply, Request, Unreachable
 
+_ERRNO: Final = re.compile(r"\[Errno -?\d+\] ")
 CONNECT_S: Final = 10.0
 NEVER_SENT: Final = (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError, httpx2.InvalidURL)
 """What is wrong with the request itself, found before anything left this machine."""
@@ -185,4 +187,7 @@ def _headers(reply: httpx2.Response) -> dict[str, str]:
 
 
 def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    text = _ERRNO.sub("", str(error))
+    if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
+        return "what answers there speaks no TLS: its address begins with http://"
+    return text or type(error).__name__
