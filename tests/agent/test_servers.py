@@ -5,6 +5,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,3 +145,26 @@ def nodes_of(agent: RunningAgent) -> int:
     nodes = agent.get("/v1/nodes")
     assert isinstance(nodes, list)
     return len(nodes)
+
+
+def test_a_leader_on_etcd_thinks_aside_again_and_again_and_goes_on_leading(tmp_path: Path, endpoint: str) -> None:
+    file = configure(tmp_path / "one", "one", endpoint)
+    with running(tmp_path / "one", "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+        wait_until(lambda: nodes_of(agent) == 1, what="its node is there", within_s=30.0)
+        agent.put("/v1/jobs", A_JOB)
+        before = agent.children()
+
+        # Each is thought through in a copy of the brain, which holds the connections to etcd too.
+        for number in range(30):
+            job = {"Job": A_JOB["Job"] | {"ID": f"job-{number}"}}
+            planned: Any = agent.put(f"/v1/job/job-{number}/plan", job)
+            assert planned["Annotations"]["DesiredTGUpdates"]["g"]["Place"] == 1
+            agent.put("/v1/jobs", job)
+            explained: Any = agent.get("/v1/job/hello/explain")
+            assert explained["JobID"] == "hello"
+
+        wait_until(lambda: agent.get("/v1/job/job-29/allocations"), what="the last is placed", within_s=30.0)
+        assert agent.err.count("elected leader") == 1
+        assert "fork" not in agent.err
+        assert agent.children() == before

@@ -241,7 +241,7 @@ async def test_a_websocket_is_refused_and_not_left_waiting() -> None:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        await server.api({"type": "websocket", "path": "/v1/jobs", "headers": []}, receive, send)
+        await server.api({"type": "websocket", "path": "/v1/jobs", "query_string": b"", "headers": []}, receive, send)
 
         assert [message["type"] for message in sent] == ["websocket.close"]
 

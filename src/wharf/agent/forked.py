@@ -32,6 +32,13 @@ _FIRST_OF_OURS: Final = 3
 """Below are the standard streams."""
 
 
+def leave_copies_alone() -> None:
+    """Call before the log's client is loaded. The library under etcd's would start its threads anew in every copy, and
+    abort the copy where their connections are closed; it needs no care, as no copy ever speaks to etcd.
+    """
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
+
 class _Waiting(NamedTuple):
     work: Work
     answer: "asyncio.Future[bytes]"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from wharf.agent.access_control import open_keyring, tending_settings
-from wharf.agent.forked import ForkedSideline
+from wharf.agent.forked import ForkedSideline, leave_copies_alone
 from wharf.agent.identity import folder_name
 from wharf.agent.life import CannotStart, Life
 from wharf.agent.log_access import describe
@@ -48,6 +48,7 @@ def collection_settings(settings: Settings) -> CollectionSettings:
 
 
 async def run(life: Life) -> None:
+    leave_copies_alone()
     server = make_server(life)
     election = election_of(server, folder=folder_name(Path(life.order.data_folder)))
     settings = life.order.settings.server
