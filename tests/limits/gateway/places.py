@@ -168,7 +168,9 @@ class Place:
 
 
 @asynccontextmanager
-async def a_place(folder: Path, *, rules: str = "", gateway: str = "", more: str = "") -> AsyncIterator[Place]:
+async def a_place(
+    folder: Path, *, rules: str = "", gateway: str = "", more: str = "", upstream: str = ""
+) -> AsyncIterator[Place]:
     (folder / "rules.toml").write_text(rules)
     (folder / "people.toml").write_text(DIRECTORY)
     (folder / "limits.toml").write_text(
@@ -180,7 +182,7 @@ async def a_place(folder: Path, *, rules: str = "", gateway: str = "", more: str
     await service.open()
     limits = Limits(load_settings(folder / "limits.toml"), world)
     await limits.open()
-    running = Gateway(limits, read_upstream(f"http://127.0.0.1:{service.port}"), world)
+    running = Gateway(limits, read_upstream(upstream or f"http://127.0.0.1:{service.port}"), world)
     await running.open()
     place = Place(service, running)
     try:

@@ -44,6 +44,31 @@ def test_it_speaks_tls_with_callers(tmp_path: Path) -> None:
     assert proto == "https"
 
 
+def test_it_speaks_tls_with_the_service_and_trusts_only_what_it_is_told_to(tmp_path: Path) -> None:
+    made = certificates.create(
+        tmp_path / "tls", region="global", is_server=True, files_name="here", also=(), days=1, authority_days=1
+    )
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(str(made[-1].certificate_file), str(made[-1].key_file))
+
+    async def scenario(trusted: str) -> tuple[int, bytes]:
+        async def serves(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecret")
+            await writer.drain()
+            writer.close()
+
+        service = await asyncio.start_server(serves, "127.0.0.1", 0, ssl=context)
+        port = service.sockets[0].getsockname()[1]
+        async with a_place(tmp_path, gateway=trusted, upstream=f"https://localhost:{port}") as place:
+            heard = await place.ask()
+        service.close()
+        return heard.status, heard.body[:6]
+
+    assert run(lambda: scenario(f'upstream_ca_file = "{made[0].certificate_file}"')) == (200, b"secret")
+    assert run(lambda: scenario(""))[0] == 502
+
+
 @pytest.mark.needs_program("redis-server")
 def test_gateways_on_one_redis_count_together(tmp_path: Path) -> None:
     async def scenario(address: str) -> tuple[list[int], list[list[str]]]:

@@ -272,6 +272,28 @@ def test_metrics_have_labels_by_rule_and_outcome_and_none_by_caller(tmp_path: Pa
     assert "ada" not in told
 
 
+def test_metrics_are_told_over_tcp_where_configured_and_nothing_else_is(tmp_path: Path) -> None:
+    async def get(port: int, target: str) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET {target} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        said = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        return said
+
+    async def whole(place: Place) -> tuple[bytes, bytes]:
+        admin = AdminServer(place.gateway.limits, place.desk.world, place.gateway)
+        await admin.open()
+        try:
+            return await get(admin.metrics_port, "/metrics"), await get(admin.metrics_port, "/rules")
+        finally:
+            await admin.close()
+
+    metrics, rules = at(tmp_path, whole, gateway='metrics_listen = "127.0.0.1:0"')
+
+    assert metrics.startswith(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain; version=0.0.4\r\n")
+    assert rules.startswith(b"HTTP/1.1 404 ")
+
+
 def test_the_activity_of_an_organization_has_the_shape_of_insights(tmp_path: Path) -> None:
     async def scenario(desk: Desk) -> list[Any]:
         for _ in range(3):

@@ -179,12 +179,14 @@ class _Reader:
                 found["upstream"] = read_upstream(values["upstream"])
             except UpstreamRefused as problem:
                 self._note(entry, "upstream", str(problem))
-        if "listen" in values:
-            if self._is_address(values["listen"]):
-                host, _, port = values["listen"].rpartition(":")
-                found |= {"host": host.strip("[]"), "port": int(port)}
+        for name, prefix in (("listen", ""), ("metrics_listen", "metrics_")):
+            if name not in values:
+                continue
+            if self._is_address(values[name]):
+                host, _, port = values[name].rpartition(":")
+                found |= {f"{prefix}host": host.strip("[]"), f"{prefix}port": int(port)}
             else:
-                self._note(entry, "listen", f"{values['listen']!r} is no address: write host:port, as 0.0.0.0:8080")
+                self._note(entry, name, f"{values[name]!r} is no address: write host:port, as 0.0.0.0:8080")
         for name in ("certificate_file", "key_file", "upstream_ca_file"):
             if name in values:
                 found[name] = self._path(values, name)

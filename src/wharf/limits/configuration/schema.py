@@ -76,6 +76,12 @@ GATEWAY: Final = Table(
     (
         Key("upstream", TEXT, "The service behind it, `http://host:port` or `https://…`.", "as `--upstream` says"),
         Key("listen", TEXT, "Where it listens, as `host:port`.", "`127.0.0.1:8080`"),
+        Key(
+            "metrics_listen",
+            TEXT,
+            "Where `GET /metrics` is answered, as `host:port`: without limits or a password.",
+            NONE,
+        ),
         Key("certificate_file", TEXT, "With `key_file`, it listens with TLS.", NONE),
         Key("key_file", TEXT, "The certificate's key.", NONE),
         Key("upstream_ca_file", TEXT, "The authority of the service's certificate.", "the system's"),

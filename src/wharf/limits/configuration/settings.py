@@ -55,6 +55,9 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     upstream: Upstream | None = None
     host: str = "127.0.0.1"
     port: int = 8080
+    metrics_host: str = ""
+    """Where metrics are told over TCP too; empty for nowhere."""
+    metrics_port: int = 0
     certificate_file: Path | None = None
     key_file: Path | None = None
     upstream_ca_file: Path | None = None

@@ -46,6 +46,8 @@ class AdminServer:
         self._gateway = gateway
         self._path = limits.settings.socket_path
         self._server: asyncio.Server | None = None
+        self._metrics: asyncio.Server | None = None
+        self.metrics_port = 0
 
     async def open(self) -> None:
         """Listen. Raises OSError when another process listens there."""
@@ -58,15 +60,28 @@ class AdminServer:
             self._server = await asyncio.start_unix_server(self._serve, str(self._path), limit=HEAD_BYTES_MOST)
         finally:
             os.umask(before)
+        settings = self._limits.settings.gateway
+        if settings.metrics_host:
+            self._metrics = await asyncio.start_server(
+                self._tell_metrics, settings.metrics_host, settings.metrics_port, limit=HEAD_BYTES_MOST
+            )
+            self.metrics_port = self._metrics.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
         await self.acts.close()
+        if self._metrics is not None:
+            self._metrics.close()
         if self._server is not None:
             self._server.close()
             with contextlib.suppress(FileNotFoundError):
                 self._path.unlink()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _tell_metrics(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._serve(reader, writer, only_metrics=True)
+
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, only_metrics: bool = False
+    ) -> None:
         try:
             async with asyncio.timeout(READ_WITHIN_S):
                 head_bytes = await reader.readuntil(b"\r\n\r\n")
@@ -75,7 +90,10 @@ class AdminServer:
                     raise BadHead("The body needs a Content-Length, of 64 MiB at most.")
                 body = await reader.readexactly(head.length)
             target = head.target.decode("ascii")
-            status, kind, told = await self._answer(head.method.decode("ascii"), target, body)
+            if only_metrics and (head.method, target) != (b"GET", "/metrics"):
+                status, kind, told = 404, "application/json", _message("here is only /metrics")
+            else:
+                status, kind, told = await self._answer(head.method.decode("ascii"), target, body)
         except BadHead as problem:
             status, kind, told = 400, "application/json", _message(str(problem))
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ConnectionError):
