@@ -14,6 +14,7 @@ from tests.kit.cluster import ACluster, OneServer
 from tests.kit.talking import Talk
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from tests.kit.work import store
+from wharf.engines.faults import Fault, Operation, Refuse
 from wharf.engines.port import Bounds
 from wharf.model.allocation import Allocation, ClientStatus
 from wharf.model.job import Job
@@ -185,6 +186,26 @@ async def test_a_purge_goes_on_under_the_next_leader() -> None:
 
         await until(lambda: not server.replica.count(JOB_PURGES), what="the purge has ended", within_s=120)
         assert (waiting, allocations(server)) == ((1, 1), [])
+
+
+@in_virtual_time
+async def test_a_purge_that_is_written_is_acknowledged_though_its_next_step_is_not_taken() -> None:
+    async with ACluster(bounds=Bounds(changes=20, conditions=20, bytes=1_500_000)) as cluster:
+        server, talk = await with_job(cluster)
+        for priority in range(1, 30):
+            await talk.put("/v1/jobs", {"Job": a_job(priority=priority)})
+        commits = 0
+
+        def all_but_the_first(asked: Operation) -> Fault | None:
+            nonlocal commits
+            commits += asked is Operation.COMMIT
+            return Refuse("full") if asked is Operation.COMMIT and commits > 1 else None
+
+        server.faults.decide = all_but_the_first
+        told = await talk.delete("/v1/job/shop", purge="true")
+
+        assert told["JobModifyIndex"] > 0
+        assert server.replica.get(JOBS, *KEY) is None
 
 
 @in_virtual_time

@@ -4,6 +4,7 @@ The leader also goes on with purges that wait for nodes, whoever began them.
 """
 
 import asyncio
+import logging
 from typing import Final
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from wharf.model.job_settings import JobSettings
 from wharf.model.moment import Moment
 from wharf.model.purge import JobPurge
+from wharf.model.refusal import Refusal
 from wharf.operations import children, jobs, marks, purging
 from wharf.operations.children import ChildMade, Dispatch
 from wharf.operations.decision import Decision
@@ -19,6 +21,8 @@ from wharf.server.brain import Brain
 from wharf.server.subject import AnsweredBy, Subject
 from wharf.state import Replica, watches
 from wharf.state.tables import ALLOCATIONS_OF_JOB, JOB_PURGES
+
+log = logging.getLogger(__name__)
 
 
 class JobToStop(msgspec.Struct, frozen=True):
@@ -101,9 +105,12 @@ class Jobs:
                 cause=wanted.cause,
             )
         )
-        for intent in list(self._brain.follower.replica.all(JOB_PURGES)):
-            if (intent.namespace, intent.job_id) == (wanted.namespace, wanted.job_id):
-                await self._take_steps(intent)
+        try:
+            for intent in list(self._brain.follower.replica.all(JOB_PURGES)):
+                if (intent.namespace, intent.job_id) == (wanted.namespace, wanted.job_id):
+                    await self._take_steps(intent)
+        except Refusal as refusal:  # The job is purged, whatever becomes of this step: whoever leads goes on with it.
+            log.info("the purge of %s goes on later: %s", wanted.job_id, refusal.text)
         return done
 
     async def evaluate(self, wanted: JobToEvaluate) -> Registered:
