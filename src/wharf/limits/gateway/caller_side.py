@@ -5,7 +5,6 @@ one request taken for another's, a slot that stays held.
 """
 
 import asyncio
-import ssl
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -25,6 +24,7 @@ from wharf.limits.gateway.heads import (
     read_request_head,
     without_limits,
 )
+from wharf.limits.gateway.own_replies import reply_head
 from wharf.limits.gateway.service_side import ServiceConnection
 
 if TYPE_CHECKING:
@@ -36,13 +36,6 @@ DRAINED_MOST: Final = 64 * 1024
 LINGER_S: Final = 2.0
 RETRIED: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 TOKEN_SIGNS: Final = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz\r\n")
-
-REASONS: Final = {
-    200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
-    408: "Request Timeout", 413: "Content Too Large", 414: "URI Too Long", 417: "Expectation Failed",
-    429: "Too Many Requests", 431: "Request Header Fields Too Large", 502: "Bad Gateway", 503: "Service Unavailable",
-    504: "Gateway Timeout",
-}  # fmt: skip
 
 
 class CallerConnection(asyncio.Protocol):
@@ -239,20 +232,11 @@ class CallerConnection(asyncio.Protocol):
     def _read_body(self, exchange: Exchange) -> bool:
         """Read of the body what there is. Whether more may be read now."""
         data, self._buffer = self._buffer, b""
-        chunks = exchange.chunks
-        if chunks is not None:
-            try:
-                body = chunks.feed(data)
-            except BadChunk as problem:
-                self._break(exchange, str(problem))
-                return False
-            if chunks.is_done:
-                exchange.is_body_read = True
-                self._buffer = chunks.rest
-        else:
-            body, self._buffer = data[: exchange.body_left], data[exchange.body_left :]
-            exchange.body_left -= len(body)
-            exchange.is_body_read = not exchange.body_left
+        try:
+            body, self._buffer = exchange.feed(data)
+        except BadChunk as problem:
+            self._break(exchange, str(problem))
+            return False
         if exchange.gathered is not None:
             self._gather(exchange, exchange.gathered, body)
         elif body or exchange.is_body_read:
@@ -363,22 +347,16 @@ class CallerConnection(asyncio.Protocol):
         exchange.is_handed_on = True
         exchange.may_retry = service.was_used and head.method in RETRIED and head.length == 0
         data = self.gateway.request_head(exchange, self._peer, self._proto)
-        if exchange.pending:
-            data += self._framed(exchange, b"".join(exchange.pending))
+        if exchange.pending or exchange.is_body_read:
+            data += exchange.framed(b"".join(exchange.pending))
             exchange.pending = []
-        if exchange.is_body_read:
-            if exchange.chunks is not None:
-                data += LAST_CHUNK
-        else:
+        if not exchange.is_body_read:
             if head.expects_continue and not exchange.has_begun and exchange.body_left == max(0, head.length):
                 self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             if exchange.passage is not None:
                 exchange.passage.wait(self.gateway.now_s())
             self.deadline_s = self.gateway.now_s() + self.gateway.idle_s
         service.write(data)
-
-    def _framed(self, exchange: Exchange, body: bytes) -> bytes:
-        return as_chunk(body) if exchange.chunks is not None and body else body
 
     def _pass_body(self, exchange: Exchange, body: bytes) -> None:
         service = self._service
@@ -389,10 +367,8 @@ class CallerConnection(asyncio.Protocol):
             if sum(map(len, exchange.pending)) > AHEAD_BYTES_MOST:
                 self.pause_reading()
             return
-        data = self._framed(exchange, body)
+        data = exchange.framed(body)
         if exchange.is_body_read:
-            if exchange.chunks is not None:
-                data += LAST_CHUNK
             self.deadline_s = 0.0
             service.deadline_s = self.gateway.pool.deadline_s()
             if exchange.passage is not None:
@@ -522,30 +498,17 @@ class CallerConnection(asyncio.Protocol):
 
     def _write_reply(self, reply: Reply, body: bytes, *, stays: bool) -> None:
         self.gateway.on_reply(reply.status)
-        lines = "".join(f"{name}: {value}\r\n" for name, value in reply.headers)
-        more = "" if stays else "connection: close\r\n"
-        reason = REASONS.get(reply.status, "Answered")
-        date = self.gateway.date()
-        head = f"HTTP/1.1 {reply.status} {reason}\r\ndate: {date}\r\n{lines}content-length: {len(reply.body)}\r\n{more}\r\n"
-        self.write(head.encode("latin-1") + body)
+        self.write(reply_head(reply, date=self.gateway.date(), stays=stays) + body)
 
     def _drain(self, exchange: Exchange) -> bool:
         """Read past the rest of a body that nobody wants. Whether the next request may be read."""
         data, self._buffer = self._buffer, b""
-        if exchange.chunks is not None:
-            try:
-                self._drained += len(exchange.chunks.feed(data))
-            except BadChunk:
-                self._close_softly(exchange)
-                return False
-            exchange.is_body_read = exchange.chunks.is_done
-            self._buffer = exchange.chunks.rest
-        else:
-            some = min(len(data), exchange.body_left)
-            exchange.body_left -= some
-            self._drained += some
-            self._buffer = data[some:]
-            exchange.is_body_read = not exchange.body_left
+        try:
+            body, self._buffer = exchange.feed(data)
+        except BadChunk:
+            self._close_softly(exchange)
+            return False
+        self._drained += len(body)
         if exchange.is_body_read:
             self._left_to_drain = None
             return True
@@ -689,10 +652,3 @@ class CallerConnection(asyncio.Protocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
-
-
-def tls_of(certificate_file: str, key_file: str) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate_file, key_file)
-    context.set_alpn_protocols(["http/1.1"])
-    return context

@@ -2,7 +2,7 @@
 
 from wharf.limits.desk.arrival import Arrival
 from wharf.limits.desk.passage import Passage
-from wharf.limits.gateway.chunks import ChunkReader
+from wharf.limits.gateway.chunks import LAST_CHUNK, ChunkReader, as_chunk
 from wharf.limits.gateway.heads import CHUNKED, RequestHead
 
 
@@ -41,3 +41,20 @@ class Exchange:
         self.may_retry = False
         self.stays = not head.wants_close and not head.is_old
         """Whether the caller's connection goes on after the reply."""
+
+    def feed(self, data: bytes) -> tuple[bytes, bytes]:
+        """Read of the body what is in these bytes: the body's, and what follows it. Raises BadChunk."""
+        if self.chunks is not None:
+            body = self.chunks.feed(data)
+            self.is_body_read = self.chunks.is_done
+            return body, self.chunks.rest if self.is_body_read else b""
+        body, rest = data[: self.body_left], data[self.body_left :]
+        self.body_left -= len(body)
+        self.is_body_read = not self.body_left
+        return body, rest
+
+    def framed(self, body: bytes) -> bytes:
+        """A part of the body as it is sent on, and after its last part the end."""
+        if self.chunks is None:
+            return body
+        return (as_chunk(body) if body else b"") + (LAST_CHUNK if self.is_body_read else b"")

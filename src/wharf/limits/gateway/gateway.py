@@ -6,6 +6,7 @@ It answers for itself only whether it lives and whether it is ready; all else is
 import asyncio
 import contextlib
 import logging
+import ssl
 from email.utils import formatdate
 from typing import Final
 
@@ -16,7 +17,7 @@ from wharf.limits.configuration.settings import GatewaySettings, Upstream
 from wharf.limits.core.answer import JSON
 from wharf.limits.desk.arrival import Arrival, Reply
 from wharf.limits.desk.desk import META_PATH, STATUS_PATH, Desk
-from wharf.limits.gateway.caller_side import CallerConnection, tls_of
+from wharf.limits.gateway.caller_side import CallerConnection
 from wharf.limits.gateway.exchange import Exchange
 from wharf.limits.gateway.service_side import Pool
 from wharf.world import World
@@ -66,7 +67,7 @@ class Gateway:
         settings = self.settings
         tls = None
         if settings.certificate_file is not None and settings.key_file is not None:
-            tls = tls_of(str(settings.certificate_file), str(settings.key_file))
+            tls = _tls_of(str(settings.certificate_file), str(settings.key_file))
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: CallerConnection(self), settings.host, settings.port, ssl=tls, backlog=BACKLOG
@@ -165,3 +166,10 @@ class Gateway:
         kept = tuple((name, value) for name, value in told.headers if name != "content-type")
         page = {**body, **({"warnings": [line.partition("\n")[0] for line in problems]} if problems else {})}
         return Reply(status, (*kept, ("content-type", JSON)), msgspec.json.encode(page))
+
+
+def _tls_of(certificate_file: str, key_file: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate_file, key_file)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
