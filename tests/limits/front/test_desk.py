@@ -81,3 +81,14 @@ def test_a_hundred_wrong_credentials_of_one_address_end_in_a_refusal_without_ask
 
     assert (said[0], said[-1], said.count(401)) == (401, 403, 60)
     assert ask(desk, Caller(token=ADA)).status == 200
+
+
+def test_what_callers_choose_themselves_fills_no_memory() -> None:
+    desk = a_desk(settings=Settings(proxies=read_proxies(hops=1)))
+    long = ", ".join(["203.0.113.1"] * 500)
+
+    heard = [ask(desk, Caller("/" + "x" * 9_000, headers=[("x-forwarded-for", long)])) for _ in range(2)]
+
+    assert [h.headers["x-ratelimit-used"] for h in heard] == ["1", "2"]
+    assert len(desk._callers) == 0
+    assert [len(noted.path) for noted in desk.journal.recent()] == [1_024, 1_024]

@@ -45,6 +45,7 @@ BATCH_ENDING: Final = "/objects/batch"
 BODY_BYTES_MOST: Final = 1 << 20
 """Of a body that is read before a decision."""
 CALLERS_REMEMBERED: Final = 65_536
+FORWARDED_REMEMBERED_MOST: Final = 256
 SPENT_LEAST_MS: Final = 10
 SLICE_MS: Final = 5_000
 RENEWED_EVERY_S: Final = 10
@@ -162,11 +163,13 @@ class Desk:
         return caller
 
     def _key(self, arrival: Arrival) -> CallerKey | None:
-        """What a caller is remembered by; None where the query may hold a credential, which is refused."""
+        """What a caller is remembered by; None where nothing is to be remembered. A query may hold a credential."""
         query = arrival.query
         if query and ("access_token" in query or "client_secret" in query):
             return None
         if self._has_proxies:
+            if sum(map(len, arrival.forwarded_for)) + sum(map(len, arrival.forwarded)) > FORWARDED_REMEMBERED_MOST:
+                return None  # Callers choose what these say: long ones would fill the memory.
             return (arrival.authorization, arrival.peer, arrival.forwarded_for, arrival.forwarded)
         return (arrival.authorization, arrival.peer)
 

@@ -46,6 +46,8 @@ class Journal:
         self._began_ms = 0
 
     def note(self, noted: Noted) -> None:
+        if len(noted.path) > PATH_CHARACTERS_MOST:
+            noted = msgspec.structs.replace(noted, path=noted.path[:PATH_CHARACTERS_MOST])
         self._recent.append(noted)
         if noted.decision.is_admitted:
             self._admitted += 1
@@ -89,7 +91,7 @@ class Journal:
             "at_ms": noted.at_ms,
             "verdict": decision.verdict.value,
             "method": noted.method,
-            "path": noted.path[:PATH_CHARACTERS_MOST],
+            "path": noted.path,
             "endpoint": decision.plan.endpoint,
             "caller": caller.owner,
             "credential": caller.kind.value,
