@@ -28,7 +28,7 @@ READS = re.compile(
 """What only looks is typed until it shows what the page shows: the cluster may need a moment."""
 WITHIN_S = 30.0
 MASKS = (
-    (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\b(?=\w*\d)[0-9a-f]{8}\b"), "ID"),
+    (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\b[0-9a-f]{8}\b"), "ID"),
     (re.compile(r"\b(\d+(ms|[smhd]))+ ago\b|\bin (\d+(ms|[smhd]))+|\bnow\b"), "WHEN"),
     (re.compile(r"(index) \d+|(Index\":)\d+"), r"\1\2 N"),
     (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),

@@ -114,7 +114,7 @@ def show(running: "Running") -> None:
     if settings.audit.enabled:
         rows["Audit"] = shown(Path(settings.audit.file) if settings.audit.file else folder / "audit.log")
     if settings.acl.enabled:
-        rows["Access"] = "control is on: without a token nobody may do anything; the node here is let in by itself"
+        rows["Access"] = "control is on: nobody may do anything without a token"
     if node.get("drivers"):
         rows["Node"] = f"runs tasks here, by {node['drivers']}"
     if node.get("fake"):
