@@ -19,7 +19,7 @@ OPEN_TO_ALL = {
     # Whoever asks has no token yet, or shows another proof.
     "acl.bootstrap", "acl.oidc.auth-url", "acl.oidc.complete", "acl.login", "acl.token.exchange", "acl.method.list",
     "identity.keys", "identity.issuer",
-    "node.register", "node.heartbeat", "node.desired", "node.fetch", "node.report", "server.ask",
+    "node.register", "node.heartbeat", "node.desired", "node.fetch", "node.report", "node.channel", "server.ask",
     # What describes the API holds nothing of the cluster.
     "document.openapi", "document.page",
 }  # fmt: skip

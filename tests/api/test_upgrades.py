@@ -1,7 +1,7 @@
 """Websockets: passed on to another region with all that is said, and refused in the words of the plain request."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Any
@@ -44,10 +44,18 @@ def on_a_real_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[]
 class Caller:
     """Who opens a websocket at an application in memory."""
 
-    def __init__(self, app: Any, path: str, query: str = "", *, hops: bytes = b"") -> None:
+    def __init__(
+        self,
+        app: Any,
+        path: str,
+        query: str = "",
+        *,
+        hops: bytes = b"",
+        headers: Sequence[tuple[bytes, bytes]] = ((b"x-cluster-token", b"a-token"),),
+    ) -> None:
         self._says: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.hears: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        headers = [(b"x-cluster-token", b"a-token"), (b"sec-websocket-key", b"x"), (b"connection", b"Upgrade")]
+        headers = [*headers, (b"sec-websocket-key", b"x"), (b"connection", b"Upgrade")]
         scope: dict[str, Any] = {
             "type": "websocket", "path": path, "raw_path": path.encode(), "query_string": query.encode(),
             "headers": [*headers, *([(HOPS_HEADER, hops)] if hops else [])], "subprotocols": ["frames"],
@@ -224,4 +232,4 @@ async def test_a_handshake_here_is_answered_as_the_plain_request_would_be() -> N
         assert await told("/v1/nowhere") == (404, b"")
         assert await told("/v1/jobs", "index=x") == (400, b"Invalid index")
         assert await told("/v1/jobs") == (400, b"nothing here speaks over a websocket: ask without an upgrade")
-        assert (await told(EXEC, "task=t&command=%5B%22ls%22%5D"))[0] == 404
+        assert (await told("/v1/job/none"))[0] == 404

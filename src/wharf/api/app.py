@@ -1,5 +1,6 @@
 """The HTTP API as an ASGI application: route, read, decide, encode; nothing between that is not needed."""
 
+import asyncio
 import logging
 from collections.abc import Mapping, MutableMapping
 from typing import Any, Final, Protocol
@@ -7,6 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from wharf.api import exec_sockets, node_sockets
 from wharf.api.answers import Packed, Streamed
 from wharf.api.astray import Astray, cleaned, reply_astray, sent_to
 from wharf.api.authoritative import is_made_elsewhere, made_elsewhere
@@ -23,6 +25,7 @@ from wharf.api.reads import Answered, Reads, question_of
 from wharf.api.replying import JSON, Exchange, Headers, Replies, Reply, Send, text_reply
 from wharf.api.request import Request
 from wharf.api.router import Router
+from wharf.api.sockets import CallerSocket, Conversations
 from wharf.api.targets import Target, Targets
 from wharf.api.upgrades import answer_as_request
 from wharf.model.need import Nothing
@@ -89,13 +92,18 @@ class Api:
         self._targets = Targets()
         self._idempotency = Idempotency(server)
         self._replies = Replies(server.world, more_headers=more_headers or {}, compat=compat)
+        self._closing = asyncio.Event()
+        self._conversations: Conversations = {
+            **exec_sockets.conversations_of(server, self._with_caller_checked),
+            **node_sockets.conversations_of(server),
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await _lifespan(receive, send)
             return
         if scope["type"] != "http":
-            await answer_as_request(self, scope, receive, send)
+            await self._converse(scope, receive, send)
             return
         connection = connection_of(scope)
         raw_path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
@@ -118,7 +126,36 @@ class Api:
 
     def close(self) -> None:
         """This server stops: streams end. Whoever waits in a blocking query is the reader's business."""
+        self._closing.set()
         self._replies.close()
+
+    async def _converse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raw_path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+        routed = self._router.find(raw_path.partition(b"?")[0].decode("latin-1"))
+        endpoint = routed.methods.get("GET")
+        conversation = self._conversations.get(endpoint.name) if endpoint is not None else None
+        if endpoint is None or conversation is None:
+            await answer_as_request(self, scope, receive, send)
+            return
+        socket = CallerSocket(scope, receive, send, self._closing)
+        query = parse_query(scope["query_string"]) if scope["query_string"] else {}
+        headers = self._replies.read_headers(scope["headers"])
+        try:
+            parameters = read_parameters(endpoint, query, scope["query_string"])
+            request = self._request(endpoint, routed.values, query, headers, parameters)
+            with working_for(request.id):
+                self._check_region(request)
+                await conversation(request, socket)
+        except Refusal as refusal:
+            await socket.refuse(refusal)
+        except Exception:  # The top of a conversation: whoever talks must hear something.
+            log.exception("the conversation %s failed", scope["path"])
+            await socket.refuse(Refusal(Code.UNDECIDED, "an error of our own; the log tells of it"))
+
+    async def _with_caller_checked(self, request: Request) -> Request:
+        request = await self._with_caller(request)
+        self._check(request)
+        return request
 
     # -- where to ----------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from wharf.model.allocation import Allocation
 from wharf.model.job import Job
 from wharf.model.need import EXEC_ON_NODE
 from wharf.model.refusal import Refusal, invalid, unknown
-from wharf.server.node_channels import NodeQuestion
+from wharf.server.node_channels import NodeQuestion, Talk
 from wharf.server.server import Server
 from wharf.state.tables import ALLOCATIONS, JOB_VERSIONS, NODES
 from wharf.wire.client_shapes import (
@@ -35,6 +35,9 @@ OPEN_DRIVERS: Final = frozenset({"raw_exec"})
 """Drivers that do not keep the files of a task apart from those of its node."""
 
 READS: Final[dict[str, Reading]] = {}
+
+Check = Callable[[Allocation, Job | None], None]
+"""Raises Refusal where what is asked cannot be done with this allocation."""
 
 
 class ClientAgents:
@@ -99,18 +102,29 @@ class ClientAgents:
         return await self._ask_about(request, lambda allocation, job: _check_task(allocation, job, asked.task))
 
     async def execute(self, request: Request) -> Done:
-        if not request.text("task"):
+        """Without a websocket nothing runs; what is wrong with the question is told all the same."""
+        allocation = await self._to_exec_beside(request)
+        self._server.channels.to(allocation.node_id)
+        raise invalid("commands run over a websocket: ask with an upgrade")
+
+    async def begin_exec(self, request: Request) -> Talk:
+        """A command beside a task, and the way to talk with it. Raises Refusal."""
+        allocation = await self._to_exec_beside(request)
+        return await self._server.channels.to(allocation.node_id).talk(_question(request, allocation.id))
+
+    async def _to_exec_beside(self, request: Request) -> Allocation:
+        task = request.text("task")
+        if not task:
             raise invalid("must provide task name")
-        command = _command(request.text("command"))
-        if not command:
+        if not _command(request.text("command")):
             raise invalid("command is not present")
 
         def check(allocation: Allocation, job: Job | None) -> None:
-            _check_task(allocation, job, request.text("task"))
-            if _driver(allocation, job, request.text("task")) in OPEN_DRIVERS:
+            _check_task(allocation, job, task)
+            if _driver(allocation, job, task) in OPEN_DRIVERS:
                 request.require(EXEC_ON_NODE, namespace=allocation.namespace)
 
-        return await self._ask_about(request, check)
+        return await self._allocation(request, check)
 
     async def with_path(self, request: Request) -> Done:
         if not request.text("path"):
@@ -136,7 +150,12 @@ class ClientAgents:
         _check_origin(request)
         return await self._ask_about(request, lambda alloc, job: _check_task(alloc, job, request.text("task")))
 
-    async def _ask_about(self, request: Request, check: Callable[[Allocation, Job | None], None] | None = None) -> Done:
+    async def _ask_about(self, request: Request, check: Check | None = None) -> Done:
+        allocation = await self._allocation(request, check)
+        return await self._ask(request, allocation.node_id, about=allocation.id)
+
+    async def _allocation(self, request: Request, check: Check | None) -> Allocation:
+        """The one that the path names, if the caller may do with it what is asked. Raises Refusal."""
         allocation_id = request.value("alloc_id")
         replica = self._server.replica
         allocation = replica.get(ALLOCATIONS, allocation_id)
@@ -149,18 +168,21 @@ class ClientAgents:
         if check is not None:
             job = replica.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
             check(allocation, job)
-        return await self._ask(request, allocation.node_id, about=allocation.id)
+        return allocation
 
     # -- the way to the node -----------------------------------------------------------------------------------------
 
     async def _ask(self, request: Request, node_id: str, *, about: str) -> Done:
-        channel = self._server.channels.to(node_id)
-        verb = request.endpoint.name.removeprefix("client.")
-        given = {name: value for name, value in request.parameters.items() if not isinstance(value, tuple)}
-        answer = await channel.ask(NodeQuestion(verb, about, given, request.body))
+        answer = await self._server.channels.to(node_id).ask(_question(request, about))
         if answer.parts is not None:
             return Done(Streamed(answer.parts, answer.content_type))
         return Done(Packed(answer.body, answer.content_type))
+
+
+def _question(request: Request, about: str) -> NodeQuestion:
+    verb = request.endpoint.name.removeprefix("client.")
+    given = {name: value for name, value in request.parameters.items() if not isinstance(value, tuple)}
+    return NodeQuestion(verb, about, given, request.body)
 
 
 def _command(given: str) -> list[str]:

@@ -87,12 +87,12 @@ class NodeSpeech:
         admit(self._server.replica, node, introduction)
 
     async def heartbeat(self, request: Request) -> Done:
-        node = await self._authenticated_now(request)
+        node = await self.authenticated_now(request)
         return _told(await self._server.leader.ask(HEARTBEAT, NodeAlive(node.id)))
 
     async def fetch(self, request: Request) -> Done:
         """Whole allocations, with their jobs, for the ids that the node asks for."""
-        node = await self._authenticated_now(request)
+        node = await self.authenticated_now(request)
         replica = self._server.replica
         ids = request.read_body(shapes.DesiredRequest).ids
         if len(ids) > IDS_AT_ONCE:
@@ -108,7 +108,7 @@ class NodeSpeech:
         return Done(found)
 
     async def report(self, request: Request) -> Done:
-        node = await self._authenticated_now(request)
+        node = await self.authenticated_now(request)
         asked = request.read_body(shapes.NodeReportRequest)
         reports = tuple(
             AllocationReport(
@@ -125,7 +125,11 @@ class NodeSpeech:
         written = await self._server.leader.ask(REPORT, question)
         return Done(shapes.NodeReportResponse(index=written.index, must_report=written.must_report), written.index)
 
-    async def _authenticated_now(self, request: Request) -> Node:
+    async def channel(self, request: Request) -> Done:
+        await self.authenticated_now(request)
+        raise invalid("a node's channel is a websocket: ask with an upgrade")
+
+    async def authenticated_now(self, request: Request) -> Node:
         """The node that the path names, if the request carries its secret. It may have registered elsewhere just now."""
         try:
             return _authenticated(self._server.replica, request)
@@ -141,6 +145,7 @@ def acts_of(server: Server) -> dict[str, Act]:
         "node.heartbeat": speech.heartbeat,
         "node.fetch": speech.fetch,
         "node.report": speech.report,
+        "node.channel": speech.channel,
     }
 
 

@@ -3,7 +3,7 @@
 A port: whoever serves asks here for the way to a node, and neither knows nor cares which process holds the connection.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Protocol
 
 import msgspec
@@ -32,7 +32,7 @@ class Talk(Protocol):
     """A question that goes on."""
 
     @property
-    def parts(self) -> AsyncIterator[bytes]:
+    def parts(self) -> AsyncGenerator[bytes, None]:
         """What is answered, as it comes. Close it when nobody listens any more."""
         ...
 
@@ -61,10 +61,3 @@ class NodeChannels(Protocol):
 
 def no_path() -> Refusal:
     return Refusal(Code.UNKNOWN, "No path to node")
-
-
-class NoChannels:
-    """Where no node keeps a connection: every way ends here."""
-
-    def to(self, _node_id: str) -> NodeChannel:
-        raise no_path()

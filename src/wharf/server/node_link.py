@@ -1,7 +1,7 @@
 """The server's end of a node's channel: questions go out with a number, and what comes back finds who asked."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from wharf.model.refusal import Code, Refusal
 from wharf.server.node_channels import NodeAnswer, NodeQuestion, Talk
@@ -81,7 +81,7 @@ class NodeLink:
         await self._say(channel.Ask(number, question.verb, question.about, question.parameters, question.body))
         return number, asked
 
-    async def _parts(self, number: int, asked: _Asked) -> AsyncIterator[bytes]:
+    async def _parts(self, number: int, asked: _Asked) -> AsyncGenerator[bytes, None]:
         try:
             while (part := await asked.parts.get()) is not None:
                 if isinstance(part, Refusal):
@@ -118,12 +118,12 @@ class NodeLink:
 
 
 class LinkTalk:
-    def __init__(self, parts: AsyncIterator[bytes], say: Callable[[bytes], Awaitable[None]]) -> None:
+    def __init__(self, parts: AsyncGenerator[bytes, None], say: Callable[[bytes], Awaitable[None]]) -> None:
         self._parts = parts
         self._say = say
 
     @property
-    def parts(self) -> AsyncIterator[bytes]:
+    def parts(self) -> AsyncGenerator[bytes, None]:
         return self._parts
 
     async def say(self, data: bytes) -> None:

@@ -14,8 +14,9 @@ from wharf.server.asking import Leader, Link
 from wharf.server.event_feed import COMMITS_KEPT, EventFeed
 from wharf.server.follower import Follower
 from wharf.server.founder import Founder
+from wharf.server.held_channels import HeldChannels
 from wharf.server.meter import Meter
-from wharf.server.node_channels import NoChannels, NodeChannels
+from wharf.server.node_channels import NodeChannels
 from wharf.server.passing import Passing
 from wharf.server.reading import Reader
 from wharf.server.writer import Writer
@@ -65,8 +66,10 @@ class Server:
         self.founder = Founder(self.follower, self.writer, scheduler=scheduler)
         self.events: EventFeed | None = None
         """What streams of events are fed from; set by the wiring where this process serves any."""
-        self.channels: NodeChannels = NoChannels()
-        """The ways to nodes; set by the wiring where nodes keep connections."""
+        self.held = HeldChannels()
+        """The connections of nodes to this process."""
+        self.channels: NodeChannels = self.held
+        """The ways to nodes, wherever their connections are."""
         self.access = Access(world)
         self.search_limits = SearchLimits()
         """How far searches go; set by the wiring from the configuration."""

@@ -4,6 +4,7 @@ Each module declares its subjects with their forms, and a class that decides by 
 (`Brain.decide`). No rule of the domain stands here.
 """
 
+from wharf.server import whereabouts
 from wharf.server.answering import (
     access,
     allocations,
@@ -38,4 +39,5 @@ def answers_of(brain: Brain, sideline: Sideline) -> tuple[AnsweredBy, ...]:
         *keyring.answers_of(brain),
         *variables.answers_of(brain),
         *forethought.answers_of(brain, sideline),
+        *whereabouts.answers_of(),
     )

@@ -4,7 +4,7 @@ from typing import Final
 
 from wharf.model import need
 from wharf.wire import shapes
-from wharf.wire.endpoints.endpoint import Endpoint, Kind, asks, reads
+from wharf.wire.endpoints.endpoint import Endpoint, Kind, asks, reads, tells
 
 ROWS: Final[tuple[Endpoint, ...]] = (
     asks(
@@ -27,5 +27,9 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     asks(
         "node.report", "/v1/node/{node_id}/report", need=need.NOTHING, summary="A node says what became of its work.",
         body=shapes.NodeReportRequest, returns=shapes.NodeReportResponse,
+    ),
+    tells(
+        "node.channel", "/v1/node/{node_id}/channel", need=need.NOTHING,
+        summary="The websocket that a node keeps open: what is asked of the node goes through it.",
     ),
 )  # fmt: skip

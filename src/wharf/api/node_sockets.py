@@ -1,0 +1,52 @@
+"""The connections that nodes keep open, for what is asked of them."""
+
+import asyncio
+import logging
+
+import msgspec
+
+from wharf.api.node_agents import NodeSpeech
+from wharf.api.request import Request
+from wharf.api.sockets import GOING_AWAY, WENT_WRONG, CallerSocket, Conversations
+from wharf.server.node_link import NodeLink
+from wharf.server.server import Server
+
+log = logging.getLogger(__name__)
+
+
+class NodeSockets:
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._speech = NodeSpeech(server)
+        self._held = server.held
+
+    async def serve(self, request: Request, socket: CallerSocket) -> None:
+        node = await self._speech.authenticated_now(request)
+        await socket.accept()
+        link = NodeLink(socket.send)
+        self._held.hold(node.id, link)
+        world = self._server.world
+        hearing = world.start(self._hear(socket, link), name=f"node {node.id[:8]}")
+        closing = world.start(socket.closing.wait(), name="closing")
+        try:
+            await asyncio.wait([hearing, closing], return_when=asyncio.FIRST_COMPLETED)
+            if closing.done():
+                await socket.close(GOING_AWAY, "this server is stopping")
+        finally:
+            self._held.let_go(node.id, link)
+            for work in (hearing, closing):
+                work.cancel()
+            await asyncio.gather(hearing, closing, return_exceptions=True)
+
+    async def _hear(self, socket: CallerSocket, link: NodeLink) -> None:
+        while (message := await socket.receive()) is not None:
+            try:
+                link.hear(message.encode() if isinstance(message, str) else message)
+            except msgspec.MsgspecError as error:
+                log.warning("a node says what cannot be read", extra={"why": str(error)})
+                await socket.close(WENT_WRONG, "what you said cannot be read")
+                return
+
+
+def conversations_of(server: Server) -> Conversations:
+    return {"node.channel": NodeSockets(server).serve}

@@ -1,0 +1,84 @@
+"""Websockets of this process: found by path as any request, checked as any request, and then a conversation.
+
+Who may not is told before the handshake is done, with the reply that a plain request gets.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, Final
+
+from wharf.api.upgrades import refuse
+from wharf.model.refusal import Refusal
+from wharf.wire.errors import CODE_HEADER, STATUS_OF
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+NORMAL: Final = 1000
+GOING_AWAY: Final = 1001
+POLICY: Final = 1008
+WENT_WRONG: Final = 1011
+REASON_MAX_BYTES: Final = 120
+
+
+class CallerSocket:
+    """One websocket, from the handshake on."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, closing: asyncio.Event) -> None:
+        self.closing = closing
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._sending = asyncio.Lock()
+        self.is_open = False
+
+    async def accept(self) -> None:
+        await self._receive()  # That somebody wants to connect.
+        await self._send({"type": "websocket.accept"})
+        self.is_open = True
+
+    async def refuse(self, refusal: Refusal) -> None:
+        """In the place of an acceptance, or at the end of a conversation."""
+        if self.is_open:
+            await self.close(POLICY if STATUS_OF[refusal.code] < 500 else WENT_WRONG, refusal.text)
+            return
+        await self._receive()
+        headers = [
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (CODE_HEADER.encode(), refusal.code.value.encode()),
+        ]
+        await refuse(self._send, self._scope, STATUS_OF[refusal.code], headers, refusal.text.encode())
+
+    async def receive(self) -> str | bytes | None:
+        """The next message; None when the other end has closed."""
+        message = await self._receive()
+        if message["type"] == "websocket.disconnect":
+            self.is_open = False
+            return None
+        text: str | None = message.get("text")
+        if text is not None:
+            return text
+        data: bytes = message["bytes"]
+        return data
+
+    async def send(self, message: str | bytes) -> None:
+        """Nothing happens where the other end has closed."""
+        kind = "text" if isinstance(message, str) else "bytes"
+        async with self._sending:  # One message after the other, whoever sends.
+            if self.is_open:
+                await self._send({"type": "websocket.send", kind: message})
+
+    async def close(self, code: int, reason: str = "") -> None:
+        async with self._sending:
+            if self.is_open:
+                self.is_open = False
+                cut = reason.encode()[:REASON_MAX_BYTES].decode(errors="ignore")
+                await self._send({"type": "websocket.close", "code": code, "reason": cut})
+
+
+Conversation = Callable[[Any, CallerSocket], Awaitable[None]]
+"""From a request that was checked, to its end. Raises Refusal."""
+
+Conversations = Mapping[str, Conversation]
