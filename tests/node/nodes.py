@@ -54,6 +54,16 @@ class ANode:
     def supervisor(self) -> int | None:
         return next(iter(self._with_words("wharf.node.supervisor", str(self.folder / "node"))), None)
 
+    def keeps_all(self) -> bool:
+        """Whether a supervisor has taken up all that runs: it holds their pipes."""
+        pid = self.supervisor()
+        if pid is None:
+            return False
+        held = set()
+        with suppress(OSError):
+            held = {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
+        return all(str(run / "out") in held for run in (self.folder / "node" / "runs").iterdir())
+
     def shims(self) -> list[int]:
         """What forks away from a shim to become a task has its command line for a moment, but leads no session yet."""
         return [pid for pid in self._with_words("shim.sh", str(self.folder / "node")) if is_leader(pid)]

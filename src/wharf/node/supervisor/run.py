@@ -124,18 +124,20 @@ class Run:
         """At all that is known of it; this may be done at any time."""
         if self.stage is Stage.ENDED:
             return
+        # Asked once, and first: a shim that dies after this moment is told of by its handle, and looked for again then.
+        has_shim = self._is_shim_there()
         ended = self.folder.outcome()
         if self.stage is Stage.STARTING:
-            self._look_for_task(is_over=ended is not None)
-        if ended is None and not self._is_shim_there():
+            self._look_for_task(is_over=ended is not None, has_shim=has_shim)
+        if ended is None and not has_shim:
             self._leave("shim")
-            ended = self.folder.outcome() or self._outcome_without_shim()
+            ended = self._outcome_without_shim()
         if ended is not None:
             self._end(ended)
 
-    def _look_for_task(self, *, is_over: bool) -> None:
+    def _look_for_task(self, *, is_over: bool, has_shim: bool) -> None:
         pid = self.folder.pid()
-        if pid is None and not is_over and not self._is_shim_there():
+        if pid is None and not is_over and not has_shim:
             # The shim was killed between starting it and writing its number down.
             # By its mark it is found even before it has entered its group; what it started itself has later numbers.
             marked = frozenset({mark_of(self.name)})
@@ -147,17 +149,15 @@ class Run:
             # While the shim waits for it, its number cannot be given again.
             process = look_up(pid)
             known = self.folder.task()
-            if process is not None and (process == known if known is not None else self._is_ours(pid)):
+            if process is not None and (process == known if known is not None else has_shim or self._is_ours(pid)):
                 self.task = process
                 if known is None:
                     self.folder.note_task(process)
-        if self.task is not None or is_over or self._is_shim_there():
+        if self.task is not None or is_over or has_shim:
             self.stage = Stage.RUNNING
             self._on_change(self)
 
     def _is_ours(self, pid: int) -> bool:
-        if self._is_shim_there():
-            return True
         return pid in self._leftovers.members(self.name) or is_marked(pid, mark_of(self.name))
 
     def _is_shim_there(self) -> bool:
