@@ -151,11 +151,11 @@ class BindingRules(Noun[M]):
 class AccessControl(Noun[M]):
     def __init__(self, client: M) -> None:
         super().__init__(client)
-        self.policies: Policies[M] = Policies(client)
-        self.tokens: Tokens[M] = Tokens(client)
-        self.roles: Roles[M] = Roles(client)
-        self.auth_methods: AuthMethods[M] = AuthMethods(client)
-        self.binding_rules: BindingRules[M] = BindingRules(client)
+        self.policies = Policies(client)
+        self.tokens = Tokens(client)
+        self.roles = Roles(client)
+        self.auth_methods = AuthMethods(client)
+        self.binding_rules = BindingRules(client)
 
     @calls("acl.bootstrap")
     def bootstrap(self, secret: str = "", **options: Unpack[WriteOptions]) -> Call[access.TokenShown]:
