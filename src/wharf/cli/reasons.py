@@ -19,7 +19,9 @@ def why_not_placed(metric: "AllocMetric") -> list[str]:
     found += [f"{_nodes(count)} kept out by {what}" for what, count in _largest(metric.constraint_filtered)]
     found += [f"{_nodes(count)} of class {what} kept out" for what, count in _largest(metric.class_filtered)]
     found += [f"too little {what} on {_nodes(count)}" for what, count in _largest(metric.dimension_exhausted)]
-    found += [f"the quota of its namespace: {what}" for what in metric.quota_exhausted or ()]
+    for what in metric.quota_exhausted or ():
+        # Of children that wait for each other it is their parent that says so.
+        found.append(what if what.startswith("max_running ") else f"the quota of its namespace: {what}")
     if not found and metric.nodes_exhausted:
         found.append(f"{_nodes(metric.nodes_exhausted)} full")
     return found or ["no node fits"]
