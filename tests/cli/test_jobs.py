@@ -168,6 +168,15 @@ def test_a_plan_of_a_new_job_is_an_outline_and_verbose_all_of_it(person: Person,
     assert '        + MemoryMB     "32"' in whole
 
 
+def test_of_a_group_that_goes_only_that_is_told(person: Person, tmp_path: Path) -> None:
+    more = WEB + "  - {Name: cache, Tasks: [{Name: main, Driver: mock}]}\n"
+    person.does("job", "run", "--follow", a_file(tmp_path, more))
+
+    shown = person.wharf("job", "plan", a_file(tmp_path, WEB)).out.splitlines()
+
+    assert shown[:4] == ["± Job web", "    Group api (2 in-place update)", "  - Group cache (1 destroy)", ""]
+
+
 def test_of_a_job_that_rolls_out_it_is_told_how_to_go_on_with_scaling(person: Person, tmp_path: Path) -> None:
     person.does("job", "run", a_file(tmp_path, WEB.replace("1s", "1m")))
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 CHANGES: Final = 1
 NO_ANSWER: Final = 255
 ADDED: Final = "Added"
+DELETED: Final = "Deleted"
 OUTLINED: Final = {"CPU": "MHz", "Cores": "cores", "MemoryMB": "MB"}
 """What a task asks for, by which it is known at a glance."""
 SIGN: Final = {"Added": ("+", "green"), "Deleted": ("-", "red"), "Edited": ("±", "yellow"), "None": (" ", None)}
@@ -40,7 +41,7 @@ class Planning(Speaking):
 def plan(talk: Talk, file: str, diff: bool) -> None:
     """Show what submitting a job would change, and change nothing.
 
-    Of what is new only the outline is shown; with --verbose all of it, defaults too.
+    Of what is new or goes only the outline is shown; with --verbose all of it, defaults too.
 
     Exit code 0: no allocation would be placed or stopped, 1: some would, 255: it could not be told.
 
@@ -120,7 +121,7 @@ def told(talk: Talk, file: str, answer: "JobPlanResponse") -> Iterator[str]:
 
 
 def job_diff(diff: "JobDiff", *, whole: bool) -> Iterator[str]:
-    """`whole`: also each field of what is new, where the defaults are most of it."""
+    """`whole`: also each field of what is new or goes, where the defaults are most of it."""
     if diff.type == "None":
         yield f"Job {diff.id} is the same"
         return
@@ -138,6 +139,9 @@ def job_diff(diff: "JobDiff", *, whole: bool) -> Iterator[str]:
 def _group(group: "TaskGroupDiff", *, whole: bool) -> Iterator[str]:
     counts = ", ".join(f"{count} {name}" for name, count in sorted((group.updates or {}).items()))
     said = f"Group {group.name}" + (f" ({counts})" if counts else "")
+    if group.type == DELETED and not whole:
+        yield _line(1, DELETED, said)
+        return
     if group.type == ADDED and not whole:
         yield _line(1, ADDED, said)
     else:
@@ -149,6 +153,9 @@ def _group(group: "TaskGroupDiff", *, whole: bool) -> Iterator[str]:
 
 
 def _task(task: "TaskDiff", *, whole: bool) -> Iterator[str]:
+    if task.type == DELETED and not whole:
+        yield _line(2, DELETED, f"Task {task.name}")
+        return
     if task.type == ADDED and not whole:
         yield _line(2, ADDED, f"Task {task.name}: {_outline(task)}")
         return
