@@ -12,6 +12,7 @@ from wharf.limits.configuration.settings import Settings, StoreKind
 from wharf.limits.core.directory import Register
 from wharf.limits.core.rule import RuleSet
 from wharf.limits.core.rulebook import hash_rules
+from wharf.limits.desk.alerts import Alerts
 from wharf.limits.desk.desk import Desk
 from wharf.limits.desk.grants import GrantsRefused
 from wharf.limits.rules import FileRefused, Severity, lint, read_directory, read_rules
@@ -26,6 +27,7 @@ from wharf.limits.stores.quota import QuotaLeases
 from wharf.limits.stores.redis import RedisStore
 from wharf.limits.stores.saved import SavedRefused
 from wharf.limits.watching import WatchedFile, Watcher
+from wharf.limits.webhook import Webhook
 from wharf.world import World
 
 log = logging.getLogger(__name__)
@@ -77,6 +79,9 @@ class Limits:
         self.store = self._make_store(rules)
         service = LimitService(rules, self.store, self._now_ms)
         self.desk: Final = Desk(service, world, settings, directory=register, folder=settings.data_folder)
+        self.webhook = Webhook(settings.webhook_url) if settings.webhook_url else None
+        if self.webhook is not None:
+            self.desk.alerts, self.desk.send_alerts = Alerts(), self.webhook.send
         self.watcher: Final = Watcher(world, list(self._watched()))
 
     def _now_ms(self) -> int:

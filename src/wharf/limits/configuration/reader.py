@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from wharf.limits.configuration.schema import ADDRESSES, DECISIONS, GATEWAY, META, STORE, TABLES, TOP
+from wharf.limits.configuration.schema import ADDRESSES, DECISIONS, GATEWAY, META, STORE, TABLES, TOP, WEBHOOK
 from wharf.limits.configuration.settings import (
     MEBIBYTE,
     DecisionLogSettings,
@@ -98,6 +98,7 @@ class _Reader:
             store=self._store(),
             gateway=self._gateway(),
             decisions=self._decisions(),
+            webhook_url=self._webhook(),
             meta=msgspec.to_builtins(meta),
             **plain,
         )
@@ -196,6 +197,13 @@ class _Reader:
         if "trust_marks" in values:
             found["trusts_marks"] = values["trust_marks"]
         return GatewaySettings(**found)
+
+    def _webhook(self) -> str:
+        entry = self._document.single(WEBHOOK, "webhook")
+        url = str(entry.values.get("url", ""))
+        if url and not (url.startswith(("http://", "https://")) and urlsplit(url).netloc):
+            self._note(entry, "url", f"{url!r} is no address: write https://host/path")
+        return url
 
     def _decisions(self) -> DecisionLogSettings:
         values = self._document.single(DECISIONS, "decisions").values

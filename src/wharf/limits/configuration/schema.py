@@ -122,5 +122,11 @@ DECISIONS: Final = Table(
     ),
 )
 
+WEBHOOK: Final = Table(
+    "webhook",
+    "Where it is told that a caller has used 80 and 95 per cent of a primary limit, once a window each.",
+    (Key("url", TEXT, 'It gets a POST with JSON, `{"alerts": [...]}`.', "nowhere"),),
+)
+
 META: Final = "meta"
-TABLES: Final = (TOP, ADDRESSES, STORE, GATEWAY, DECISIONS)
+TABLES: Final = (TOP, ADDRESSES, STORE, GATEWAY, DECISIONS, WEBHOOK)

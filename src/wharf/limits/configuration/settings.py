@@ -99,6 +99,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     decisions: DecisionLogSettings = DecisionLogSettings()
     admin_socket: Path | None = None
     """Where operators' commands connect; by default in the data folder."""
+    webhook_url: str = ""
+    """Where alerts about callers near their limits are sent; empty for nowhere."""
     request_id_header: str = "x-github-request-id"
     meta: Mapping[str, Any] = {}  # Any JSON: what an operator wants to say of the service.
 

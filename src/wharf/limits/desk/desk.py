@@ -6,7 +6,7 @@ It joins what others decide: who is calling (`core.recognition`), whether there 
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -24,6 +24,7 @@ from wharf.limits.core.large_files import UnreadableBatch, count_objects
 from wharf.limits.core.recognition import Recognition, Unrecognised, anonymous
 from wharf.limits.core.request import QueryFacts, Request
 from wharf.limits.core.rule import Interface
+from wharf.limits.desk.alerts import Alert, Alerts
 from wharf.limits.desk.arrival import Arrival, Reply
 from wharf.limits.desk.grants import GrantBook
 from wharf.limits.desk.journal import Journal, Noted, append
@@ -86,6 +87,9 @@ class Desk:
         self.off_until_ms = 0
         self.revived = 0
         """Slots that had run out while their requests went on."""
+        self.alerts: Alerts | None = None
+        """Kept where somebody wants them: see `send_alerts`."""
+        self.send_alerts: Callable[[list[Alert]], Coroutine[Any, Any, None]] | None = None
         self.directory: Directory = directory or Register()
         self.telling = Telling(service.rules, self.settings.request_id_header)
         self._folder = folder
@@ -251,6 +255,8 @@ class Desk:
             self.tally.refuse(decision, caller, now_ms)
             return self._reply(request_id, refusal_of(decision, caller, self.service.rules))
         self.tally.admit(decision, caller)
+        if self.alerts is not None:
+            self.alerts.note(decision, caller)
         now_s = self.world.monotonic_s()
         passage = self.running[request_id] = Passage(request_id, decision, caller, arrival.is_conditional, now_s, now_s)
         return passage
@@ -451,6 +457,10 @@ class Desk:
         if self.off_until_ms and now_ms >= self.off_until_ms:
             self.off_until_ms = 0
             self.audit("limits are on again", by="time")
+        if self.alerts is not None and self.send_alerts is not None:
+            alerts = self.alerts.take()
+            if alerts:
+                self.start(self.send_alerts(alerts))
         await self.journal.write(now_ms)
 
     def audit(self, act: str, *, by: str, **facts: object) -> None:

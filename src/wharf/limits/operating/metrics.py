@@ -49,6 +49,8 @@ def _lines(limits: Limits, gateway: Gateway | None) -> Iterator[Line]:
     yield "journal_lost_total", "Decisions that the log had no room for.", "", desk.journal.lost
     refused = sum(bool(file.problem) for file in limits.watcher.files)
     yield "files_refused", "Watched files that are not in force as they stand.", "", refused
+    if limits.webhook is not None:
+        yield "webhook_failures_total", "Messages to the webhook that were lost.", "", limits.webhook.failures
     if limits.guard is not None:
         store = limits.guard.counts
         yield "store_away", "Whether the store is held for away.", "", float(store.is_away)
