@@ -33,4 +33,4 @@ def test_what_waits_is_declared(path: Path) -> None:
 
 
 def test_the_capability_holds_for_everything_below() -> None:
-    assert awaited(("client", "reserved", "cpu")) == "the node"
+    assert awaited(("client", "host_volume", "data", "path")) == "the node"
