@@ -92,6 +92,9 @@ def presets(folder: Path) -> "Mapping[Key, Scalar | list[Plain]]":
         ("client", "enabled"): True,
         ("client", "drivers", "raw_exec", "enabled"): True,
         ("client", "stop_on_shutdown"): True,
+        # The disk of a person's machine is often nearly full, and what just ended is what they want to look at.
+        ("client", "gc_disk_usage_threshold"): 99.0,
+        ("client", "gc_inode_usage_threshold"): 99.0,
         ("enable_debug",): True,
         ("telemetry", "prometheus_metrics"): True,
         ("log_file",): str(folder / "logs" / "wharf.log"),

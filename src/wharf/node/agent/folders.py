@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from wharf.node.core.collection import Room
+
 
 class TaskFolders(msgspec.Struct, frozen=True):
     task: Path
@@ -57,5 +59,14 @@ class AllocationFolders:
     def known(self) -> list[str]:
         return sorted(entry.name for entry in self._root.iterdir() if entry.is_dir())
 
+    def room(self) -> Room:
+        found = os.statvfs(self._root)
+        return Room(_used_percent(found.f_blocks, found.f_bavail), _used_percent(found.f_files, found.f_favail))
+
     def remove(self, allocation_id: str) -> None:
         shutil.rmtree(self.of(allocation_id), ignore_errors=True)
+
+
+def _used_percent(all_: int, free: int) -> float:
+    """A file system that does not count says 0 of 0."""
+    return 100.0 * (all_ - free) / all_ if all_ else 0.0

@@ -26,6 +26,7 @@ from wharf.node.agent.journal import Journal
 from wharf.node.agent.keeper_link import KeeperLink
 from wharf.node.agent.servers import NodeIdentity, ServerTalk
 from wharf.node.agent.works import Works
+from wharf.node.core.collection import Bounds
 from wharf.node.core.outcome import Outcome
 from wharf.node.drivers.missing import Missing
 from wharf.node.drivers.mock import Mock
@@ -101,6 +102,7 @@ class NodeAgent:
             self._world.start(self.works.keep_time(), name="node time"),
             self._world.start(self.talk.run(), name="node servers"),
             self._world.start(self._look_again(), name="node fingerprint"),
+            self._world.start(self._keep_room(), name="node room"),
         ]
         on_ready()
         try:
@@ -182,6 +184,18 @@ class NodeAgent:
             if self._health != before:
                 before = dict(self._health)
                 await self.talk.describe_again()
+
+    async def _keep_room(self) -> None:
+        settings = self._settings
+        bounds = Bounds(
+            allocations=settings.gc_max_allocs,
+            disk_percent=settings.gc_disk_usage_threshold,
+            inodes_percent=settings.gc_inode_usage_threshold,
+            at_once=settings.gc_parallel_destroys,
+        )
+        while True:
+            await asyncio.sleep(settings.gc_interval.s)
+            self.works.collect(self._folders.room(), bounds)
 
     def _node(self) -> Node:
         settings, looked = self._settings, self._machine

@@ -18,6 +18,7 @@ from wharf.node.agent.interpolation import Facts, resolve
 from wharf.node.agent.journal import Came, Forgotten, Journal, Kept, Remembered
 from wharf.node.core import happenings as on
 from wharf.node.core.allocation import Turned, after_boot, receive, resume, step
+from wharf.node.core.collection import Bounds, Ended, Room, choose
 from wharf.node.core.dues import next_due_s
 from wharf.node.core.moment import Now, earliest
 from wharf.node.core.outcome import Outcome
@@ -369,6 +370,21 @@ class Works:
         work, name, number = found
         task = work.record.task(name)
         return task.run == number and (task.has_process or task.step is TaskStep.STARTING)
+
+    # -- room
+
+    def collect(self, room: Room, bounds: Bounds) -> None:
+        """Remove folders of what has ended, as far as there must be room."""
+        has_folder = frozenset(self._folders.known())
+        ended = [
+            Ended(id, work.record.finished_s)
+            for id, work in self._works.items()
+            if work.record.finished_s is not None and id in has_folder
+        ]
+        live = sum(not work.record.is_over for work in self._works.values())
+        for id in choose(ended, live, room, bounds):
+            log.info("the folder of an ended allocation is removed to have room", extra={"allocation": id})
+            self._folders.remove(id)
 
     # -- the end of the agent
 
