@@ -1,0 +1,84 @@
+"""The port for websockets, over a call in memory: straight into a server's application."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from wharf.client.exchange import Unreachable
+from wharf.client.passage import Outgoing
+from wharf.client.sockets import NORMAL, Socket, SocketRefused
+
+App = Callable[..., Any]
+
+
+class InMemorySockets:
+    """`app` None plays a server that does not answer."""
+
+    def __init__(self, app: App | None) -> None:
+        self.app = app
+        self.open: list[_Joined] = []
+
+    @asynccontextmanager
+    async def open_socket(self, outgoing: Outgoing, *, subprotocols: Sequence[str] = ()) -> AsyncIterator[Socket]:
+        if self.app is None:
+            raise Unreachable("nobody answers", sent=False)
+        joined = _Joined(self.app, outgoing, subprotocols)
+        await joined.shake_hands()
+        self.open.append(joined)
+        try:
+            yield joined
+        finally:
+            self.open.remove(joined)
+            await joined.leave()
+
+
+class _Joined:
+    def __init__(self, app: App, outgoing: Outgoing, subprotocols: Sequence[str]) -> None:
+        path, _, query = outgoing.target.partition(b"?")
+        scope: dict[str, Any] = {
+            "type": "websocket", "path": path.decode(), "raw_path": path, "query_string": query,
+            "headers": [*outgoing.headers], "subprotocols": [*subprotocols], "scheme": "ws",
+            "extensions": {"websocket.http.response": {}}, "client": None, "server": None,
+        }  # fmt: skip
+        self.subprotocol: str | None = None
+        self.close_code = NORMAL
+        self._says: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._hears: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._says.put_nowait({"type": "websocket.connect"})
+        self._running = asyncio.get_running_loop().create_task(app(scope, self._says.get, self._hears.put))
+
+    async def shake_hands(self) -> None:
+        first = await self._hears.get()
+        if first["type"] == "websocket.accept":
+            self.subprotocol = first.get("subprotocol")
+            return
+        body = await self._hears.get()
+        await self._running
+        raise SocketRefused(first["status"], first["headers"], body["body"])
+
+    async def receive(self) -> str | bytes | None:
+        message = await self._hears.get()
+        if message["type"] == "websocket.close":
+            self.close_code = message["code"]
+            return None
+        text: str | None = message.get("text")
+        data: bytes | None = message.get("bytes")
+        return text if text is not None else data
+
+    async def send(self, message: str | bytes) -> None:
+        self._says.put_nowait({"type": "websocket.receive", "text" if isinstance(message, str) else "bytes": message})
+
+    async def close(self, code: int) -> None:
+        self._says.put_nowait({"type": "websocket.disconnect", "code": code})
+
+    def cut(self) -> None:
+        """The connection breaks off: neither end says a word."""
+        self._says.put_nowait({"type": "websocket.disconnect", "code": 1006})
+        self._hears.put_nowait({"type": "websocket.close", "code": 1006})
+
+    async def leave(self) -> None:
+        await self.close(NORMAL)
+        await asyncio.wait([self._running], timeout=5)
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)

@@ -1,0 +1,135 @@
+"""A node's channel, from its files to a caller of the API: it is opened, answers, breaks off and is opened again."""
+
+import base64
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.api.test_node_sockets import NODE, RUNS, SECRET, with_node
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.requests import get
+from tests.kit.sockets import InMemorySockets
+from tests.kit.virtual_time import in_virtual_time, now_s, until
+from wharf.client.sockets import SocketPassage
+from wharf.model.refusal import invalid
+from wharf.node.agent.asked import Asked, FilesAsked
+from wharf.node.agent.channel_line import ChannelLine
+from wharf.node.agent.folders import AllocationFolders
+from wharf.node.agent.servers import NodeIdentity
+
+
+def is_over(_allocation: str, task: str) -> bool:
+    if task != "server":
+        raise invalid(f'unknown task name "{task}"')
+    return True
+
+
+class ANode:
+    """A node with one allocation's files, and the ways to some servers."""
+
+    def __init__(self, cluster: ACluster, folder: Path, *ways: InMemorySockets, secret: str = SECRET) -> None:
+        folders = AllocationFolders(folder / "allocations")
+        made = folders.make(RUNS, "server")
+        (made.local / "notes").write_text("0123456789")
+        (made.logs / "server.stdout.0").write_text("said\n")
+        self._ways = list(ways)
+        answerer = Asked(FilesAsked(folders, is_over).answers())
+        self.line = ChannelLine(cluster.world("node"), answerer, NodeIdentity(NODE, secret), self._next)
+        cluster.start(self.line.run(), name="the node's line")
+
+    def _next(self) -> SocketPassage:
+        self._ways.append(self._ways.pop(0))
+        return self._ways[-1]
+
+    async def is_open(self) -> None:
+        await until(self.line.is_open.is_set, what="the node's channel is open")
+
+
+async def told(server: OneServer, verb: str, query: str) -> tuple[int, bytes]:
+    reply = await get(server, f"/v1/client/fs/{verb}/{RUNS}", query)
+    return reply.status, reply.body
+
+
+def with_folder(story: Callable[[Path], Coroutine[Any, Any, None]]) -> Callable[[Path], None]:
+    """The story gets a folder of its own."""
+
+    @wraps(story)
+    def run(tmp_path: Path) -> None:
+        in_virtual_time(story)(tmp_path)
+
+    return run
+
+
+@with_folder
+async def test_files_and_logs_are_read_through_the_channel(tmp_path: Path) -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        await ANode(cluster, tmp_path, InMemorySockets(server.api)).is_open()
+
+        listed = msgspec.json.decode((await told(server, "ls", "path=server"))[1])
+        assert ["local", "private", "secrets", "tmp"] == [entry["Name"] for entry in listed]
+        assert 10 == msgspec.json.decode((await told(server, "stat", "path=server/local/notes"))[1])["Size"]
+        assert (200, b"0123456789") == await told(server, "cat", "path=server/local/notes")
+        assert (200, b"345") == await told(server, "readat", "path=server/local/notes&offset=3&limit=3")
+        assert (200, b"") == await told(server, "readat", "path=server/local/notes&offset=99")
+        frame = msgspec.json.decode((await told(server, "stream", "path=server/local/notes&follow=false"))[1])
+        assert (b"0123456789", 10) == (base64.b64decode(frame["Data"]), frame["Offset"])
+        assert (200, b"said\n") == await told(server, "logs", "task=server&type=stdout&plain=true")
+
+
+@with_folder
+async def test_what_is_wrong_is_told_with_its_status(tmp_path: Path) -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        await ANode(cluster, tmp_path, InMemorySockets(server.api)).is_open()
+
+        assert (404, b'file "none" does not exist') == await told(server, "cat", "path=none")
+        assert (400, b"Path escapes the alloc directory") == await told(server, "stat", "path=../..")
+        assert (403, b"Reading secret file prohibited: server/secrets/x") == await told(
+            server, "cat", "path=server/secrets/x"
+        )
+        assert (404, b'task "server" not started yet. No logs available') == await told(
+            server, "logs", "task=server&type=stderr"
+        )
+
+
+@with_folder
+async def test_a_channel_that_breaks_off_is_open_again_within_five_seconds(tmp_path: Path) -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        way = InMemorySockets(server.api)
+        node = ANode(cluster, tmp_path, way)
+        await node.is_open()
+        way.open[0].cut()
+        await until(lambda: not node.line.is_open.is_set(), what="the channel is cut")
+        cut_s = now_s()
+
+        await node.is_open()
+
+        assert now_s() - cut_s < 5
+        assert 200 == (await told(server, "cat", "path=server/local/notes"))[0]
+
+
+@with_folder
+async def test_a_node_goes_on_to_the_next_server_when_one_does_not_answer(tmp_path: Path) -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        node = ANode(cluster, tmp_path, InMemorySockets(None), InMemorySockets(server.api))
+
+        await node.is_open()
+
+        assert now_s() < 5
+
+
+@with_folder
+async def test_a_node_that_is_refused_goes_on_trying(tmp_path: Path) -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        node = ANode(cluster, tmp_path, InMemorySockets(server.api), secret="not this one")
+        begun_s = now_s()
+        await until(lambda: now_s() > begun_s + 20, what="some tries")
+
+        assert not node.line.is_open.is_set()
