@@ -33,9 +33,9 @@ from wharf.scheduling.reach import is_in_reach
 from wharf.scheduling.reconcile import every_node
 from wharf.scheduling.reconcile import group as of_group
 from wharf.scheduling.reconcile.classes import tainted_nodes
-from wharf.scheduling.reconcile.group import LOST, Sight
 from wharf.scheduling.reconcile.outcome import GroupOutcome, LookAgain, Placement, Replacement, Stop
 from wharf.scheduling.reconcile.rollout import begun, gone_on, rollout_of
+from wharf.scheduling.reconcile.sight import LOST, Sight, with_state
 from wharf.scheduling.reconcile.standing import is_as_wanted
 from wharf.state import Replica
 from wharf.state.tables import ALLOCATIONS_OF_JOB, DEPLOYMENTS_OF_JOB, EVALUATIONS, JOB_VERSIONS, JOBS, NODES
@@ -332,7 +332,7 @@ class _Schedule:
         if stop.client_status is not None:
             fields["client_status"] = stop.client_status
             if stop.client_status is ClientStatus.LOST and stop.why == LOST:
-                noted = of_group.with_state(stop.allocation, ClientStatus.LOST, self._moment.now_ns)
+                noted = with_state(stop.allocation, ClientStatus.LOST, self._moment.now_ns)
                 fields["alloc_states"] = noted.alloc_states
         self._allotment.leaves(stop.allocation)
         self._change(stop.allocation, is_stop=True, **fields)

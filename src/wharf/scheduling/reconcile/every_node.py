@@ -13,9 +13,9 @@ from wharf.model.job import Job
 from wharf.model.node import Node, NodeStatus
 from wharf.model.plan import DesiredUpdates
 from wharf.scheduling.reconcile.classes import Class, class_of, should_reconnect
-from wharf.scheduling.reconcile.group import LOST, NOT_NEEDED, UNKNOWN, UPDATING, Sight, with_state
 from wharf.scheduling.reconcile.names import name_of
 from wharf.scheduling.reconcile.outcome import GroupOutcome, Placement, Replacement, Stop
+from wharf.scheduling.reconcile.sight import LOST, NOT_NEEDED, UNKNOWN, UPDATING, Sight, with_state
 from wharf.scheduling.reconcile.trial import Trial, trial_of
 from wharf.scheduling.reconcile.updates import is_destructive
 

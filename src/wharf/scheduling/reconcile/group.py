@@ -3,24 +3,22 @@
 The steps stand in `run` in the order of the reference; each takes from the sets that the steps before it left.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
-from wharf.model.allocation import Allocation, AllocationState, ClientStatus, RescheduleOutcome
-from wharf.model.deployment import Deployment, DeploymentGroup, DeploymentStatus
+from wharf.model.allocation import Allocation, ClientStatus, RescheduleOutcome
+from wharf.model.deployment import DeploymentGroup, DeploymentStatus
 from wharf.model.durations import SECOND
 from wharf.model.evaluation import EvaluationTrigger
 from wharf.model.group import TaskGroup
 from wharf.model.job import Job
-from wharf.model.moment import to_ns, to_time
+from wharf.model.moment import to_ns
 from wharf.model.plan import DesiredUpdates
 from wharf.model.policies import UpdatePolicy
 from wharf.scheduling.reconcile.classes import (
     Class,
-    Tainted,
     class_of,
     is_replaced_when_lost,
     lost_after_ns,
@@ -31,39 +29,21 @@ from wharf.scheduling.reconcile.names import Names, index_of
 from wharf.scheduling.reconcile.outcome import GroupOutcome, LookAgain, Placement, Replacement, Stop
 from wharf.scheduling.reconcile.reconnects import is_of_no_use, keeps_original, replacements_of
 from wharf.scheduling.reconcile.rescheduling import NEVER, NOW, Retry, When, retry_of
+from wharf.scheduling.reconcile.sight import (
+    LOST,
+    MIGRATING,
+    NOT_NEEDED,
+    RECONNECTED,
+    RESCHEDULED,
+    UNKNOWN,
+    UPDATING,
+    Sight,
+    with_state,
+)
+from wharf.scheduling.reconcile.surplus import Allocations, first_to_go
 from wharf.scheduling.reconcile.updates import is_destructive
 
-NOT_NEEDED: Final = "alloc not needed due to job update"
-MIGRATING: Final = "alloc is being migrated"
-UPDATING: Final = "alloc is being updated due to job update"
-LOST: Final = "alloc is lost since its node is down"
-RESCHEDULED: Final = "alloc was rescheduled because it failed"
-RECONNECTED: Final = "alloc not needed due to disconnected client reconnect"
-UNKNOWN: Final = "alloc is unknown since its node is disconnected"
-
 KILL_TIMEOUT_LEAST_NS: Final = 5 * SECOND
-
-Allocations = dict[str, Allocation]
-"""By id, in order of creation."""
-
-
-class Sight(msgspec.Struct, frozen=True):
-    """What reconciling is given of the world."""
-
-    job: Job
-    is_batch: bool
-    evaluation_id: str
-    now_ns: int
-    tainted: Tainted
-    deployment: Deployment | None
-    """Of this version of the job: active, or failed."""
-    version_of: Callable[[Allocation], Job | None]
-    """The version of the job that an allocation runs."""
-    is_pending: Callable[[str], bool]
-    """Whether an evaluation is still to be processed."""
-    fits_in_place: Callable[[Allocation, TaskGroup], bool]
-    stable_version: Callable[[str], tuple[Job, str] | None]
-    """For a group: the newest version whose deployment is promoted or had no canaries for it, and that deployment."""
 
 
 def run(sight: Sight, group: TaskGroup, allocations: Iterable[Allocation]) -> GroupOutcome:
@@ -380,14 +360,8 @@ class _Group:
         surplus = len(known) + len(migrating) - self._group.count
         if surplus <= 0:
             return
-        order: list[tuple[Allocations, str]] = []
-        if not is_canarying and canaries:
-            taken = {canary.name for canary in canaries.values()}
-            order += [(untainted, key) for key, each in known.items() if key not in canaries and each.name in taken]
-        order += [(migrating, key) for key in _highest_first(migrating)]
-        order += [(untainted, key) for key in _namesakes(known)]
-        order += [(untainted, key) for key in _highest_first(known)]
-        for source, key in order:
+        for is_leaving, key in first_to_go(known, migrating, canaries, is_canarying=is_canarying):
+            source = migrating if is_leaving else untainted
             if surplus <= 0:
                 break
             allocation = source.pop(key, None)
@@ -627,12 +601,6 @@ class _Group:
         self._counts["reschedule_later"] += 1
 
 
-def with_state(allocation: Allocation, status: ClientStatus, now_ns: int) -> Allocation:
-    """The allocation with a note of what servers said of it, and when."""
-    note = AllocationState(value=status.value, time=to_time(now_ns))
-    return replace(allocation, alloc_states=(*(allocation.alloc_states or ()), note))
-
-
 def _under_a_free_name(placement: Placement, taken: set[str], names: Names) -> Placement:
     """Under its own, unless another that stays has that too. A canary shares the name of what it may replace."""
     if placement.is_canary:
@@ -657,19 +625,3 @@ def _ran_well(allocation: Allocation) -> bool:
     """All its tasks ended as they should."""
     states = allocation.task_states or {}
     return bool(states) and all(state.is_successful for state in states.values())
-
-
-def _namesakes(allocations: Allocations) -> list[str]:
-    """Those whose name another has too: all but one of each, which is of the newest version and the oldest of that."""
-    best: dict[str, str] = {}
-    for key, each in allocations.items():
-        standing = best.get(each.name)
-        if standing is None or allocations[standing].job_version < each.job_version:
-            best[each.name] = key
-    return [key for key, each in reversed(allocations.items()) if best[each.name] != key]
-
-
-def _highest_first(allocations: Allocations) -> list[str]:
-    """By index; of one name, the newest first."""
-    newest_first = reversed(allocations)
-    return sorted(newest_first, key=lambda key: index_of(allocations[key].name), reverse=True)
