@@ -271,7 +271,9 @@ def test_an_id_may_be_cut_anywhere(person: Person, tmp_path: Path) -> None:
         (("job", "status", "--region", "mars"), "No path to region"),
     ],
 )
-def test_a_name_of_nothing_is_one_line_that_says_where_to_look(person: Person, words: tuple[str, ...], told: str) -> None:
+def test_a_name_of_nothing_is_one_line_that_says_where_to_look(
+    person: Person, words: tuple[str, ...], told: str
+) -> None:
     ended = person.wharf(*words)
 
     assert (ended.code, ended.out, ended.err) == (1, "", f"wharf: {told}\n")

@@ -95,12 +95,15 @@ class Walk:
             name, _, value = step.command.removeprefix("export ").partition("=")
             self._environment[name] = "\n".join(self._type(f'echo "{value}"'))
             return
-        real = self._real_nodes()
         shown = masked(step.shown, self._nodes_shown)
         said: list[str] = []
 
         def is_so() -> bool:
-            said[:] = masked(self._type(step.command), real)
+            typed = self._type(step.command)
+            said[:] = masked(typed, self._real_nodes())
+            if not fits(shown, said):
+                self._real = None  # More nodes may have come since they were looked at.
+                said[:] = masked(typed, self._real_nodes())
             return fits(shown, said)
 
         if READS.match(step.command):
