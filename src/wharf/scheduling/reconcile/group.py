@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from wharf.model.allocation import Allocation, ClientStatus, RescheduleOutcome
+from wharf.model.allocation import Allocation, ClientStatus
 from wharf.model.deployment import DeploymentGroup, DeploymentStatus
 from wharf.model.durations import SECOND
 from wharf.model.evaluation import EvaluationTrigger
@@ -28,7 +28,8 @@ from wharf.scheduling.reconcile.classes import (
 from wharf.scheduling.reconcile.names import Names, index_of
 from wharf.scheduling.reconcile.outcome import GroupOutcome, LookAgain, Placement, Replacement, Stop
 from wharf.scheduling.reconcile.reconnects import is_of_no_use, keeps_original, replacements_of
-from wharf.scheduling.reconcile.rescheduling import NEVER, NOW, Retry, When, retry_of
+from wharf.scheduling.reconcile.rescheduling import When, retry_of
+from wharf.scheduling.reconcile.retries import Retries, ran_well
 from wharf.scheduling.reconcile.sight import (
     LOST,
     MIGRATING,
@@ -71,6 +72,7 @@ class _Group:
         self._sight = sight
         self._job = sight.job
         self._group = group
+        self._retries = Retries(sight, group)
         self._out = GroupOutcome(group.name)
         self._counts: dict[str, int] = dict.fromkeys(DesiredUpdates.__struct_fields__, 0)
         deployment = sight.deployment
@@ -119,7 +121,11 @@ class _Group:
             classes[self._class_of(allocation)][allocation.id] = allocation
         untainted, migrating = classes[Class.UNTAINTED], classes[Class.MIGRATING]
         lost = {**classes[Class.LOST], **classes[Class.EXPIRING]}
-        untainted = self._reschedule(untainted)
+        retried = self._retries.sort_out(untainted)
+        untainted, self._now = retried.kept, retried.now
+        for each in retried.later:
+            self._out.later.append(each)
+            self._counts["reschedule_later"] += 1
         self._reconnect(classes[Class.RECONNECTING], untainted, by_id)
         self._disconnect(classes[Class.DISCONNECTING], untainted)
         untainted = {key: untainted[key] for key in everyone if key in untainted}  # The oldest first again.
@@ -164,7 +170,7 @@ class _Group:
                 )
                 if allocation.is_terminal and is_older:
                     continue
-                if allocation.is_server_terminal and not _ran_well(allocation) and not should_reconnect(allocation):
+                if allocation.is_server_terminal and not ran_well(allocation) and not should_reconnect(allocation):
                     continue
             elif allocation.is_server_terminal and not should_reconnect(allocation):
                 continue
@@ -209,63 +215,6 @@ class _Group:
         return deployment is None or self._is_failed or allocation.deployment_id != deployment.id
 
     # -- what failed, what is out of contact, what came back ---------------------------------------------------------
-
-    def _reschedule(self, untainted: Allocations) -> Allocations:
-        """What failed and may be tried again leaves the set when it is due; what waits, or is given up, stays in it."""
-        kept: Allocations = {}
-        for key, allocation in untainted.items():
-            if allocation.next_allocation and allocation.is_terminal:
-                continue  # Somebody took its place already.
-            if not self._is_candidate(allocation):
-                if not self._is_over(allocation):
-                    kept[key] = allocation
-                continue
-            retry = self._retry(allocation)
-            if retry.when is When.NOW:
-                self._now.append(allocation)
-                continue
-            kept[key] = allocation
-            if retry.when is When.LATER:
-                self._look_again(allocation, retry.at_ns, EvaluationTrigger.ALLOC_RESCHEDULE)
-        return kept
-
-    def _is_candidate(self, allocation: Allocation) -> bool:
-        transition = allocation.desired_transition
-        if transition is not None and transition.force_reschedule and allocation.is_client_terminal:
-            return True
-        tracker = allocation.reschedule_tracker
-        has_failed_to_place = tracker is not None and tracker.last_reschedule is RescheduleOutcome.NO_PLACEMENT
-        if allocation.is_server_terminal:
-            return has_failed_to_place and not (self._sight.is_batch and _ran_well(allocation))
-        return allocation.client_status is ClientStatus.FAILED
-
-    def _is_over(self, allocation: Allocation) -> bool:
-        """Of a service: it ended, and nothing counts it any more. Work of a batch job that ended is done."""
-        if self._sight.is_batch:
-            return False
-        return allocation.is_server_terminal or allocation.client_status in (ClientStatus.COMPLETE, ClientStatus.LOST)
-
-    def _retry(self, allocation: Allocation) -> Retry:
-        transition = allocation.desired_transition
-        if transition is not None and transition.force_reschedule and allocation.is_client_terminal:
-            return NOW
-        if self._waits_for_watcher(allocation):
-            return NEVER
-        follow_up = allocation.followup_eval_id
-        return retry_of(
-            allocation,
-            self._group,
-            self._sight.now_ns,
-            is_followed_up=bool(follow_up) and follow_up == self._sight.evaluation_id,
-            is_awaited=bool(follow_up) and self._sight.is_pending(follow_up),
-        )
-
-    def _waits_for_watcher(self, allocation: Allocation) -> bool:
-        """While its deployment goes on, the deployment's watcher decides whether it is tried again."""
-        deployment, transition = self._sight.deployment, allocation.desired_transition
-        if deployment is None or not deployment.is_active or allocation.deployment_id != deployment.id:
-            return False
-        return transition is None or not transition.reschedule
 
     def _reconnect(self, reconnecting: Allocations, untainted: Allocations, by_id: Mapping[str, Allocation]) -> None:
         for key, original in reconnecting.items():
@@ -312,7 +261,7 @@ class _Group:
         since = unknown_since_ns(allocation)
         if allocation.next_allocation or since is None or not is_replaced_when_lost(self._group):
             return False
-        if self._waits_for_watcher(allocation):
+        if self._retries.waits_for_watcher(allocation):
             return False
         retry = retry_of(allocation, self._group, self._sight.now_ns, failed_at_ns=since)
         if retry.when is When.LATER:
@@ -596,10 +545,6 @@ class _Group:
         if count:
             self._counts["stop"] += 1
 
-    def _look_again(self, allocation: Allocation, at_ns: int, trigger: EvaluationTrigger) -> None:
-        self._out.later.append(LookAgain(allocation, at_ns, trigger))
-        self._counts["reschedule_later"] += 1
-
 
 def _under_a_free_name(placement: Placement, taken: set[str], names: Names) -> Placement:
     """Under its own, unless another that stays has that too. A canary shares the name of what it may replace."""
@@ -619,9 +564,3 @@ def _is_still_tried(canary: Allocation) -> bool:
 
 def _is_owed(allocation: Allocation) -> bool:
     return allocation.desired_description == UPDATING and not allocation.next_allocation
-
-
-def _ran_well(allocation: Allocation) -> bool:
-    """All its tasks ended as they should."""
-    states = allocation.task_states or {}
-    return bool(states) and all(state.is_successful for state in states.values())
