@@ -10,8 +10,9 @@ import pytest
 from tests.agent.processes import running
 from tests.agent.test_processes import an_agent
 from wharf.agent.channel import ReloadAnswer
-from wharf.agent.control import DebugAsked, ReloadAsked, ask, listen_for_commands, short_path
+from wharf.agent.control import DebugAsked, ReloadAsked, ask, listen_for_commands
 from wharf.agent.folder import CONTROL_SOCKET
+from wharf.agent.listening import short_path
 from wharf.agent.refusal import Refused
 
 

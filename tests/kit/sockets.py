@@ -43,6 +43,7 @@ class _Joined:
         }  # fmt: skip
         self.subprotocol: str | None = None
         self.close_code = NORMAL
+        self.close_reason = ""
         self._says: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._hears: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._says.put_nowait({"type": "websocket.connect"})
@@ -61,6 +62,7 @@ class _Joined:
         message = await self._hears.get()
         if message["type"] == "websocket.close":
             self.close_code = message["code"]
+            self.close_reason = message.get("reason", "")
             return None
         text: str | None = message.get("text")
         data: bytes | None = message.get("bytes")

@@ -3,20 +3,17 @@
 Only the owner of the folder can connect. One question and one answer a connection, except for whoever follows the log.
 """
 
-import contextlib
-import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from wharf.agent.channel import Broken, Description, Inbox, ReloadAnswer, send
 from wharf.agent.folder import CONTROL_SOCKET
+from wharf.agent.listening import listen_at, short_path
 from wharf.agent.refusal import Refused
 
-_LONGEST_PATH: Final = 100
 """The kernel takes 107 bytes for the path of a socket."""
 
 
@@ -59,18 +56,7 @@ Answer = DebugAnswer | ReloadAnswer
 
 
 def listen_for_commands(folder: Path) -> socket.socket:
-    path = folder / CONTROL_SOCKET
-    path.unlink(missing_ok=True)  # Of an agent that was killed; the folder is ours.
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Made without rights for anyone else from its first moment on.
-    before = os.umask(0o177)
-    try:
-        with short_path(path) as name:
-            listening.bind(name)
-    finally:
-        os.umask(before)
-    listening.listen(8)
-    return listening
+    return listen_at(folder / CONTROL_SOCKET, backlog=8)
 
 
 def ask(folder: Path, question: Question, *, timeout_s: float) -> Answer | None:
@@ -92,20 +78,3 @@ def ask(folder: Path, question: Question, *, timeout_s: float) -> Answer | None:
         except (OSError, Broken) as error:
             raise Refused(f"the agent of {folder} did not answer within {timeout_s:g} s ({error})") from error
     raise Refused(f"the agent of {folder} ended before it answered")
-
-
-@contextlib.contextmanager
-def short_path(path: Path) -> Iterator[str]:
-    """A name of a socket that fits the kernel's bound, also in a deep folder: by way of an open folder."""
-    if len(os.fsencode(path)) <= _LONGEST_PATH or not Path("/proc/self/fd").exists():
-        yield str(path)
-        return
-    try:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        yield str(path)  # There is no such folder, and so no socket: let the caller find that out.
-        return
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)

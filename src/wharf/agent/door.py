@@ -10,10 +10,11 @@ from typing import Final
 from wharf import __version__
 from wharf.agent import host, profiling
 from wharf.agent.channel import Inbox, framed
-from wharf.agent.control import DebugAnswer, DebugAsked, LogAsked, ask, short_path
+from wharf.agent.control import DebugAnswer, DebugAsked, LogAsked, ask
 from wharf.agent.folder import CONTROL_SOCKET
 from wharf.agent.identity import name_of
 from wharf.agent.life import Life
+from wharf.agent.listening import short_path
 from wharf.agent.log_followers import LogLines
 from wharf.agent.log_lines import level_number, say_line
 from wharf.agent.redaction import Redactor

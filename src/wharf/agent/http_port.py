@@ -7,13 +7,14 @@ import logging
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
 
 from wharf.agent.connections import STALLED_WITHIN_S, Connections, Lingering, protocol_of
 from wharf.agent.life import CannotStart
-from wharf.agent.listening import BACKLOG
+from wharf.agent.listening import BACKLOG, listen_at
 from wharf.agent.tls_files import believe, show
 from wharf.api.settings import TlsSettings, TlsVersion
 from wharf.config.settings import Settings
@@ -28,9 +29,14 @@ log = logging.getLogger(__name__)
 
 
 class HttpPort:
-    def __init__(self, world: World, app: Any, settings: Settings, descriptor: int) -> None:  # An ASGI application.
-        """Raises CannotStart when the certificate cannot be used."""
-        self._listening = socket.socket(fileno=descriptor)
+    def __init__(
+        self, world: World, app: Any, settings: Settings, descriptor: int, *, door: Path | None = None
+    ) -> None:  # An ASGI application.
+        """`door`: where it listens for the other processes of this server, too. Raises CannotStart when the certificate
+        cannot be used."""
+        self._listening = [socket.socket(fileno=descriptor)]
+        if door is not None:
+            self._listening.append(listen_at(door))
         config = uvicorn.Config(
             app,
             http=protocol_of(Connections(world, per_client_max=settings.limits.http_max_conns_per_client)),
@@ -51,7 +57,7 @@ class HttpPort:
 
     async def open(self) -> None:
         logging.getLogger("uvicorn.error").addFilter(self._is_worth_a_line)
-        await self._server.startup(sockets=[self._listening])
+        await self._server.startup(sockets=self._listening)
 
     @staticmethod
     def _is_worth_a_line(record: logging.LogRecord) -> bool:
@@ -64,7 +70,7 @@ class HttpPort:
     async def serve(self, until: asyncio.Event) -> None:
         """Answer until the event, then end: accept no more, let open requests end, cut what takes too long."""
         await self._server.tick_until(until)
-        await self._server.shutdown(sockets=[self._listening])
+        await self._server.shutdown(sockets=self._listening)
 
     def reload(self, settings: Settings) -> None:
         """Read the certificate's files again; connections that are made from now on get the new one."""
@@ -99,13 +105,16 @@ class _Server(uvicorn.Server):
                 config=config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
             )
 
-        within_s = self._handshake_within_s if config.ssl is not None else None
-        self.servers = [
-            await loop.create_server(
-                protocol, sock=listening, ssl=config.ssl, backlog=config.backlog, ssl_handshake_timeout=within_s
+        self.servers = []
+        for listening in sockets or ():
+            # Between processes of one machine the kernel says who may connect.
+            tls = config.ssl if listening.family != socket.AF_UNIX else None
+            within_s = self._handshake_within_s if tls is not None else None
+            self.servers.append(
+                await loop.create_server(
+                    protocol, sock=listening, ssl=tls, backlog=config.backlog, ssl_handshake_timeout=within_s
+                )
             )
-            for listening in sockets or ()
-        ]
         self.started = True
 
     @contextlib.contextmanager

@@ -3,13 +3,18 @@
 It stays open while api processes come and go: a caller waits a moment instead of being refused.
 """
 
+import contextlib
 import errno
+import os
 import socket
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from wharf.agent.refusal import Refused
 
 BACKLOG: Final = 4_096
+_LONGEST_PATH: Final = 100
 UNSENT_MOST_BYTES: Final = 256 * 1024
 """What may wait in the system for a caller to take it. The system itself would let megabytes wait for each, and a thousand
 callers that read nothing would use up the memory that it has for all connections of the machine."""
@@ -32,6 +37,38 @@ def listen(address: str, port: int) -> socket.socket:
         raise Refused(_say(error, address, port)) from error
     listening.setblocking(False)
     return listening
+
+
+def listen_at(path: Path, *, backlog: int = BACKLOG) -> socket.socket:
+    """A socket in the file system, which only this user may use."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    path.unlink(missing_ok=True)  # Of a process that was killed; the folder is ours.
+    # Made without rights for anyone else from its first moment on.
+    before = os.umask(0o177)
+    try:
+        with short_path(path) as name:
+            listening.bind(name)
+    finally:
+        os.umask(before)
+    listening.listen(backlog)
+    return listening
+
+
+@contextlib.contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """A name of a socket that fits the kernel's bound, also in a deep folder: by way of an open folder."""
+    if len(os.fsencode(path)) <= _LONGEST_PATH or not Path("/proc/self/fd").exists():
+        yield str(path)
+        return
+    try:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        yield str(path)  # There is no such folder, and so no socket: let the caller find that out.
+        return
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 def url_of(listening: socket.socket, *, tls: bool) -> str:

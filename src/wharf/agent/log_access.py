@@ -3,8 +3,8 @@
 import socket
 from pathlib import Path
 
-from wharf.agent.control import short_path
 from wharf.agent.folder import STORE_FOLDER, STORE_SOCKET
+from wharf.agent.listening import short_path
 from wharf.agent.refusal import Refused
 from wharf.config.settings import Settings
 from wharf.engines.port import Engine

@@ -3,16 +3,13 @@
 Says which writes these are, and passes them on. Whoever asks is checked here first, by the copies, and again there.
 """
 
-from collections.abc import AsyncIterator
 from typing import Final
-from urllib.parse import quote
 
 import msgspec
 
 from wharf.api.answers import Done
-from wharf.api.onward import path_of, replied
+from wharf.api.onward import outgoing_of, replied
 from wharf.api.request import Request
-from wharf.client.passage import Outgoing
 from wharf.model.auth_method import TokenLocality
 from wharf.server.server import Server
 from wharf.state.tables import ACL_AUTH_METHODS, ACL_TOKENS
@@ -63,24 +60,7 @@ def _gives_global(server: Server, method_name: str) -> bool:
 
 async def made_elsewhere(server: Server, request: Request, *, method: str) -> Done:
     """The reply of the authoritative region. Raises Refusal where none of its servers answers."""
-    query = "&".join(
-        f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in request.query.items() if name != "region"
-    )
-    path = path_of(request)
-    headers = [
-        (name, value)
-        for name, value in request.headers.items()
-        if name not in (b"accept-encoding", b"content-length", b"transfer-encoding")
-    ]
-    body = None
-    if request.body:
-        headers.append((b"content-length", str(len(request.body)).encode()))
-        body = _whole(request.body)
-    outgoing = Outgoing(method, f"{path}?{query}".encode() if query else path.encode(), headers, body)
+    outgoing = outgoing_of(request, method=method, without=("region",))
     arrived = await server.passing.to_region(server.access.settings.authoritative_region, outgoing)
     index = next((int(value) for name, value in arrived.headers if name.lower() == b"x-cluster-index"), 0)
     return msgspec.structs.replace(await replied(arrived), index=index)
-
-
-async def _whole(body: bytes) -> AsyncIterator[bytes]:
-    yield body

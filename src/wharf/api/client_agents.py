@@ -11,12 +11,13 @@ from typing import Any, Final
 import msgspec
 
 from wharf.api.answers import Act, Done, Packed, Reading, Streamed
+from wharf.api.onward import passed_to_holder
 from wharf.api.request import Request
 from wharf.model.allocation import Allocation
 from wharf.model.job import Job
 from wharf.model.need import EXEC_ON_NODE
 from wharf.model.refusal import Refusal, invalid, unknown
-from wharf.server.node_channels import NodeQuestion, Talk
+from wharf.server.node_channels import NodeQuestion, NoPath, Talk
 from wharf.server.server import Server
 from wharf.state.tables import ALLOCATIONS, JOB_VERSIONS, NODES
 from wharf.wire.client_shapes import (
@@ -103,16 +104,15 @@ class ClientAgents:
 
     async def execute(self, request: Request) -> Done:
         """Without a websocket nothing runs; what is wrong with the question is told all the same."""
-        allocation = await self._to_exec_beside(request)
-        self._server.channels.to(allocation.node_id)
+        await self.to_exec_beside(request)
         raise invalid("commands run over a websocket: ask with an upgrade")
 
-    async def begin_exec(self, request: Request) -> Talk:
-        """A command beside a task, and the way to talk with it. Raises Refusal."""
-        allocation = await self._to_exec_beside(request)
+    async def begin_exec(self, request: Request, allocation: Allocation) -> Talk:
+        """A command beside a task of the allocation, and the way to talk with it. Raises Refusal."""
         return await self._server.channels.to(allocation.node_id).talk(_question(request, allocation.id))
 
-    async def _to_exec_beside(self, request: Request) -> Allocation:
+    async def to_exec_beside(self, request: Request) -> Allocation:
+        """The allocation, if what is asked can be done and this caller may ask it. Raises Refusal."""
         task = request.text("task")
         if not task:
             raise invalid("must provide task name")
@@ -173,7 +173,11 @@ class ClientAgents:
     # -- the way to the node -----------------------------------------------------------------------------------------
 
     async def _ask(self, request: Request, node_id: str, *, about: str) -> Done:
-        answer = await self._server.channels.to(node_id).ask(_question(request, about))
+        try:
+            channel = self._server.channels.to(node_id)
+        except NoPath:
+            return await passed_to_holder(self._server, request, node_id)
+        answer = await channel.ask(_question(request, about))
         if answer.parts is not None:
             return Done(Streamed(answer.parts, answer.content_type))
         return Done(Packed(answer.body, answer.content_type))

@@ -4,15 +4,18 @@ A caller is let in first and refused after, with a close code and a sentence: th
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack
 
 import msgspec
 
 from wharf.api.client_agents import ClientAgents
+from wharf.api.onward import holder_of, outgoing_of
 from wharf.api.request import Request
-from wharf.api.sockets import GOING_AWAY, NORMAL, CallerSocket, Conversations
-from wharf.model.refusal import invalid
-from wharf.server.node_channels import Talk
+from wharf.api.sockets import GOING_AWAY, NORMAL, POLICY, CallerSocket, Conversations
+from wharf.client.sockets import Socket, SocketRefused
+from wharf.model.refusal import Code, Refusal, invalid
+from wharf.server.node_channels import NoPath, Talk
 from wharf.server.server import Server
 
 HANDSHAKE_VERSION = 1
@@ -37,7 +40,27 @@ class ExecSockets:
         await socket.accept()
         if request.flag("ws_handshake"):
             request = _with_token(request, await socket.receive())
-        talk = await self._agents.begin_exec(await self._known(request))
+        request = await self._known(request)
+        allocation = await self._agents.to_exec_beside(request)
+        async with AsyncExitStack() as held:
+            try:
+                talk = await self._agents.begin_exec(request, allocation)
+            except NoPath:
+                there = await self._elsewhere(request, allocation.node_id, held)
+                talk = _SocketTalk(there)
+            await self._relay(socket, talk)
+
+    async def _elsewhere(self, request: Request, node_id: str, held: AsyncExitStack) -> Socket:
+        """The same conversation with whoever holds the node's connection. Raises Refusal."""
+        holder = await holder_of(self._server, node_id)
+        outgoing = outgoing_of(request, without=("ws_handshake",))
+        passing = self._server.passing.socket_to_member(holder.address, outgoing, hop=holder.hop)
+        try:
+            return await held.enter_async_context(passing)
+        except SocketRefused as refused:
+            raise Refusal(Code.UNAVAILABLE, refused.body.decode(errors="replace")) from refused
+
+    async def _relay(self, socket: CallerSocket, talk: Talk) -> None:
         world = self._server.world
         works = [
             world.start(self._take_there(socket, talk), name="exec input"),
@@ -66,6 +89,25 @@ class ExecSockets:
         async for part in talk.parts:
             await socket.send(part.decode())
         await socket.close(NORMAL)
+
+
+class _SocketTalk:
+    """A talk over a websocket to where the node is."""
+
+    def __init__(self, socket: Socket) -> None:
+        self._socket = socket
+        self.parts = self._heard()
+
+    async def _heard(self) -> AsyncGenerator[bytes, None]:
+        while (message := await self._socket.receive()) is not None:
+            yield message.encode() if isinstance(message, str) else message
+        if self._socket.close_code == POLICY:
+            raise invalid(self._socket.close_reason)
+        if self._socket.close_code not in (NORMAL, GOING_AWAY):
+            raise Refusal(Code.UNAVAILABLE, self._socket.close_reason or "the other server broke off")
+
+    async def say(self, data: bytes) -> None:
+        await self._socket.send(data.decode())
 
 
 def _with_token(request: Request, first: str | bytes | None) -> Request:

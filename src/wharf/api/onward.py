@@ -1,7 +1,11 @@
-"""Requests that name another server of this region: passed on to it whole, and its reply back as it comes."""
+"""Requests that another server of this region answers, or another process of this one: passed on whole, and the reply
+back as it comes."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
+from typing import Final
 from urllib.parse import quote
+
+import msgspec
 
 from wharf.api.answers import Done, Streamed
 from wharf.api.request import Request
@@ -9,11 +13,14 @@ from wharf.client.exchange import Unreachable
 from wharf.client.passage import Outgoing
 from wharf.model.cluster import Member
 from wharf.model.refusal import Code, Refusal
-from wharf.server.passing import Arrived
+from wharf.server.node_channels import no_path
+from wharf.server.passing import WITHIN_MEMBER, WITHIN_REGION, Arrived
 from wharf.server.server import Server
+from wharf.server.whereabouts import WHERE_IS, WhereIs
 from wharf.state.tables import LEADER, MEMBERS
 
-LEADER_WORD = "leader"
+LEADER_WORD: Final = "leader"
+OF_THE_WAY: Final = frozenset((b"accept-encoding", b"content-length", b"transfer-encoding"))
 
 
 def member_called(server: Server, name: str) -> Member | None:
@@ -32,12 +39,58 @@ async def passed_on(server: Server, request: Request, member: Member) -> Done | 
     """The reply of that member; None when it is this one, which answers by itself."""
     if member.id == server.identity.member_id:
         return None
-    query = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in request.query.items())
+    return await replied(await server.passing.to_member(member.address, outgoing_of(request)))
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Where the connection of a node is: the address, and the hop that leads there."""
+
+    address: str
+    hop: bytes
+
+
+async def holder_of(server: Server, node_id: str) -> Holder:
+    """Whoever else holds the node's connection. Raises `no_path` where nobody is known to."""
+    telling = server.held.telling
+    if telling is None:
+        raise no_path()
+    place = (await server.leader.ask(WHERE_IS, WhereIs(node_id))).place
+    if place is None or place == telling.place:
+        raise no_path()
+    if place.member_id == telling.place.member_id:
+        return Holder(server.held.address_of(place.process), WITHIN_MEMBER)
+    member = server.replica.get(MEMBERS, place.member_id)
+    if member is None:
+        raise no_path()
+    return Holder(member.address, WITHIN_REGION)
+
+
+async def passed_to_holder(server: Server, request: Request, node_id: str) -> Done:
+    """The reply of whoever holds the node's connection. Raises Refusal."""
+    holder = await holder_of(server, node_id)
+    return await replied(await server.passing.to_member(holder.address, outgoing_of(request), hop=holder.hop))
+
+
+def outgoing_of(request: Request, *, method: str = "", without: Collection[str] = ()) -> Outgoing:
+    """The request as it goes on to another server, but for some of its parameters."""
+    query = "&".join(
+        f"{quote(name, safe='')}={quote(value, safe='')}"
+        for name, value in request.query.items()
+        if name not in without
+    )
     path = path_of(request)
-    # How the body is compressed is settled between us and the caller, and again between us and the other server.
-    headers = [(name, value) for name, value in request.headers.items() if name != b"accept-encoding"]
-    outgoing = Outgoing(request.endpoint.method, f"{path}?{query}".encode() if query else path.encode(), headers)
-    return await replied(await server.passing.to_member(member.address, outgoing))
+    # How bodies are compressed and cut is settled between us and the caller, and again between us and the other server.
+    headers = [(name, value) for name, value in request.headers.items() if name not in OF_THE_WAY]
+    body = None
+    if request.body:
+        headers.append((b"content-length", str(len(request.body)).encode()))
+        body = _whole(request.body)
+    target = f"{path}?{query}" if query else path
+    return Outgoing(method or request.endpoint.method, target.encode(), headers, body)
+
+
+async def _whole(body: bytes) -> AsyncIterator[bytes]:
+    yield body
 
 
 async def replied(arrived: Arrived) -> Done:

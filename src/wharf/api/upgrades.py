@@ -107,4 +107,4 @@ class PassedSocket:
         while (message := await there.receive()) is not None:
             kind = "text" if isinstance(message, str) else "bytes"
             await self._send({"type": "websocket.send", kind: message})
-        await self._send({"type": "websocket.close", "code": there.close_code})
+        await self._send({"type": "websocket.close", "code": there.close_code, "reason": there.close_reason})

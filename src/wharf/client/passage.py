@@ -57,16 +57,25 @@ def travelling(headers: RawHeaders) -> RawHeaders:
     return [(name, value) for name, value in headers if name.lower() not in OF_ONE_CONNECTION]
 
 
+UNIX: Final = "unix://"
+"""In front of the path of a socket in the file system."""
+
+
 class HttpPassage:
     """Over a socket. Waits for a reply as long as the caller does."""
 
     def __init__(self, address: str, *, tls: ssl.SSLContext | None = None) -> None:
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
         verify = tls or address.startswith("https")
+        path = address.removeprefix(UNIX) if address.startswith(UNIX) else ""
         try:
-            self._base = httpx2.URL(address)
+            self._base = httpx2.URL("http://localhost" if path else address)
             self._http = httpx2.AsyncClient(
-                limits=limits, timeout=httpx2.Timeout(None, connect=CONNECT_S), trust_env=False, verify=verify
+                limits=limits,
+                timeout=httpx2.Timeout(None, connect=CONNECT_S),
+                trust_env=False,
+                verify=verify,
+                transport=httpx2.AsyncHTTPTransport(uds=path, limits=limits) if path else None,
             )
         except httpx2.InvalidURL as error:
             raise Unreachable(f"{address} is no address ({error})", sent=False) from error

@@ -14,7 +14,7 @@ from websockets.typing import Origin, Subprotocol
 
 from wharf.client.exchange import Unreachable
 from wharf.client.http import CONNECT_S
-from wharf.client.passage import Outgoing, RawHeaders, travelling
+from wharf.client.passage import UNIX, Outgoing, RawHeaders, travelling
 
 OF_THE_HANDSHAKE: Final = b"sec-websocket-"
 NORMAL: Final = 1000
@@ -39,6 +39,7 @@ class Socket(Protocol):
     subprotocol: str | None
     close_code: int
     """Why the other end closed; known once `receive` gave nothing."""
+    close_reason: str
 
     async def receive(self) -> str | bytes | None:
         """The next message; None when the other end has closed."""
@@ -70,8 +71,11 @@ class WebSocketPassage:
     def __init__(self, address: str, *, tls: ssl.SSLContext | None = None) -> None:
         """`address`: as that of the server's HTTP, with its scheme."""
         self._address = address
-        self._base = address.replace("http", "ws", 1)
+        self._path = address.removeprefix(UNIX) if address.startswith(UNIX) else ""
+        self._base = "ws://localhost" if self._path else address.replace("http", "ws", 1)
         self._options: dict[str, Any] = {"ssl": tls} if tls is not None else {}  # None would mean no TLS at all.
+        if self._path:
+            self._options = {"path": self._path, "unix": True}
 
     @asynccontextmanager
     async def open_socket(self, outgoing: Outgoing, *, subprotocols: Sequence[str] = ()) -> AsyncIterator[Socket]:
@@ -115,12 +119,14 @@ class _Opened:
         self._connection = connection
         self.subprotocol: str | None = connection.subprotocol
         self.close_code = NORMAL
+        self.close_reason = ""
 
     async def receive(self) -> str | bytes | None:
         try:
             return await self._connection.recv()
         except ConnectionClosed:
             self.close_code = may_be_said(self._connection.close_code or WENT_WRONG)
+            self.close_reason = self._connection.close_reason or ""
             return None
 
     async def send(self, message: str | bytes) -> None:

@@ -1,5 +1,7 @@
 """The connections to nodes that this process holds, and the way to those that others hold."""
 
+from collections.abc import Callable
+
 from wharf.server.node_channels import NodeChannel, no_path
 from wharf.server.node_link import NodeLink
 from wharf.server.whereabouts import Telling
@@ -8,6 +10,8 @@ from wharf.server.whereabouts import Telling
 class HeldChannels:
     def __init__(self) -> None:
         self._links: dict[str, NodeLink] = {}
+        self.address_of: Callable[[str], str] = lambda process: process
+        """The address of another process of this server; set by the wiring where there are several."""
         self.telling: Telling | None = None
         """Hears of every change; set by the wiring where others may ask."""
 

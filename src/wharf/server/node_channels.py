@@ -59,5 +59,9 @@ class NodeChannels(Protocol):
         ...
 
 
-def no_path() -> Refusal:
-    return Refusal(Code.UNKNOWN, "No path to node")
+class NoPath(Refusal):
+    """Nobody here holds the node's connection."""
+
+
+def no_path() -> NoPath:
+    return NoPath(Code.UNKNOWN, "No path to node")

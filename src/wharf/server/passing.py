@@ -18,6 +18,7 @@ from wharf.model.refusal import Code, Refusal, unknown
 HOPS_HEADER: Final = b"x-cluster-hops"
 BETWEEN_REGIONS: Final = b"region"
 WITHIN_REGION: Final = b"member"
+WITHIN_MEMBER: Final = b"process"
 SAFE_METHODS: Final = frozenset(("GET", "HEAD"))
 
 
@@ -82,9 +83,9 @@ class Passing:
             Code.UNAVAILABLE, f"no server of region {region} answers: {'; '.join(silent) or 'none is listed'}"
         )
 
-    async def to_member(self, address: str, outgoing: Outgoing) -> Arrived:
-        """To a server of our own region. Raises `Refusal`."""
-        outgoing = with_hop(outgoing, WITHIN_REGION, otherwise=_looping())
+    async def to_member(self, address: str, outgoing: Outgoing, *, hop: bytes = WITHIN_REGION) -> Arrived:
+        """To a server of our own region, or (the hop says so) to another process of this one. Raises `Refusal`."""
+        outgoing = with_hop(outgoing, hop, otherwise=_looping())
         try:
             return await self._begin(address, outgoing)
         except Unreachable as error:
@@ -123,10 +124,10 @@ class Passing:
 
     @asynccontextmanager
     async def socket_to_member(
-        self, address: str, outgoing: Outgoing, *, subprotocols: Sequence[str] = ()
+        self, address: str, outgoing: Outgoing, *, subprotocols: Sequence[str] = (), hop: bytes = WITHIN_REGION
     ) -> AsyncIterator[Socket]:
-        """An open websocket to a server of our own region. Raises `Refusal` and SocketRefused."""
-        outgoing = with_hop(outgoing, WITHIN_REGION, otherwise=_looping())
+        """An open websocket to a server of our own region, or to another process. Raises `Refusal` and SocketRefused."""
+        outgoing = with_hop(outgoing, hop, otherwise=_looping())
         async with AsyncExitStack() as held:
             try:
                 socket = await held.enter_async_context(self._socket(address, outgoing, subprotocols))

@@ -96,7 +96,7 @@ class Telling:
         self._world = world
         self._replica = replica
         self._leader = leader
-        self._place = place
+        self.place = place
         self._held: dict[str, None] = {}
         self._new: dict[str, bool] = {}  # Whether it is held, of those that the leader was not told.
         self._changed = asyncio.Event()
@@ -136,7 +136,7 @@ class Telling:
         held = self._held if is_whole else [node for node, is_held in news.items() if is_held]
         let_go = [node for node, is_held in news.items() if not is_held]
         try:
-            await self._leader.ask(HOLDING, Holding(self._place, tuple(held), tuple(let_go), is_whole))
+            await self._leader.ask(HOLDING, Holding(self.place, tuple(held), tuple(let_go), is_whole))
         except Refusal as refusal:
             # Nobody leads, or nobody knows whether it was heard. Said again it does no harm.
             log.debug("the leader could not be told of connections", extra={"why": str(refusal)})

@@ -1,6 +1,7 @@
 """An api process: answers HTTP from its replica, and asks the brain what only the leader may decide."""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,7 @@ from wharf.api.app import Api, Written
 from wharf.api.audit import AuditPort, AuditRecord
 from wharf.api.elsewhere import Elsewhere
 from wharf.client.http import HttpExchange
-from wharf.client.passage import HttpPassage
+from wharf.client.passage import UNIX, HttpPassage
 from wharf.client.sockets import WebSocketPassage
 from wharf.server.asking import Leader
 from wharf.server.brain_socket import BrainLink
@@ -24,6 +25,7 @@ from wharf.server.meter import Meter
 from wharf.server.passing import Passing
 from wharf.server.peers import HttpPeers
 from wharf.server.server import Server
+from wharf.server.whereabouts import Place, Telling
 from wharf.world import World
 
 ROUTINE: Final = frozenset(("node.heartbeat", "node.fetch", "node.report"))
@@ -58,6 +60,11 @@ class AuditOfWrites:
         )
 
 
+def door_name(process: str) -> str:
+    """Where an api process listens for the others of its server, below the data folder."""
+    return f"{process}.sock"
+
+
 async def run(life: Life) -> None:
     settings = life.order.settings
     server = make_server(life)
@@ -76,6 +83,12 @@ async def run(life: Life) -> None:
             address if "://" in address else f"{scheme}://{address}", tls=tls if scheme == "https" else None
         ),
     )
+    folder = os.open(life.order.data_folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    server.held.telling = Telling(
+        life.world, server.replica, server.leader, Place(server.identity.member_id, life.order.name)
+    )
+    # By way of the open folder: the name of a socket is short, and the folder's may be long.
+    server.held.address_of = lambda process: f"{UNIX}/proc/self/fd/{folder}/{door_name(process)}"
     server.agent = RunningAgent(life)
     telemetry = settings.telemetry
     server.meter = Meter(
@@ -98,12 +111,14 @@ async def run(life: Life) -> None:
         gate=gate_of(life, server),
     )
     door = Elsewhere(api, server)
-    port = HttpPort(life.world, door, settings, life.order.listening)
+    inner_door = Path(life.order.data_folder) / door_name(life.order.name)
+    port = HttpPort(life.world, door, settings, life.order.listening, door=inner_door)
     life.on_reload(port.reload)
     life.on_reload(lambda new: renew_client_tls(tls, new.tls))
     if not await open_log(life, server.engine):
         return
     following = life.world.start(follow(server), name="follower")
+    telling = life.world.start(server.held.telling.run(), name="telling of nodes")
     stopping = life.world.start(life.stopping.wait(), name="asked to stop")
     serving = life.world.start(_serve(life, server, port), name="serving")
     # Asked to stop, serving ends by itself, in its own time.
@@ -115,6 +130,7 @@ async def run(life: Life) -> None:
     if stopping.done() and server.follower.loaded.is_set():
         await serving
     await life.first_of([stopping, following, serving])
+    telling.cancel()
     await link.close()
     await peers.close()
     await server.passing.close()

@@ -1,0 +1,62 @@
+"""Several processes answer HTTP, and one of them holds a node's channel: whoever is asked, the node answers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx2
+import msgspec
+
+from tests.agent.processes import running
+from wharf.client.sockets import WebSocketPassage
+from wharf.model.node import Node
+from wharf.node.agent.asked import Asked
+from wharf.node.agent.channel import Reply
+from wharf.node.agent.channel_line import ChannelLine
+from wharf.node.agent.servers import NodeIdentity
+from wharf.wire import channel, shapes
+from wharf.world import RealWorld
+
+NODE = "8a6f0c44-0000-4000-8000-000000000001"
+SECRET = "11111111-2222-4333-8444-555555555555"
+
+
+async def stats(question: channel.Ask, _inputs: AsyncIterator[bytes]) -> Reply:
+    return Reply("application/json", msgspec.json.encode({"Asked": question.verb}))
+
+
+async def ask_often(address: str) -> list[tuple[int, str]]:
+    world = RealWorld()
+    body = msgspec.json.encode(shapes.NodeRegistration(node=Node(id=NODE, name="n"), secret_id=SECRET))
+    async with httpx2.AsyncClient(base_url=address) as http, asyncio.timeout(60):
+        (await http.put(f"/v1/node/{NODE}/register", content=body)).raise_for_status()
+        line = ChannelLine(
+            world, Asked({"stats": stats}), NodeIdentity(NODE, SECRET), lambda: WebSocketPassage(address)
+        )
+        running_line = world.start(line.run(), name="line")
+        await line.is_open.wait()
+        try:
+            answers: list[tuple[int, str]] = []
+            while len(answers) < 20:
+                # A connection of its own each time, so that both processes are asked.
+                async with httpx2.AsyncClient(base_url=address) as fresh:
+                    reply = await fresh.get("/v1/client/stats", params={"node_id": NODE})
+                if reply.status_code == 404 and not answers:
+                    continue  # The leader has not heard of the connection yet.
+                answers.append((reply.status_code, reply.text))
+            return answers
+        finally:
+            running_line.cancel()
+            await asyncio.gather(running_line, return_exceptions=True)
+
+
+def test_whichever_process_is_asked_the_node_answers(tmp_path: Path) -> None:
+    folder = tmp_path / ("a-folder-with-a-long-name-" * 5)
+    folder.mkdir()
+    (folder / "wharf.toml").write_text(
+        f'data_dir = "{folder}/data"\nserver.enabled = true\napi.processes = 2\n[state]\nengine = "sqlite"\n'
+    )
+    with running(folder, "agent", "--config", str(folder / "wharf.toml"), "--port", "0") as agent:
+        agent.wait_ready()
+
+        assert [(200, '{"Asked":"stats"}')] * 20 == asyncio.run(ask_often(agent.address))
