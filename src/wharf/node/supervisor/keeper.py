@@ -95,6 +95,7 @@ class Keeper:
             for run in stuck.values():
                 run.try_output_again()
         listening.close()
+        self._leftovers.sweep(self._runs)
         with contextlib.suppress(OSError):
             (self._folder / SOCKET).unlink()
 

@@ -87,7 +87,7 @@ class ByCgroup:
 
     def entries(self, run: str) -> list[str]:
         group = self._folder / run
-        group.mkdir(exist_ok=True)
+        group.mkdir(parents=True, exist_ok=True)
         return [str(group / "cgroup.procs")]
 
     def members(self, run: str) -> list[int]:
@@ -132,6 +132,8 @@ class ByCgroup:
             for entry in self._folder.iterdir():
                 if entry.is_dir() and entry.name not in known:
                     self.forget(entry.name)
+            if not known:
+                self._folder.rmdir()
 
 
 def find_way(node: str) -> Leftovers:
