@@ -104,6 +104,10 @@ class _Turn:
         match event:
             case on.StopWanted(skips_delays):
                 self._stop(skips_delays)
+            case on.Said(name, kind, message, details):
+                task = next((task for task in self._record.tasks if task.name == name and not task.is_dead), None)
+                if task is not None:
+                    self._put(with_event(task, kind, self._now, message=message, **details))
             case on.Judged():
                 since_s = self._now.monotonic_s if self._plan.health is not None else None
                 self._record = replace(self._record, judged_since_s=since_s, is_healthy=None)
@@ -119,6 +123,8 @@ class _Turn:
                 self._ended(name, run, outcome)
             case on.RestartAsked():
                 self._restart(event)
+            case on.SignalAsked():
+                self._signal(event)
             case on.ChecksTold(passes):
                 since_s = self._record.checks_pass_since_s if passes else None
                 since_s = self._now.monotonic_s if passes and since_s is None else since_s
@@ -234,6 +240,12 @@ class _Turn:
                 self._put(replace(task, due_s=self._now.monotonic_s))
             elif task.is_dead and event.is_all:
                 self._move(task, TaskStep.WAITING, has_failed=False, is_to_end=False)
+
+    def _signal(self, event: on.SignalAsked) -> None:
+        for task in self._record.tasks:
+            if task.step is TaskStep.RUNNING and (not event.tasks or task.name in event.tasks):
+                self._put(with_event(task, TaskEventType.SIGNALING, self._now, signal=event.signal))
+                self._actions.append(on.Signal(task.name, task.run, event.signal))
 
     # -- what follows from it
 
@@ -370,6 +382,9 @@ class _Turn:
                 )
                 task = with_event(task, TaskEventType.WAITING_FOR_SHUTDOWN_DELAY, self._now, message=said)
                 self._move(task, TaskStep.LEAVING, due_s=self._now.monotonic_s + delay_s)
+            case TaskStep.STARTING:
+                self._put(task)
+                self._actions.append(on.GiveUp(task.name, task.run))
             case _:
                 self._put(task)
 

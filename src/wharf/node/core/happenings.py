@@ -10,6 +10,15 @@ class Event(msgspec.Struct, frozen=True):
     """One thing that happened."""
 
 
+class Said(Event, frozen=True):
+    """Something that the task's owner may like to know: it changes nothing."""
+
+    task: str
+    kind: TaskEventType
+    message: str = ""
+    details: dict[str, str] = {}
+
+
 class StopWanted(Event, frozen=True):
     """Servers want it stopped, or know it no more."""
 
@@ -61,6 +70,13 @@ class RestartAsked(Event, frozen=True):
     reason: str = "User requested running tasks to restart"
 
 
+class SignalAsked(Event, frozen=True):
+    """A person sends a signal to tasks that run. Without names: to all of them."""
+
+    signal: str
+    tasks: tuple[str, ...] = ()
+
+
 class ChecksTold(Event, frozen=True):
     """Whether every check that health rests on passes."""
 
@@ -95,8 +111,14 @@ class Start(Action, frozen=True):
     run: int
 
 
+class GiveUp(Action, frozen=True):
+    """It is to end before it has begun: what its start waits for need not come any more."""
+
+    run: int
+
+
 class Signal(Action, frozen=True):
-    """Ask it to end. An empty name: the driver's own way to ask."""
+    """Send it a signal, most often to ask it to end. An empty name: the driver's own way to ask."""
 
     run: int
     name: str

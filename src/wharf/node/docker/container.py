@@ -37,6 +37,7 @@ class Place(NamedTuple):
     volumes: tuple[tuple[str, str, bool], ...]  # Host volumes: path, target, whether only read.
     user: str
     network_of: str  # The container whose network it joins; empty: its own mode.
+    log_mb: int = 0  # What is kept of its output in all.
 
 
 def container_name(place: Place) -> str:
@@ -76,7 +77,9 @@ def container_body(config: DockerConfig, place: Place) -> dict[str, Any]:  # JSO
 def _host(config: DockerConfig, place: Place, ports: list[Port]) -> dict[str, Any]:
     logging = config.logging
     log_type = (logging.type or logging.driver) if logging else ""
-    log_config = (logging.config if logging else {}) or ({} if log_type else {"max-file": "2", "max-size": "2m"})
+    # What the engine drops before it was read is lost, so it keeps as much as the node does.
+    kept = {"max-file": "2", "max-size": f"{max(place.log_mb, 2)}m"}
+    log_config = (logging.config if logging else {}) or ({} if log_type else kept)
     host: dict[str, Any] = {
         "Binds": _binds(config, place),
         "Mounts": [_mount(mount, place) for mount in (*config.mount, *config.mounts)],

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
@@ -156,7 +156,7 @@ class Engine:
 
     async def logs(
         self, container: str, *, is_tty: bool, follow: bool, since: str = "", timestamps: bool = False
-    ) -> AsyncIterator[Chunk]:
+    ) -> AsyncGenerator[Chunk, None]:
         """What it wrote, by stream, as it comes. `since` is a moment as seconds and nanoseconds of the Unix clock."""
         params = {"stdout": "true", "stderr": "true", "follow": str(follow).lower()}
         params |= {"timestamps": str(timestamps).lower(), **({"since": since} if since else {})}

@@ -14,6 +14,7 @@ _HEADER: Final = struct.Struct(">BxxxL")
 class Chunk(NamedTuple):
     stream: Literal["stdout", "stderr"]
     data: bytes
+    begins: bool = True  # A frame: the engine makes one of each entry of the log.
 
 
 class Frames:
@@ -23,6 +24,7 @@ class Frames:
         self._is_tty = is_tty
         self._rest = b""
         self._stream: Literal["stdout", "stderr"] = "stdout"
+        self._begins = False
         self._left = 0  # Of the frame that is begun: large ones are passed on in pieces.
 
     def feed(self, data: bytes) -> Iterator[Chunk]:
@@ -38,7 +40,9 @@ class Frames:
                 kind, self._left = _HEADER.unpack_from(self._rest)
                 self._stream = "stderr" if kind == 2 else "stdout"
                 self._rest = self._rest[HEADER_BYTES:]
+                self._begins = True
                 continue
             piece, self._rest = self._rest[: self._left], self._rest[self._left :]
             self._left -= len(piece)
-            yield Chunk(self._stream, piece)
+            begins, self._begins = self._begins, False
+            yield Chunk(self._stream, piece, begins)

@@ -3,11 +3,12 @@
 from collections.abc import Collection
 
 from wharf.node.core.outcome import UNKNOWN
-from wharf.node.drivers.port import CannotStart, Health, TaskOrder, Watcher
+from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View, Watcher
 
 
 class Missing:
     name = ""
+    view = View.HOST
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
@@ -23,6 +24,9 @@ class Missing:
             self._watcher.on_ended(run, UNKNOWN)
 
     def signal(self, run: str, name: str) -> None:
+        """Nothing of it can run."""
+
+    def give_up(self, run: str) -> None:
         """Nothing of it can run."""
 
     def kill(self, run: str) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from wharf.node.core.moment import SECOND_NS
 from wharf.node.core.outcome import UNKNOWN, Outcome
-from wharf.node.drivers.port import CannotStart, Health, TaskOrder, Watcher
+from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View, Watcher
 from wharf.wire.go_duration import DurationError, parse_duration_ns
 
 ENDED_BY_SIGNAL: Final = 128
@@ -20,6 +20,8 @@ SIGKILL: Final = 9
 
 
 class Mock:
+    view = View.HOST
+
     def __init__(self, watcher: Watcher, *, name: str = "mock") -> None:
         self.name = name
         self._watcher = watcher
@@ -47,6 +49,9 @@ class Mock:
         if run in self._configs:
             wait_s = seconds(self._configs[run], "kill_after") or 0.0
             self._after(run, wait_s, lambda: self._end(run, Outcome(ENDED_BY_SIGNAL + SIGINT, SIGINT)))
+
+    def give_up(self, run: str) -> None:
+        """What blocks it is its script, which ends."""
 
     def kill(self, run: str) -> None:
         if run in self._configs:

@@ -5,8 +5,9 @@ run is told to the `Watcher`, at least once, also what happened while no agent w
 """
 
 from collections.abc import Collection, Mapping
+from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -23,6 +24,43 @@ class CannotStart(Exception):
         self.is_final = is_final
 
 
+class View(Enum):
+    """Where a driver's tasks see their folders, and whether they inherit the agent's environment."""
+
+    HOST = "host"
+    """As the node has them."""
+    OWN = "own"
+    """At `/alloc`, `/local` and `/secrets`, in a file system of their own."""
+
+
+class GivenPort(NamedTuple):
+    label: str
+    host_ip: str
+    value: int
+    to: int
+    """Within the task's own network; 0: the same."""
+
+
+class GivenVolume(NamedTuple):
+    path: str
+    target: str
+    is_read_only: bool
+
+
+class Given(msgspec.Struct, frozen=True):
+    """What of the node the task may use."""
+
+    cpu_mhz: int = 0
+    cpu_total_mhz: int = 0
+    """Of the whole node."""
+    memory_mb: int = 0
+    memory_max_mb: int = 0
+    cores: str = ""
+    """Those that are its own, as ranges."""
+    ports: tuple[GivenPort, ...] = ()
+    volumes: tuple[GivenVolume, ...] = ()
+
+
 class TaskOrder(msgspec.Struct, frozen=True):
     """One start of one task."""
 
@@ -35,6 +73,11 @@ class TaskOrder(msgspec.Struct, frozen=True):
     log_folder: Path
     log: LogConfig
     user: str = ""
+    allocation_id: str = ""
+    shared_folder: Path = Path()
+    given: Given = Given()
+    labels: Mapping[str, str] = {}
+    """Of what it belongs to: job, group, namespace, node."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -44,6 +87,7 @@ class Health(msgspec.Struct, frozen=True):
     why: str = "Healthy"
     is_there: bool = True
     attributes: Mapping[str, str] = {}
+    """Beside `driver.<name>`, which every driver that works has."""
 
 
 class Watcher(Protocol):
@@ -57,9 +101,14 @@ class Watcher(Protocol):
 
     def on_ended(self, run: str, outcome: Outcome) -> None: ...
 
+    def on_said(self, run: str, message: str) -> None:
+        """Something that the task's owner may like to know: an image is on its way."""
+        ...
+
 
 class Driver(Protocol):
     name: str
+    view: View
 
     async def probe(self) -> Health:
         """Whether it works here. Never raises."""
@@ -75,6 +124,10 @@ class Driver(Protocol):
 
     def signal(self, run: str, name: str) -> None:
         """Ask it to end. An empty name: as is usual with this driver."""
+        ...
+
+    def give_up(self, run: str) -> None:
+        """It is to end before it has begun: what its start waits for need not come any more. It may begin nevertheless."""
         ...
 
     def kill(self, run: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from wharf.node.agent.keeper_link import KeeperLink
-from wharf.node.drivers.port import CannotStart, Health, TaskOrder
+from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View
 from wharf.node.supervisor.messages import ForgetRun, KillRun, LogOrder, RunOrder, SignalRun, StartRun
 
 MB: Final = 1_000_000
@@ -21,6 +21,7 @@ KILL_SIGNAL: Final = signal.SIGINT
 
 class RawExec:
     name = "raw_exec"
+    view = View.HOST
 
     def __init__(self, link: KeeperLink, *, is_allowed: bool) -> None:
         self._link = link
@@ -54,6 +55,9 @@ class RawExec:
 
     def signal(self, run: str, name: str) -> None:
         self._link.say(SignalRun(run, number_of(name) if name else KILL_SIGNAL))
+
+    def give_up(self, run: str) -> None:
+        """It begins in a moment, and is told to end then."""
 
     def kill(self, run: str) -> None:
         self._link.say(KillRun(run))

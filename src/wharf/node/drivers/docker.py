@@ -1,0 +1,456 @@
+"""The driver that runs a task as a container, by the Engine's HTTP API.
+
+The name of the run is a label of its container, which outlives the agent: a start is found again by it, whatever the
+journal says, and is made once. Who asks for what the engine cannot do right now waits; what the engine says is told.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+from wharf.node.core.outcome import UNKNOWN, Outcome
+from wharf.node.docker import shapes
+from wharf.node.docker.config import ConfigProblem, DockerConfig, DockerSettings, read_config
+from wharf.node.docker.container import ALLOCATION_LABEL, Place, Port, container_body, container_name
+from wharf.node.docker.engine import Auth, Engine
+from wharf.node.docker.errors import EngineAway, EngineRefused, NotThere
+from wharf.node.docker.following import STREAMS, LogFollower
+from wharf.node.docker.log_files import LogFiles
+from wharf.node.docker.pulls import Pulls, full_name
+from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View, Watcher
+from wharf.wire.go_duration import DurationError, parse_duration_ns
+from wharf.world import World
+
+log = logging.getLogger(__name__)
+
+RUN_LABEL: Final = "wharf.run"
+NODE_LABEL: Final = "wharf.node"
+LOG_LABELS: Final = ("wharf.log.folder", "wharf.log.task", "wharf.log.files", "wharf.log.bytes")
+"""Where its output goes: known also to an agent that forgot the order."""
+AGAIN_S: Final = 1.0
+PROBE_S: Final = 5.0
+START_S: Final = 60.0
+"""So long a start waits for an engine that is away."""
+TELL_FIRST_S: Final = 5.0
+CONFLICT: Final = 409
+SECOND_NS: Final = 1_000_000_000
+MB: Final = 1_000_000
+GONE: Final = "the container is gone: something else than this node removed it, and its exit code with it"
+
+
+class Run:
+    """One container, as long as somebody wants to know of it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.container = ""
+        self.is_found = asyncio.Event()
+        self.starting: asyncio.Task[None] | None = None
+        self.watching: asyncio.Task[None] | None = None
+        self.asking: asyncio.Task[None] | None = None
+        self.is_given_up = False
+
+
+class Docker:
+    name = "docker"
+    view = View.OWN
+
+    def __init__(
+        self,
+        world: World,
+        watcher: Watcher,
+        *,
+        socket: Path,
+        settings: DockerSettings,
+        node_id: str,
+        folder: Path,
+        is_wanted: Callable[[str], bool],
+    ) -> None:
+        """`folder`: where it keeps how far it has read outputs. `is_wanted`: whether the journal knows of a run."""
+        self._world = world
+        self._watcher = watcher
+        self._socket = socket
+        self._engine = Engine(socket)
+        self._pulls = Pulls(self._engine, world)
+        self._settings = settings
+        self._node_id = node_id
+        self._folder = folder
+        self._is_wanted = is_wanted
+        self._runs: dict[str, Run] = {}
+        self._doing: set[asyncio.Task[None]] = set()
+
+    # -- the port `Driver`
+
+    async def probe(self) -> Health:
+        if not self._socket.exists():
+            return Health(is_healthy=False, is_there=False, why=f"there is no container engine at {self._socket}")
+        try:
+            async with asyncio.timeout(PROBE_S):
+                version = await self._engine.version()
+        except TimeoutError:
+            return Health(is_healthy=False, why=f"the engine at {self._socket} says nothing for {PROBE_S:g} s")
+        except (EngineAway, EngineRefused) as error:
+            return Health(is_healthy=False, why=str(error))
+        attributes = {"driver.docker.version": version.version, "driver.docker.os_type": version.os}
+        return Health(is_healthy=True, attributes={name: value for name, value in attributes.items() if value})
+
+    async def start(self, order: TaskOrder) -> None:
+        if order.run in self._runs:
+            return
+        run = self._runs[order.run] = Run(order.run)
+        run.starting = self._world.start(self._start(run, order), name=f"container {order.run}")
+        try:
+            await asyncio.shield(run.starting)
+        except asyncio.CancelledError:
+            if not run.is_given_up:
+                raise
+            self._clear(run)
+            raise CannotStart("it was to end before it had begun") from None
+        except CannotStart:
+            self._clear(run)
+            raise
+        finally:
+            run.starting = None
+
+    async def recover(self, runs: Collection[str]) -> None:
+        for name in runs:
+            run = self._runs[name] = Run(name)
+            run.watching = self._begin(self._take_up(run))
+        self._begin(self._sweep())
+
+    def signal(self, run: str, name: str) -> None:
+        if (known := self._runs.get(run)) is not None:
+            known.asking = self._begin(self._ask(known, known.asking, _signal(name or "SIGTERM")))
+
+    def give_up(self, run: str) -> None:
+        known = self._runs.get(run)
+        # A container that is about to be made is left to begin: it is told to end as every other.
+        if known is not None and known.starting is not None and not known.container:
+            known.is_given_up = True
+            known.starting.cancel()
+
+    def kill(self, run: str) -> None:
+        if (known := self._runs.get(run)) is not None:
+            known.asking = self._begin(self._ask(known, known.asking, "SIGKILL"))
+
+    def forget(self, run: str) -> None:
+        known = self._runs.pop(run, None) or Run(run)
+        self._begin(self._remove(known))
+
+    async def close(self) -> None:
+        """Containers go on."""
+        for task in list(self._doing):
+            task.cancel()
+        await asyncio.gather(*self._doing, return_exceptions=True)
+        await self._engine.close()
+
+    # -- a start
+
+    async def _start(self, run: Run, order: TaskOrder) -> None:
+        config = self._config(order)
+        deadline_s = self._world.monotonic_s() + START_S
+        while True:
+            try:
+                found = await self._find(run.name)
+                if found is None:
+                    await self._image(run.name, config, order)
+                    run.container = "?"  # From here on the engine may have it whatever we hear.
+                    run.container = await self._create(config, order)
+                else:
+                    run.container = found.id
+                run.is_found.set()
+                if found is None or found.state == "created":
+                    await self._engine.start(run.container)
+                break
+            except EngineAway as error:
+                if self._world.monotonic_s() > deadline_s:
+                    raise CannotStart(str(error)) from error
+                await asyncio.sleep(AGAIN_S)
+            except EngineRefused as error:
+                raise CannotStart(f"the container engine refuses: {error}") from error
+        self._watcher.on_begun(run.name)
+        run.watching = self._begin(self._watch(run))
+
+    def _config(self, order: TaskOrder) -> DockerConfig:
+        try:
+            return read_config(order.config, self._settings)
+        except ConfigProblem as error:
+            raise CannotStart(f"config: {error}", is_final=True) from error
+
+    async def _find(self, run: str) -> shapes.Listed | None:
+        return next(iter(await self._engine.containers(f"{RUN_LABEL}={run}")), None)
+
+    async def _image(self, run: str, config: DockerConfig, order: TaskOrder) -> None:
+        if config.load:
+            await self._load(config.load, order)
+            return
+        auth = Auth(*_auth(config)) if config.auth else None
+        try:
+            timeout_s = parse_duration_ns(config.image_pull_timeout) / SECOND_NS
+        except DurationError as error:
+            raise CannotStart(f"config: image_pull_timeout: {error}", is_final=True) from error
+        telling: list[asyncio.Task[None]] = []
+
+        def begun() -> None:
+            self._watcher.on_said(run, f"Downloading image {full_name(config.image)}")
+            telling.append(self._begin(self._tell_progress(run, config.image)))
+
+        try:
+            for one in (auth, None) if auth and config.auth_soft_fail else (auth,):
+                try:
+                    await self._pulls.ensure(
+                        config.image, auth=one, always=config.force_pull, timeout_s=timeout_s, begun=begun
+                    )
+                    return
+                except EngineRefused as error:
+                    refused = error
+            raise CannotStart(f"the image {full_name(config.image)} cannot be pulled: {refused}") from refused
+        except EngineAway as error:
+            raise CannotStart(f"the pull of {full_name(config.image)} was cut: {error}") from error
+        except TimeoutError as error:
+            told = str(error) or f"the registry of {full_name(config.image)} says nothing any more"
+            raise CannotStart(told) from error
+        finally:
+            for each in telling:
+                each.cancel()
+
+    async def _tell_progress(self, run: str, image: str) -> None:
+        wait_s = TELL_FIRST_S
+        while True:
+            await asyncio.sleep(wait_s)
+            if progress := self._pulls.progress(image):
+                self._watcher.on_said(run, f"Downloading image {full_name(image)}: {progress}")
+            wait_s *= 2  # Few events are kept.
+
+    async def _load(self, archive: str, order: TaskOrder) -> None:
+        path = (order.task_folder / archive).resolve()
+        if not path.is_relative_to(order.task_folder.resolve()):
+            raise CannotStart(f"config: load: {archive} leads out of the task's folder", is_final=True)
+        if not path.is_file():
+            raise CannotStart(f"config: load: there is no file {archive} in the task's folder")
+        await self._engine.load(path)
+
+    async def _create(self, config: DockerConfig, order: TaskOrder) -> str:
+        place = self._place(order)
+        body = container_body(config, place)
+        body["Image"] = full_name(config.image)
+        name = container_name(place)
+        for attempt in range(max(1, config.container_exists_attempts)):
+            try:
+                return (await self._engine.create(name, body)).id
+            except EngineRefused as error:
+                if isinstance(error, NotThere):
+                    raise CannotStart(f"the image {full_name(config.image)} is not there: {error}") from error
+                other = await self._engine.container(name)
+                if other is None and error.status != CONFLICT:
+                    raise
+                if other is not None:
+                    labels = other.config.labels or {}
+                    if labels.get(ALLOCATION_LABEL) != order.allocation_id or labels.get(RUN_LABEL) == order.run:
+                        raise
+                    # An earlier run of the same task, which was not removed yet.
+                    await self._engine.remove(other.id)
+                elif attempt:
+                    await asyncio.sleep(AGAIN_S)
+        raise CannotStart(f"the name {name} stays taken by another container")
+
+    def _place(self, order: TaskOrder) -> Place:
+        given, folder = order.given, self._folder / order.run
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        log_facts = (
+            str(order.log_folder) if not order.log.disabled else "",
+            order.task,
+            str(order.log.max_files),
+            str(order.log.max_file_size_mb * MB),
+        )
+        ours = {RUN_LABEL: order.run, NODE_LABEL: self._node_id, **dict(zip(LOG_LABELS, log_facts, strict=True))}
+        shown = {name: value for name, value in order.labels.items() if name in self._settings.extra_labels}
+        return Place(
+            allocation_id=order.allocation_id,
+            task=order.task,
+            labels={**shown, **ours},
+            environment=order.environment,
+            allocation_folder=str(order.shared_folder),
+            local_folder=str(order.task_folder / "local"),
+            secrets_folder=str(order.task_folder / "secrets"),
+            memory_mb=given.memory_mb,
+            memory_max_mb=given.memory_max_mb,
+            cpu_mhz=given.cpu_mhz,
+            cpu_total_mhz=given.cpu_total_mhz,
+            cores=given.cores,
+            ports=tuple(Port(*port) for port in given.ports),
+            volumes=tuple((volume.path, volume.target, volume.is_read_only) for volume in given.volumes),
+            user=order.user,
+            network_of="",
+            log_mb=len(STREAMS) * order.log.max_files * order.log.max_file_size_mb,
+        )
+
+    # -- its life
+
+    async def _take_up(self, run: Run) -> None:
+        """Of a run that was under way when the agent ended."""
+        while True:
+            try:
+                found = await self._find(run.name)
+                break
+            except (EngineAway, EngineRefused) as error:
+                log.warning("a container is looked for again: %s", error, extra={"run": run.name})
+                await asyncio.sleep(AGAIN_S)
+        if found is None:
+            self._watcher.on_ended(run.name, Outcome(UNKNOWN.exit_code, is_known=False, message=GONE))
+            return
+        run.container = found.id
+        run.is_found.set()
+        self._watcher.on_begun(run.name)
+        await self._watch(run)
+
+    async def _watch(self, run: Run) -> None:
+        """Until it has ended, and its output is all there."""
+        known = await self._inspect(run)
+        if known is None:
+            self._watcher.on_ended(run.name, Outcome(UNKNOWN.exit_code, is_known=False, message=GONE))
+            return
+        follower = self._follower(run, known)
+        following = self._world.start(follower.follow(), name=f"output of {run.name}") if follower else None
+        try:
+            ended = await self._wait(run)
+        finally:
+            if following is not None:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+        if follower is not None and ended is not None:
+            await self._catch_up(follower)
+        self._watcher.on_ended(run.name, _outcome(ended))
+
+    async def _inspect(self, run: Run) -> shapes.Container | None:
+        while True:
+            try:
+                return await self._engine.container(run.container)
+            except (EngineAway, EngineRefused):
+                await asyncio.sleep(AGAIN_S)
+
+    async def _wait(self, run: Run) -> shapes.Container | None:
+        """What it has become; None where it is no more. An engine that is away is waited for."""
+        while True:
+            try:
+                await self._engine.wait(run.container)
+            except NotThere:
+                return None
+            except (EngineAway, EngineRefused):
+                await asyncio.sleep(AGAIN_S)
+            known = await self._inspect(run)
+            if known is None or (not known.state.running and known.state.status not in ("created", "restarting")):
+                return known
+
+    def _follower(self, run: Run, known: shapes.Container) -> LogFollower | None:
+        labels = known.config.labels or {}
+        folder, task, count, size = (labels.get(name, "") for name in LOG_LABELS)
+        if not folder or not Path(folder).is_dir():
+            return None
+        files = {
+            stream: LogFiles(Path(folder), task, stream, max_files=int(count), max_file_bytes=int(size))
+            for stream in STREAMS
+        }
+        return LogFollower(
+            self._engine, run.container, is_tty=known.config.tty, files=files, kept=self._folder / run.name
+        )
+
+    async def _catch_up(self, follower: LogFollower) -> None:
+        while True:
+            try:
+                await follower.catch_up()
+                return
+            except EngineRefused as error:
+                log.warning("the end of a container's output cannot be read: %s", error)
+                return
+            except (EngineAway, OSError) as error:
+                log.warning("the end of a container's output waits: %s", error)
+                await asyncio.sleep(AGAIN_S)
+
+    async def _ask(self, run: Run, before: asyncio.Task[None] | None, signal: str) -> None:
+        """Until the engine has heard it."""
+        if before is not None and signal == "SIGKILL":
+            before.cancel()
+        while run.name in self._runs:
+            await run.is_found.wait()
+            try:
+                await self._engine.kill(run.container, signal)
+                return
+            except EngineRefused as error:
+                if error.status not in (404, CONFLICT):  # Those do not run any more, which is told elsewhere.
+                    log.warning("a container cannot be told %s: %s", signal, error, extra={"run": run.name})
+                return
+            except EngineAway:
+                await asyncio.sleep(AGAIN_S)
+
+    # -- what is left
+
+    def _clear(self, run: Run) -> None:
+        """Of a start that failed nothing may stay, or begin later."""
+        self._runs.pop(run.name, None)
+        self._begin(self._remove(run))
+
+    async def _remove(self, run: Run) -> None:
+        for task in (run.watching, run.asking):
+            if task is not None:
+                task.cancel()
+        while run.name not in self._runs:
+            try:
+                for found in await self._engine.containers(f"{RUN_LABEL}={run.name}"):
+                    await self._engine.remove(found.id)
+                (self._folder / run.name).unlink(missing_ok=True)
+                return
+            except EngineRefused as error:
+                log.warning("a container cannot be removed: %s", error, extra={"run": run.name})
+                return
+            except EngineAway:
+                if not self._socket.exists() and not run.container:
+                    return
+                await asyncio.sleep(AGAIN_S)
+
+    async def _sweep(self) -> None:
+        """Containers of this node that nobody remembers are ended, never started again."""
+        while True:
+            try:
+                for found in await self._engine.containers(f"{NODE_LABEL}={self._node_id}"):
+                    run = (found.labels or {}).get(RUN_LABEL, "")
+                    if run not in self._runs and not self._is_wanted(run):
+                        log.warning("a container that nobody remembers is removed", extra={"run": run})
+                        await self._engine.remove(found.id)
+                return
+            except EngineRefused as error:
+                log.warning("containers cannot be listed: %s", error)
+                return
+            except EngineAway:
+                await asyncio.sleep(AGAIN_S)
+
+    def _begin(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._world.start(doing, name="a container's step")
+        self._doing.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._doing.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a step of a container failed by a fault of ours", exc_info=error)
+
+
+def _auth(config: DockerConfig) -> tuple[str, str, str, str]:
+    auth = config.auth
+    assert auth is not None
+    return auth.username, auth.password, auth.email, auth.server_address
+
+
+def _signal(name: str) -> str:
+    name = name.upper()
+    return name if name.startswith("SIG") else f"SIG{name}"
+
+
+def _outcome(ended: shapes.Container | None) -> Outcome:
+    if ended is None:
+        return Outcome(UNKNOWN.exit_code, is_known=False, message=GONE)
+    state = ended.state
+    return Outcome(state.exit_code, is_out_of_memory=state.oom_killed, message=state.error)

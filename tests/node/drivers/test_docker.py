@@ -1,0 +1,309 @@
+"""Tasks as containers of a real engine: they run, outlast whoever started them, and what became of them is told truly."""
+
+import asyncio
+import json
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node.docker.podman import Podman, Registry, running_podman
+from tests.waiting import wait_on_loop_until
+from wharf.model.task import LogConfig
+from wharf.node.core.outcome import Outcome
+from wharf.node.docker.config import DockerSettings
+from wharf.node.drivers.docker import GONE, Docker
+from wharf.node.drivers.port import CannotStart, Given, TaskOrder
+from wharf.world import RealWorld
+
+pytestmark = [pytest.mark.needs_program("podman"), pytest.mark.needs("containers")]
+WITHIN_S = 60
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[Podman, Registry]]:
+    # A socket's path must be short, so it does not lie where pytest puts things.
+    folder = Path(tempfile.mkdtemp(prefix="wd-"))
+    try:
+        with running_podman(folder) as both:
+            yield both
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def podman(running: tuple[Podman, Registry]) -> Podman:
+    return running[0]
+
+
+@pytest.fixture
+def registry(running: tuple[Podman, Registry]) -> Iterator[Registry]:
+    registry = running[1]
+    yield registry
+    registry.may_answer.set()
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(WITHIN_S):
+            await work
+
+    asyncio.run(bounded())
+
+
+class Heard:
+    """What a driver told, and what the journal knows."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.ended: dict[str, Outcome] = {}
+        self.said: list[str] = []
+        self.wanted: set[str] = set()
+
+    def on_begun(self, run: str) -> None:
+        self.begun.append(run)
+
+    def on_refused(self, run: str, why: str) -> None:
+        raise AssertionError(f"{run} is refused: {why}")
+
+    def on_ended(self, run: str, outcome: Outcome) -> None:
+        self.ended[run] = outcome
+
+    def on_said(self, _run: str, message: str) -> None:
+        self.said.append(message)
+
+
+class Machine:
+    """A node's folders and its engine; the driver can be taken away and come back."""
+
+    def __init__(self, podman: Podman, registry: Registry, folder: Path, node: str) -> None:
+        self.podman = podman
+        self.image = f"{registry.address}/box:1"
+        self.folder = folder
+        self.node = node
+        self.heard = Heard()
+
+    @asynccontextmanager
+    async def driver(self) -> AsyncIterator[Docker]:
+        docker = Docker(
+            RealWorld(),
+            self.heard,
+            socket=self.podman.socket,
+            settings=DockerSettings(),
+            node_id=self.node,
+            folder=self.folder / "kept",
+            is_wanted=lambda run: run in self.heard.wanted,
+        )
+        try:
+            yield docker
+        finally:
+            await docker.close()
+
+    def order(self, run: str, script: str, **more: object) -> TaskOrder:
+        allocation = run.rsplit(".", 2)[0]
+        shared, task = self.folder / allocation / "alloc", self.folder / allocation / "t"
+        for folder in (shared / "logs", task / "local", task / "secrets"):
+            folder.mkdir(parents=True, exist_ok=True)
+        config = {"image": self.image, "command": "sh", "args": ["-c", script], "network_mode": "none"}
+        return TaskOrder(
+            run=run,
+            task="t",
+            config={**config, **more},
+            environment={"GREETING": "hello"},
+            task_folder=task,
+            log_folder=shared / "logs",
+            log=LogConfig(max_files=3, max_file_size_mb=1),
+            allocation_id=allocation,
+            shared_folder=shared,
+            given=Given(cpu_mhz=100, memory_mb=64),
+        )
+
+    def output(self, run: str, stream: str = "stdout") -> str:
+        folder = self.folder / run.rsplit(".", 2)[0] / "alloc" / "logs"
+        files = sorted(folder.glob(f"t.{stream}.*"), key=lambda path: int(path.suffix[1:]))
+        return "".join(path.read_text() for path in files)
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        await wait_on_loop_until(is_so, what="what the driver does", within_s=WITHIN_S)
+
+    async def ended(self, run: str) -> Outcome:
+        await self.until(lambda: run in self.heard.ended)
+        return self.heard.ended[run]
+
+
+@pytest.fixture
+def machine(podman: Podman, registry: Registry, tmp_path: Path) -> Machine:
+    return Machine(podman, registry, tmp_path, node=tmp_path.name)
+
+
+def test_a_task_runs_in_its_folders_and_its_exit_code_and_output_come_back(machine: Machine) -> None:
+    async def story() -> None:
+        async with machine.driver() as docker:
+            script = "echo $GREETING; echo oops >&2; echo made >/local/made; cat /alloc/shared; exit 7"
+            order = machine.order("a1.0.1", script)
+            (order.shared_folder / "shared").write_text("from outside\n")
+            await docker.start(order)
+            assert Outcome(7) == await machine.ended("a1.0.1")
+            docker.forget("a1.0.1")
+        assert ["a1.0.1"] == machine.heard.begun
+        assert "hello\nfrom outside\n" == machine.output("a1.0.1")
+        assert "oops\n" == machine.output("a1.0.1", "stderr")
+        assert "made\n" == (order.task_folder / "local" / "made").read_text()
+
+    run(story())
+
+
+def test_a_task_goes_on_without_its_driver_and_its_output_is_kept_once(machine: Machine) -> None:
+    async def story() -> None:
+        script = "i=0; while [ $i -lt 300 ]; do echo line $i; i=$((i+1)); sleep 0.01; done; exit 3"
+        async with machine.driver() as docker:
+            await docker.start(machine.order("a2.0.1", script))
+            await machine.until(lambda: "line 20\n" in machine.output("a2.0.1"))
+        for number in (100, 200):
+            async with machine.driver() as docker:
+                await docker.recover(["a2.0.1"])
+                await machine.until(lambda number=number: f"line {number}\n" in machine.output("a2.0.1"))  # type: ignore[misc]  # bound for the loop
+        async with machine.driver() as docker:
+            await docker.recover(["a2.0.1"])
+            assert Outcome(3) == await machine.ended("a2.0.1")
+            docker.forget("a2.0.1")
+        assert "".join(f"line {number}\n" for number in range(300)) == machine.output("a2.0.1")
+
+    run(story())
+
+
+def test_what_was_written_just_before_the_agent_was_killed_is_not_written_again(machine: Machine) -> None:
+    async def story() -> None:
+        async with machine.driver() as docker:
+            await docker.start(machine.order("a3.0.1", "echo one; echo two; echo three; sleep 60"))
+            await machine.until(lambda: "three\n" in machine.output("a3.0.1"))
+            reached = json.loads((machine.folder / "kept" / "a3.0.1").read_text())
+        # The files have all of it; what is kept says less, as after a kill between the two.
+        assert [0, len("one\ntwo\n")] == reached["spots"]["stdout"]
+        async with machine.driver() as docker:
+            await docker.recover(["a3.0.1"])
+            docker.kill("a3.0.1")
+            assert 137 == (await machine.ended("a3.0.1")).exit_code
+            docker.forget("a3.0.1")
+        assert "one\ntwo\nthree\n" == machine.output("a3.0.1")
+
+    run(story())
+
+
+def test_a_start_that_is_asked_for_again_is_found(machine: Machine) -> None:
+    async def story() -> None:
+        order = machine.order("a4.0.1", "echo begun; sleep 60")
+        async with machine.driver() as docker:
+            await docker.start(order)
+        async with machine.driver() as docker:
+            machine.heard.wanted.add("a4.0.1")  # The journal says that it is starting: nobody told it more.
+            await docker.recover([])
+            await docker.start(order)
+            assert ["a4.0.1", "a4.0.1"] == machine.heard.begun
+            docker.signal("a4.0.1", "SIGKILL")
+            await machine.ended("a4.0.1")
+            docker.forget("a4.0.1")
+        assert "begun\n" == machine.output("a4.0.1")
+
+    run(story())
+
+
+def test_a_container_that_nobody_remembers_is_removed(machine: Machine) -> None:
+    async def story() -> None:
+        async with machine.driver() as docker:
+            await docker.start(machine.order("a5.0.1", "sleep 60"))
+        async with machine.driver() as docker:
+            await docker.recover([])
+            await no_container(docker, "a5.0.1")
+
+    run(story())
+
+
+def test_a_container_that_a_person_removed_is_told_as_that(machine: Machine) -> None:
+    async def story() -> None:
+        async with machine.driver() as docker:
+            await docker.start(machine.order("a6.0.1", "sleep 60"))
+            for found in await docker._engine.containers("wharf.run=a6.0.1"):  # As a person would, by the same engine.
+                await docker._engine.remove(found.id)
+            told = await machine.ended("a6.0.1")
+            assert (False, GONE) == (told.is_known, told.message)
+
+    run(story())
+
+
+def test_an_engine_that_is_started_anew_finds_its_tasks_running(machine: Machine) -> None:
+    async def story() -> None:
+        async with machine.driver() as docker:
+            await docker.start(machine.order("a7.0.1", "echo before; sleep 2; echo after; exit 9"))
+            await machine.until(lambda: "before\n" in machine.output("a7.0.1"))
+            machine.podman.kill()
+            assert not (await docker.probe()).is_healthy
+            machine.podman.start()
+            assert (await docker.probe()).is_healthy
+            assert 9 == (await machine.ended("a7.0.1")).exit_code
+            docker.forget("a7.0.1")
+        assert "before\nafter\n" == machine.output("a7.0.1")
+
+    run(story())
+
+
+def test_an_image_that_is_nowhere_is_told_by_name(machine: Machine, registry: Registry) -> None:
+    async def story() -> None:
+        async with machine.driver() as docker:
+            order = machine.order("a8.0.1", "true", image=f"{registry.address}/missing:1")
+            with pytest.raises(CannotStart, match=f"the image {registry.address}/missing:1 cannot be pulled"):
+                await docker.start(order)
+
+    run(story())
+
+
+def test_a_pull_that_is_not_wanted_any_more_is_given_up(machine: Machine, registry: Registry) -> None:
+    async def story() -> None:
+        registry.may_answer.clear()
+        async with machine.driver() as docker:
+            order = machine.order("a9.0.1", "true", image=f"{registry.address}/slow:1", force_pull=True)
+            starting = asyncio.ensure_future(docker.start(order))
+            await machine.until(lambda: bool(machine.heard.said))
+            docker.give_up("a9.0.1")
+            with pytest.raises(CannotStart, match="before it had begun"):
+                await starting
+            registry.may_answer.set()
+        assert [f"Downloading image {registry.address}/slow:1"] == machine.heard.said
+
+    run(story())
+
+
+def test_a_second_run_takes_the_place_of_the_first(machine: Machine) -> None:
+    async def story() -> None:
+        async with machine.driver() as docker:
+            await docker.start(machine.order("b1.0.1", "exit 1"))
+            await machine.ended("b1.0.1")
+            await docker.start(machine.order("b1.0.2", "exit 2"))  # The first is not forgotten yet.
+            assert Outcome(2) == await machine.ended("b1.0.2")
+            docker.forget("b1.0.1")
+            docker.forget("b1.0.2")
+            await no_container(docker, "b1.0.2")
+
+    run(story())
+
+
+def test_long_output_is_rotated_by_size(machine: Machine) -> None:
+    async def story() -> None:
+        async with machine.driver() as docker:
+            await docker.start(machine.order("b2.0.1", "dd if=/dev/zero bs=1000 count=2500"))
+            assert Outcome(0) == await machine.ended("b2.0.1")
+            docker.forget("b2.0.1")
+        sizes = [path.stat().st_size for path in sorted((machine.folder / "b2/alloc/logs").glob("t.stdout.*"))]
+        assert [1_000_000, 1_000_000, 500_000] == sizes
+
+    run(story())
+
+
+async def no_container(docker: Docker, run: str) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        while found := await docker._engine.containers(f"wharf.run={run}"):
+            await docker._engine.wait(found[0].id)
