@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from wharf.agent.roles.node import kept_identities
+from wharf.agent.fake_nodes import kept_identities
 from wharf.world import SimulatedWorld
 
 WORLD = SimulatedWorld(7)

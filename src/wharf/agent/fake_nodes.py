@@ -22,11 +22,7 @@ def fake_nodes(world: World, client: AsyncClient, settings: Settings, data_folde
     count = settings.client.fake_nodes
     if not count:
         return []
-    file = data_folder / IDENTITIES_FILE
-    known = msgspec.json.decode(file.read_bytes(), type=list[FakeIdentity]) if file.exists() else []
-    missing = [FakeIdentity(world.new_id(), world.new_secret()) for _ in range(len(known), count)]
-    if missing:
-        keep(file, known + missing)
+    identities = kept_identities(world, data_folder / IDENTITIES_FILE, count)
     return [
         FakeNode(
             world,
@@ -38,8 +34,17 @@ def fake_nodes(world: World, client: AsyncClient, settings: Settings, data_folde
             ),
             identity=identity,
         )
-        for number, identity in enumerate((known + missing)[:count], 1)
+        for number, identity in enumerate(identities, 1)
     ]
+
+
+def kept_identities(world: World, file: Path, count: int) -> list[FakeIdentity]:
+    """Those of the file, and new ones where it has too few."""
+    known = msgspec.json.decode(file.read_bytes(), type=list[FakeIdentity]) if file.exists() else []
+    missing = [FakeIdentity(world.new_id(), world.new_secret()) for _ in range(len(known), count)]
+    if missing:
+        keep(file, known + missing)
+    return (known + missing)[:count]
 
 
 def own_identity(world: World, state_folder: Path) -> NodeIdentity:
