@@ -126,14 +126,21 @@ class RolloutInvariants:
                 )  # fmt: skip
 
     def _is_up_again(self, well: Allocation, down: dict[str, str]) -> None:
-        """What it came after, by however many steps; who came after nobody fills the oldest gap."""
+        """What it came after, by however many steps; who came after nobody fills the oldest gap that nobody else fills."""
         if not well.previous_allocation:
-            gap = next((key for key, group in down.items() if group == well.task_group), None)
-            down.pop(gap or "", None)
+            gaps = [key for key, group in down.items() if group == well.task_group and not self._is_followed(key)]
+            down.pop(gaps[0] if gaps else "", None)
         before: Allocation | None = well
         while before is not None and before.previous_allocation:
             down.pop(before.previous_allocation, None)
             before = self._replica.get(ALLOCATIONS, before.previous_allocation)
+
+    def _is_followed(self, allocation_id: str) -> bool:
+        """Somebody who goes on came after it, by however many steps."""
+        after: Allocation | None = self._replica.get(ALLOCATIONS, allocation_id)
+        while after is not None and after.next_allocation:
+            after = self._replica.get(ALLOCATIONS, after.next_allocation)
+        return after is not None and _is_wanted(after)
 
     def batch_work_that_completed_never_runs_again(self, taken: Taken) -> None:
         for placed in _placed(taken):

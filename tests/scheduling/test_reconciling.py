@@ -507,6 +507,38 @@ def test_an_update_of_a_system_job_exchanges_no_more_at_once_than_it_says() -> N
     assert loop.deployment().status == "successful"
 
 
+def a_system_version(value: int, *, at_once: int = 1, **fields: Any) -> Job:
+    update = UpdatePolicy(max_parallel=at_once, min_healthy_time=SECOND_NS)
+    return a_system_job("shop", a_group("web", a_task(env={"V": str(value)}), update=update), **fields)
+
+
+def test_a_rollout_of_a_system_job_ends_though_all_that_is_left_to_do_is_to_leave_a_node() -> None:
+    """All that is to be new is well, and the last look at the job finds an old one on a node that takes nothing new."""
+    loop = a_loop(a_system_version(0, at_once=2), nodes=2)
+    (old, _) = loop.live()
+    loop.register(a_system_version(1, at_once=2))
+    loop.think()
+    new = loop.live()
+    loop.with_node("closed")
+    loop.put(NODES.put(replace(loop.node("closed"), scheduling_eligibility=SchedulingEligibility.INELIGIBLE)))
+    loop.put(ALLOCATIONS.put(replace(old, id="left", node_id="closed", create_index=0)))
+    for each in new:
+        loop.tell(each, RUNNING, healthy=True)
+    loop.settle()
+
+    assert loop.allocation("left").desired_status is DesiredStatus.STOP
+    assert loop.deployment().status == "successful"
+
+
+def test_a_system_job_leaves_all_nodes_at_once_that_its_new_version_does_not_belong_on() -> None:
+    loop = a_loop(a_system_version(0), nodes=4)
+    loop.register(a_system_version(1, constraints=(a_constraint("${node.unique.id}", "n3"),)))
+    loop.settle()
+
+    assert [(each.node_id, each.job_version) for each in loop.live()] == [("n3", 1)]
+    assert loop.deployment().status == "successful"
+
+
 def test_while_one_leaves_its_node_no_more_are_exchanged_than_may_be_down_with_it() -> None:
     loop = a_loop(a_version())
     loop.register(a_version(1, update=UpdatePolicy(max_parallel=1)))

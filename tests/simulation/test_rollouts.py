@@ -102,6 +102,27 @@ def test_one_down_more_than_an_update_may_take_down_is_told() -> None:
     assert "shop may have 1 down for an update and has 2 at 7: b c" in log.failures[0]
 
 
+def test_what_comes_after_nobody_is_up_for_what_nobody_followed() -> None:
+    """Two went down: one is followed, one had no room. What is placed when room came says not whom it follows."""
+    log = a_watched_log()
+    version = replace(a_version(), task_groups=(a_group("web", update=UpdatePolicy(max_parallel=2)),))
+    log.put((JOBS, version), (JOB_VERSIONS, version), (DEPLOYMENTS, a_deployment()))
+    log.put(*((ALLOCATIONS, running(key)) for key in ("a", "b", "c")))
+    follower = running("a2", deployment_id="d1", previous_allocation="a")
+    log.put(
+        (ALLOCATIONS, taken_down("a", next_allocation="a2")), (ALLOCATIONS, taken_down("b")), (ALLOCATIONS, follower)
+    )
+    log.put((ALLOCATIONS, running("b2", deployment_id="d1", deployment_status=WELL)))
+    log.put((ALLOCATIONS, replace(follower, deployment_status=WELL)))
+
+    log.put((ALLOCATIONS, taken_down("c")))
+    assert log.failures == []
+
+    log.put((ALLOCATIONS, running("d")), (ALLOCATIONS, running("e")))
+    log.put((ALLOCATIONS, taken_down("d")), (ALLOCATIONS, taken_down("e")))
+    assert "shop may have 2 down for an update and has 3 at 9: c d e" in log.failures[0]
+
+
 def test_a_job_that_goes_back_to_another_version_than_the_newest_stable_one_is_told() -> None:
     for value, told in (("b", []), ("a", ["shop was taken back at 3, and not to 1"])):
         log = a_watched_log()

@@ -84,6 +84,7 @@ def run(sight: Sight, group: TaskGroup, allocations: Sequence[Allocation], nodes
     left_over = [each for each in destructive if each.id in where and _is_of_another_trial(sight, each)]
     destructive = [each for each in destructive if each not in left_over]
     able = [each for each in destructive if each.id in where and nodes.can_run(where[each.id])]
+    is_halted = sight.deployment is not None and sight.deployment.status is not DeploymentStatus.RUNNING
     trial = trial_of(group.update, sight.deployment, _known(sight, group), len(able))
     older = sight.stable_version(group.name) if trial.is_open or trial.has_failed else None
     for node in nodes.wanted.values():
@@ -96,12 +97,17 @@ def run(sight: Sight, group: TaskGroup, allocations: Sequence[Allocation], nodes
                 result.filtered += 1
     counts["place"] = len(result.places)
     if trial.is_open:
-        is_paused = sight.deployment is not None and sight.deployment.status is not DeploymentStatus.RUNNING
-        exchanged = [] if is_paused else able[: trial.missing(allocations)]
+        exchanged = [] if is_halted else able[: trial.missing(allocations)]
         counts["canary"] = len(exchanged)
     else:
-        exchanged = destructive[: _budget(sight, group, allocations, len(destructive))]
+        exchanged = able[: _budget(sight, group, allocations, len(able))]
         counts["destructive_update"] = len(exchanged)
+        # Where the new version cannot be nothing takes its place, so nobody waits for that to be well.
+        for allocation in destructive if not is_halted else ():
+            if allocation not in able:
+                result.outcome.stops.append(Stop(allocation, NOT_NEEDED))
+                counts["stop"] += 1
+                counts["ignore"] -= 1
     for allocation in exchanged:
         placement = Placement(allocation.name, sight.job, group, allocation, is_canary=trial.is_open)
         result.replacements.append((where[allocation.id], Replacement(Stop(allocation, UPDATING), placement)))
@@ -226,7 +232,8 @@ def _tell_deployment(
     outcome, update = result.outcome, group.update
     total = len(result.places) + len(destructive) + len(outcome.in_place)
     known = _known(sight, group)
-    is_idle = not (total or outcome.stops or outcome.disconnects)
+    # What only stops is followed by nothing that would have the job looked at once more.
+    is_idle = not (total or outcome.disconnects)
     outcome.is_complete = is_idle and (known is None or is_rolled_out(known))
     if sight.is_batch or update is None or update.max_parallel <= 0:
         return
