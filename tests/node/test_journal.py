@@ -1,12 +1,17 @@
 """The node's journal: what was written is read again, whatever happened to the end of the file."""
 
+import asyncio
 import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from wharf.model.allocation import ClientStatus
-from wharf.node.agent.journal import HEAD_BYTES, Came, Forgotten, Journal, Kept
+from wharf.node.agent.journal import HEAD_BYTES, Came, Forgotten, Journal, Kept, entries_of, framed
 from wharf.node.core.record import AllocationRecord, TaskRecord
 from wharf.node.core.steps import TaskStep
 from wharf.wire.shapes import DesiredAllocation, DesiredWork
@@ -85,3 +90,120 @@ def test_it_is_written_anew_when_most_of_it_is_old(tmp_path: Path) -> None:
 
     assert (tmp_path / "journal").stat().st_size < 5_000_000
     assert list(Journal(tmp_path / "journal", BOOT).load()) == ["a1"]
+
+
+def test_whatever_byte_is_damaged_all_other_entries_are_read() -> None:
+    whole = b"".join(framed(msgspec.msgpack.encode(kept(f"a{number}"))) for number in range(6))
+    assert entries_of(whole) == ([kept(f"a{number}") for number in range(6)], 0)
+    for at in range(len(whole)):
+        entries, lost = entries_of(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        assert (len(entries), lost) == (5, len(whole) // 6)
+
+
+def test_what_is_damaged_is_told_and_kept_aside(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    for number in range(3):
+        journal.put(kept(f"a{number}"))
+    journal.close()
+    path = tmp_path / "journal"
+    whole = path.read_bytes()
+    damaged = whole.replace(b"a1", b"b1")
+    path.write_bytes(damaged)
+
+    again = Journal(path, BOOT)
+    assert list(again.load()) == ["a0", "a2"]
+    again.close()
+    assert "damaged and left out" in again.damage
+    assert path.with_suffix(".damaged").read_bytes() == damaged
+    healed = Journal(path, BOOT)
+    assert (list(healed.load()), healed.damage) == (["a0", "a2"], "")
+
+
+def test_a_file_that_was_never_a_journal_is_told_and_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    path.write_bytes(bytes(range(256)) * 100)
+    journal = Journal(path, BOOT)
+    assert journal.load() == {}
+    assert journal.damage == "25600 of 25600 bytes of the node's journal are damaged and left out"
+    journal.put(kept("a1"))
+    journal.close()
+    assert list(Journal(path, BOOT).load()) == ["a1"]
+
+
+class OnASmallDisk:
+    """A journal on a file system that can be filled and freed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.told: list[str] = []
+        self.journal = Journal(folder / "journal", BOOT, on_trouble=self.told.append)
+
+    def fill(self) -> None:
+        with suppress(OSError), open(self.folder / "filler", "wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 1024)
+
+    def free(self) -> None:
+        (self.folder / "filler").unlink()
+
+    def put_until_full(self) -> list[str]:
+        ids: list[str] = []
+        while self.journal.is_well:
+            ids.append(f"a{len(ids)}")
+            self.journal.put(kept(ids[-1]))
+        return ids
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[OnASmallDisk]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "wharf-test", str(folder)], check=True)
+    try:
+        it = OnASmallDisk(folder)
+        yield it
+        it.journal.close()
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.needs("namespaces")
+def test_on_a_full_disk_nothing_is_lost_and_who_must_be_sure_waits(small: OnASmallDisk) -> None:
+    asyncio.run(_fill_and_mend(small))
+
+
+async def _fill_and_mend(small: OnASmallDisk) -> None:
+    small.journal.load()
+    small.fill()
+    ids = small.put_until_full()
+    assert small.told == ["No space left on device"]
+    waiting = asyncio.ensure_future(small.journal.synced())
+    small.journal.put(kept("later"))
+    assert small.journal.mend() is False
+
+    small.free()
+    assert small.journal.mend() is True
+    await asyncio.wait_for(waiting, 10)
+    assert small.told == ["No space left on device", ""]
+    small.journal.put(kept("last"))
+    small.journal.close()
+    assert sorted(Journal(small.folder / "journal", BOOT).load()) == sorted([*ids, "later", "last"])
+
+
+@pytest.mark.needs("namespaces")
+def test_a_disk_that_may_only_be_read_is_told_and_what_was_written_is_remembered(small: OnASmallDisk) -> None:
+    small.journal.load()
+    small.journal.put(kept("a1"))
+    small.journal.close()
+    mount = ["mount", "-o", "remount"]
+    subprocess.run([*mount, "-o", "ro", str(small.folder)], check=True)
+
+    again = Journal(small.folder / "journal", BOOT, on_trouble=small.told.append)
+    assert list(again.load()) == ["a1"]
+    again.put(kept("a2"))
+    assert (small.told, again.is_well) == (["Read-only file system"], False)
+
+    subprocess.run([*mount, "-o", "rw", str(small.folder)], check=True)
+    assert again.mend() is True
+    again.close()
+    assert list(Journal(small.folder / "journal", BOOT).load()) == ["a1", "a2"]

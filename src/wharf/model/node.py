@@ -185,3 +185,12 @@ def draining(node: Node, strategy: DrainStrategy | None) -> Node:
 def with_event(node: Node, event: NodeEvent) -> Node:
     """The node with one more event; the oldest beyond the bound are dropped."""
     return msgspec.structs.replace(node, events=((*(node.events or ()), event))[-MAX_EVENTS_KEPT:])
+
+
+def with_news(node: Node, told: tuple[NodeEvent, ...] | None) -> Node:
+    """The node with those events of its own telling that are not known of yet: it may say each more than once."""
+    known = {(event.timestamp, event.message) for event in node.events or ()}
+    for event in told or ():
+        if (event.timestamp, event.message) not in known:
+            node = with_event(node, event)
+    return node

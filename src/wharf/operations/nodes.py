@@ -19,7 +19,7 @@ from wharf.model.job import Job, JobType
 from wharf.model.machine import TransitionRefused, advance
 from wharf.model.moment import to_time
 from wharf.model.naming import POOL_NAME, is_pool_name
-from wharf.model.node import Node, NodeStatus, SchedulingEligibility
+from wharf.model.node import Node, NodeStatus, SchedulingEligibility, with_news
 from wharf.model.node_pool import ALL
 from wharf.model.refusal import Code, Refusal, invalid
 from wharf.model.task_state import TaskState
@@ -91,7 +91,7 @@ class AllocationReport(msgspec.Struct, frozen=True):
 
 
 def register(snapshot: Replica, told: Node, moment: Moment, *, evaluations_max: int) -> Decision[NodeWritten]:
-    """A node says what it is. What servers know of it (drain, eligibility, events) it cannot change."""
+    """A node says what it is, with events of its own. What servers know of it (drain, eligibility) it cannot change."""
     if not told.id or not told.secret_digest:
         raise invalid("a node registers with an ID and a secret")
     refuse_pool(told.node_pool)
@@ -100,7 +100,7 @@ def register(snapshot: Replica, told: Node, moment: Moment, *, evaluations_max: 
         raise Refusal(Code.FORBIDDEN, f"node {told.id} is registered with another secret")
     known = stored if stored is not None else Node(id=told.id, create_index=THIS)
     kept: dict[str, Any] = {name: getattr(known, name) for name in KNOWN_BY_SERVERS}
-    node = replace(told, **kept, computed_class=computed_class(told))
+    node = with_news(replace(told, **kept, computed_class=computed_class(told)), told.events)
     if stored is None:
         has_pool = snapshot.get(NODE_POOLS, node.node_pool) is not None
         message = "Node registered" if has_pool else "Node registered but waiting for node pool to be created"

@@ -1,16 +1,20 @@
 """What the node must know after its agent ended in the middle: each allocation with its orders, and how far it came.
 
-A file of entries, each with its length and a checksum. Entries are appended; what is written last holds. An entry that was
-cut off by a crash is at the end, and counts as not written. The file is written anew when most of it is old.
+A file of entries, each with a mark, its length and a checksum. Entries are appended; what is written last holds. What is
+damaged is left out and told of, and reading goes on at the next mark. The file is written anew when most of it is old.
 
 Writing goes to the kernel at once, which is enough for the death of the process; `synced` waits until it is on the disk.
+A disk that cannot be written stops nothing that runs: all is kept in memory, `synced` waits, and so do those who may only
+begin something that is surely written down. `mend` tries again to write everything.
 """
 
 import asyncio
+import contextlib
+import errno
 import logging
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +25,9 @@ from wharf.wire.shapes import DesiredAllocation
 
 log = logging.getLogger(__name__)
 
-HEAD_BYTES: Final = 8
+MARK: Final = b"WJ1\n"
+HEAD_BYTES: Final = 12
+DAMAGED: Final = ".damaged"
 GROWTH_BYTES: Final = 4_000_000
 """A file smaller than this is not written anew."""
 
@@ -58,11 +64,13 @@ class Remembered(msgspec.Struct):
 
 
 class Journal:
-    """Open it by `open_journal`."""
+    """`load` it before anything is put."""
 
-    def __init__(self, path: Path, boot_id: str) -> None:
+    def __init__(self, path: Path, boot_id: str, *, on_trouble: Callable[[str], None] = lambda _why: None) -> None:
+        """`on_trouble` is told why it cannot be written; and with nothing to say, when it can again."""
         self._path = path
         self._boot_id = boot_id
+        self._on_trouble = on_trouble
         self._encoder = msgspec.msgpack.Encoder()
         self._live: dict[str, dict[str, bytes]] = {}
         self._live_bytes = 0
@@ -71,10 +79,13 @@ class Journal:
         self._written = 0
         self._on_disk = 0
         self._syncing: asyncio.Future[None] | None = None
+        self._is_well = asyncio.Event()
         self.was_other_boot = False
+        self.damage = ""
+        """What of it could not be read, as a sentence; empty where all could."""
 
     def load(self) -> dict[str, Remembered]:
-        """All that is remembered; afterwards it can be written to. Raises OSError."""
+        """All that is remembered; afterwards it can be written to. Raises OSError where it cannot be read at all."""
         found: dict[str, Remembered] = {}
         boot_id = self._boot_id
         for entry in self._read():
@@ -94,45 +105,73 @@ class Journal:
             self._note(remembered.order)
             if remembered.record is not None:
                 self._note(Came(remembered.record))
-        self._write_anew()
+        try:
+            self._write_anew()
+        except OSError as error:
+            self._fail(error)
+        else:
+            self._is_well.set()
         return found
 
-    def _read(self) -> Iterator[Entry]:
+    def _read(self) -> list[Entry]:
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
-            return
-        decoder, at = msgspec.msgpack.Decoder(Entry), 0
-        while at + HEAD_BYTES <= len(data):
-            size = int.from_bytes(data[at : at + 4], "big")
-            body = data[at + HEAD_BYTES : at + HEAD_BYTES + size]
-            if len(body) < size or zlib.crc32(body) != int.from_bytes(data[at + 4 : at + HEAD_BYTES], "big"):
-                break
-            yield decoder.decode(body)
-            at += HEAD_BYTES + size
-        if at < len(data):
-            log.warning("the node's journal ends in the middle of an entry: %d bytes are left out", len(data) - at)
+            return []
+        entries, lost = entries_of(data)
+        if lost:
+            self.damage = f"{lost} of {len(data)} bytes of the node's journal are damaged and left out"
+            with contextlib.suppress(OSError):  # For whoever wants to know what was in it.
+                self._path.with_suffix(DAMAGED).write_bytes(data)
+            log.error("%s", self.damage)
+        return entries
 
     def put(self, entry: Kept | Came | Forgotten) -> None:
-        """Raises OSError where it cannot be written; then it does not count as said."""
-        body = self._encoder.encode(entry)
-        framed = len(body).to_bytes(4, "big") + zlib.crc32(body).to_bytes(4, "big") + body
-        self._append(framed)
+        framed = self._framed(entry)
         self._keep(entry, framed)
-        if self._size > GROWTH_BYTES and self._size > 4 * self._live_bytes:
-            self._write_anew()
+        self._written += 1
+        if not self.is_well:
+            return
+        try:
+            self._append(framed)
+            if self._size > GROWTH_BYTES and self._size > 4 * self._live_bytes:
+                self._write_anew()
+        except OSError as error:
+            self._fail(error)
+
+    @property
+    def is_well(self) -> bool:
+        return self._is_well.is_set()
+
+    def mend(self) -> bool:
+        """Try again to write all that holds. Whether it is well now."""
+        if not self.is_well:
+            try:
+                self._write_anew()
+            except OSError:
+                return False
+            self._is_well.set()
+            self._on_trouble("")
+        return True
+
+    def _fail(self, error: OSError) -> None:
+        """From here on all is kept in memory, until it is mended."""
+        if self.is_well or self._file < 0:
+            self._is_well.clear()
+            self._on_trouble(error.strerror or str(error))
 
     def _append(self, framed: bytes) -> None:
         written = os.write(self._file, framed)
         if written < len(framed):  # A full disk: what was written in part must not stand before what comes next.
             os.ftruncate(self._file, self._size)
-            raise OSError(28, "no space is left for the node's journal")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._size += len(framed)
-        self._written += 1
+
+    def _framed(self, entry: Entry) -> bytes:
+        return framed(self._encoder.encode(entry))
 
     def _note(self, entry: Kept | Came) -> None:
-        body = self._encoder.encode(entry)
-        self._keep(entry, len(body).to_bytes(4, "big") + zlib.crc32(body).to_bytes(4, "big") + body)
+        self._keep(entry, self._framed(entry))
 
     def _keep(self, entry: Kept | Came | Forgotten, framed: bytes) -> None:
         match entry:
@@ -148,20 +187,26 @@ class Journal:
         kept[name] = framed
 
     def _write_anew(self) -> None:
-        body = self._encoder.encode(Booted(self._boot_id))
-        head = len(body).to_bytes(4, "big") + zlib.crc32(body).to_bytes(4, "big") + body
-        parts = [head]
+        parts = [self._framed(Booted(self._boot_id))]
         for kept in self._live.values():
             parts += [kept[name] for name in ("order", "record") if name in kept]
         draft = self._path.with_suffix(".new")
         file = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        with os.fdopen(os.dup(file), "wb") as writing:
-            writing.writelines(parts)
-        os.fdatasync(file)
-        draft.rename(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
-        os.fsync(folder)
-        os.close(folder)
+        try:
+            with os.fdopen(os.dup(file), "wb") as writing:
+                writing.writelines(parts)
+            os.fdatasync(file)
+            draft.rename(self._path)
+            folder = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError:
+            os.close(file)
+            with contextlib.suppress(OSError):
+                draft.unlink()
+            raise
         if self._file >= 0:
             os.close(self._file)
         self._file = file
@@ -172,6 +217,7 @@ class Journal:
         """Until all that was put before is on the disk. Those who wait at one time share the work."""
         wanted = self._written
         while self._on_disk < wanted:
+            await self._is_well.wait()
             if self._syncing is None:
                 self._syncing = asyncio.get_running_loop().run_in_executor(
                     None, self._sync, os.dup(self._file), self._written
@@ -179,6 +225,8 @@ class Journal:
             syncing = self._syncing
             try:
                 await asyncio.shield(syncing)
+            except OSError as error:
+                self._fail(error)
             finally:
                 if self._syncing is syncing and syncing.done():
                     self._syncing = None
@@ -195,3 +243,36 @@ class Journal:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def framed(body: bytes) -> bytes:
+    size = len(body).to_bytes(4, "big")
+    return MARK + size + zlib.crc32(size + body).to_bytes(4, "big") + body
+
+
+def entries_of(data: bytes) -> tuple[list[Entry], int]:
+    """All that can be read, and how many bytes can not."""
+    decoder, at, lost = msgspec.msgpack.Decoder(Entry), 0, 0
+    found: list[Entry] = []
+    while at < len(data):
+        end = entry_end(data, at)
+        if end is not None:
+            with contextlib.suppress(msgspec.MsgspecError):  # Whole, and yet nothing we know: another program's.
+                found.append(decoder.decode(data[at + HEAD_BYTES : end]))
+                at = end
+                continue
+        following = data.find(MARK, at + 1)
+        following = len(data) if following < 0 else following
+        lost, at = lost + following - at, following
+    return found, lost
+
+
+def entry_end(data: bytes, at: int) -> int | None:
+    """Where the entry that begins here ends; None where none begins here, or not a whole one."""
+    head = data[at : at + HEAD_BYTES]
+    if len(head) < HEAD_BYTES or not head.startswith(MARK):
+        return None
+    end = at + HEAD_BYTES + int.from_bytes(head[4:8], "big")
+    if end > len(data) or zlib.crc32(head[4:8] + data[at + HEAD_BYTES : end]) != int.from_bytes(head[8:], "big"):
+        return None
+    return end

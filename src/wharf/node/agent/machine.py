@@ -32,6 +32,7 @@ ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64", "i686": "386", "a
 GUESSED_MHZ: Final = 1_000
 SIGNALS: Final = "SIGABRT,SIGALRM,SIGBUS,SIGCHLD,SIGCONT,SIGFPE,SIGHUP,SIGILL,SIGINT,SIGIO,SIGIOT,SIGKILL,SIGPIPE,SIGPROF,SIGQUIT,SIGSEGV,SIGSTOP,SIGSYS,SIGTERM,SIGTRAP,SIGTSTP,SIGTTIN,SIGTTOU,SIGURG,SIGUSR1,SIGUSR2,SIGWINCH,SIGXCPU,SIGXFSZ"
 MB: Final = 1 << 20
+RATES: Final = ("cpu.frequency", "cpu.totalcompute", "cpu.usablecompute")
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -95,6 +96,24 @@ def look(folder: Path, *, interface: str = "", min_port: int = 20_000, max_port:
         max_dynamic_port=max_port,
     )
     return Machine({name: value for name, value in attributes.items() if value}, resources, address)
+
+
+def unless_steady(before: Machine, now: Machine) -> Machine:
+    """What the machine is now; itself as before where only that moved which always moves: free disk, clock rates."""
+    known, found = before.resources, now.resources
+    resources = msgspec.structs.replace(
+        found,
+        disk=known.disk if _same("unique.storage.bytestotal", before, now) else found.disk,
+        cpu=known.cpu if known.cpu.reservable_cpu_cores == found.cpu.reservable_cpu_cores else found.cpu,
+        processors=known.processors if _same("cpu.numcores", before, now) else found.processors,
+    )
+    rates = {name: before.attributes[name] for name in RATES if name in before.attributes}
+    attributes = now.attributes | (rates if _same("cpu.numcores", before, now) else {})
+    return Machine(attributes, resources, now.address)
+
+
+def _same(name: str, before: Machine, now: Machine) -> bool:
+    return before.attributes.get(name) == now.attributes.get(name)
 
 
 def _cores() -> tuple[tuple[ProcessorCore, ...], str]:

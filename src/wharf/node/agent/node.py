@@ -2,15 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from wharf.client import AsyncClient
+from wharf.client.sockets import SocketPassage
 from wharf.model.moment import to_time
-from wharf.model.node import DriverInfo, HostNetwork, Node, NodeHostVolume
+from wharf.model.node import DriverInfo, HostNetwork, Node, NodeEventSubsystem, NodeHostVolume
 from wharf.model.node_resources import (
     NodeDisk,
     NodeMemory,
@@ -19,12 +21,18 @@ from wharf.model.node_resources import (
     ReservedResources,
 )
 from wharf.node.agent import machine
+from wharf.node.agent.asked import Asked, FilesAsked
+from wharf.node.agent.channel_line import ChannelLine
 from wharf.node.agent.environment import Place
 from wharf.node.agent.folders import AllocationFolders
 from wharf.node.agent.interpolation import facts_of
-from wharf.node.agent.journal import Journal
+from wharf.node.agent.journal import Journal, Remembered
 from wharf.node.agent.keeper_link import KeeperLink
+from wharf.node.agent.measured import Measured
+from wharf.node.agent.metadata import Metadata, MetadataAsked
+from wharf.node.agent.news import NodeNews
 from wharf.node.agent.servers import NodeIdentity, ServerTalk
+from wharf.node.agent.steered import Steered
 from wharf.node.agent.works import Works
 from wharf.node.core.collection import Bounds
 from wharf.node.core.outcome import Outcome
@@ -32,6 +40,7 @@ from wharf.node.drivers.missing import Missing
 from wharf.node.drivers.mock import Mock
 from wharf.node.drivers.port import Driver, Health
 from wharf.node.drivers.raw_exec import RawExec
+from wharf.node.measuring import MachineMeter, TaskMeter
 from wharf.node.settings import ClientSettings
 from wharf.node.supervisor.messages import ForgetRun, KillRun
 from wharf.node.supervisor.processes import boot_id
@@ -40,6 +49,9 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 JOURNAL: Final = "journal"
+METADATA: Final = "metadata.json"
+JOURNAL_AGAIN_S: Final = 1.0
+"""How often a journal that cannot be read or written is tried again."""
 LOOK_AGAIN_S: Final = 30.0
 """How often the machine and the drivers are looked at."""
 
@@ -62,13 +74,16 @@ class NodeAgent:
         settings: ClientSettings,
         places: NodePlaces,
         identity: NodeIdentity,
+        servers: Sequence[SocketPassage],
     ) -> None:
+        """`servers`: the ways to them for the node's channel, used in turn."""
         self._world = world
         self._settings = settings
         self._places = places
         self._identity = identity
         places.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._journal = Journal(places.state_folder / JOURNAL, boot_id())
+        self._news = NodeNews(world)
+        self._journal = Journal(places.state_folder / JOURNAL, boot_id(), on_trouble=self._on_journal)
         self._folders = AllocationFolders(places.allocation_folder)
         self.link = KeeperLink(world, places.state_folder, identity.id, self, way=settings.finds_left_overs_by)
         raw_exec = RawExec(self.link, is_allowed=settings.drivers.raw_exec.enabled)
@@ -76,6 +91,7 @@ class NodeAgent:
         self._drivers: Mapping[str, Driver] = {driver.name: driver for driver in found}
         self._raw_exec = raw_exec
         self._health: dict[str, DriverInfo] = {}
+        self._metadata = Metadata(places.state_folder / METADATA, settings.meta)
         self._machine = self._look()
         facts = facts_of(self._node(), region=places.region)
         self.works = Works(
@@ -89,10 +105,11 @@ class NodeAgent:
             max_kill_timeout_s=settings.max_kill_timeout.s,
         )
         self.talk = ServerTalk(world, client, identity, self.works, self._describe)
+        self.line = ChannelLine(world, self._asked(), identity, cycle(servers).__next__)
 
     async def run(self, on_ready: Callable[[], None]) -> None:
         """Until cancelled."""
-        remembered = self._journal.load()
+        remembered = await self._remember(on_ready)
         self.works.load(remembered, is_other_boot=self._journal.was_other_boot)
         for driver in self._drivers.values():
             if driver is not self._raw_exec:
@@ -101,7 +118,10 @@ class NodeAgent:
             self._world.start(self.link.run(self._on_supervisor), name="node supervisor"),
             self._world.start(self.works.keep_time(), name="node time"),
             self._world.start(self.talk.run(), name="node servers"),
+            self._world.start(self._keep_channel(), name="node channel"),
             self._world.start(self._look_again(), name="node fingerprint"),
+            self._world.start(self._tell_news(), name="node news"),
+            self._world.start(self._mend_journal(), name="node journal"),
             self._world.start(self._keep_room(), name="node room"),
         ]
         on_ready()
@@ -130,6 +150,29 @@ class NodeAgent:
                 self.link.say(KillRun(run))
                 self.link.say(ForgetRun(run))
 
+    # -- what is asked of the node
+
+    def _asked(self) -> Asked:
+        steered = Steered(self.works, self._folders)
+        mhz = self._machine.resources.cpu.cpu_shares
+        measured = Measured(
+            self.works,
+            MachineMeter(self._world, self._places.allocation_folder, mhz=mhz),
+            TaskMeter(self._world, mhz=mhz // max(1, self._machine.resources.cpu.total_cpu_cores)),
+        )
+        metadata = MetadataAsked(self._metadata, self._on_metadata)
+        files = FilesAsked(self._folders, steered.is_over)
+        return Asked({**files.answers(), **steered.answers(), **measured.answers(), **metadata.answers()})
+
+    async def _keep_channel(self) -> None:
+        """A server takes the channel only of a node that it knows."""
+        await self.talk.is_registered.wait()
+        await self.line.run()
+
+    async def _on_metadata(self) -> None:
+        self.works.facts = facts_of(self._node(), region=self._places.region)
+        self._news.has_changed()
+
     # -- what drivers say
 
     def on_begun(self, run: str) -> None:
@@ -137,6 +180,9 @@ class NodeAgent:
 
     def on_refused(self, run: str, why: str) -> None:
         self.works.on_refused(run, why)
+
+    def on_said(self, run: str, message: str) -> None:
+        self.works.on_said(run, message)
 
     def on_ended(self, run: str, outcome: Outcome) -> None:
         if self.works.is_wanted(run):
@@ -176,14 +222,51 @@ class NodeAgent:
 
     async def _look_again(self) -> None:
         """Tell servers when the node is not what it was."""
-        await self.talk.is_registered.wait()
-        before = dict(self._health)
+        before = (dict(self._health), self._machine)
         while True:
             await asyncio.sleep(LOOK_AGAIN_S)
             await self._probe()
-            if self._health != before:
-                before = dict(self._health)
-                await self.talk.describe_again()
+            self._machine = machine.unless_steady(self._machine, self._look())
+            if (self._health, self._machine) != before:
+                before = (dict(self._health), self._machine)
+                self._news.has_changed()
+
+    async def _tell_news(self) -> None:
+        await self.talk.is_registered.wait()
+        await self._news.tell(self.talk.describe_again)
+
+    # -- the journal
+
+    async def _remember(self, on_ready: Callable[[], None]) -> dict[str, Remembered]:
+        """What the journal holds. A node that cannot know what it runs takes no work, and waits until it can."""
+        said = ""
+        while True:
+            try:
+                remembered = self._journal.load()
+            except OSError as error:
+                if said != str(error):
+                    said = str(error)
+                    log.error("the node's journal cannot be read; the node waits until it can be: %s", error)
+                on_ready()
+                await asyncio.sleep(JOURNAL_AGAIN_S)
+                continue
+            if self._journal.damage:
+                self._news.happened(NodeEventSubsystem.STORAGE, self._journal.damage)
+            return remembered
+
+    def _on_journal(self, why: str) -> None:
+        if why:
+            log.error("the node's journal cannot be written: %s; nothing new is started until it can be", why)
+            message = "The node's journal cannot be written. What runs goes on; nothing new is started until it can be"
+            self._news.happened(NodeEventSubsystem.STORAGE, message, error=why)
+        else:
+            log.warning("the node's journal can be written again")
+            self._news.happened(NodeEventSubsystem.STORAGE, "The node's journal can be written again")
+
+    async def _mend_journal(self) -> None:
+        while True:
+            await asyncio.sleep(JOURNAL_AGAIN_S)
+            self._journal.mend()
 
     async def _keep_room(self) -> None:
         settings = self._settings
@@ -211,7 +294,7 @@ class NodeAgent:
             node_class=settings.node_class,
             node_pool=settings.node_pool,
             attributes=attributes,
-            meta=dict(settings.meta),
+            meta=self._metadata.merged,
             node_resources=looked.resources,
             reserved_resources=ReservedResources(
                 cpu=ReservedCpu(cpu_shares=reserved.cpu),
@@ -219,6 +302,7 @@ class NodeAgent:
                 disk=NodeDisk(disk_mb=reserved.disk),
                 networks=ReservedNetworks(reserved_host_ports=reserved.reserved_ports),
             ),
+            events=self._news.events,
             drivers=dict(self._health),
             host_volumes={
                 name: NodeHostVolume(name=name, path=volume.path, read_only=volume.read_only)
