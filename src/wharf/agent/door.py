@@ -11,6 +11,7 @@ from wharf import __version__
 from wharf.agent import host, profiling
 from wharf.agent.channel import Inbox, framed
 from wharf.agent.control import DebugAnswer, DebugAsked, LogAsked, ask
+from wharf.agent.fake_nodes import own_node_id
 from wharf.agent.folder import CONTROL_SOCKET
 from wharf.agent.identity import name_of
 from wharf.agent.life import Life
@@ -50,6 +51,7 @@ class RunningAgent:
             is_prometheus_enabled=settings.telemetry.prometheus_metrics,
             has_node=settings.client.enabled,
             node_servers=settings.client.servers,
+            node_id=own_node_id(self._state_folder()) if settings.client.enabled else "",
             enabled_schedulers=settings.server.enabled_schedulers,
             published=Published(
                 prefixes=settings.telemetry.prefix_filter,
@@ -57,6 +59,10 @@ class RunningAgent:
                 host="" if settings.telemetry.disable_hostname else name_of(settings),
             ),
         )
+
+    def _state_folder(self) -> Path:
+        given = self._life.order.settings.client.state_dir
+        return Path(given) if given else self._folder / "node"
 
     async def reload(self) -> None:
         answer = await self._life.ask_for_reload()

@@ -57,6 +57,14 @@ def own_identity(world: World, state_folder: Path) -> NodeIdentity:
     return identity
 
 
+def own_node_id(state_folder: Path) -> str:
+    """The real node's id; empty where it has not been started here yet."""
+    try:
+        return msgspec.json.decode((state_folder / REAL_IDENTITY_FILE).read_bytes(), type=NodeIdentity).id
+    except OSError:
+        return ""
+
+
 def keep(file: Path, identities: object) -> None:
     draft = file.with_suffix(".new")
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as writing:

@@ -64,6 +64,7 @@ class ClientAgents:
         return await self._ask_node(request, request.text("node_id") or asked.node_id)
 
     async def _ask_node(self, request: Request, node_id: str) -> Done:
+        node_id = node_id or self._server.agent.facts.node_id
         if not node_id:
             raise invalid("missing node ID: this server runs no tasks itself, so say with `node_id` whom you ask")
         replica = self._server.replica

@@ -33,6 +33,8 @@ class AgentFacts(msgspec.Struct, frozen=True):
     is_prometheus_enabled: bool = False
     has_node: bool = False
     node_servers: Sequence[str] = ()
+    node_id: str = ""
+    """Of the agent's own node; empty where it has none, or none yet."""
     enabled_schedulers: Sequence[str] = ()
     published: Published = Published()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,7 @@ from wharf.agent.identity import name_of
 from wharf.agent.life import CannotStart, Life
 from wharf.client import ONCE, AsyncClient
 from wharf.client.http import HttpExchange
+from wharf.client.sockets import SocketPassage, WebSocketPassage
 from wharf.node.agent.node import NodeAgent, NodePlaces
 
 log = logging.getLogger(__name__)
@@ -23,10 +25,15 @@ async def run(life: Life) -> None:
     settings = life.order.settings
     tls = client_tls(settings.tls)
     life.on_reload(lambda new: renew_client_tls(tls, new.tls))
-    addresses = settings.client.servers or (life.order.address,)
+    scheme = "https" if tls else "http"
+    addresses = [
+        address if "://" in address else f"{scheme}://{address}"
+        for address in settings.client.servers or (life.order.address,)
+    ]
+    sockets = [WebSocketPassage(address, tls=tls if address.startswith("https") else None) for address in addresses]
     exchanges = [
         HttpExchange(
-            address if "://" in address else f"{'https' if tls else 'http'}://{address}",
+            address,
             # Where access control is on, a new node is introduced by it; later it is known by its own secret.
             token=settings.client.intro_token.reveal() or life.order.own_node_secret,
             tls=tls,
@@ -36,7 +43,7 @@ async def run(life: Life) -> None:
     client = AsyncClient(life.world, exchanges, retries=ONCE)  # Nodes say everything again themselves.
     data_folder = Path(life.order.data_folder)
     try:
-        node = _node(life, client, data_folder)
+        node = _node(life, client, data_folder, sockets)
     except OSError as error:
         raise CannotStart(f"the node's folder {error.filename} cannot be used: {error.strerror}") from error
     details = {"drivers": ", ".join(await node.working_drivers())}
@@ -65,7 +72,7 @@ async def run(life: Life) -> None:
     await client.close()
 
 
-def _node(life: Life, client: AsyncClient, data_folder: Path) -> NodeAgent:
+def _node(life: Life, client: AsyncClient, data_folder: Path, sockets: Sequence[SocketPassage]) -> NodeAgent:
     settings = life.order.settings
     places = NodePlaces(
         name=name_of(settings),
@@ -76,4 +83,4 @@ def _node(life: Life, client: AsyncClient, data_folder: Path) -> NodeAgent:
     )
     places.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     identity = own_identity(life.world, places.state_folder)
-    return NodeAgent(life.world, client, settings.client, places, identity)
+    return NodeAgent(life.world, client, settings.client, places, identity, sockets)

@@ -140,6 +140,11 @@ class KeeperLink:
         """All that the supervisor knows of."""
         return list(self._known)
 
+    def pid_of(self, run: str) -> int | None:
+        """The first process of a run that has begun; None where none is known."""
+        message = self._known.get(run)
+        return message.pid or None if isinstance(message, messages.RunBegun) else None
+
     async def recover(self, runs: Collection[str]) -> None:
         """Tell the watcher what became of these; what the supervisor does not know, nobody does."""
         await self._is_told.wait()

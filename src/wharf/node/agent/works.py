@@ -13,7 +13,7 @@ from wharf.model.job import Job
 from wharf.model.task import Task
 from wharf.model.task_state import TaskEventType
 from wharf.node.agent.environment import Place, environment_of
-from wharf.node.agent.folders import AllocationFolders
+from wharf.node.agent.folders import AllocationFolders, TaskFolders
 from wharf.node.agent.interpolation import Facts, resolve
 from wharf.node.agent.journal import Came, Forgotten, Journal, Kept, Remembered
 from wharf.node.core import happenings as on
@@ -80,7 +80,8 @@ class Works:
         self._folders = folders
         self._drivers = drivers
         self._place = place
-        self._facts = facts
+        self.facts = facts
+        """Of the node, for what is started from now on."""
         self._on_change = on_change
         self._max_kill_timeout_s = max_kill_timeout_s
         self._works: dict[str, Work] = {}
@@ -175,12 +176,37 @@ class Works:
             self._driver_of(work, task).forget(run)
             self.happen(work.record.id, on.NotStarted(task, number, why))
 
+    def on_said(self, run: str, message: str) -> None:
+        if (found := self._find(run)) is not None:
+            work, task, _ = found
+            said = on.Said(task, TaskEventType.DRIVER, details={"driver_message": message})
+            self.happen(work.record.id, said)
+
     def on_ended(self, run: str, outcome: Outcome) -> None:
         if (found := self._find(run)) is not None:
             work, task, number = found
             driver = self._driver_of(work, task)
             self.happen(work.record.id, on.Ended(task, number, outcome))
             self._begin(self._forget(driver, run))
+
+    # -- what people ask
+
+    def find(self, allocation_id: str) -> Work | None:
+        return self._works.get(allocation_id)
+
+    def ended(self) -> list[str]:
+        """Allocations of which nothing runs any more."""
+        return [id for id, work in self._works.items() if work.record.is_over]
+
+    def surroundings(self, work: Work, name: str) -> tuple[dict[str, str], TaskFolders]:
+        """The variables and the folders of a task."""
+        folders = self._folders.of_task(work.record.id, name)
+        wanted = work.order.allocation
+        task = work.task(name)
+        return environment_of(wanted, work.job, task, folders, self._place, self.facts, of_agent=os.environ), folders
+
+    def driver_of(self, work: Work, name: str) -> Driver:
+        return self._driver_of(work, name)
 
     def _find(self, run: str) -> tuple[Work, str, int] | None:
         allocation_id, number, count = run.rsplit(".", 2)
@@ -255,6 +281,8 @@ class Works:
                 self._begin(self._prepare(work, task))
             case on.Start(task, run):
                 self._begin(self._start(work, task, run))
+            case on.GiveUp(task, run):
+                self._driver_of(work, task).give_up(work.run_of(task, run))
             case on.Signal(task, run, name):
                 self._driver_of(work, task).signal(work.run_of(task, run), name)
             case on.Kill(task, run):
@@ -289,11 +317,9 @@ class Works:
         if not self._is_starting(work, name, run):
             return
         task = work.task(name)
-        folders = self._folders.of_task(id, name)
-        wanted = work.order.allocation
-        environment = environment_of(wanted, work.job, task, folders, self._place, self._facts, of_agent=os.environ)
+        environment, folders = self.surroundings(work, name)
         missing: list[str] = []
-        config = resolve(task.config or {}, self._facts.with_variables(environment), missing)
+        config = resolve(task.config or {}, self.facts.with_variables(environment), missing)
         if missing:
             why = f"nothing is known by the name of {', '.join(missing)}"
             self._not_started(id, name, run, why, kind=TaskEventType.FAILED_VALIDATION)

@@ -12,6 +12,7 @@ from typing import Final
 
 from wharf.node.agent.keeper_link import KeeperLink
 from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View
+from wharf.node.measuring.tasks import processes_of
 from wharf.node.supervisor.messages import ForgetRun, KillRun, LogOrder, RunOrder, SignalRun, StartRun
 
 MB: Final = 1_000_000
@@ -52,6 +53,11 @@ class RawExec:
 
     async def recover(self, runs: Collection[str]) -> None:
         await self._link.recover(runs)
+
+    def processes_of(self, run: str) -> list[int]:
+        """For those who measure."""
+        pid = self._link.pid_of(run)
+        return processes_of(pid, run) if pid is not None else []
 
     def signal(self, run: str, name: str) -> None:
         self._link.say(SignalRun(run, number_of(name) if name else KILL_SIGNAL))

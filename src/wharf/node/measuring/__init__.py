@@ -1,0 +1,6 @@
+"""What a node measures: of its machine, and of the processes of its tasks."""
+
+from wharf.node.measuring.machine import MachineMeter
+from wharf.node.measuring.tasks import Measurable, TaskMeter
+
+__all__ = ["MachineMeter", "Measurable", "TaskMeter"]
