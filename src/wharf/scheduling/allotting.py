@@ -216,6 +216,31 @@ class Allotment:
         chosen = self.placing(placement.job, placement.group).choose(Place(placement.name, avoid, prefer))
         return None if chosen is None else self._allocation(placement, chosen)
 
+    def place_more(self, placements: Sequence[Placement]) -> list[Allocation]:
+        """After one was placed: those that follow, of the same group and new like it, the first of them first. They are
+        placed as `place` would place them. Fewer, where that is to be asked for the next.
+        """
+        first = placements[0]
+        if self._kept or self._allowance is not None or self.out_of_turn or is_sticky(first.group):
+            return []
+        placing = self.placing(first.job, first.group)
+        chosen = placing.choose_more(len(placements))
+        if not chosen:
+            return []
+        others = [each for each in self._placings.values() if each is not placing]
+        like = self._record(first, chosen[0])
+        neighbours, rows, new_id = self._neighbours, self._ground.fleet.row_of, self._moment.new_id
+        allocations = []
+        for placement, each in zip(placements, chosen, strict=False):
+            node = each.node
+            allocation = replace(like, id=new_id(), name=placement.name, node_id=node.id, node_name=node.name)
+            neighbour = neighbours[allocation.id] = Neighbour(rows[node.id], allocation.task_group)
+            for other in others:
+                other.join(neighbour)
+            self._placed_on.setdefault(node.id, []).append(allocation)
+            allocations.append(allocation)
+        return allocations
+
     def _home(self, placement: Placement) -> Node | None:
         """The node that holds the volumes of the one before it, to which it comes back; None: it may go anywhere."""
         if not is_sticky(placement.group):
@@ -313,10 +338,10 @@ class Allotment:
             if neighbour is not None and placing is not own:
                 placing.join(neighbour)
 
-    def _allocation(self, placement: Placement, chosen: Chosen) -> Allocation:
-        job, now_ns, previous = placement.job, self._moment.now_ns, placement.previous
-        allocation = Allocation(
-            id=self._moment.new_id(),
+    def _record(self, placement: Placement, chosen: Chosen, allocation_id: str = "") -> Allocation:
+        job, now_ns = placement.job, self._moment.now_ns
+        return Allocation(
+            id=allocation_id,
             namespace=job.namespace,
             eval_id=self._evaluation.id,
             name=placement.name,
@@ -337,7 +362,10 @@ class Allotment:
             create_time=now_ns,
             modify_time=now_ns,
         )
-        allocation = self._in_kept_room(allocation)
+
+    def _allocation(self, placement: Placement, chosen: Chosen) -> Allocation:
+        now_ns, previous = self._moment.now_ns, placement.previous
+        allocation = self._in_kept_room(self._record(placement, chosen, self._moment.new_id()))
         self._placed_on.setdefault(allocation.node_id, []).append(allocation)
         self._tell_the_others(allocation, placement)
         if self._allowance is not None:

@@ -79,6 +79,21 @@ class Candidates:
             and self.count_room[at] > 0
         )
 
+    def look_again_at(self, places: Ints) -> None:
+        """The same of many at once, where amounts alone were asked for."""
+        rows, demand, draft = self.rows[places], self._demand, self._draft
+        self.cpu_with[places] = draft.cpu_used[rows] + self._cpu_asked[places]
+        self.memory_with[places] = draft.memory_used[rows] + demand.memory_mb
+        self.disk_with[places] = draft.disk_used[rows] + demand.disk_mb
+        most = self.count_most[places]
+        self.count_room[places] = np.where(most > 0, most - draft.count[rows], UNBOUNDED)
+        self.has_room[places] = (
+            (self.cpu_with[places] <= self.cpu[places])
+            & (self.memory_with[places] <= self.memory[places])
+            & (self.disk_with[places] <= self.disk[places])
+            & (self.count_room[places] > 0)
+        )
+
     def exhausted(self) -> list[tuple[str, Mask]]:
         """What nodes have too little of, in the reference's order: the first that a node lacks is the one that counts."""
         told: dict[str, list[int]] = {}

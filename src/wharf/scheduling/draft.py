@@ -47,6 +47,14 @@ class Draft:
         self._add(row, usage, 1)
         self._hold(row, resources)
 
+    def take_amounts(self, rows: Ints, numbers: Ints, usage: Usage) -> None:
+        """On each of the rows so many that take these amounts each, and nothing that is held one by one."""
+        self.cpu_used[rows] += numbers * usage.cpu
+        self.memory_used[rows] += numbers * usage.memory_mb
+        self.disk_used[rows] += numbers * usage.disk_mb
+        self.count[rows] += numbers
+        self.touched += rows.tolist()
+
     def _hold(self, row: int, resources: AllocatedResources) -> None:
         if holds_anything(resources):
             self.holdings_of(row, to_change=True).take(resources)

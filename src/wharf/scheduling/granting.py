@@ -48,15 +48,16 @@ class Grants:
         self.cores_asked = sum(task.resources.cores for task in self._tasks if task.resources is not None)
         has_devices = any(task.resources.devices for task in self._tasks if task.resources is not None)
         self.is_plain = not (self.networks or self.cores_asked or has_devices)
-        self._shared: AllocatedResources | None = None
+        self.shared: AllocatedResources | None = None
+        """The record of all of them, once one was given; None: each gets its own."""
 
     def grant(self, node: Node, held: Holdings, chance: Chance) -> AllocatedResources:
         """Raises `Refused`."""
         if not self.is_plain:
             return self._resources(node, held, chance)
-        if self._shared is None:
-            self._shared = self._resources(node, held, chance)
-        return self._shared
+        if self.shared is None:
+            self.shared = self._resources(node, held, chance)
+        return self.shared
 
     def _resources(self, node: Node, held: Holdings, chance: Chance) -> AllocatedResources:
         taken = held.copy() if not self.is_plain else held

@@ -24,6 +24,7 @@ from wharf.scheduling.devices import asked_devices, best_affinity
 from wharf.scheduling.distinct import Distinctions, Neighbour
 from wharf.scheduling.draft import Draft
 from wharf.scheduling.feasibility import FINE, MISSING_VOLUMES, Screened
+from wharf.scheduling.filling import NEVER, Filling
 from wharf.scheduling.fleet import NOWHERE
 from wharf.scheduling.granting import Grants, Refused
 from wharf.scheduling.reconcile.names import index_of
@@ -38,10 +39,11 @@ from wharf.scheduling.scoring import (
     packing,
     packing_of_one,
 )
-from wharf.scheduling.spreading import SpreadCount, spread_counts
+from wharf.scheduling.spreading import Alike, SpreadCount, spread_counts
 from wharf.scheduling.usage import Usage, demand_of, usage_of_resources
 
-NEVER: Final = -np.inf
+FEW: Final = 4
+"""So many values whose boost moved are worked out one by one; of more, all nodes at once."""
 
 HasVolumes = Callable[[Node, int], bool]
 """Whether the node has the volumes that the allocation of this index asks for by its index."""
@@ -217,6 +219,75 @@ class GroupPlacing:
         self._failure = self._told_failure(place)
         self._failures += 1
         return None
+
+    def choose_more(self, number: int) -> list[Chosen]:
+        """After one was chosen: so many more like it, each as `choose` would choose it with nothing to avoid or to prefer.
+        Fewer, where there is no room, or where only `choose` knows: then it is to be asked for the next.
+        """
+        metric, resources = self._metric, self._grants.shared
+        if metric is None or resources is None or self._distinctions or self._has_volumes is not None:
+            return []
+        self._catch_up()
+        filling = Filling(
+            self._candidates,
+            self._demand,
+            fixed=self._fixed_total,
+            collisions=self._collisions,
+            parts=len(self._fixed),
+            count=self._group.count,
+            algorithm=self._rules.algorithm,
+        )
+        if self._spreads:
+            self._spread_out(filling, number)
+        else:
+            filling.take_best(self._plain, number)
+        self._write_back(filling)
+        rows, nodes = self.rows.tolist(), self._fleet
+        return [Chosen(nodes.node(rows[at]), resources, metric, score) for at, score in filling.chosen]
+
+    def _spread_out(self, filling: Filling, number: int) -> None:
+        """A placement moves its own row, and with it what speaks for nodes of a few values."""
+        alike = Alike(self._spreads, self._spread_codes)
+        total, parts = np.where(self._is_open, self._total, NEVER), self._number.copy()
+        rows = self.rows.tolist()
+        scores: Floats = np.empty(0)
+        boosts: Floats = np.empty(0)
+        for _ in range(number):
+            before, boosts = boosts, alike.boosts()
+            moved = np.flatnonzero(boosts != before) if len(before) else alike.of
+            if len(moved) > FEW or not len(before):
+                boost = boosts[alike.of]
+                scores = (total + boost) / (parts + (boost != 0))
+            else:
+                for kind in {*moved.tolist(), int(alike.of[filling.chosen[-1][0]])}:
+                    places, boost_of_kind = alike.members[kind], boosts[kind]
+                    scores[places] = (total[places] + boost_of_kind) / (parts[places] + (boost_of_kind != 0))
+            best = int(scores.argmax())
+            score = float(scores[best])
+            if score == NEVER:
+                return
+            pile = filling.put(best, score)
+            total[best], parts[best] = pile.total if pile.is_open else NEVER, pile.number
+            for spread in self._spreads:
+                spread.count(rows[best])
+
+    def _write_back(self, filling: Filling) -> None:
+        """The columns as if each had been placed alone."""
+        taken = filling.taken()
+        if not taken:
+            return
+        places = np.asarray([at for at, _ in taken], dtype=np.int64)
+        piles = [pile for _, pile in taken]
+        numbers = np.asarray([pile.taken for pile in piles], dtype=np.int64)
+        self._draft.take_amounts(self.rows[places], numbers, self._demand)
+        self._seen = len(self._draft.touched)
+        self._candidates.look_again_at(places)
+        self._collisions[places] += numbers
+        self._packing[places] = [pile.packed for pile in piles]
+        self._total[places] = [pile.total for pile in piles]
+        self._number[places] = [pile.number for pile in piles]
+        self._is_open[places] = [pile.is_open for pile in piles]
+        self._plain[places] = [pile.score for pile in piles]
 
     def choose_on(self, node: Node, place: Place) -> Chosen | None:
         """That node and no other: for work that runs on every node. What fails on one says nothing of the next."""

@@ -200,8 +200,7 @@ class _Schedule:
         for allocation in outcome.in_place:
             self._update_in_place(allocation, job)
         self._queued.setdefault(outcome.name, 0)
-        for placement in _most_urgent_first(outcome.places):
-            self._place(placement)
+        self._place_all(_most_urgent_first(outcome.places))
         for replacement in outcome.replacements:
             self._replace(replacement)
 
@@ -232,6 +231,20 @@ class _Schedule:
             self._failed.setdefault(group.name, placing.why_nowhere())
             self._queued[group.name] += 1
         return outcome
+
+    def _place_all(self, places: list[Placement]) -> None:
+        """One by one, but for those at the end that are new and alike: the first of these, then all the others at once."""
+        first_alike = len(places)
+        while first_alike and _are_alike(places[first_alike - 1], places[-1]):
+            first_alike -= 1
+        for placement in places[: first_alike + 1]:
+            self._place(placement)
+        alike = places[first_alike + 1 :]
+        allocations = self._allotment.place_more(alike) if alike else []
+        for placement, allocation in zip(alike, allocations, strict=False):
+            self._take(placement, allocation)
+        for placement in alike[len(allocations) :]:
+            self._place(placement)
 
     def _place(self, placement: Placement) -> None:
         allocation = self._allotment.place(placement)
@@ -428,6 +441,12 @@ def _stub_of(allocation: Allocation) -> AllocationStub:
 def attempts_of(evaluation: Evaluation) -> int:
     """How often it is tried without coming on, before it gives up (scheduling.md 6.3)."""
     return 2 if evaluation.type in (SchedulerType.BATCH, SchedulerType.SYSBATCH) else 5
+
+
+def _are_alike(one: Placement, other: Placement) -> bool:
+    """Both new, of one group and deployment, with nothing of their own but their names."""
+    is_new = one.previous is None and one.stop is None and not one.is_canary and not one.is_reschedule
+    return is_new and one.job is other.job and one.group is other.group and one.deployment_id == other.deployment_id
 
 
 def _most_urgent_first(places: Iterable[Placement]) -> list[Placement]:

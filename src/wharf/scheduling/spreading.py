@@ -1,79 +1,153 @@
 """How much an even spread, or one by targets, speaks for each value of a property (scheduling.md 3.3)."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from wharf.model.group import TaskGroup
 from wharf.model.job import Job
 from wharf.model.placement import Spread
-from wharf.scheduling.columns import Floats
+from wharf.scheduling.columns import Codes, Floats, Ints, Mask
 from wharf.scheduling.fleet import NOWHERE, Fleet, Property
 
-MISSING = -1.0
-ANY_OTHER = "*"
+MISSING: Final = -1.0
+ANY_OTHER: Final = "*"
 
 
 class SpreadCount:
     """One spread of a group: how many of its allocations are at each value, and what that is worth.
 
-    Boosts are kept by number of the value, so that the boosts of all nodes are one look-up. The last stands for nodes
-    that do not have the property: `codes` of those are -1.
+    Both are kept by number of the value, so that the boosts of all nodes are one look-up. The last stands for nodes
+    that do not have the property: `codes` of those are -1. One allocation more moves the boost of its own value, and
+    seldom those of others: these are worked out anew only then.
     """
 
     def __init__(self, spread: Spread, column: Property, *, count: int, weight_share: float) -> None:
         self.column = column
-        self._share = weight_share
-        self._used: dict[str, int] = {}
-        self._desired = _desired(spread, count)
-        self._lowest = -1.0
+        values = column.words.values
+        self._used: Ints = np.zeros(len(values), dtype=np.int64)
+        self._boosts: Floats | None = None
+        """As they were answered last; None: most of them have moved."""
+        self._worth = _ToTargets(spread, values, count=count, share=weight_share) if spread.spread_target else _Even()
 
     def count(self, row: int, sign: int = 1) -> None:
         """One more, or one less, on the node of this row."""
         code = int(self.column.codes[row])
-        if code != NOWHERE:
-            self.add(self.column.words.values[code], sign)
-
-    def add(self, value: str, number: int = 1) -> None:
-        self._used[value] = self._used.get(value, 0) + number
-        if self._used[value] <= 0:
-            del self._used[value]
+        if code == NOWHERE:
+            return
+        before = int(self._used[code])
+        after = max(0, before + sign)
+        self._used[code] = after
+        boost = self._worth.moved(code, before, after)
+        if boost is None:
+            self._boosts = None
+        elif self._boosts is not None:
+            self._boosts[code] = boost
 
     def boosts(self) -> Floats:
-        values = self.column.words.values
-        boosts = np.full(len(values) + 1, MISSING, dtype=np.float64)
-        if self._desired is not None:
-            boosts[: len(values)] = [self._toward_target(value, self._desired) for value in values]
-        else:
-            boosts[: len(values)] = self._even(values)
+        """By number of the value. Whoever keeps them copies them."""
+        if self._boosts is None or self._worth.is_moving:
+            self._boosts = np.append(self._worth.of_all(self._used), MISSING)
+        return self._boosts
+
+
+class _Even:
+    """As many at each value, of those that have any."""
+
+    is_moving = False
+
+    def __init__(self) -> None:
+        self._tally: dict[int, int] = {}
+        """How many values have so many; those that have none are not counted."""
+
+    def moved(self, _code: int, before: int, after: int) -> float | None:
+        """The boost of this value from now on; None: those of others moved too."""
+        tally = self._tally
+        was = (min(tally), max(tally)) if tally else None
+        for number, sign in ((before, -1), (after, 1)):
+            if number:
+                tally[number] = tally.get(number, 0) + sign
+                if not tally[number]:
+                    del tally[number]
+        if not tally or was != (min(tally), max(tally)):
+            return None
+        least, most = was
+        if after != least:
+            return (least - after) / least
+        return -1.0 if least == most else (most - least) / least
+
+    def of_all(self, used: Ints) -> Floats:
+        if not self._tally:
+            return np.zeros(len(used))
+        least, most = min(self._tally), max(self._tally)
+        boosts: Floats = (least - used) / least
+        boosts[used == least] = -1.0 if least == most else (most - least) / least
         return boosts
 
-    def _toward_target(self, value: str, desired: Mapping[str, float]) -> float:
-        if value in desired:
-            wanted, used = desired[value], self._used.get(value, 0)
-        elif ANY_OTHER in desired:
-            wanted = desired[ANY_OTHER]
-            used = sum(number for other, number in self._used.items() if other not in desired)
-        else:
-            return MISSING
-        if wanted == 0:
-            return self._lowest
-        boost = (wanted - (used + 1)) / wanted * self._share
-        self._lowest = min(self._lowest, boost)
+
+class _ToTargets:
+    """Shares of the group that are told value by value; `*` stands for all that are not told."""
+
+    def __init__(self, spread: Spread, values: Sequence[str], *, count: int, share: float) -> None:
+        desired = {target.value: target.percent / 100 * count for target in spread.spread_target or ()}
+        told = sum(desired.values())
+        if told < count and ANY_OTHER not in desired:
+            desired[ANY_OTHER] = count - told
+        self._share = share
+        self._is_named: Mask = np.asarray([value in desired for value in values], dtype=np.bool_)
+        others = desired.get(ANY_OTHER)
+        self._is_wanted: Mask = self._is_named | (others is not None)
+        self._wanted: Floats = np.asarray(
+            [desired.get(value, 0.0 if others is None else others) for value in values], dtype=np.float64
+        )
+        self._is_asked: Mask = self._is_wanted & (self._wanted != 0)
+        self._is_unwished: Mask = self._is_wanted & (self._wanted == 0)
+        self._lowest = -1.0
+        self.is_moving = bool(self._is_unwished.any())
+        """What none is wished of is worth as little as anything was so far: that may be less each time it is asked for."""
+
+    def moved(self, code: int, _before: int, after: int) -> float | None:
+        """The boost of this value from now on; None: those of others moved too."""
+        if not self._is_named[code]:
+            return None if self._is_wanted[code] else MISSING
+        wanted = float(self._wanted[code])
+        return None if wanted == 0 else (wanted - (after + 1)) / wanted * self._share
+
+    def of_all(self, used: Ints) -> Floats:
+        used = np.where(self._is_named, used, used[~self._is_named].sum())
+        boosts: Floats = np.full(len(used), MISSING)
+        asked, wanted = self._is_asked, self._wanted
+        boosts[asked] = (wanted[asked] - (used[asked] + 1)) / wanted[asked] * self._share
+        if self.is_moving:
+            # Value by value, in their order: each is compared with those before it.
+            lowest = np.minimum.accumulate(np.append(self._lowest, np.where(asked, boosts, np.inf)))
+            boosts[self._is_unwished] = lowest[:-1][self._is_unwished]
+            self._lowest = float(lowest[-1])
+        return boosts
+
+
+class Alike:
+    """Nodes that have the same value of each spread: a boost is worked out once for all of them."""
+
+    def __init__(self, spreads: Sequence[SpreadCount], codes: Sequence[Codes]) -> None:
+        """`codes`: of each spread, by place among the candidates."""
+        key: Ints = np.zeros(len(codes[0]), dtype=np.int64)
+        for spread, each in zip(spreads, codes, strict=True):
+            key = key * (len(spread.column.words) + 1) + (each + 1)
+        _, first, self.of = np.unique(key, return_index=True, return_inverse=True)
+        order = np.argsort(self.of, kind="stable")
+        self.members: list[Ints] = np.split(order, np.cumsum(np.bincount(self.of))[:-1])
+        """By number of the kind: the places of its nodes. `of`: by place, the number of its kind."""
+        self._spreads = spreads
+        self._codes = [each[first] for each in codes]
+
+    def boosts(self) -> Floats:
+        """By number of the kind."""
+        boost: Floats = np.zeros(len(self.members))
+        for spread, codes in zip(self._spreads, self._codes, strict=True):
+            boost += spread.boosts()[codes]
         return boost
-
-    def _even(self, values: list[str]) -> Floats:
-        if not self._used:
-            return np.zeros(len(values))
-        least, most = min(self._used.values()), max(self._used.values())
-        counts = np.zeros(len(values))
-        code_of = self.column.words.code_of
-        for value, number in self._used.items():
-            counts[code_of[value]] = number
-        boosts = (least - counts) / least
-        at_least = counts == least
-        boosts[at_least] = -1.0 if least == most else (most - least) / least
-        return boosts
 
 
 def spread_counts(job: Job, group: TaskGroup, fleet: Fleet) -> list[SpreadCount]:
@@ -89,14 +163,3 @@ def spread_counts(job: Job, group: TaskGroup, fleet: Fleet) -> list[SpreadCount]
         )
         for spread in spreads
     ]
-
-
-def _desired(spread: Spread, count: int) -> dict[str, float] | None:
-    """How many shall be at each value; None: as many at each."""
-    if not spread.spread_target:
-        return None
-    desired = {target.value: target.percent / 100 * count for target in spread.spread_target}
-    told = sum(desired.values())
-    if told < count and ANY_OTHER not in desired:
-        desired[ANY_OTHER] = count - told
-    return desired
