@@ -7,6 +7,10 @@ SHELL := /bin/sh
 # What may be given on the command line: make test ARGS="tests/state -x", make simulate SEEDS=20.
 ARGS ?=
 SEEDS ?= 300
+# In how many processes the tests run: JOBS=1 is one, where `-s` and a debugger work.
+JOBS ?= 2
+# A file's tests run in one process, in their order, so that what they start together is started once.
+in_processes = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile --no-loadscope-reorder)
 
 # System programs that tests start, and the distribution's packages that bring them.
 PROGRAMS := etcd=etcd-server etcdctl=etcd-client redis-server=redis-server
@@ -32,8 +36,8 @@ setup: environment programs ## make .venv/ and install what tests need, without 
 run: environment ## start a whole cluster here: server, scheduler and one node on 127.0.0.1:4646
 	@exec .venv/bin/wharf dev $(ARGS)
 
-test: environment programs ## run the tests
-	@exec $(PYTHON_HERE) -m pytest $(ARGS)
+test: environment programs ## run the tests, in two processes (JOBS=1: in one)
+	@exec $(PYTHON_HERE) -m pytest $(in_processes) $(ARGS)
 
 check: environment ## format, lint, types, import floors, banned calls
 	@exec $(PYTHON_HERE) -m tools.check $(ARGS)

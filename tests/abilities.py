@@ -115,6 +115,9 @@ def is_ci(environment: Mapping[str, str]) -> bool:
 
 UNAVAILABLE = pytest.StashKey[str]()
 
+# What a worker hands over at its end: what its probes said, and why it would not have run at all.
+ANSWERS, REFUSALS = "abilities", "refusals"
+
 
 class AbilityRules:
     """The pytest plugin that keeps the rules told at the head of this module."""
@@ -126,6 +129,7 @@ class AbilityRules:
         self._answers: dict[str, str | None] = {}
         self._unavailable: list[tuple[str, str]] = []
         self._skipped: list[str] = []
+        self._refusals: list[str] = []
         for entry in self._allowed:
             if entry.probe not in probes:
                 raise pytest.UsageError(
@@ -143,9 +147,9 @@ class AbilityRules:
         for entry in self._allowed:
             item = collected.get(entry.id)
             if item is None and is_whole:
-                raise pytest.UsageError(f"unavailable.toml names {entry.id}, which does not exist: remove the entry")
+                self._refuse(config, f"unavailable.toml names {entry.id}, which does not exist: remove the entry")
             if item is not None and entry.probe not in _needed(item, "needs"):
-                raise pytest.UsageError(f'unavailable.toml: {entry.id} is not marked as needs("{entry.probe}")')
+                self._refuse(config, f'unavailable.toml: {entry.id} is not marked as needs("{entry.probe}")')
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -199,8 +203,21 @@ class AbilityRules:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._in_ci and self._skipped and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if (output := _workers_output(session.config)) is not None:
+            output.update({ANSWERS: self._answers, REFUSALS: self._refusals})
+        elif self._refusals:
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object) -> None:
+        """Where workers run the tests (pytest-xdist), these collect and probe, and the process that tells is another."""
+        output = getattr(node, "workeroutput", {})
+        self._answers.update(output.get(ANSWERS, {}))
+        self._refusals.extend(text for text in output.get(REFUSALS, []) if text not in self._refusals)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for text in self._refusals:
+            terminalreporter.write_line(f"ERROR: {text}", red=True)
         for ability, why_not in sorted(self._answers.items()):
             terminalreporter.write_line(f"ability {ability}: {'there' if why_not is None else f'missing, {why_not}'}")
         for nodeid, reason in self._unavailable:
@@ -208,6 +225,12 @@ class AbilityRules:
         for nodeid in self._skipped:
             end = "CI allows none to be skipped, so this run has failed" if self._in_ci else "in CI this would fail"
             terminalreporter.write_line(f"SKIPPED {nodeid}: {end}")
+
+    def _refuse(self, config: pytest.Config, text: str) -> None:
+        """End the run here. A worker must not end before its tests were run: it hands over the text instead."""
+        if _workers_output(config) is None:
+            raise pytest.UsageError(text)
+        self._refusals.append(text)
 
     def _ask(self, ability: str) -> str | None:
         if ability not in self._answers:
@@ -217,6 +240,12 @@ class AbilityRules:
 
 def _needed(item: pytest.Item, marker: str) -> list[str]:
     return [name for mark in item.iter_markers(marker) for name in mark.args]
+
+
+def _workers_output(config: pytest.Config) -> dict[str, object] | None:
+    """What this process hands over at its end, if it is a worker of pytest-xdist."""
+    output: dict[str, object] | None = getattr(config, "workeroutput", None)
+    return output
 
 
 def _plain_id(item: pytest.Item) -> str:

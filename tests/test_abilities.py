@@ -1,8 +1,12 @@
 """The rules about the machine's abilities, each tried on a small pytest run of its own."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.abilities import PROBES, is_ci
+
+ROOT = Path(__file__).parents[1]
 
 CONFTEST = """
 from tests.abilities import AbilityRules, Allowed
@@ -129,6 +133,40 @@ def test_no_test_may_be_skipped_in_ci_for_any_reason(pytester: pytest.Pytester) 
 
     assert result.parseoutcomes() == {"passed": 1, "skipped": 1}
     assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def in_two_processes(pytester: pytest.Pytester, test: str, *, allowed: str = "") -> pytest.RunResult:
+    """A process of its own for each worker, as in `make test`: what they found is told by the one that started them."""
+    pytester.makeini("[pytest]\ntestpaths = .")
+    pytester.makeconftest(
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{CONFTEST.format(allowed=allowed, in_ci=True)}"
+    )
+    pytester.makepyfile(test_it=f"import pytest\n\n{test}")
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:schemathesis", "-n", "2")
+
+
+def test_what_two_processes_found_unavailable_is_counted_and_told(pytester: pytest.Pytester) -> None:
+    result = in_two_processes(pytester, needing("flying"), allowed=MAY_LACK_FLYING)
+
+    assert result.parseoutcomes() == {"unavailable": 1}
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(
+        ["ability flying: missing, no wings", "UNAVAILABLE test_it.py::test_that_needs (flying*"]
+    )
+
+
+def test_no_test_may_be_skipped_in_ci_in_two_processes_either(pytester: pytest.Pytester) -> None:
+    result = in_two_processes(pytester, "def test_that_skips():\n    pytest.skip('for a reason')\n")
+
+    assert result.parseoutcomes() == {"skipped": 1}
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_an_entry_for_a_test_that_is_gone_is_refused_in_two_processes(pytester: pytest.Pytester) -> None:
+    result = in_two_processes(pytester, needing("walking"), allowed=IS_GONE)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stdout.fnmatch_lines(["ERROR: *test_that_was, which does not exist*"])
 
 
 @pytest.mark.parametrize("ability", sorted(PROBES))
