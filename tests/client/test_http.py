@@ -1,11 +1,11 @@
 """Requests over real sockets: what is told when nobody answers."""
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.ports import free_ports
 from wharf.client import Request, Unreachable
 from wharf.client.http import HttpExchange
 
@@ -35,15 +35,9 @@ async def with_server(talk: Talk, timeout_s: float = 5.0, path: str = "/v1/jobs"
         server.close()
 
 
-def a_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_where_nobody_listens_nothing_was_sent() -> None:
     with pytest.raises(Unreachable) as told:
-        asyncio.run(send(f"http://127.0.0.1:{a_free_port()}"))
+        asyncio.run(send(f"http://127.0.0.1:{free_ports(1)[0]}"))
 
     assert not told.value.sent
     assert "no server answers at" in str(told.value)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.engines.etcd_server import free_ports
+from tests.ports import free_ports
 from tests.waiting import wait_until
 from wharf.limits.asgi import LimitsMiddleware
 from wharf.limits.configuration.reference import render

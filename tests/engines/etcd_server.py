@@ -10,16 +10,8 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.ports import free_ports
 from tests.waiting import wait_until
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody used a moment ago; all taken at once, so that they differ."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for taken in sockets:
-            taken.bind(("127.0.0.1", 0))
-        return [taken.getsockname()[1] for taken in sockets]
 
 
 class EtcdMember:

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.engines.etcd_server import free_ports
+from tests.ports import free_ports
 from tests.waiting import wait_until
 
 

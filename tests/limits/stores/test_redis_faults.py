@@ -11,9 +11,9 @@ from typing import TypeVar
 
 import pytest
 
-from tests.engines.etcd_server import free_ports
 from tests.limits.builders import HOUR_MS, a_user, anonymous
 from tests.limits.stores.redis_server import RedisServer, running_redis
+from tests.ports import free_ports
 from tests.waiting import wait_on_loop_until, wait_until
 from wharf.limits.core.caller import Caller
 from wharf.limits.core.decision import Decision, Verdict
@@ -307,7 +307,7 @@ def test_3_1_sentinel_names_another_master_and_decisions_go_on(folder: Path) -> 
 
 
 def test_3_1_on_a_cluster_a_refusal_by_a_later_owner_gives_back_what_earlier_ones_charged(folder: Path) -> None:
-    servers = [RedisServer(folder, port, "--cluster-enabled", "yes") for port in cluster_ports()]
+    servers = [RedisServer(folder, port, "--cluster-enabled", "yes") for port in free_ports(3)]
     rules = '[[rule]]\nname = "by_address"\nscope = ["address"]\ncounts = "points"\nceiling = 5\nwindow = "1m"\n'
 
     async def scenario(gate: Gate) -> tuple[list[Verdict], int, int]:
@@ -327,14 +327,6 @@ def test_3_1_on_a_cluster_a_refusal_by_a_later_owner_gives_back_what_earlier_one
     finally:
         for server in servers:
             server.kill()
-
-
-def cluster_ports() -> list[int]:
-    """Ports whose bus, 10,000 above, is a port too."""
-    while True:
-        ports = [port for port in free_ports(24) if port < 55_000]
-        if len(ports) >= 3:
-            return ports[:3]
 
 
 def form_cluster(servers: list[RedisServer]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.etcd_server import free_ports
+from tests.ports import free_ports
 from tests.waiting import wait_until
 from wharf.node.artifacts import ArtifactError, Bounds, Wanted, fetch
 

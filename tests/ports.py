@@ -1,0 +1,56 @@
+"""Free ports for the servers that tests start: each is given once, in all test runs of this user together.
+
+Between finding a port and a server's listening on it lies a moment in which others may take it. So a port is claimed
+by a lock on one byte of a shared file, which ends with the process; and none is of those that the system gives to
+whoever asks for any port (from 32,768 on), so that it is still there when a server is killed and comes back to it.
+"""
+
+import fcntl
+import functools
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+PORTS = range(12_000, 22_000)
+"""What lies 10,000 above is kept free of them: a member of a Redis cluster listens there too."""
+
+_given: set[int] = set()
+
+
+def free_ports(count: int, *, first: int | None = None) -> list[int]:
+    """Ports that nobody uses, and that are given to nobody else as long as this process lives."""
+    start = PORTS.index(first) if first is not None else os.getpid() * 37 % len(PORTS)  # Runs look in places apart.
+    found: list[int] = []
+    for port in (*PORTS[start:], *PORTS[:start]):
+        if len(found) == count:
+            break
+        if port not in _given and _claim(port):
+            _given.add(port)
+            if _is_free(port):
+                found.append(port)
+    assert len(found) == count, f"there are no {count} free ports from {PORTS.start} to {PORTS.stop}"
+    return found
+
+
+def _claim(port: int) -> bool:
+    try:
+        fcntl.lockf(_claims(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False  # Another process has it.
+    return True
+
+
+@functools.cache
+def _claims() -> int:
+    """The file of claims, open for as long as this process lives: its locks end when it is closed."""
+    return os.open(Path(tempfile.gettempdir()) / f"wharf-test-ports-{os.getuid()}", os.O_RDWR | os.O_CREAT, 0o600)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,50 @@
+"""No two servers of tests are sent to the same port."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.ports import PORTS, free_ports
+
+ROOT = Path(__file__).parents[1]
+FIRST = 17_000
+
+
+def asking(count: int) -> subprocess.Popen[str]:
+    """Another process that asks for ports, tells them and keeps them until its input ends."""
+    program = "import sys; from tests.ports import free_ports; "
+    program += f"print(*free_ports({count}, first={FIRST}), flush=True); sys.stdin.read()"
+    return subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def told(process: subprocess.Popen[str]) -> list[int]:
+    assert process.stdout is not None
+    return [int(word) for word in process.stdout.readline().split()]
+
+
+def test_processes_that_ask_at_once_are_given_different_ports() -> None:
+    with asking(200) as one, asking(200) as other:
+        first, second = told(one), told(other)
+        one.communicate()
+        other.communicate()
+
+    assert len(set(first + second)) == 400
+
+
+def test_a_process_is_never_given_the_same_port_twice() -> None:
+    ports = free_ports(3) + free_ports(3)
+
+    assert len(set(ports)) == 6
+    assert all(port in PORTS for port in ports)
+
+
+def test_a_port_on_which_somebody_listens_is_not_given() -> None:
+    with socket.socket() as server:
+        [port] = free_ports(1, first=FIRST + 1_000)
+        server.bind(("127.0.0.1", port + 1))
+        server.listen()
+
+        assert free_ports(1, first=port + 1) != [port + 1]
