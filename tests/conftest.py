@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.abilities import PROBES, AbilityRules, is_ci, read_allowed
+from tests.failures import pytest_runtest_makereport as pytest_runtest_makereport
 from wharf.state.codec import Decoder
 
 # Cores are shared: how long an example takes says nothing. Tests leave `max_examples` to the profile, so that

@@ -20,7 +20,11 @@ def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P,
     @wraps(test)
     def run(*args: P.args, **options: P.kwargs) -> None:
         loop = SimulatedLoop(SEED)
-        loop.run_until_complete(test(*args, **options))
+        try:
+            loop.run_until_complete(test(*args, **options))
+        except BaseException:
+            loop.abandon()  # What a failed test leaves behind says nothing more, in no other test either.
+            raise
         loop.close()
 
     return run
