@@ -10,6 +10,7 @@ from wharf.client.exchange import Exchange, Reply, Request, Unreachable
 if TYPE_CHECKING:
     from wharf.client.async_client import AsyncClient
     from wharf.client.calls import Answer
+    from wharf.client.commands import CommandEnded, RunningCommand, open_command, run_command, run_command_and_wait
     from wharf.client.connecting import CannotConnect, connect, connect_async
     from wharf.client.flow import ONCE, Defaults, Retries
     from wharf.client.settings import ClientSettings, read_settings
@@ -20,13 +21,18 @@ _WHERE: Final = {
     "AsyncClient": "async_client",
     "CannotConnect": "connecting",
     "ClientSettings": "settings",
+    "CommandEnded": "commands",
     "Defaults": "flow",
     "ONCE": "flow",
     "Retries": "flow",
+    "RunningCommand": "commands",
     "SyncClient": "sync_client",
     "connect": "connecting",
     "connect_async": "connecting",
+    "open_command": "commands",
     "read_settings": "settings",
+    "run_command": "commands",
+    "run_command_and_wait": "commands",
 }
 
 
@@ -40,6 +46,7 @@ def __getattr__(name: str) -> Any:  # Of the kinds that are told above.
 
 
 __all__ = [
-    "ONCE", "Answer", "AsyncClient", "CannotConnect", "ClientSettings", "Defaults", "Exchange", "Reply", "Request",
-    "Retries", "SyncClient", "Unreachable", "connect", "connect_async", "read_settings",
+    "ONCE", "Answer", "AsyncClient", "CannotConnect", "ClientSettings", "CommandEnded", "Defaults", "Exchange", "Reply",
+    "Request", "Retries", "RunningCommand", "SyncClient", "Unreachable", "connect", "connect_async", "open_command",
+    "read_settings", "run_command", "run_command_and_wait",
 ]  # fmt: skip

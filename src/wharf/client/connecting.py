@@ -46,15 +46,24 @@ def _defaults(settings: ClientSettings) -> Defaults:
 def _options(settings: ClientSettings, address: str) -> dict[str, Any]:  # What both exchanges take.
     if not address.startswith(SCHEMES):
         raise CannotConnect(f"{address} is no address of a server: it begins with http://, https:// or unix://")
-    headers = {}
-    if settings.http_auth:
-        headers["authorization"] = f"Basic {b64encode(settings.http_auth.encode()).decode()}"
+    headers = _by_proxy(settings)
     return {
         "token": settings.token,
         "tls": tls_of(settings) if address.startswith("https://") else None,
         "server_name": settings.server_name,
         "headers": headers,
     }
+
+
+def _by_proxy(settings: ClientSettings) -> dict[str, str]:
+    if not settings.http_auth:
+        return {}
+    return {"authorization": f"Basic {b64encode(settings.http_auth.encode()).decode()}"}
+
+
+def headers_of(settings: ClientSettings) -> dict[str, str]:
+    """What says who asks."""
+    return _by_proxy(settings) | ({"x-cluster-token": settings.token} if settings.token else {})
 
 
 def tls_of(settings: ClientSettings) -> ssl.SSLContext:

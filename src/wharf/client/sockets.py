@@ -18,6 +18,7 @@ from wharf.client.passage import UNIX, Outgoing, RawHeaders, travelling
 
 OF_THE_HANDSHAKE: Final = b"sec-websocket-"
 NORMAL: Final = 1000
+POLICY: Final = 1008
 WENT_WRONG: Final = 1011
 NEVER_SENT_CODES: Final = frozenset((1005, 1006, 1015))
 """They say in a program that nothing was said on the wire."""

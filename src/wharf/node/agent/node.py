@@ -23,6 +23,7 @@ from wharf.model.node_resources import (
 from wharf.node.agent import machine
 from wharf.node.agent.asked import Asked, FilesAsked
 from wharf.node.agent.channel_line import ChannelLine
+from wharf.node.agent.commands import Commands
 from wharf.node.agent.environment import Place
 from wharf.node.agent.folders import AllocationFolders
 from wharf.node.agent.interpolation import facts_of
@@ -39,6 +40,7 @@ from wharf.node.core.outcome import Outcome
 from wharf.node.drivers.missing import Missing
 from wharf.node.drivers.mock import Mock
 from wharf.node.drivers.port import Driver, Health
+from wharf.node.drivers.processes_beside import MARK, kill_marked
 from wharf.node.drivers.raw_exec import RawExec
 from wharf.node.measuring import MachineMeter, TaskMeter
 from wharf.node.settings import ClientSettings
@@ -162,11 +164,17 @@ class NodeAgent:
         )
         metadata = MetadataAsked(self._metadata, self._on_metadata)
         files = FilesAsked(self._folders, steered.is_over)
-        return Asked({**files.answers(), **steered.answers(), **measured.answers(), **metadata.answers()})
+        commands = Commands(
+            self._world, self.works, is_allowed=not self._settings.disable_remote_exec, mark=self._identity.id
+        )
+        rooms = (files, steered, measured, metadata, commands)
+        return Asked({verb: answer for room in rooms for verb, answer in room.answers().items()})
 
     async def _keep_channel(self) -> None:
         """A server takes the channel only of a node that it knows."""
         await self.talk.is_registered.wait()
+        # Commands of an earlier life of this agent have no caller any more.
+        kill_marked(f"{MARK}={self._identity.id}.", is_whole=False)
         await self.line.run()
 
     async def _on_metadata(self) -> None:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from wharf.node.agent.keeper_link import KeeperLink
+from wharf.node.drivers import processes_beside
+from wharf.node.drivers.beside import Command, CommandOrder
 from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View
-from wharf.node.measuring.tasks import processes_of
+from wharf.node.measuring.tasks import group_of, processes_of
 from wharf.node.supervisor.messages import ForgetRun, KillRun, LogOrder, RunOrder, SignalRun, StartRun
 
 MB: Final = 1_000_000
@@ -58,6 +60,13 @@ class RawExec:
         """For those who measure."""
         pid = self._link.pid_of(run)
         return processes_of(pid, run) if pid is not None else []
+
+    async def run_beside(self, order: CommandOrder) -> Command:
+        pid = self._link.pid_of(order.run)
+        if pid is None:
+            raise CannotStart("the task does not run")
+        program = find_program(order.command[0], order.folder, order.environment.get("PATH", os.defpath))
+        return await processes_beside.start(order, program, owner=Path(f"/proc/{pid}"), group=group_of(pid, order.run))
 
     def signal(self, run: str, name: str) -> None:
         self._link.say(SignalRun(run, number_of(name) if name else KILL_SIGNAL))

@@ -1,0 +1,151 @@
+"""Commands beside a task, over a websocket: what the caller types goes in, what the command says comes out, and its exit
+code at the end.
+"""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, Literal, NamedTuple
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from wharf.client.connecting import headers_of, tls_of
+from wharf.client.exchange import Unreachable
+from wharf.client.passage import Outgoing
+from wharf.client.settings import ClientSettings, read_settings
+from wharf.client.sockets import NORMAL, POLICY, Socket, SocketPassage, SocketRefused, WebSocketPassage
+from wharf.model.refusal import Refusal, invalid
+from wharf.wire.errors import CODE_HEADER, refusal_of
+from wharf.wire.exec_shapes import ExecOutput, input_closed, input_of, size_of
+
+INPUT_BYTES: Final = 2048
+HEARTBEAT: Final = "{}"
+WELL: Final = (NORMAL, 1001, 1005)
+
+
+class Said(NamedTuple):
+    stream: Literal["stdout", "stderr"]
+    data: bytes
+
+
+class CommandEnded(NamedTuple):
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+
+class RunningCommand:
+    """`exit_code` is known when `said` is over."""
+
+    def __init__(self, socket: Socket) -> None:
+        self._socket = socket
+        self.exit_code: int | None = None
+
+    async def said(self) -> AsyncIterator[Said]:
+        """Raises Refusal where it cannot be run, and `Unreachable` where the connection broke off before its end."""
+        while (message := await self._socket.receive()) is not None:
+            told = msgspec.json.decode(message, type=ExecOutput)
+            if told.stdout is not None and told.stdout.data:
+                yield Said("stdout", base64.b64decode(told.stdout.data))
+            if told.stderr is not None and told.stderr.data:
+                yield Said("stderr", base64.b64decode(told.stderr.data))
+            if told.exited:
+                self.exit_code = told.result.exit_code if told.result is not None else 0
+                return
+        reason = self._socket.close_reason
+        if self._socket.close_code == POLICY:
+            raise invalid(reason)
+        raise Unreachable(reason or "the connection broke off before the command ended", sent=True)
+
+    async def write(self, data: bytes) -> None:
+        for begin in range(0, len(data), INPUT_BYTES):
+            await self._socket.send(input_of(data[begin : begin + INPUT_BYTES]).decode())
+
+    async def close_input(self) -> None:
+        await self._socket.send(input_closed().decode())
+
+    async def resize(self, height: int, width: int) -> None:
+        await self._socket.send(size_of(height, width).decode())
+
+    async def beat(self) -> None:
+        """That the caller is still there; every ten seconds or so."""
+        await self._socket.send(HEARTBEAT)
+
+
+def _passages(settings: ClientSettings) -> list[SocketPassage]:
+    return [
+        WebSocketPassage(address, tls=tls_of(settings) if address.startswith("https://") else None)
+        for address in settings.addresses
+    ]
+
+
+@asynccontextmanager
+async def open_command(
+    settings: ClientSettings,
+    alloc_id: str,
+    task: str,
+    command: Sequence[str],
+    *,
+    is_tty: bool = False,
+    passages: Sequence[SocketPassage] = (),
+) -> AsyncIterator[RunningCommand]:
+    """The command as it runs; when the context is left it is ended. Raises Refusal and `Unreachable`.
+
+    `passages`: the ways to servers, in the place of those that the settings tell.
+    """
+    given = {"task": task, "command": msgspec.json.encode(list(command)).decode()}
+    given |= {"tty": "true"} if is_tty else {}
+    given |= {"region": settings.region} if settings.region else {}
+    target = f"/v1/client/allocation/{quote(alloc_id, safe='')}/exec?{urlencode(given)}"
+    headers = [(name.encode(), value.encode()) for name, value in headers_of(settings).items()]
+    outgoing = Outgoing("GET", target.encode(), headers)
+    failed: Unreachable | None = None
+    for passage in passages or _passages(settings):
+        opening = passage.open_socket(outgoing)
+        try:
+            socket = await opening.__aenter__()
+        except SocketRefused as refused:
+            code = next((value for name, value in refused.headers if name.decode().lower() == CODE_HEADER), b"")
+            raise refusal_of(refused.status, refused.body.decode(errors="replace"), code=code.decode()) from refused
+        except Unreachable as error:
+            failed = error
+            continue
+        try:
+            yield RunningCommand(socket)
+        finally:
+            await opening.__aexit__(None, None, None)
+        return
+    raise failed or Unreachable("no server is known", sent=False)
+
+
+async def run_command(
+    alloc_id: str,
+    task: str,
+    command: Sequence[str],
+    *,
+    stdin: bytes = b"",
+    settings: ClientSettings | None = None,
+    passages: Sequence[SocketPassage] = (),
+) -> CommandEnded:
+    """To its end. Raises Refusal and `Unreachable`."""
+    said: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+    opening = open_command(settings or read_settings(), alloc_id, task, command, passages=passages)
+    async with opening as running:
+        await running.write(stdin)
+        await running.close_input()
+        async for stream, data in running.said():
+            said[stream].append(data)
+    assert running.exit_code is not None, "it is over"
+    return CommandEnded(running.exit_code, b"".join(said["stdout"]), b"".join(said["stderr"]))
+
+
+def run_command_and_wait(
+    alloc_id: str, task: str, command: Sequence[str], *, stdin: bytes = b"", settings: ClientSettings | None = None
+) -> CommandEnded:
+    """The same, with a thread that waits."""
+    return asyncio.run(run_command(alloc_id, task, command, stdin=stdin, settings=settings))
+
+
+__all__ = ["CommandEnded", "Refusal", "RunningCommand", "Said", "open_command", "run_command", "run_command_and_wait"]

@@ -1,0 +1,191 @@
+"""A command beside a task, as a process of the machine: its pipes or its terminal, and its end with all that it started."""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import struct
+import termios
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from wharf.node.drivers.beside import CommandOrder, Stream
+from wharf.node.drivers.port import CannotStart
+from wharf.node.supervisor.processes import all_pids, look_up, send
+
+MARK: Final = "WHARF_COMMAND"
+READ_BYTES: Final = 16 << 10
+"""So that a piece fits into one message with all that is around it."""
+INPUT_MAX_BYTES: Final = 256 << 10
+SIGNALLED: Final = 128
+KILL_LOOKS: Final = 20
+SETSID: Final = "/usr/bin/setsid"
+
+
+class Terminal:
+    """The master's end of a pseudo terminal."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        os.set_blocking(handle, False)
+
+    async def read(self) -> bytes:
+        while True:
+            try:
+                return os.read(self._handle, READ_BYTES)
+            except BlockingIOError:
+                loop = asyncio.get_running_loop()
+                await _ready(self._handle, loop.add_reader, loop.remove_reader)
+            except OSError as error:
+                if error.errno in (errno.EIO, errno.EBADF):  # Nobody holds the other end any more.
+                    return b""
+                raise
+
+    async def write(self, data: bytes) -> None:
+        while data:
+            try:
+                data = data[os.write(self._handle, data) :]
+            except BlockingIOError:
+                loop = asyncio.get_running_loop()
+                await _ready(self._handle, loop.add_writer, loop.remove_writer)
+            except OSError:
+                return
+
+    def resize(self, height: int, width: int) -> None:
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(self._handle, termios.TIOCSWINSZ, struct.pack("HHHH", height & 0xFFFF, width & 0xFFFF, 0, 0))
+
+    def close(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+
+async def _ready(handle: int, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
+    is_ready = asyncio.Event()
+    add(handle, is_ready.set)
+    try:
+        await is_ready.wait()
+    finally:
+        remove(handle)
+
+
+class ProcessBeside:
+    def __init__(self, name: str, process: asyncio.subprocess.Process, terminal: Terminal | None) -> None:
+        self._name = name
+        self._process = process
+        self._terminal = terminal
+
+    async def read(self, stream: Stream) -> bytes:
+        if self._terminal is not None:
+            return await self._terminal.read() if stream == "stdout" else b""
+        pipe = self._process.stdout if stream == "stdout" else self._process.stderr
+        assert pipe is not None, "both were asked for"
+        return await pipe.read(READ_BYTES)
+
+    async def write(self, data: bytes) -> None:
+        if self._terminal is not None:
+            await self._terminal.write(data)
+            return
+        pipe = self._process.stdin
+        assert pipe is not None, "it was asked for"
+        with contextlib.suppress(ConnectionError, RuntimeError):  # It hears nothing any more.
+            pipe.write(data)
+            await pipe.drain()
+
+    async def close_input(self) -> None:
+        if self._terminal is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGHUP)
+            return
+        pipe = self._process.stdin
+        assert pipe is not None, "it was asked for"
+        pipe.close()
+
+    def resize(self, height: int, width: int) -> None:
+        if self._terminal is not None:
+            self._terminal.resize(height, width)
+
+    async def wait(self) -> int:
+        code = await self._process.wait()
+        return code if code >= 0 else SIGNALLED - code
+
+    async def end(self) -> None:
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        # What left its group carries the mark; what is forked meanwhile is there at the next look.
+        for _ in range(KILL_LOOKS):
+            if not kill_marked(f"{MARK}={self._name}", is_whole=True):
+                break
+            await asyncio.sleep(0)
+        await self._process.wait()
+        if self._terminal is not None:
+            self._terminal.close()
+
+
+async def start(order: CommandOrder, program: str, *, owner: Path, group: Path | None) -> ProcessBeside:
+    """`owner`: whose process's rights it gets. `group`: the control group that it belongs to. Raises CannotStart."""
+    environment = {**order.environment, MARK: order.name}
+    words = [program, *order.command[1:]]
+    rights = _rights_of(owner)
+    terminal: Terminal | None = None
+    try:
+        if order.is_tty:
+            environment.setdefault("TERM", "xterm")
+            master, slave = os.openpty()
+            terminal = Terminal(master)
+            terminal.resize(order.height or 24, order.width or 80)
+            try:
+                if rights:
+                    os.fchown(slave, rights["user"], -1)
+                # It leads a session whose terminal this is.
+                process = await asyncio.create_subprocess_exec(
+                    SETSID, "--ctty", *words, stdin=slave, stdout=slave, stderr=slave,
+                    env=environment, cwd=order.folder, **rights,
+                )  # fmt: skip
+            finally:
+                os.close(slave)
+        else:
+            pipe = asyncio.subprocess.PIPE
+            process = await asyncio.create_subprocess_exec(
+                *words, stdin=pipe, stdout=pipe, stderr=pipe,
+                env=environment, cwd=order.folder, start_new_session=True, limit=READ_BYTES * 4, **rights,
+            )  # fmt: skip
+    except OSError as error:
+        if terminal is not None:
+            terminal.close()
+        raise CannotStart(f"{order.command[0]} cannot be started: {error.strerror}") from error
+    if group is not None:
+        with contextlib.suppress(OSError):  # It may be over.
+            (group / "cgroup.procs").write_text(str(process.pid))
+    return ProcessBeside(order.name, process, terminal)
+
+
+def _rights_of(owner: Path) -> dict[str, Any]:  # As a process is started with.
+    """Those of a process, where they are not ours. Raises OSError."""
+    found = owner.stat()
+    if found.st_uid == os.geteuid():
+        return {}
+    lines = (owner / "status").read_text().splitlines()
+    groups = next((line.split()[1:] for line in lines if line.startswith("Groups:")), [])
+    return {"user": found.st_uid, "group": found.st_gid, "extra_groups": [int(each) for each in groups]}
+
+
+def kill_marked(mark: str, *, is_whole: bool) -> int:
+    """How many there were with this mark in their environment, or one that begins so."""
+    wanted, killed = os.fsencode(mark), 0
+    for pid in all_pids():
+        try:
+            known = look_up(pid)
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if known is None:
+            continue
+        if any(each == wanted if is_whole else each.startswith(wanted) for each in environment):
+            killed += send(known, signal.SIGKILL, to_group=False)
+    return killed
