@@ -64,7 +64,7 @@ def test_nobody_does_anything_without_a_token_and_is_told_how_to_name_one(
 
     assert none.err == "wharf: Permission denied: no token was given; name one by --token or WHARF_TOKEN\n"
     assert (none.code, wrong.code, again.code) == (1, 1, 1)
-    assert "its token may not do this" in wrong.err
+    assert "the token that was given may not do this, or is none here" in wrong.err
     assert again.err.startswith("wharf: ACL bootstrap already done (reset index: ")
 
 

@@ -9,6 +9,9 @@ import pytest
 from tests.cli.asking import WEB, Person, a_file, a_person
 from wharf.cli.completing import complete_jobs
 from wharf.cli.root import root
+from wharf.client import Reply, Request, SyncClient, Unreachable
+from wharf.client.exchange import SyncOpened
+from wharf.client.flow import ONCE
 
 
 @pytest.fixture
@@ -107,12 +110,27 @@ def test_a_namespace_is_made_changed_used_and_deleted(person: Person, tmp_path: 
 def test_a_variable_is_written_read_guarded_and_deleted(person: Person) -> None:
     person.does("var", "put", "jobs/web", "user=shop", "--check-index", "0")
     again = person.wharf("var", "put", "--check-index", "0", "jobs/web", "user=other")
+    index = person.does("var", "get", "-t", "{{.ModifyIndex}}", "jobs/web").strip()
+    purged = person.wharf("var", "purge", "--check-index", "1", "jobs/web")
 
-    assert again.code == 1
+    told = f"wharf: jobs/web was changed: its check index is {index}; `wharf var get jobs/web` shows it\n"
+    assert (again.code, again.err) == (1, told)
+    assert (purged.code, purged.err) == (1, told)
     assert person.does("var", "get", "--item", "user", "jobs/web") == "shop\n"
     assert person.does("var", "list", "-t", "{{range .}}{{.Path}}{{end}}") == "jobs/web\n"
     person.does("var", "purge", "jobs/web")
     assert person.does("var", "list") == "There are no variables.\n"
+
+
+def test_a_variable_that_is_gone_or_locked_is_not_written_over(person: Person) -> None:
+    gone = person.wharf("var", "put", "--check-index", "7", "jobs/gone", "user=other")
+    person.does("operator", "api", "/v1/var/jobs/held?lock-acquire", '{"Items": {"a": "b"}}')
+    locked = person.wharf("var", "put", "jobs/held", "user=other")
+
+    for ended, path in ((gone, "jobs/gone"), (locked, "jobs/held")):
+        assert (ended.code, ended.err) == (
+            1, f"wharf: {path} is not there any more, or somebody holds its lock; `wharf var get {path}` shows it\n"
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(("program", "code"), [("true", 0), ("false", 1)])
@@ -121,6 +139,8 @@ def test_a_program_runs_under_a_lock_and_gives_its_code(person: Person, program:
 
     assert (ended.code, ended.err) == (code, "")
     assert person.wharf("var", "lock", "locks/a", "true").code == 0
+    assert person.wharf("var", "lock", "locks/a", "--", program).code == code
+    assert person.wharf("var", "lock", "locks/a", "--").err.startswith("wharf: ")
 
 
 def test_scheduling_is_configured_one_switch_at_a_time(person: Person) -> None:
@@ -196,6 +216,7 @@ def test_what_begins_with_an_id_is_shown_of_whatever_kind(person: Person, tmp_pa
 
     assert "Datacenters" in person.does("status", "web")
     assert person.does("status").splitlines()[1].split() == ["Nodes", "2", "of", "2", "ready"]
+    assert "Eligibility" in person.does("status", "node-1")
     assert person.wharf("status", "zzz").code == 1
 
 
@@ -240,12 +261,55 @@ def test_rights_are_given_by_policies_roles_and_tokens(
         reads = person.wharf("job", "status")
         writes = person.wharf("job", "run", a_file(tmp_path, WEB))
         own = person.does("acl", "token", "self", "-t", "{{.Name}}")
+        stands = person.does("status")
         monkeypatch.setenv("WHARF_TOKEN", secret)
-        person.does("acl", "token", "delete", made["AccessorID"][:8])
+        listed = person.does("acl", "token", "list")
+        person.does("acl", "token", "delete", made["AccessorID"][:7])
+        gone = person.wharf("acl", "token", "info", "me")
 
     assert refused.err == "wharf: Permission denied: no token was given; name one by --token or WHARF_TOKEN\n"
     assert (reads.code, writes.code, own) == (0, 1, "me\n")
-    assert writes.err.startswith("wharf: Permission denied: its token may not do this")
+    assert writes.err == (
+        "wharf: Permission denied: the token that was given may not do this, or is none here; "
+        "`wharf acl token self` tells\n"
+    )
+    assert stands.splitlines()[1] == "Nodes   not for this token to see"
+    assert [line.split()[1:4] for line in listed.splitlines() if " me " in line] == [["me", "client", "team"]]
+    assert gone.err == "wharf: there is no token me; `wharf acl token list` lists all\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "sent", "told"),
+    [
+        ("CERTIFICATE_VERIFY_FAILED", False, "--ca-cert or WHARF_CACERT names whose certificates are believed"),
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", True, "--client-cert and --client-key name what is shown there"),
+        ("Connection refused", False, "`wharf dev` starts a server here, --address or WHARF_ADDR names another"),
+        (
+            "Server disconnected",
+            True,
+            "what was to be changed may be changed all the same; is it one that speaks https",
+        ),
+    ],
+)
+def test_a_server_that_is_not_reached_is_told_with_what_may_be_wrong(
+    person: Person, monkeypatch: pytest.MonkeyPatch, said: str, sent: bool, told: str
+) -> None:
+    class Deaf:
+        def send(self, _: Request) -> Reply:
+            raise Unreachable(f"http://here ({said})", sent=sent)
+
+        def open(self, _: Request) -> SyncOpened:
+            raise AssertionError("nothing here is streamed")
+
+        def close(self) -> None:
+            return
+
+    monkeypatch.setattr(person, "connect", lambda _: SyncClient(person.world, [Deaf()], retries=ONCE))
+
+    ended = person.wharf("job", "status")
+
+    assert ended.code == 1
+    assert ended.err.startswith(f"wharf: http://here ({said}); {told}"), ended.err
 
 
 def test_an_id_may_be_cut_anywhere(person: Person, tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ def test_a_rollout_that_fails_is_exit_code_1(person: Person, tmp_path: Path) -> 
 
     assert ended.code == 1
     assert ended.lines[-1].startswith("✗ web: the rollout failed: Failed due to")
+    assert ended.lines[-2].startswith("  web.api[")
+    assert ended.lines[-2].endswith(" and 1 more: main: no such image")
 
 
 def test_batch_work_is_followed_until_it_is_done(person: Person, tmp_path: Path) -> None:
@@ -57,6 +59,13 @@ def test_batch_work_that_fails_is_exit_code_1(person: Person, tmp_path: Path) ->
     ended = person.wharf("job", "run", "--follow", a_file(tmp_path, work))
 
     assert (ended.code, ended.lines[-1]) == (1, "✗ sums: the work failed: 2 of 2 did not come to a good end")
+    assert ended.lines[-2].endswith(" and 1 more: main: Exit Code: 3")
+    assert person.does("job", "explain", "sums").splitlines() == [
+        "sums is over: what failed is not tried again by its policies (sums.api[0], main: Exit Code: 3; and 1 more)",
+        "",
+        "Group api",
+        "0 of 2 running, 2 missing",
+    ]
 
 
 def test_what_is_not_placed_is_exit_code_2_with_the_reason(person: Person, tmp_path: Path) -> None:
@@ -87,6 +96,40 @@ def test_what_is_wrong_with_a_job_is_told_by_line_and_column(person: Person, tmp
         f"wharf: {file}:5:5: TaskGroups[0].Count: expected a whole number, got text",
         f"wharf: {file}:8:48: TaskGroups[0].Tasks[0].Resources.CPU: expected a whole number, got text",
     ]
+
+
+def test_a_field_that_nobody_knows_is_told_with_its_place_and_the_one_that_may_be_meant(
+    person: Person, tmp_path: Path
+) -> None:
+    file = a_file(tmp_path, WEB.replace("Count: 2", "Cuont: 2"))
+
+    ended = person.wharf("job", "run", file)
+
+    told = f"note: {file}:5:5: TaskGroups[0].Cuont is not a known field: did you mean Count? It was ignored\n"
+    assert (ended.code, ended.err) == (0, told)
+
+
+@pytest.mark.parametrize("words", [("job", "validate"), ("job", "run"), ("job", "plan")])
+def test_what_lacks_something_because_of_a_misspelled_field_is_told_of_that_field(
+    person: Person, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    file = a_file(tmp_path, WEB.replace("TaskGroups", "TaskGroup"))
+
+    ended = person.wharf(*words, file)
+
+    assert ended.err.splitlines() == [
+        f"note: {file}:3:1: TaskGroup is not a known field: did you mean TaskGroups? It was ignored",
+        f"wharf: {file}:2:1: TaskGroups: Missing job task groups",
+    ]
+
+
+def test_a_job_that_is_as_it_was_is_told_so(person: Person, tmp_path: Path) -> None:
+    file = a_file(tmp_path, WEB)
+    first = person.does("job", "run", "--follow", file)
+    again = person.does("job", "run", file)
+
+    assert first.startswith("web is submitted, at index ")
+    assert again.startswith("web is as it was\n")
 
 
 @pytest.mark.parametrize("words", [("job", "validate"), ("job", "run"), ("job", "plan")])

@@ -15,6 +15,7 @@ from wharf.model.allocation import Allocation
 from wharf.model.changes import THIS, Cause, CauseKind, Write
 from wharf.model.job import Job
 from wharf.model.node import NodeStatus
+from wharf.model.task_event_text import last_failure
 from wharf.state.tables import ALLOCATIONS, JOBS, NODES, SUMMARIES
 
 QUICK = HeartbeatSettings(min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=40.0)
@@ -90,6 +91,7 @@ async def test_an_exit_code_makes_work_fail() -> None:
         failed = next(a for a in allocations(server) if a.client_status == "failed")
         assert failed.task_states is not None
         assert {name: state.failed for name, state in failed.task_states.items()} == {"server": True}
+        assert last_failure(failed.task_states) == "server: Exit Code: 3"
 
 
 @in_virtual_time
@@ -103,6 +105,7 @@ async def test_an_error_at_the_start_makes_work_fail_at_once() -> None:
         await until(lambda: "failed" in statuses(server), what="it failed")
         await pass_time(60.0)
         assert set(statuses(server)) == {"failed"}
+        assert {last_failure(each.task_states) for each in allocations(server)} == {"server: no such image"}
         assert len(allocations(server)) < 10
 
 

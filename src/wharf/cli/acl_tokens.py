@@ -70,10 +70,13 @@ def list_(talk: Talk) -> None:
 
     records = talk.client.acl.tokens.list().value
     rows = [
-        (one.accessor_id, one.name, one.type, ", ".join(one.policies or ()), talk.when(one.expiration_time))
+        (
+            one.accessor_id, one.name, one.type, ", ".join(one.policies or ()),
+            ", ".join(role.name for role in one.roles or ()), talk.when(one.expiration_time),
+        )
         for one in records
-    ]
-    talk.show(records, lambda: table(("Accessor", "Name", "Type", "Policies", "Expires"), rows))
+    ]  # fmt: skip
+    talk.show(records, lambda: table(("Accessor", "Name", "Type", "Policies", "Roles", "Expires"), rows))
 
 
 @click.command(cls=Speaking)
@@ -145,10 +148,12 @@ def find_accessor(talk: Talk, given: str) -> str:
         return given
     if not given:
         raise Failed("name a token by its accessor id; `wharf acl token list` lists them")
+    # Few have tokens by the million, and prefixes are looked for by whole bytes alone.
+    known = talk.client.acl.tokens.list().value
     return the_one(
         "token",
         given,
-        talk.client.acl.tokens.list(prefix=given).value,
+        [one for one in known if one.accessor_id.startswith(given)] or [one for one in known if one.name == given],
         id_of=lambda one: one.accessor_id,
         about=lambda one: one.name,
         list_by="wharf acl token list",

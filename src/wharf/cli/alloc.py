@@ -124,11 +124,11 @@ def _told(talk: Talk, one: "AllocationShown") -> str:
         ]
         parts.append(section("Allotted", table(("Task", "CPU MHz", "Memory MB"), rows)))
     for name, state in sorted((one.task_states or {}).items()):
-        said = f"{state.state}{', failed' if state.failed else ''}, {state.restarts} restarts"
+        said = f"{state.state}{', failed' if state.failed else ''}, {state.restarts} restart{'' if state.restarts == 1 else 's'}"
         events = [
             (talk.when(event.time), event.type, event.display_message or event.message) for event in state.events or ()
         ]
-        body = table(("When", "What", "Said"), reversed(events), indent="  ") if events else "  nothing happened yet"
+        body = table(("When", "What", "Said"), reversed(events), indent="  ") if events else "  nothing is told of it"
         parts.append(section(f"Task {name}: {said}", body))
     metrics = one.metrics
     if metrics is not None and talk.verbose:

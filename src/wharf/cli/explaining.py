@@ -29,10 +29,12 @@ def explanation_told(talk: Talk, explanation: "Explanation") -> str:
 def _group_told(group: "GroupExplanation", said: str) -> str:
     running = f"{group.running} of {group.wanted} running"
     counts = [running, f"{group.starting} starting" if group.starting else ""]
-    counts.append(f"{group.unplaced} not placed" if group.unplaced else "")
+    # Where nodes were not asked nothing waits for room: what is missing ended, and is not tried again, or not yet.
+    lacking = "not placed" if group.nodes or group.text else "missing"
+    counts.append(f"{group.unplaced} {lacking}" if group.unplaced else "")
     lines = [", ".join(count for count in counts if count)]
     lines += [group.text] if group.text not in said else []
-    if group.unplaced:
+    if group.unplaced and group.text:
         lines.append(f"{group.nodes} nodes were looked at, {group.fitting} would take one more now")
     lines += [f"  · {_excluded(each)}" for each in group.excluded]
     lines += [f"  · {_short(each)}" for each in group.exhausted]

@@ -140,7 +140,8 @@ def _end_without_rollout(sight: Sight) -> End | None:
     )
     if needs_rollout and sight.current and sight.version == 0 and not _is_everyone_running(sight):
         return None
-    return End(Exit.WELL, f"{len(sight.current)} allocations run")
+    count = len(sight.current)
+    return End(Exit.WELL, "1 allocation runs" if count == 1 else f"{count} allocations run")
 
 
 def _is_everyone_running(sight: Sight) -> bool:
@@ -150,6 +151,7 @@ def _is_everyone_running(sight: Sight) -> bool:
 def follow(talk: "Talk", job_id: str, namespace: str, version: int) -> Exit:
     """To the end. On a terminal as a picture that changes in place, else line by line."""
     from wharf.cli.live import Lines, Picture
+    from wharf.cli.reasons import what_went_wrong
 
     view = Picture(talk) if talk.is_terminal else Lines(talk)
     began_ns = talk.now_ns()
@@ -164,6 +166,10 @@ def follow(talk: "Talk", job_id: str, namespace: str, version: int) -> Exit:
         except KeyboardInterrupt:
             view.leave()
             raise LeftRunning(job_id) from None
+    if end.code == Exit.FAILED and not talk.is_for_programs:
+        view.leave()
+        for line in what_went_wrong(sight.current):
+            talk.say(f"  {line}")
     view.tell(end.code == Exit.WELL, f"{job_id}: {end.said}")
     return end.code
 

@@ -60,7 +60,7 @@ def run(
         click.echo(msgspec.json.format(msgspec.json.encode({"Job": job.document}), indent=2).decode())
         return
     namespace = namespace_of(talk, job.document)
-    with placing(job):
+    with placing(talk, job):
         answer = talk.client.jobs.register(
             job.document,
             enforce_index=check_index,
@@ -69,8 +69,10 @@ def run(
             eval_priority=eval_priority or 0,
             namespace=namespace,
         )
-    tell_warnings(answer.warnings)
-    click.echo(f"{job.id} is submitted, at index {answer.job_modify_index}")
+    tell_warnings(answer.warnings, job)
+    # What is submitted as it is already changes nothing, and has the index of when it was changed.
+    is_as_it_was = 0 < answer.job_modify_index < answer.eval_create_index
+    click.echo(f"{job.id} {'is as it was' if is_as_it_was else f'is submitted, at index {answer.job_modify_index}'}")
     launches = answer.next_periodic_launches
     if isinstance(launches, tuple):
         click.echo(launches_told(talk, launches))
@@ -301,13 +303,21 @@ def force(talk: Talk, job_id: str, detach: bool) -> None:
 
 
 @contextmanager
-def placing(job: "JobFile") -> "Iterator[None]":
-    """Inside, what servers find wrong with the job is told with its place in the file."""
-    from wharf.client.errors import Invalid
+def placing(talk: Talk, job: "JobFile") -> "Iterator[None]":
+    """Inside, what servers find wrong with the job is told with its place in the file. A misspelled field is as a rule
+    why something else is missing, so what was ignored is told too.
+    """
+    from wharf.client.errors import Invalid, Refused
 
     try:
         yield
     except Invalid as error:
+        try:
+            tell_warnings(
+                talk.client.jobs.validate(job.document, namespace=namespace_of(talk, job.document)).warnings, job
+            )
+        except Refused:
+            pass  # Then it cannot be read at all, which is what is told below.
         raise Failed(job.placed(error.text)) from error
 
 
@@ -354,11 +364,11 @@ def see_evaluation(talk: Talk, eval_id: str, namespace: str) -> None:
         raise Failed(f"evaluation {talk.short(eval_id)} failed: {evaluation.status_description}")
 
 
-def tell_warnings(warnings: str) -> None:
+def tell_warnings(warnings: str, job: "JobFile") -> None:
     for line in warnings.splitlines():
         text = line.strip().removeprefix("* ")
         if text and not _COUNT_OF_WARNINGS.fullmatch(text):
-            click.echo(f"note: {text}", err=True)
+            click.echo(f"note: {job.noted(text)}", err=True)
 
 
 def launches_told(talk: Talk, launches: "Iterable[datetime.datetime]") -> str:

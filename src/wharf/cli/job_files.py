@@ -24,6 +24,7 @@ DURATIONS: Final = frozenset({
 """Written as `30s` in a file, and as nanoseconds on the wire."""
 OPAQUE: Final = frozenset({"Config", "Env", "Meta", "Params"})
 """What stands in these is nobody's but the task's."""
+_UNKNOWN_FIELD: Final = re.compile(r"Job\.(\w+(?:\[\d+\]|\.\w+)*) (is not a known field.*)")
 _STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
@@ -43,12 +44,22 @@ class JobFile(NamedTuple):
         """What servers say is wrong with the job, with the lines and columns of this file: one line for each thing."""
         return "\n".join(self._placed(one) for one in complaints_in(text))
 
+    def noted(self, warning: str) -> str:
+        """A warning, with the place of the field that it is about."""
+        found = _UNKNOWN_FIELD.fullmatch(warning)
+        if found is None:
+            return warning
+        return f"{self._where(found[1])}: {found[1]} {found[2]}"
+
     def _placed(self, complaint: Complaint) -> str:
         if not complaint.place:
             return f"{self.name}: {complaint.said}"
-        steps = [key or int(number) for key, number in _STEP.findall(f".{complaint.place}")]
-        line, column = _place_of(self.source, [] if complaint.place == "Job" else steps)
-        return f"{self.name}:{line}:{column}: {complaint.place}: {complaint.said}"
+        return f"{self._where(complaint.place)}: {complaint.place}: {complaint.said}"
+
+    def _where(self, place: str) -> str:
+        steps = [key or int(number) for key, number in _STEP.findall(f".{place}")]
+        line, column = _place_of(self.source, [] if place == "Job" else steps)
+        return f"{self.name}:{line}:{column}"
 
 
 def read_job_file(place: str) -> JobFile:

@@ -52,9 +52,9 @@ def plan(talk: Talk, file: str, diff: bool) -> None:
 
     job = read_job_file(file)
     namespace = namespace_of(talk, job.document)
-    with placing(job):
+    with placing(talk, job):
         answer = talk.client.jobs.plan(job.id, job.document, diff=diff, namespace=namespace)
-    tell_warnings(answer.warnings)
+    tell_warnings(answer.warnings, job)
     talk.show(answer, lambda: "\n".join(told(talk, file, answer)))
     if would_change(answer):
         raise click.exceptions.Exit(CHANGES)
@@ -71,9 +71,9 @@ def validate(talk: Talk, file: str) -> None:
     from wharf.cli.job_files import read_job_file
 
     job = read_job_file(file)
-    with placing(job):
+    with placing(talk, job):
         answer = talk.client.jobs.validate(job.document, namespace=namespace_of(talk, job.document))
-    tell_warnings(answer.warnings)
+    tell_warnings(answer.warnings, job)
     if answer.validation_errors or answer.error:
         if talk.is_for_programs:
             talk.show(answer, str)

@@ -259,23 +259,3 @@ def _version(talk: Talk, job: "Job") -> tuple[object, ...]:
         tag.name if tag else "-",
         tag.description if tag else "",
     )
-
-
-def _where_it_is(sight: "Sight") -> list[str]:
-    by_node: dict[str, list[str]] = {}
-    for one in sight.allocations:
-        if one.client_status in ("running", "pending"):
-            by_node.setdefault(one.node_name or one.node_id[:8], []).append(one.name.partition(".")[2])
-    if not by_node:
-        return ["Nothing of it runs."]
-    return [f"  {node}: {', '.join(sorted(names))}" for node, names in sorted(by_node.items())]
-
-
-def _what_went_wrong(talk: Talk, failed: "Sequence[AllocationStub]") -> list[str]:
-    lines: list[str] = []
-    for one in sorted(failed, key=lambda one: -one.modify_time)[:5]:
-        lines.append(f"{talk.short(one.id)}  {one.name}  {one.client_status}, {talk.when(one.modify_time)}")
-        for task, state in sorted((one.task_states or {}).items()):
-            events = [event.display_message or event.type for event in state.events or ()]
-            lines += [f"    {task}: {message}" for message in events[-3:]]
-    return lines

@@ -1,11 +1,15 @@
 """Why work has no place: the figures of a placement that failed, as sentences."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from wharf.model.allocation import AllocationStub
     from wharf.model.evaluation import Evaluation
     from wharf.model.metric import AllocMetric
+
+
+REASONS_TOLD: Final = 3
 
 
 def why_not_placed(metric: "AllocMetric") -> list[str]:
@@ -45,6 +49,26 @@ def unplaced_lines(unplaced: "Mapping[str, AllocMetric]") -> list[str]:
         lines.append(f"{group}: {metric.coalesced_failures + 1} not placed")
         lines += [f"  {dim('·')} {reason}" for reason in why_not_placed(metric)]
     return lines
+
+
+def what_went_wrong(allocations: "Iterable[AllocationStub]") -> list[str]:
+    """One line for each that failed, the newest first: what ended it. Those that ended alike are told once."""
+    from wharf.model.task_event_text import last_failure
+
+    failed = [one for one in allocations if one.client_status in ("failed", "lost") or _is_unwell(one)]
+    found: dict[str, list[str]] = {}
+    for one in sorted(failed, key=lambda one: -one.modify_time):
+        why = last_failure(one.task_states)
+        if why:
+            found.setdefault(why, []).append(f"{one.name} ({one.id[:8]})")
+    return [
+        f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {why}"
+        for why, names in list(found.items())[:REASONS_TOLD]
+    ]
+
+
+def _is_unwell(one: "AllocationStub") -> bool:
+    return one.deployment_status is not None and one.deployment_status.healthy is False
 
 
 def _largest(figures: Mapping[str, int] | None) -> list[tuple[str, int]]:

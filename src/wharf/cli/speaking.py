@@ -278,10 +278,20 @@ class _plainly_of:  # noqa: N801  # Reads as the sentence it is.
         if isinstance(error, NotUnderstood):
             raise Failed(f"{addresses}: {error}; is that a Wharf server?") from error
         if isinstance(error, Unreachable):
-            doubt = "; it may have happened all the same" if error.sent else ""
-            raise Failed(
-                f"{error}{doubt}; `wharf dev` starts a server here, --address or WHARF_ADDR names another"
-            ) from error
+            raise Failed(f"{error}; {_hint(str(error), addresses, was_sent=error.sent)}") from error
+
+
+def _hint(said: str, addresses: str, *, was_sent: bool) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in said:
+        return "--ca-cert or WHARF_CACERT names whose certificates are believed, --tls-server-name a name that it holds"
+    if "CERTIFICATE_REQUIRED" in said.upper():
+        return "--client-cert and --client-key name what is shown there"
+    if "SSL" in said and "https://" in addresses:
+        return "does it speak https there?"
+    if was_sent:
+        speaks = " is it one that speaks https alone?" if "http://" in addresses else ""
+        return f"what was to be changed may be changed all the same;{speaks} `wharf status` asks again"
+    return "`wharf dev` starts a server here, --address or WHARF_ADDR names another"
 
 
 def _why_refused(error: "Refused", settings: "ClientSettings") -> str:
@@ -290,8 +300,9 @@ def _why_refused(error: "Refused", settings: "ClientSettings") -> str:
 
     text = in_one_list(error.text)
     if isinstance(error, Forbidden):
-        hint = "its token may not do this" if settings.token else "no token was given"
-        return f"{text}: {hint}; name one by --token or WHARF_TOKEN"
+        if not settings.token:
+            return f"{text}: no token was given; name one by --token or WHARF_TOKEN"
+        return f"{text}: the token that was given may not do this, or is none here; `wharf acl token self` tells"
     if isinstance(error, NoLeader):
         return f"{text}: no server leads just now; reading works with --stale"
     if text == ACCESS_IS_OFF:

@@ -1,5 +1,6 @@
 """`wharf var`: values that are kept encrypted, and locks on them."""
 
+import contextlib
 import subprocess
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +12,8 @@ from wharf.cli.lazy import Entry, LazyGroup
 from wharf.cli.speaking import Quiet, Speaking, Talk
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from wharf.wire.variables import VariableShown
 
 HERE: Final = "wharf.cli.variable"
@@ -107,7 +110,8 @@ def put(
     found |= {key: read_text(value[1:]) if value.startswith("@") else value for key, value in given.items()}
     if not found:
         raise Failed(f"name an item: `wharf var put {path} key=value`")
-    one = talk.client.variables.put(path, found, cas=check_index)
+    with _in_conflict_told(path):
+        one = talk.client.variables.put(path, found, cas=check_index)
     talk.show(one, lambda: f"{path} is written, at index {one.modify_index}")
 
 
@@ -119,7 +123,8 @@ def purge(talk: Talk, path: str, check_index: int | None) -> None:
 
     wharf var purge jobs/web/db
     """
-    talk.client.variables.delete(path, cas=check_index)
+    with _in_conflict_told(path):
+        talk.client.variables.delete(path, cas=check_index)
     click.echo(f"{path} is deleted")
 
 
@@ -142,12 +147,38 @@ def lock(talk: Talk, path: str, command: tuple[str, ...], ttl: str, delay: str) 
         renew_every_s = parse_duration_ns(ttl) / 1e9 / RENEWALS
     except DurationError:
         raise Failed(f"--ttl {ttl}: expected a length of time, as 15s") from None
+    words = command[1:] if command[0] == "--" else command
+    if not words:
+        raise Failed(f"name a program: `wharf var lock {path} ./nightly.sh`")
     held = _acquire(talk, path, ttl, delay)
     try:
-        code = _run_holding(talk, path, held, command, renew_every_s)
+        code = _run_holding(talk, path, held, words, renew_every_s)
     finally:
         _release(talk, path, held)
     raise click.exceptions.Exit(code)
+
+
+@contextlib.contextmanager
+def _in_conflict_told(path: str) -> "Iterator[None]":
+    """Inside, a variable that is not as it was expected ends the command with a sentence. What servers send then is the
+    variable itself, with its items, and is for programs.
+    """
+    import msgspec
+
+    from wharf.client.errors import Conflict
+
+    try:
+        yield
+    except Conflict as error:
+        try:
+            index = int(msgspec.json.decode(error.text)["ModifyIndex"])
+        except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+            raise error from None
+        if index:
+            raise Failed(f"{path} was changed: its check index is {index}; `wharf var get {path}` shows it") from None
+        raise Failed(
+            f"{path} is not there any more, or somebody holds its lock; `wharf var get {path}` shows it"
+        ) from None
 
 
 def _acquire(talk: Talk, path: str, ttl: str, delay: str) -> str:

@@ -15,6 +15,7 @@ A record type may say more about its submitted form by class attributes:
 Nothing is judged here: that a word is known or a number in range is for validation.
 """
 
+import difflib
 import json
 import re
 import types
@@ -30,13 +31,16 @@ T = TypeVar("T")
 DEPTH_MAX: Final = 64
 PROBLEMS_MAX: Final = 20
 UNKNOWN_FIELDS_MAX: Final = 100
+HINTS_MAX: Final = 10
+LONGEST_NAME: Final = 64
+LIKENESS_MIN: Final = 0.75
 # What a record can hold: msgpack and the peers know no wider whole number.
 INTEGER_MIN: Final = -(2**63)
 INTEGER_MAX: Final = 2**63 - 1
 
 Path = list[str | int]
 # Takes what was submitted, where it stands, and the list to which unknown paths are added.
-Tidier = Callable[[object, Path, list[str]], object]
+Tidier = Callable[[object, Path, "list[UnknownField]"], object]
 
 
 class ReadProblem(msgspec.Struct, frozen=True):
@@ -57,16 +61,32 @@ class ReadError(Exception):
         self.problems = problems
 
 
+class UnknownField(msgspec.Struct, frozen=True):
+    """A name that nobody knows, and the one that may have been meant."""
+
+    path: str
+    meant: str = ""
+
+    def __str__(self) -> str:
+        hint = f": did you mean {self.meant}? It was ignored" if self.meant else "; it was ignored"
+        return f"{self.path} is not a known field{hint}"
+
+
 class Reading(msgspec.Struct, Generic[T], frozen=True):
-    """What was read, and the paths of fields that nobody knows."""
+    """What was read, and the fields that nobody knows."""
 
     value: T
-    unknown: tuple[str, ...] = ()
+    unknown_fields: tuple[UnknownField, ...] = ()
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Their paths."""
+        return tuple(field.path for field in self.unknown_fields)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """The unknown fields as sentences for the reply."""
-        return tuple(f"{path} is not a known field; it was ignored" for path in self.unknown)
+        return tuple(str(field) for field in self.unknown_fields)
 
 
 def read(record_type: type[T], body: bytes) -> Reading[T]:
@@ -76,7 +96,7 @@ def read(record_type: type[T], body: bytes) -> Reading[T]:
 
 def read_object(record_type: type[T], given: object) -> Reading[T]:
     """Reads an object that is decoded already; it is not changed."""
-    unknown: list[str] = []
+    unknown: list[UnknownField] = []
     tidier = _tidier(record_type)
     tidy = tidier(given, [], unknown) if tidier is not None else given
     try:
@@ -212,14 +232,14 @@ def _tidier(kind: object) -> Tidier | None:
 
 
 def _record_tidier(record_type: type[msgspec.Struct]) -> Tidier:
-    def tidy(given: object, path: Path, unknown: list[str]) -> object:
+    def tidy(given: object, path: Path, unknown: list[UnknownField]) -> object:
         # Asked for at the first use: types may hold themselves.
         return _tidy_record(_shape(record_type), given, path, unknown)
 
     return tidy
 
 
-def _tidy_record(shape: _Shape, given: object, path: Path, unknown: list[str]) -> object:
+def _tidy_record(shape: _Shape, given: object, path: Path, unknown: list[UnknownField]) -> object:
     if not isinstance(given, dict):
         return given  # Conversion tells what was expected.
     fields = shape.fields
@@ -229,7 +249,7 @@ def _tidy_record(shape: _Shape, given: object, path: Path, unknown: list[str]) -
         if name not in fields:
             exact = shape.folded.get(name.lower())
             if exact is None:
-                _note_unknown(path, name, unknown)
+                _note_unknown(path, name, unknown, shape)
                 continue
             if exact in given and exact != name:
                 continue  # Also given in the exact case, which wins.
@@ -249,7 +269,7 @@ def _tidy_record(shape: _Shape, given: object, path: Path, unknown: list[str]) -
 
 
 def _list_tidier(element: Tidier) -> Tidier:
-    def tidy(given: object, path: Path, unknown: list[str]) -> object:
+    def tidy(given: object, path: Path, unknown: list[UnknownField]) -> object:
         if not isinstance(given, list | tuple):
             return given
         elements = []
@@ -263,7 +283,7 @@ def _list_tidier(element: Tidier) -> Tidier:
 
 
 def _map_tidier(element: Tidier | None, when_null: object) -> Tidier:
-    def tidy(given: object, path: Path, unknown: list[str]) -> object:
+    def tidy(given: object, path: Path, unknown: list[UnknownField]) -> object:
         if not isinstance(given, dict):
             return given
         if element is None:
@@ -278,7 +298,7 @@ def _map_tidier(element: Tidier | None, when_null: object) -> Tidier:
     return tidy
 
 
-def _tidy_opaque(given: object, path: Path, unknown: list[str]) -> object:  # noqa: ARG001 (a Tidier)
+def _tidy_opaque(given: object, path: Path, unknown: list[UnknownField]) -> object:  # noqa: ARG001 (a Tidier)
     """A value that nobody here understands is kept as it is, if it is bounded."""
     if isinstance(given, str | bool | float) or given is None:
         return given
@@ -301,10 +321,15 @@ def _bound_opaque(value: object, path: Path, *, depth: int) -> None:
             _bound_opaque(inner, path, depth=depth + 1)
 
 
-def _note_unknown(path: Path, name: str, unknown: list[str]) -> None:
-    # A body of nothing but unknown names must not grow the reply without bound.
-    if len(unknown) < UNKNOWN_FIELDS_MAX:
-        unknown.append(_spell([*path, name]))
+def _note_unknown(path: Path, name: str, unknown: list[UnknownField], shape: _Shape) -> None:
+    # A body of nothing but unknown names must not grow the reply without bound, nor the time that it takes.
+    if len(unknown) >= UNKNOWN_FIELDS_MAX:
+        return
+    near: list[str] = []
+    if len(unknown) < HINTS_MAX and len(name) <= LONGEST_NAME:
+        known = [each for each in shape.folded if shape.folded[each] not in shape.ignored]
+        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=LIKENESS_MIN)
+    unknown.append(UnknownField(_spell([*path, name]), shape.folded[near[0]] if near else ""))
 
 
 # ---- telling what is wrong

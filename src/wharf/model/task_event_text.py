@@ -37,7 +37,25 @@ _DETAIL_OR_SENTENCE: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-def display_message(event: TaskEvent) -> str:
+FAILURES: Final = frozenset({
+    TaskEventType.TERMINATED, TaskEventType.DRIVER_FAILURE, TaskEventType.SETUP_FAILURE, TaskEventType.FAILED_VALIDATION,
+    TaskEventType.FAILED_ARTIFACT_DOWNLOAD, TaskEventType.DISK_RESOURCES_EXCEEDED, TaskEventType.HOOK_FAILED,
+    TaskEventType.FAILED_RESTORING_TASK,
+})  # fmt: skip
+"""What tells why a task came to an end. The rest tells what was done about it."""
+
+
+def last_failure(states: Mapping[str, TaskState] | Mapping[str, ShownTaskState] | None) -> str:
+    """What ended a task last, as `main: Exit Code: 3`; empty where nothing is known."""
+    events = [(event, name) for name, state in (states or {}).items() for event in state.events or ()]
+    told = [(event.time, name, event) for event, name in events if event.type in FAILURES]
+    if not told:
+        return ""
+    _, name, event = max(told, key=lambda each: each[:2])
+    return f"{name}: {display_message(event) or event.type}"
+
+
+def display_message(event: TaskEvent | ShownTaskEvent) -> str:
     """The sentence that a person reads. What the node said itself wins."""
     if event.display_message:
         return event.display_message

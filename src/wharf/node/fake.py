@@ -19,7 +19,7 @@ from wharf.model.moment import to_time
 from wharf.model.node import DriverInfo, Node
 from wharf.model.node_resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
 from wharf.model.refusal import Code, Refusal
-from wharf.model.task_state import TaskState, TaskStatus
+from wharf.model.task_state import TaskEvent, TaskEventType, TaskState, TaskStatus
 from wharf.wire import shapes
 from wharf.wire.go_duration import DurationError, parse_duration_ns
 from wharf.world import World
@@ -72,6 +72,8 @@ class _Work(msgspec.Struct):
     """None: not decided yet."""
     told_healthy: bool | None = None
     becomes_healthy: asyncio.TimerHandle | None = None
+    script: "_Script | None" = None
+    """What it does, once it has begun."""
 
 
 class FakeNode:
@@ -227,7 +229,7 @@ class FakeNode:
 
     def _start(self, work: _Work, job: Job | None, group_name: str) -> None:
         script = _script(job, group_name)
-        work.tasks = script.tasks
+        work.script, work.tasks = script, script.tasks
         work.started_ns = self._world.now_ns()
         if script.start_error:
             self._finish(work, ClientStatus.FAILED)
@@ -315,6 +317,7 @@ class FakeNode:
             failed=work.status is ClientStatus.FAILED,
             started_at=to_time(work.started_ns) if work.started_ns else None,
             finished_at=to_time(work.finished_ns) if work.finished_ns else None,
+            events=_why_it_failed(work),
         )
         return shapes.AllocationUpdate(
             id=allocation_id,
@@ -323,6 +326,17 @@ class FakeNode:
             task_states=dict.fromkeys(work.tasks, state),
             deployment_status=AllocDeploymentStatus(healthy=work.healthy) if work.healthy is not None else None,
         )
+
+
+def _why_it_failed(work: _Work) -> tuple[TaskEvent, ...] | None:
+    """Of what goes well nothing is told: there are clusters with a million of these."""
+    if work.script is None or work.status is not ClientStatus.FAILED:
+        return None
+    if work.script.start_error:
+        details = {"driver_error": work.script.start_error, "fails_task": "true"}
+        return (TaskEvent(type=TaskEventType.DRIVER_FAILURE, time=work.finished_ns, details=details),)
+    details = {"exit_code": str(work.script.exit_code)}
+    return (TaskEvent(type=TaskEventType.TERMINATED, time=work.finished_ns, details=details),)
 
 
 DESCRIPTIONS: Final = {

@@ -15,8 +15,9 @@ from wharf.model.job import Job, JobStatus, JobType
 from wharf.model.moment import to_time
 from wharf.model.node import NodeStatus
 from wharf.model.refusal import unknown
+from wharf.model.task_event_text import last_failure
 from wharf.operations.launches import next_launches
-from wharf.operations.reasons import allocations, is_for_later, of_deployment, of_room, placement, quota_words
+from wharf.operations.reasons import allocations, in_a_few, is_for_later, of_deployment, of_room, placement, quota_words
 from wharf.scheduling.explain import room_for
 from wharf.scheduling.ground import Ground
 from wharf.scheduling.line import Line
@@ -223,8 +224,12 @@ class _Explaining:
 
     def _starting(self) -> Iterator[Waiting]:
         starting = [each for each in self._live if each.client_status is ClientStatus.PENDING]
-        if starting:
-            text = f"has {allocations(len(starting))} placed that their nodes have not started yet"
+        again = {each.name: why for each in starting if (why := last_failure(each.task_states))}
+        if again:
+            text = f"has {allocations(len(again))} that ended and are to be started again ({in_a_few(again)})"
+            yield Waiting(waits_for=Waits.TASKS, text=text)
+        elif starting:
+            text = f"has {allocations(len(starting))} placed and not started yet"
             yield Waiting(waits_for=Waits.TASKS, text=text)
         ending = [each for each in self._allocations if each.is_server_terminal and each.is_occupying]
         if ending:
@@ -247,11 +252,14 @@ class _Explaining:
         missing = sum(self._unplaced.values())
         if not missing:
             return Waiting(waits_for=Waits.NOTHING, text=self._as_wanted())
-        if job.status is JobStatus.DEAD:
-            return Waiting(waits_for=Waits.CHANGE, text="is over: what failed is not tried again by its policies")
         given_up = [each for each in self._allocations if each.client_status in GIVEN_UP]
+        reasons = {each.name: why for each in given_up if (why := last_failure(each.task_states))}
+        because = f" ({in_a_few(reasons)})" if reasons else ""
+        if job.status is JobStatus.DEAD:
+            text = f"is over: what failed is not tried again by its policies{because}"
+            return Waiting(waits_for=Waits.CHANGE, text=text)
         if given_up:
-            text = f"has given up {allocations(missing)} that failed as often as its policies allow"
+            text = f"has given up {allocations(missing)} that failed as often as its policies allow{because}"
             return Waiting(waits_for=Waits.CHANGE, text=text)
         if not any(group.count for group in job.groups):
             return Waiting(waits_for=Waits.NOTHING, text="asks for no allocation")

@@ -1,5 +1,7 @@
 """The words of an explanation: what a shortage of room, a deployment, a quota come to in a sentence. Nothing is looked up."""
 
+from collections.abc import Mapping
+
 from wharf.model.allocation import Allocation
 from wharf.model.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.model.evaluation import Evaluation
@@ -47,6 +49,12 @@ def of_running(deployment: Deployment, version: str) -> tuple[Waits, str] | None
     deadlines = [each.require_progress_by for _, each in late if each.require_progress_by is not None]
     until = f", until {min(deadlines).isoformat()} at the latest" if deadlines else ""
     return Waits.HEALTH, f"waits for the health of {version}: {words} are healthy{until}"
+
+
+def in_a_few(reasons: Mapping[str, str]) -> str:
+    """The first of what is told by name; the others are as a rule the same."""
+    name, why = next(iter(sorted(reasons.items())))
+    return f"{name}, {why}" + (f"; and {len(reasons) - 1} more" if len(reasons) > 1 else "")
 
 
 def awaited(group: DeploymentGroup) -> int:
