@@ -12,8 +12,11 @@ from typing import Any
 
 from tests.ports import free_ports
 from tests.waiting import wait_until
+from wharf.config.configuration import load
 from wharf.limits.asgi import LimitsMiddleware
+from wharf.limits.building import load_settings
 from wharf.limits.configuration.reference import render
+from wharf.limits.configuration.settings import StoreKind
 
 PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
 REQUEST_ID = re.compile(r"\b[0-9A-F]{4}:[0-9A-F]{6}:[0-9A-F]{8}:[0-9A-F]{4,}:[0-9A-F]{8}\b")
@@ -176,3 +179,17 @@ def test_the_tables_of_the_page_are_those_of_the_reader() -> None:
     page = PAGE.read_text()
 
     assert render(page) == page
+
+
+def test_the_files_for_an_api_are_read_as_they_stand(tmp_path: Path) -> None:
+    found = dict(parts())
+    for name in ("agent.toml", "cluster.toml"):
+        (tmp_path / name).write_text(found[name])
+
+    whole = tmp_path / "whole.toml"
+    whole.write_text(f'data_dir = "{tmp_path}"\n{found["agent.toml"]}\n[server]\nenabled = true\n')
+    agent = load([whole], environment={}).settings
+    limiter = load_settings(tmp_path / "cluster.toml")
+
+    assert agent.limits.enabled
+    assert limiter.store.kind is StoreKind.REDIS

@@ -47,6 +47,17 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    enabled: Annotated[
+        bool,
+        About("Whether requests to the API are counted and limited, by the profile `cluster` (docs/limits.md)."),
+    ] = False
+    file: Annotated[
+        str,
+        About(
+            "The file that sets the limiter up: rules of one's own, Redis, the log of decisions. An absolute path.",
+            shown_default="none: the profile as it is, counters in memory",
+        ),
+    ] = ""
     http_max_conns_per_client: Annotated[
         int,
         About(

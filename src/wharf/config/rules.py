@@ -25,7 +25,19 @@ _OTHER_LOGGERS: Final = ("uvicorn",)
 
 def check(settings: Settings, where: Where) -> list[Problem]:
     """All that is wrong, each with the place of the setting to change first."""
-    rules = (_names, _roles, _folders, _addresses, _access, _tls, _etcd, _log_levels, _ports_of_tasks, _telemetry)
+    rules = (
+        _names,
+        _roles,
+        _folders,
+        _addresses,
+        _access,
+        _tls,
+        _etcd,
+        _log_levels,
+        _ports_of_tasks,
+        _telemetry,
+        _limits,
+    )
     return [Problem(where(path).place, say_path(path), what) for rule in rules for path, what in rule(settings)]
 
 
@@ -78,6 +90,7 @@ def _folders(settings: Settings) -> Found:
         (("audit", "file"), settings.audit.file),
         (("log_file",), settings.log_file),
         (("keyring", "file"), settings.keyring.file),
+        (("limits", "file"), settings.limits.file),
     )
     for path, text in folders:
         if text and not FilePath(text).is_absolute():
@@ -141,6 +154,21 @@ def _tls(settings: Settings) -> Found:
             yield ("tls", key), "tls.http = true needs it: `wharf tls create` makes certificates"
     if tls.verify_https_client and not tls.ca_file:
         yield ("tls", "ca_file"), "tls.verify_https_client = true needs the authority's certificate"
+
+
+def _limits(settings: Settings) -> Found:
+    """Counters in memory are one process's own. With a file, whoever reads it looks."""
+    limits = settings.limits
+    if not limits.enabled or limits.file or not settings.server.enabled:
+        return
+    instead = 'name a file here with [store] kind = "redis" and addresses = "host:6379", so that they share'
+    if settings.state.engine is EngineKind.ETCD:
+        yield ("limits", "file"), f"servers on several machines would each count alone: {instead}"
+    elif settings.api.processes > 1:
+        what = (
+            f"{settings.api.processes} processes of the API would each count alone: set api.processes = 1, or {instead}"
+        )
+        yield ("limits", "file"), what
 
 
 def _etcd(settings: Settings) -> Found:

@@ -22,6 +22,9 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 POLICY_VIOLATED: Final = 1008
+SCOPE_KEY: Final = "wharf.limits"
+"""Where whoever stands before the middleware may say of a request what its headers do not: a dict with `kind` ("machine",
+or another word), `class` ("plain" or "waiting"), and `authorization`, which is read in the place of the header."""
 PAGES: Final = frozenset({STATUS_PATH, META_PATH})
 
 
@@ -65,6 +68,10 @@ class LimitsMiddleware:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         desk = self._desk
         arrival = arrival_of(scope)
+        if _is_machine(scope):
+            desk.pass_machine(arrival)
+            await self._application(scope, receive, send)
+            return
         body = None
         if desk.wants_body(arrival.method, arrival.path):
             body, receive = await _read_before(receive)
@@ -80,7 +87,8 @@ class LimitsMiddleware:
                 finally:
                     await desk.end(admitted)
                 return
-        exchange = _Exchange(desk, admitted, receive, send, scope)
+        waits = arrival.connection is Connection.WAITING
+        exchange = _Exchange(desk, admitted, receive, send, scope, waits=waits)
         try:
             await self._application(scope, exchange.receive, exchange.send)
         except Exception:
@@ -97,6 +105,10 @@ class LimitsMiddleware:
         """A websocket costs one request at its handshake, and then holds a slot of a class of its own."""
         desk = self._desk
         arrival = arrival_of(scope, connection=Connection.WEBSOCKET)
+        if _is_machine(scope):
+            desk.pass_machine(arrival)
+            await self._application(scope, receive, send)
+            return
         admitted = await desk.admit(arrival)
         if isinstance(admitted, Reply):
             await receive()  # The handshake's own message comes first.
@@ -128,16 +140,20 @@ class _Exchange:
 
     __slots__ = (
         *("_desk", "_gone", "_is_body_read", "_is_receiving", "_now_s", "_passage", "_receive", "_scope", "_send"),
-        "has_begun",
+        *("_waits", "has_begun"),
     )
 
-    def __init__(self, desk: Desk, passage: Passage, receive: Receive, send: Send, scope: Scope) -> None:
+    def __init__(
+        self, desk: Desk, passage: Passage, receive: Receive, send: Send, scope: Scope, *, waits: bool = False
+    ) -> None:
+        """`waits`: of a request that mostly waits only what passes before its reply is work."""
         self.has_begun = False
         self._desk = desk
         self._passage = passage
         self._receive = receive
         self._send = send
         self._scope = scope
+        self._waits = waits
         self._is_body_read = False
         self._is_receiving = False
         self._gone: asyncio.Task[Message] | None = None
@@ -187,16 +203,21 @@ class _Exchange:
             self.has_begun = True
             passage.wait(self._now_s())
             await self._send({**message, "headers": headers})
-            passage.work(self._now_s())
+            self._go_on(passage)
             return
         passage.wait(self._now_s())
         await self._send(message)
         if message["type"] != "http.response.body" or message.get("more_body", False):
-            passage.work(self._now_s())
+            self._go_on(passage)
         elif desk.is_immediate:
             desk.end_here(passage)
         else:
             await desk.end(passage)
+
+    def _go_on(self, passage: Passage) -> None:
+        """A part is out, and the service works on the next one; unless it waits until there is one."""
+        if not self._waits:
+            passage.work(self._now_s())
 
     def _headers(self, message: Message) -> tuple[list[tuple[bytes, bytes]], bool]:
         """Those of the reply with ours in the place of its own; and whether it says that content was made."""
@@ -247,6 +268,11 @@ def arrival_of(scope: Scope, *, connection: Connection = Connection.PLAIN) -> Ar
             forwarded_for.append(value.decode("latin-1"))
         elif name == b"forwarded":
             forwarded.append(value.decode("latin-1"))
+    mark = scope.get(SCOPE_KEY)
+    if mark is not None:
+        authorization = mark["authorization"]
+        if mark["class"] == Connection.WAITING.value:
+            connection = Connection.WAITING
     client = scope.get("client")
     raw: bytes | None = scope.get("raw_path")
     path = raw.decode("latin-1") if raw else scope["path"]
@@ -261,6 +287,11 @@ def arrival_of(scope: Scope, *, connection: Connection = Connection.PLAIN) -> Ar
         tuple(forwarded_for),
         tuple(forwarded),
     )
+
+
+def _is_machine(scope: Scope) -> bool:
+    mark = scope.get(SCOPE_KEY)
+    return mark is not None and mark["kind"] == "machine"
 
 
 async def _read_before(receive: Receive) -> tuple[bytes, Receive]:

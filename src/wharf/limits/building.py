@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from wharf.limits.configuration.reader import read_settings
 from wharf.limits.configuration.settings import Settings, StoreKind
-from wharf.limits.core.directory import Register
+from wharf.limits.core.directory import Directory, Register
 from wharf.limits.core.rule import RuleSet
 from wharf.limits.core.rulebook import hash_rules
 from wharf.limits.desk.alerts import Alerts
@@ -64,12 +64,13 @@ def _text_of(path: Path) -> str:
 class Limits:
     """Everything of one process. `desk` is what requests are brought to."""
 
-    def __init__(self, settings: Settings, world: World) -> None:
+    def __init__(self, settings: Settings, world: World, *, directory: Directory | None = None) -> None:
+        """`directory`: who has which credential, where no file says so."""
         self.settings: Final = settings
         self._world = world
         try:
             rules = self._read_rules()
-            register = self._read_directory()
+            known = directory if directory is not None else self._read_directory()
         except FileRefused as refused:
             raise LimitsRefused(str(refused)) from None
         self.drill: DrillStore | None = None
@@ -78,7 +79,7 @@ class Limits:
         self._opened: list[Opened] = []
         self.store = self._make_store(rules)
         service = LimitService(rules, self.store, self._now_ms)
-        self.desk: Final = Desk(service, world, settings, directory=register, folder=settings.data_folder)
+        self.desk: Final = Desk(service, world, settings, directory=known, folder=settings.data_folder)
         self.webhook = Webhook(settings.webhook_url) if settings.webhook_url else None
         if self.webhook is not None:
             self.desk.alerts, self.desk.send_alerts = Alerts(), self.webhook.send

@@ -179,7 +179,7 @@ def test_the_tables_of_points_graphql_and_bans_are_read() -> None:
             [
                 "mine.toml:3:1: rule[0].ceiling: 'usr' is no kind of caller: there are any, credential, none, user, "
                 "user_enterprise, installation, installation_enterprise, client, client_enterprise, workflow, "
-                "workflow_enterprise"
+                "workflow_enterprise, machine"
             ],
         ),
         (

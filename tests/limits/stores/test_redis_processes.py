@@ -67,4 +67,4 @@ def test_by_leases_eight_processes_admit_at_most_the_limit_and_at_least_it_less_
 
 @pytest.mark.faults
 def test_by_leases_in_three_hours_never_more_than_the_limit_is_admitted(tmp_path: Path) -> None:
-    prove_leased(tmp_path, callers=4, minutes=180)
+    prove_leased(tmp_path, callers=2, minutes=180)

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wharf.agent.access_control import gate_of, open_keyring
 from wharf.agent.audit import audit_from
@@ -27,6 +27,9 @@ from wharf.server.peers import HttpPeers
 from wharf.server.server import Server
 from wharf.server.whereabouts import Place, Telling
 from wharf.world import World
+
+if TYPE_CHECKING:
+    from wharf.agent.limiting import ApiLimits
 
 ROUTINE: Final = frozenset(("node.heartbeat", "node.fetch", "node.report"))
 """What nodes say all the time. Only when it is refused is it worth a line."""
@@ -112,15 +115,19 @@ async def run(life: Life) -> None:
     )
     door = Elsewhere(api, server)
     inner_door = Path(life.order.data_folder) / door_name(life.order.name)
-    port = HttpPort(life.world, door, settings, life.order.listening, door=inner_door)
+    limits = _limits_around(door, life, server) if settings.limits.enabled else None
+    served = door if limits is None else limits.app
+    port = HttpPort(life.world, served, settings, life.order.listening, door=inner_door)
     life.on_reload(port.reload)
     life.on_reload(lambda new: renew_client_tls(tls, new.tls))
+    if limits is not None:
+        life.on_reload(limits.reload)
     if not await open_log(life, server.engine):
         return
     following = life.world.start(follow(server), name="follower")
     telling = life.world.start(server.held.telling.run(), name="telling of nodes")
     stopping = life.world.start(life.stopping.wait(), name="asked to stop")
-    serving = life.world.start(_serve(life, server, port), name="serving")
+    serving = life.world.start(_serve(life, server, port, limits), name="serving")
     # Asked to stop, serving ends by itself, in its own time.
     await asyncio.wait([stopping, following, serving], return_when=asyncio.FIRST_COMPLETED)
     # Whoever waits in a blocking query is answered with what is there, instead of being cut off.
@@ -137,11 +144,23 @@ async def run(life: Life) -> None:
     await server.engine.close()
 
 
-async def _serve(life: Life, server: Server, port: HttpPort) -> None:
+def _limits_around(app: Any, life: Life, server: Server) -> "ApiLimits":  # An ASGI application.
+    from wharf.agent.limiting import ApiLimits  # Here: whoever has no limits need not wait for them at the start.
+
+    return ApiLimits(life, server, app)
+
+
+async def _serve(life: Life, server: Server, port: HttpPort, limits: "ApiLimits | None") -> None:
     await server.follower.loaded.wait()
     open_keyring(life, server)
+    if limits is not None:
+        await limits.open()
     await port.open()
     life.ready(address=life.order.address)
     preparing = life.world.start(asyncio.to_thread(documents.prepare), name="documents")
-    await port.serve(life.stopping)
+    try:
+        await port.serve(life.stopping)
+    finally:
+        if limits is not None:
+            await limits.close()
     await asyncio.wait([preparing])

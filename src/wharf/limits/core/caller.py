@@ -22,6 +22,8 @@ class CredentialKind(Enum):
     CLIENT_SECRET = "client_secret"
     """Client id and client secret of an OAuth app."""
     WORKFLOW_TOKEN = "workflow_token"
+    MACHINE = "machine"
+    """Not one of them: a node agent or a server of our own, whose proof was checked by whom it is sent to."""
 
 
 class Case(Enum):
@@ -36,10 +38,14 @@ class Case(Enum):
     CLIENT_ENTERPRISE = "client_enterprise"
     WORKFLOW = "workflow"
     WORKFLOW_ENTERPRISE = "workflow_enterprise"
+    MACHINE = "machine"
+    """Node agents and servers. They are counted and never limited: `lint` refuses a rule that would."""
 
     # Members are singletons. The hash of Enum is a Python function, and a ceiling is looked up for every new plan.
     __hash__ = object.__hash__
 
+
+LIMITED_CASES: Final = tuple(case for case in Case if case is not Case.MACHINE)
 
 # Whose ceiling is taken where a rule names none for the case itself.
 ORDINARY_CASE: Final = {

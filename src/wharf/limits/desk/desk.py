@@ -15,7 +15,7 @@ import msgspec
 from wharf.limits.configuration.settings import Settings
 from wharf.limits.core.address import Address, find_address, parse_address
 from wharf.limits.core.answer import JSON, Headers, Refusal, headers_of, refusal_of
-from wharf.limits.core.caller import Caller, CredentialKind
+from wharf.limits.core.caller import Caller, Case, CredentialKind
 from wharf.limits.core.credential import Shown, read_credential
 from wharf.limits.core.decision import Decision, Verdict
 from wharf.limits.core.directory import Directory, Register
@@ -260,6 +260,11 @@ class Desk:
         now_s = self.world.monotonic_s()
         passage = self.running[request_id] = Passage(request_id, decision, caller, arrival.is_conditional, now_s, now_s)
         return passage
+
+    def pass_machine(self, arrival: Arrival) -> Passage:
+        """A node agent or a server, as was proven by whom it is sent to. No store is asked, so none can refuse it."""
+        self.tally.pass_machine(rule.name for rule in self.service.rules.rules if Case.MACHINE in rule.ceilings)
+        return self._pass_freely(self.new_id(self.now_ms()), arrival)
 
     def _pass_freely(self, request_id: str, arrival: Arrival) -> Passage:
         now_s = self.world.monotonic_s()

@@ -3,7 +3,7 @@
 A request costs one step in one dict. All that is told is folded out of these now and then. Every kind of entry is bounded.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -75,6 +75,12 @@ class Tally:
         if taken.hits:
             for name in decision.hit_rules(is_enforced=False):
                 self._rule(name).shadowed += 1
+
+    def pass_machine(self, rules: Iterable[str]) -> None:
+        """A node agent or a server: counted, and nothing else."""
+        self.admitted += 1
+        for name in rules:
+            self._rule(name).within += 1
 
     def refuse(self, decision: Decision, caller: Caller, now_ms: int) -> None:
         self.verdicts[decision.verdict] += 1

@@ -41,10 +41,18 @@ _OWN_MEMBERS: Final = {
     Case.WORKFLOW: {"caller", "repository", "user", "app", "installation"},
 }
 
+NODE_ROUTES: Final = frozenset(
+    f"/v1/node/{node}/{word}"
+    for node in ("*", "{id}", "{node}", "{node_id}")
+    for word in ("heartbeat", "register", "report", "desired", "channel")
+)
+"""What nodes of our own cluster say."""
+
 
 def lint(rules: RuleSet, before: RuleSet | None = None) -> list[Finding]:
     """Every finding, errors first, then by place. `before` are the rules in force that these would replace."""
     found = [
+        *_limiting_machines(rules),
         *_unreachable(rules),
         *_unbounded(rules),
         *_above_parent(rules),
@@ -76,6 +84,22 @@ def covers(wide: Rule, narrow: Rule) -> bool:
         return False
     wides = [parse_pattern(text) for text in wide.match]
     return all(any(pattern.covers(parse_pattern(text)) for pattern in wides) for text in narrow.match)
+
+
+def _limiting_machines(rules: RuleSet) -> Iterator[Finding]:
+    """A node whose heartbeat is refused counts as lost, and its work is placed elsewhere: so nothing may refuse one."""
+    has_machines = any(Case.MACHINE in rule.ceilings for rule in rules.rules)
+    for rule in rules.rules:
+        ceiling = rule.ceilings.get(Case.MACHINE)
+        if ceiling is not None and ceiling < UNLIMITED:
+            what = (
+                "would refuse heartbeats: node agents and servers are never limited. "
+                'Write `machine = "unlimited"`, or leave `machine` out'
+            )
+            yield _finding(Severity.ERROR, "limits-machines", rule, what)
+        elif has_machines and rule.match and all(text.partition(" ")[2] in NODE_ROUTES for text in rule.match):
+            what = "is about nothing but what nodes say, and these are never limited: take it out"
+            yield _finding(Severity.ERROR, "limits-machines", rule, what)
 
 
 def _unreachable(rules: RuleSet) -> Iterator[Finding]:

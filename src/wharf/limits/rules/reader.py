@@ -29,7 +29,7 @@ from wharf.limits.rules.problems import FileRefused, Place, Problem
 from wharf.limits.rules.schema import BAN, ENDPOINT, GRAPHQL, NEEDED, POINTS, RULE, SCALE, TOP
 
 DEFAULT_PROFILE: Final = "code-host"
-PROFILES: Final = ("code-host",)
+PROFILES: Final = ("code-host", "cluster")
 SCOPE_MEMBERS: Final = frozenset({"caller", "address", "user", "app", "installation", "repository", "token"})
 
 _TABLES: Final = frozenset({"rule", "endpoint", "points", "graphql", "ban"})
@@ -244,7 +244,8 @@ def _contradictions(rules: RuleSet, written: _Read, file: str) -> Iterator[Probl
             if found is not None:
                 key, what = found
                 yield Problem(entry.file, entry.places.get(key, entry.place), f"rule {rule.name}: {key}", what)
-    without = [case.value for case in Case if case not in ORDINARY_CASE and not _has_rest(rules, case)]
+    needing = [case for case in Case if case not in ORDINARY_CASE and case is not Case.MACHINE]
+    without = [case.value for case in needing if not _has_rest(rules, case)]
     if without:
         what = (
             "no primary limit holds for all other requests of "

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from wharf.limits.core.caller import Case
+from wharf.limits.core.caller import LIMITED_CASES, Case
 from wharf.limits.core.rule import UNLIMITED, Counts, Rule
-from wharf.limits.rules.reader import read_profile
+from wharf.limits.rules.reader import PROFILES, read_profile
 from wharf.limits.rules.schema import DIRECTORY_TABLES, RULES_TABLES, Table
 
 PAGE: Final = "docs/limits-rules.md"
 MARKER: Final = "<!-- All below is written by `python -m wharf.limits.rules.reference`. -->"
 
-_WITH_CREDENTIAL: Final = [case for case in Case if case is not Case.NONE]
+_WITH_CREDENTIAL: Final = [case for case in LIMITED_CASES if case is not Case.NONE]
 _UNITS_MS: Final = ((3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
 
 
@@ -24,7 +24,8 @@ def render(page: str) -> str:
     introduction = page.partition(MARKER)[0]
     parts = [MARKER, "", "## Keys of a rules file", "", *_tables(RULES_TABLES)]
     parts += ["## Keys of a directory file", "", *_tables(DIRECTORY_TABLES)]
-    parts += ["## The rules of `code-host`", "", *_profile(), ""]
+    for name in PROFILES:
+        parts += [f"## The rules of `{name}`", "", *_profile(name), ""]
     return introduction + "\n".join(parts)
 
 
@@ -39,8 +40,8 @@ def _tables(tables: tuple[Table, ...]) -> Iterator[str]:
         yield ""
 
 
-def _profile() -> Iterator[str]:
-    rules = read_profile()
+def _profile(name: str) -> Iterator[str]:
+    rules = read_profile(name)
     yield "Primary limits, of which a request meets the first that fits:\n"
     yield "| rule | requests | in | ceiling |\n|---|---|---|---|"
     for rule in rules.rules:
@@ -70,7 +71,7 @@ def _window(rule: Rule) -> str:
 
 def _ceilings(rule: Rule) -> str:
     values = {case: rule.ceilings[case] for case in Case if case in rule.ceilings}
-    if len(set(values.values())) == 1 and len(values) == len(Case):
+    if len(set(values.values())) == 1 and set(values) == set(LIMITED_CASES):
         return _number(next(iter(values.values())))
     said = []
     for ceiling in dict.fromkeys(values.values()):

@@ -51,7 +51,12 @@ TOP: Final = Table(
     "",
     "Keys outside of any table.",
     (
-        Key("profile", TEXT, "Built-in rules to start from: `code-host`, or `none`.", "`code-host`"),
+        Key(
+            "profile",
+            TEXT,
+            "Built-in rules to start from: `code-host`, `cluster` (the limits of the cluster's own API), or `none`.",
+            "`code-host`",
+        ),
         Key(
             "disclose_secondary",
             FLAG,

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from wharf.limits.core.caller import Case
+from wharf.limits.core.caller import LIMITED_CASES, Case
 from wharf.limits.core.rule import UNLIMITED
 
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -78,17 +78,18 @@ def _ceiling(value: object) -> int:
     return _number(value, 0, UNLIMITED - 1, or_else=' or "unlimited"')
 
 
+# Machines are in no group: who means them says so, and `lint` looks at it.
 # Keys of a ceiling that stand for several kinds of caller. What is named more closely is stronger.
 _GROUPS: Final[Mapping[str, tuple[Case, ...]]] = {
-    "any": tuple(Case),
-    "credential": tuple(case for case in Case if case is not Case.NONE),
+    "any": LIMITED_CASES,
+    "credential": tuple(case for case in LIMITED_CASES if case is not Case.NONE),
 }
 _CALLERS: Final = (*_GROUPS, *(case.value for case in Case))
 
 
 def _ceilings(value: object) -> Mapping[Case, int]:
     if not isinstance(value, dict):
-        return dict.fromkeys(Case, _ceiling(value))
+        return dict.fromkeys(LIMITED_CASES, _ceiling(value))
     for key in value:
         if key not in _CALLERS:
             raise Unfit(f"{key!r} is no kind of caller: there are {', '.join(_CALLERS)}")

@@ -1,0 +1,248 @@
+"""Limits around the API of a real agent: off by default, and where they are on, machines and those who wait go through."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.processes import RunningAgent, run, running
+from tests.agent.test_access_control import bootstrapped
+from tests.agent.test_processes import A_JOB, an_agent
+from tests.waiting import wait_until
+from wharf.agent.limiting import limiter_settings
+from wharf.agent.refusal import Refused
+from wharf.api.settings import ApiSettings, LimitsSettings
+from wharf.cli import limits_speaking
+from wharf.config.settings import Settings
+from wharf.engines.settings import EngineKind, StateSettings
+
+SMALL = """
+profile = "cluster"
+[[rule]]
+name = "core"
+ceiling = { credential = 8, none = 4 }
+[[rule]]
+name = "concurrent"
+ceiling = 1
+[[rule]]
+name = "waiting"
+ceiling = 3
+"""
+
+Told = tuple[int, Mapping[str, str], str]
+
+
+def ask(agent: RunningAgent, path: str, *, token: str = "", headers: Mapping[str, str] | None = None) -> Told:
+    sent = {**(headers or {}), **({"X-Cluster-Token": token} if token else {})}
+    request = urllib.request.Request(agent.address + path, headers=sent)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as reply:
+            return reply.status, dict(reply.headers), reply.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, dict(error.headers), error.read().decode()
+
+
+def with_rules(folder: Path, rules: str, more: str = "", limiter: str = "") -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "rules.toml").write_text(rules)
+    (folder / "limits.toml").write_text(f'rules = "rules.toml"\n{limiter}')
+    return an_agent(folder, f'{more}\n[limits]\nenabled = true\nfile = "{folder}/limits.toml"\n')
+
+
+def look(agent: RunningAgent, target: str) -> Any:  # JSON of many shapes.
+    return limits_speaking.ask(agent.folder / "data" / "limits-api.sock", target)
+
+
+def act(agent: RunningAgent, target: str, **facts: object) -> None:
+    limits_speaking.act(agent.folder / "data" / "limits-api.sock", target, **facts)
+
+
+def metric(agent: RunningAgent, begins: str) -> float:
+    text = limits_speaking.ask_text(agent.folder / "data" / "limits-api.sock", "/metrics")
+    return next((float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(begins)), 0.0)
+
+
+def test_an_api_tells_of_no_limits_unless_they_are_switched_on(tmp_path: Path) -> None:
+    with running(tmp_path / "a", "agent", "--config", str(an_agent(tmp_path / "a"))) as agent:
+        agent.wait_ready()
+
+        status, headers, _ = ask(agent, "/v1/jobs")
+
+        assert (status, [name for name in headers if "ratelimit" in name.lower()]) == (200, [])
+        assert ask(agent, "/rate_limit")[0] == 404
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
+    """With small limits, and access control, so that one token's use is not another's."""
+    folder = tmp_path_factory.mktemp("limited") / "a"
+    file = with_rules(folder, SMALL, "[acl]\nenabled = true")
+    # A node would be let in by nobody here, and ask again and again from the address of the tests.
+    file.write_text(file.read_text().replace("[client]\nenabled = true", "[client]\nenabled = false"))
+    with running(folder, "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+        yield agent
+
+
+@pytest.fixture(scope="module")
+def management(limited: RunningAgent) -> str:
+    act(limited, "/off", for_ms=60_000)
+    token = bootstrapped(limited)["SecretID"]
+    act(limited, "/off", for_ms=0)
+    return token
+
+
+def put(agent: RunningAgent, path: str, body: object, token: str) -> dict[str, str]:
+    headers = {"X-Cluster-Token": token}
+    request = urllib.request.Request(agent.address + path, json.dumps(body).encode(), headers, method="PUT")
+    with urllib.request.urlopen(request, timeout=20) as reply:
+        made: dict[str, str] = json.load(reply)
+        return made
+
+
+def a_token(agent: RunningAgent, by: str, name: str) -> str:
+    """A management token of its own, so that each test has whole buckets."""
+    act(agent, "/off", for_ms=60_000)
+    made = put(agent, "/v1/acl/token", {"Name": name, "Type": "management"}, by)
+    act(agent, "/off", for_ms=0)
+    return made["SecretID"]
+
+
+def test_each_token_has_its_own_bucket_and_beyond_it_is_told_429_and_when(
+    limited: RunningAgent, management: str
+) -> None:
+    first, second = (a_token(limited, management, name) for name in ("first", "second"))
+
+    told = [ask(limited, "/v1/jobs", token=first) for _ in range(9)]
+
+    assert [status for status, _, _ in told] == [200] * 8 + [429]
+    _, headers, body = told[-1]
+    assert (headers["x-ratelimit-limit"], headers["x-ratelimit-remaining"]) == ("8", "0")
+    assert 1 <= int(headers["retry-after"]) <= 60
+    assert json.loads(body)["cause"] == "primary"
+    assert ask(limited, "/v1/jobs", token=second)[0] == 200
+
+
+def test_who_shows_no_token_or_an_unknown_one_is_counted_by_address_and_answered_by_the_gate(
+    limited: RunningAgent,
+) -> None:
+    act(limited, "/reset", caller="address:127.0.0.1")
+
+    nobody = ask(limited, "/v1/jobs")
+    unknown = ask(limited, "/v1/jobs", token="11111111-2222-3333-4444-555555555555")
+
+    assert (nobody[0], nobody[2]) == (403, "Permission denied")
+    assert unknown[0] == 403
+    assert [int(told[1]["x-ratelimit-remaining"]) for told in (nobody, unknown)] == [3, 2]
+
+
+def test_who_waits_takes_none_of_the_places_of_those_who_work(limited: RunningAgent, management: str) -> None:
+    token = a_token(limited, management, "waiter")
+    index = ask(limited, "/v1/jobs", token=token)[1]["x-cluster-index"]
+    wait = f"/v1/jobs?index={index}&wait=60s"
+
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(ask, limited, wait, token=token) for _ in range(3)]
+        wait_until(lambda: metric(limited, "wharf_limits_running ") == 3, what="three wait")
+        beside = ask(limited, "/v1/jobs", token=token)
+        one_too_many = ask(limited, wait, token=token)
+        put(limited, "/v1/jobs", A_JOB, token)
+        told = [one.result() for one in waiting]
+
+    assert beside[0] == 200
+    assert (one_too_many[0], json.loads(one_too_many[2])["limit"]["name"]) == (429, "waiting")
+    assert [status for status, _, _ in told] == [200, 200, 200]
+    wait_until(lambda: metric(limited, "wharf_limits_running ") == 0, what="their places are free")
+
+
+def test_time_spent_waiting_is_no_work(limited: RunningAgent, management: str) -> None:
+    token = a_token(limited, management, "patient")
+    index = ask(limited, "/v1/jobs", token=token)[1]["x-cluster-index"]
+
+    ask(limited, f"/v1/jobs?index={index}&wait=2s", token=token)
+
+    accessor = json.loads(ask(limited, "/v1/acl/token/self", token=token)[2])["AccessorID"]
+    (cpu,) = [limit for limit in look(limited, f"/callers/user:{accessor}")["limits"] if limit["rule"] == "cpu"]
+    assert cpu["used"] < 1_000
+
+
+def test_a_heartbeat_passes_where_everybody_else_is_refused(tmp_path: Path) -> None:
+    nothing = 'profile = "cluster"\n[[rule]]\nname = "core"\nwindow = "1h"\nceiling = { credential = 0, none = 40 }\n'
+    with running(tmp_path / "a", "agent", "--config", str(with_rules(tmp_path / "a", nothing))) as agent:
+        agent.wait_ready()
+        nodes = wait_until(lambda: json.loads(ask(agent, "/v1/nodes")[2]), what="the node has registered")
+        wait_until(lambda: ask(agent, "/v1/nodes")[0] == 429, what="callers are refused")
+        before = metric(agent, 'wharf_limits_rule_requests_total{rule="machines",outcome="within"}')
+
+        wrong = ask(agent, "/v1/nodes", headers={"X-Cluster-Node-Secret": "a guess"})
+
+        assert len(nodes) == 1
+        assert wrong[0] == 429
+        wait_until(
+            lambda: metric(agent, 'wharf_limits_rule_requests_total{rule="machines",outcome="within"}') > before,
+            what="the node's heartbeat",
+            within_s=60.0,
+        )
+
+
+def test_a_token_that_is_deleted_has_no_bucket_any_more(limited: RunningAgent, management: str) -> None:
+    act(limited, "/off", for_ms=60_000)
+    made = put(limited, "/v1/acl/token", {"Name": "short", "Type": "management"}, management)
+    act(limited, "/off", for_ms=0)
+    token = made["SecretID"]
+    act(limited, "/reset", caller="address:127.0.0.1")
+    assert ask(limited, "/v1/jobs", token=token)[1]["x-ratelimit-limit"] == "8"
+
+    act(limited, "/off", for_ms=60_000)
+    deleting = urllib.request.Request(
+        f"{limited.address}/v1/acl/token/{made['AccessorID']}", headers={"X-Cluster-Token": management}, method="DELETE"
+    )
+    urllib.request.urlopen(deleting, timeout=20).close()
+    act(limited, "/off", for_ms=0)
+
+    assert ask(limited, "/v1/jobs", token=token)[1]["x-ratelimit-limit"] == "4"
+
+
+def test_rules_that_would_refuse_a_heartbeat_end_the_start(tmp_path: Path) -> None:
+    rules = 'profile = "cluster"\n[[rule]]\nname = "machines"\nceiling = { machine = 10 }\n'
+
+    done = run(tmp_path / "a", "agent", "--config", str(with_rules(tmp_path / "a", rules)))
+
+    assert done.returncode == 1
+    assert "would refuse heartbeats" in done.stderr + done.stdout
+
+
+def settings_with(file: str, *, processes: int = 1, engine: EngineKind = EngineKind.SQLITE) -> Settings:
+    return Settings(
+        limits=LimitsSettings(enabled=True, file=file),
+        api=ApiSettings(processes=processes),
+        state=StateSettings(engine=engine),
+    )
+
+
+def test_counters_in_memory_that_several_processes_would_need_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "limits.toml"
+    file.write_text("")
+
+    with pytest.raises(Refused, match="2 processes of the API would each count alone"):
+        limiter_settings(settings_with(str(file), processes=2), tmp_path, "api-1")
+    with pytest.raises(Refused, match="several machines would each count alone"):
+        limiter_settings(settings_with(str(file), engine=EngineKind.ETCD), tmp_path, "api")
+
+    file.write_text('[store]\nkind = "redis"\n')
+    told = limiter_settings(settings_with(str(file), processes=2), tmp_path, "api-1")
+    assert (told.profile, told.admin_socket) == ("cluster", tmp_path / "limits-api-1.sock")
+
+
+def test_what_only_a_gateway_has_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "limits.toml"
+    file.write_text('directory = "people.toml"\n')
+
+    with pytest.raises(Refused, match="directory is for a gateway"):
+        limiter_settings(settings_with(str(file)), tmp_path, "api")

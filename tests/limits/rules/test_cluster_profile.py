@@ -1,0 +1,52 @@
+"""The profile of the cluster's own API: machines are in it and are never limited, and nothing else names them by chance."""
+
+import pytest
+
+from wharf.limits.core.caller import Case
+from wharf.limits.core.rule import UNLIMITED, Connection
+from wharf.limits.rules import lint, read_rules
+from wharf.limits.rules.reader import read_profile
+
+CLUSTER = read_profile("cluster")
+
+
+def test_it_has_nothing_that_lint_would_name() -> None:
+    assert lint(CLUSTER) == []
+
+
+def test_machines_are_met_by_one_rule_and_it_has_no_bound() -> None:
+    assert {rule.name: rule.ceilings[Case.MACHINE] for rule in CLUSTER.rules if rule.applies_to(Case.MACHINE)} == {
+        "machines": UNLIMITED
+    }
+
+
+def test_who_waits_has_a_class_of_their_own_of_ten_thousand() -> None:
+    (waiting,) = [rule for rule in CLUSTER.rules if rule.connection is Connection.WAITING]
+
+    assert set(waiting.ceilings.values()) == {10_000}
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        'name = "machines"\nceiling = { machine = 100000 }',
+        'name = "fair"\nwindow = "1m"\ncounts = "points"\nceiling = { any = 900, machine = 900 }',
+        'name = "beats"\ncounts = "points"\nmatch = ["PUT /v1/node/{id}/heartbeat"]\nceiling = 5',
+    ],
+)
+def test_a_rule_that_would_refuse_a_heartbeat_is_an_error(rule: str) -> None:
+    found = lint(read_rules(f'profile = "cluster"\n[[rule]]\n{rule}\n'))
+
+    assert ["limits-machines"] == [finding.code for finding in found if finding.severity.value == "error"]
+
+
+def test_a_number_for_all_callers_does_not_mean_machines() -> None:
+    rules = read_rules('profile = "cluster"\n[[rule]]\nname = "all"\ncounts = "points"\nwindow = "1m"\nceiling = 900\n')
+
+    assert not next(rule for rule in rules.rules if rule.name == "all").applies_to(Case.MACHINE)
+
+
+def test_a_service_that_is_no_cluster_may_limit_a_path_that_is_called_like_a_heartbeat() -> None:
+    rules = read_rules('[[rule]]\nname = "b"\ncounts = "points"\nmatch = ["PUT /v1/node/{id}/heartbeat"]\nceiling = 5\n')
+
+    assert [finding for finding in lint(rules) if finding.code == "limits-machines"] == []
