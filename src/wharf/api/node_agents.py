@@ -118,6 +118,7 @@ class NodeSpeech:
                 task_states=told.task_states,
                 deployment_status=told.deployment_status,
                 network_status=told.network_status,
+                services=told.services,
             )
             for told in asked.allocations
         )

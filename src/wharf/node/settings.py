@@ -6,6 +6,7 @@ import msgspec
 
 from wharf.model.durations import MINUTE, SECOND
 from wharf.model.setting import About, Duration, Secret
+from wharf.node.docker.config import DEFAULT_CAPABILITIES
 
 
 class ReservedSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +42,38 @@ class RawExecSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
 
 
+class DockerDriverSettings(msgspec.Struct, frozen=True, kw_only=True):
+    socket: Annotated[
+        str,
+        About(
+            "The socket of the container engine, Docker's or Podman's.", shown_default="where they put it themselves"
+        ),
+    ] = ""
+    volumes_enabled: Annotated[
+        bool, About("Whether tasks may ask for folders of the machine and for volumes of the engine.")
+    ] = False
+    allow_privileged: Annotated[
+        bool, About("Whether tasks may ask for a privileged container, and for the machine's own namespaces.")
+    ] = False
+    allow_caps: Annotated[tuple[str, ...], About("The capabilities that tasks may ask for; `all`: every one.")] = (
+        DEFAULT_CAPABILITIES
+    )
+    allow_runtimes: Annotated[tuple[str, ...], About("The runtimes that tasks may ask for.")] = (
+        "runc",
+        "crun",
+        "nvidia",
+    )
+    extra_labels: Annotated[
+        tuple[str, ...],
+        About(
+            "What more is written on containers: `job_name`, `job_id`, `task_group_name`, `task_name`, `namespace`, "
+            "`node_id`, `node_name`."
+        ),
+    ] = ()
+
+
 class DriversSettings(msgspec.Struct, frozen=True, kw_only=True):
+    docker: Annotated[DockerDriverSettings, About("Containers.")] = DockerDriverSettings()
     raw_exec: Annotated[RawExecSettings, About("Programs of the machine, as they are.")] = RawExecSettings()
 
 

@@ -22,9 +22,10 @@ from wharf.model.naming import POOL_NAME, is_pool_name
 from wharf.model.node import Node, NodeStatus, SchedulingEligibility, with_news
 from wharf.model.node_pool import ALL
 from wharf.model.refusal import Code, Refusal, invalid
+from wharf.model.registration import ServiceRegistration
 from wharf.model.task_state import TaskState
 from wharf.model.transitions import ALLOCATION, NODE
-from wharf.operations import host_volumes
+from wharf.operations import host_volumes, services
 from wharf.operations.decision import Decision, Moment
 from wharf.operations.evaluations import new_evaluation
 from wharf.operations.node_writes import (
@@ -88,6 +89,8 @@ class AllocationReport(msgspec.Struct, frozen=True):
     task_states: dict[str, TaskState] | None = None
     deployment_status: AllocDeploymentStatus | None = None
     network_status: NetworkStatus | None = None
+    services: tuple[ServiceRegistration, ...] | None = None
+    """Those of it that run now; None: nothing is said of them."""
 
 
 def register(snapshot: Replica, told: Node, moment: Moment, *, evaluations_max: int) -> Decision[NodeWritten]:
@@ -314,6 +317,9 @@ def report(
         except TransitionRefused as illegal:  # Late, or wrong. The others are true all the same.
             refused.append(with_story(snapshot, illegal))
             continue
+        services_changed, rests_on = services.told_by_node(snapshot, new or stored, told.services)
+        changes += services_changed
+        conditions += rests_on
         if new is None:
             continue
         changes.append(ALLOCATIONS.put(new))

@@ -1,16 +1,17 @@
 """Services that are registered: which of their instances a caller is to use, and taking one off the list."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from wharf.model.changes import Cause, CauseKind, Write
+from wharf.model.allocation import Allocation
+from wharf.model.changes import THIS, Cause, CauseKind, Condition, Drop, Put, Write
 from wharf.model.refusal import invalid, unknown
 from wharf.model.registration import ServiceRegistration
 from wharf.operations.decision import Decision
 from wharf.state import Replica
-from wharf.state.tables import SERVICES
+from wharf.state.tables import REGISTRATIONS_OF_ALLOCATION, SERVICES
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -53,3 +54,41 @@ def delete(snapshot: Replica, namespace: str, service: str, registration_id: str
         [snapshot.unchanged(SERVICES, registration)],
     )
     return Decision(write, lambda index: index)
+
+
+def told_by_node(
+    snapshot: Replica, allocation: Allocation, told: Sequence[ServiceRegistration] | None
+) -> tuple[list[Put | Drop], list[Condition]]:
+    """What its node says of an allocation's services becomes the list of them. What is over has none.
+
+    Whose they are is known here, and is not the node's to say.
+    """
+    stored = {each.id: each for each in snapshot.those(REGISTRATIONS_OF_ALLOCATION, allocation.id)}
+    if allocation.is_client_terminal:
+        told = ()
+    if told is None:
+        return [], []
+    wanted: dict[str, ServiceRegistration] = {}
+    for each in told:
+        known = stored.get(each.id)
+        wanted[each.id] = msgspec.structs.replace(
+            each,
+            namespace=allocation.namespace,
+            node_id=allocation.node_id,
+            job_id=allocation.job_id,
+            alloc_id=allocation.id,
+            create_index=known.create_index if known is not None else THIS,
+            modify_index=known.modify_index if known is not None else THIS,
+        )
+    changes: list[Put | Drop] = []
+    conditions: list[Condition] = []
+    for id, each in wanted.items():
+        known = stored.get(id)
+        if known is None or msgspec.structs.replace(each, modify_index=known.modify_index) != known:
+            changes.append(SERVICES.put(msgspec.structs.replace(each, modify_index=THIS)))
+            conditions.append(snapshot.as_seen(SERVICES, allocation.namespace, id))
+    for id, gone in stored.items():
+        if id not in wanted:
+            changes.append(SERVICES.drop(gone.namespace, id))
+            conditions.append(snapshot.unchanged(SERVICES, gone))
+    return changes, conditions

@@ -10,6 +10,7 @@ from wharf.model.allocation import AllocDeploymentStatus, ClientStatus, DesiredS
 from wharf.model.job import Job
 from wharf.model.node import Node
 from wharf.model.record import Record
+from wharf.model.registration import ServiceRegistration
 from wharf.model.summary import JobSummary
 from wharf.model.task_state import TaskState
 
@@ -143,6 +144,8 @@ class AllocationUpdate(Record):
     task_states: dict[str, TaskState] | None = None
     deployment_status: AllocDeploymentStatus | None = None
     network_status: NetworkStatus | None = None
+    services: tuple[ServiceRegistration, ...] | None = None
+    """Those of it that run now; None: nothing is said of them."""
 
 
 class NodeReportRequest(Record):

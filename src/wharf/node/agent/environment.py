@@ -12,6 +12,7 @@ import msgspec
 
 from wharf.model.allocated_resources import AllocatedPort, AllocatedTaskResources
 from wharf.model.job import Job
+from wharf.model.node import NodeHostVolume
 from wharf.model.task import Task
 from wharf.node.agent.folders import TaskFolders
 from wharf.node.agent.interpolation import Facts, resolve_text
@@ -31,6 +32,10 @@ class Place(msgspec.Struct, frozen=True):
     datacenter: str
     region: str
     address: str
+    node_id: str = ""
+    node_name: str = ""
+    total_mhz: int = 0
+    volumes: Mapping[str, NodeHostVolume] = {}
 
 
 def environment_of(

@@ -34,9 +34,12 @@ from wharf.node.agent.metadata import Metadata, MetadataAsked
 from wharf.node.agent.news import NodeNews
 from wharf.node.agent.servers import NodeIdentity, ServerTalk
 from wharf.node.agent.steered import Steered
+from wharf.node.agent.upkeep import Upkeep
 from wharf.node.agent.works import Works
 from wharf.node.core.collection import Bounds
 from wharf.node.core.outcome import Outcome
+from wharf.node.docker.config import DockerSettings
+from wharf.node.drivers.docker import Docker, find_socket
 from wharf.node.drivers.missing import Missing
 from wharf.node.drivers.mock import Mock
 from wharf.node.drivers.port import Driver, Health
@@ -89,23 +92,37 @@ class NodeAgent:
         self._folders = AllocationFolders(places.allocation_folder)
         self.link = KeeperLink(world, places.state_folder, identity.id, self, way=settings.finds_left_overs_by)
         raw_exec = RawExec(self.link, is_allowed=settings.drivers.raw_exec.enabled)
-        found: list[Driver] = [raw_exec, Mock(self), Mock(self, name="mock_driver"), Missing(self)]
+        self._docker = self._docker_driver()
+        found: list[Driver] = [raw_exec, self._docker, Mock(self), Mock(self, name="mock_driver"), Missing(self)]
         self._drivers: Mapping[str, Driver] = {driver.name: driver for driver in found}
         self._raw_exec = raw_exec
         self._health: dict[str, DriverInfo] = {}
         self._metadata = Metadata(places.state_folder / METADATA, settings.meta)
         self._machine = self._look()
-        facts = facts_of(self._node(), region=places.region)
+        node = self._node()
+        facts = facts_of(node, region=places.region)
+        place = Place(
+            places.datacenter,
+            places.region,
+            self._machine.address,
+            node_id=identity.id,
+            node_name=places.name,
+            total_mhz=self._machine.resources.cpu.cpu_shares,
+            volumes=node.host_volumes or {},
+        )
+        self._upkeep = Upkeep(world, client, place)
         self.works = Works(
             world,
             self._journal,
             self._folders,
             self._drivers,
-            place=Place(places.datacenter, places.region, self._machine.address),
+            place=place,
             facts=facts,
+            upkeep=self._upkeep,
             on_change=self._on_change,
             max_kill_timeout_s=settings.max_kill_timeout.s,
         )
+        self._upkeep.attach(self.works)
         self.talk = ServerTalk(world, client, identity, self.works, self._describe)
         self.line = ChannelLine(world, self._asked(), identity, cycle(servers).__next__)
 
@@ -133,6 +150,8 @@ class NodeAgent:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await self._upkeep.close()
+            await self._docker.close()
 
     async def end_all(self) -> None:
         """Stop every task, and the supervisor when all have ended. Call while `run` goes on."""
@@ -155,7 +174,7 @@ class NodeAgent:
     # -- what is asked of the node
 
     def _asked(self) -> Asked:
-        steered = Steered(self.works, self._folders)
+        steered = Steered(self.works, self._folders, self._upkeep.check_results)
         mhz = self._machine.resources.cpu.cpu_shares
         measured = Measured(
             self.works,
@@ -195,6 +214,8 @@ class NodeAgent:
     def on_ended(self, run: str, outcome: Outcome) -> None:
         if self.works.is_wanted(run):
             self.works.on_ended(run, outcome)
+        elif self._docker.knows(run):
+            self._docker.forget(run)
         else:
             self.link.say(ForgetRun(run))
 
@@ -210,6 +231,24 @@ class NodeAgent:
             interface=settings.network_interface,
             min_port=settings.min_dynamic_port,
             max_port=settings.max_dynamic_port,
+        )
+
+    def _docker_driver(self) -> Docker:
+        wanted = self._settings.drivers.docker
+        return Docker(
+            self._world,
+            self,
+            socket=find_socket(wanted.socket),
+            settings=DockerSettings(
+                volumes_enabled=wanted.volumes_enabled,
+                allow_privileged=wanted.allow_privileged,
+                allow_capabilities=wanted.allow_caps,
+                allow_runtimes=wanted.allow_runtimes,
+                extra_labels=wanted.extra_labels,
+            ),
+            node_id=self._identity.id,
+            folder=self._places.state_folder / "containers",
+            is_wanted=lambda run: self.works.is_wanted(run),
         )
 
     async def _probe(self) -> None:
@@ -294,6 +333,7 @@ class NodeAgent:
         for name, told in self._health.items():
             if told.healthy:
                 attributes[f"driver.{name}"] = "1"
+                attributes |= told.attributes or {}
         reserved = settings.reserved
         return Node(
             id=self._identity.id,

@@ -16,6 +16,8 @@ from wharf.node.agent.environment import Place, environment_of
 from wharf.node.agent.folders import AllocationFolders, TaskFolders
 from wharf.node.agent.interpolation import Facts, resolve
 from wharf.node.agent.journal import Came, Forgotten, Journal, Kept, Remembered
+from wharf.node.agent.task_order import given_to, labels_of
+from wharf.node.agent.upkeep import Upkeep
 from wharf.node.core import happenings as on
 from wharf.node.core.allocation import Turned, after_boot, receive, resume, step
 from wharf.node.core.collection import Bounds, Ended, Room, choose
@@ -25,7 +27,8 @@ from wharf.node.core.outcome import Outcome
 from wharf.node.core.plan import Plan, plan_of
 from wharf.node.core.record import AllocationRecord, TaskRecord
 from wharf.node.core.steps import TaskStep
-from wharf.node.drivers.port import CannotStart, Driver, TaskOrder
+from wharf.node.drivers.port import CannotStart, Driver, TaskOrder, View
+from wharf.node.preparing.work import NotReady, seen_folders
 from wharf.wire import shapes
 from wharf.world import World
 
@@ -72,6 +75,7 @@ class Works:
         *,
         place: Place,
         facts: Facts,
+        upkeep: Upkeep,
         on_change: Callable[[str], None],
         max_kill_timeout_s: float,
     ) -> None:
@@ -82,6 +86,8 @@ class Works:
         self._place = place
         self.facts = facts
         """Of the node, for what is started from now on."""
+        self._upkeep = upkeep
+        self._preparing: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._on_change = on_change
         self._max_kill_timeout_s = max_kill_timeout_s
         self._works: dict[str, Work] = {}
@@ -146,6 +152,7 @@ class Works:
             deployment_status=(
                 AllocDeploymentStatus(healthy=record.is_healthy) if record.is_healthy is not None else None
             ),
+            services=self._upkeep.services(work),
         )
 
     def on_contact(self) -> None:
@@ -200,10 +207,20 @@ class Works:
 
     def surroundings(self, work: Work, name: str) -> tuple[dict[str, str], TaskFolders]:
         """The variables and the folders of a task."""
-        folders = self._folders.of_task(work.record.id, name)
+        id = work.record.id
+        folders = self._folders.of_task(id, name)
         wanted = work.order.allocation
-        task = work.task(name)
-        return environment_of(wanted, work.job, task, folders, self._place, self.facts, of_agent=os.environ), folders
+        task, view = work.task(name), self._driver_of(work, name).view
+        environment = environment_of(
+            wanted,
+            work.job,
+            task,
+            seen_folders(folders, view),
+            self._place,
+            self.facts,
+            of_agent=os.environ if view is View.HOST else {},
+        )
+        return environment | self._upkeep.environment(id, name), folders
 
     def driver_of(self, work: Work, name: str) -> Driver:
         return self._driver_of(work, name)
@@ -230,15 +247,26 @@ class Works:
             self._journal.put(Came(turned.record))
             self._on_change(turned.record.id)
             self._wake.set()
+        self._end_preparing(work)
         for action in turned.actions:
             self._do(work, action)
         if changed:
+            self._upkeep.look(work)
             self._forget_if_over(work)
+
+    def _end_preparing(self, work: Work) -> None:
+        """What is to end needs nothing any more."""
+        for task in work.record.tasks:
+            if task.step is not TaskStep.PREPARING:
+                doing = self._preparing.pop((work.record.id, task.name), None)
+                if doing is not None:
+                    doing.cancel()
 
     def _forget_if_over(self, work: Work) -> None:
         id = work.record.id
         if work.kept.is_gone and work.record.is_over and id in self._works:
             del self._works[id]
+            self._upkeep.end(id, tuple(task.name for task in work.record.tasks))
             self._folders.remove(id)
             self._journal.put(Forgotten(id))
 
@@ -278,7 +306,7 @@ class Works:
     def _do(self, work: Work, action: on.Action) -> None:
         match action:
             case on.Prepare(task):
-                self._begin(self._prepare(work, task))
+                self._preparing[work.record.id, task] = self._begin(self._prepare(work, task))
             case on.Start(task, run):
                 self._begin(self._start(work, task, run))
             case on.GiveUp(task, run):
@@ -290,10 +318,11 @@ class Works:
             case _:
                 raise AssertionError(f"nobody knows how to {action}")
 
-    def _begin(self, doing: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._world.start(doing, name="a task's step")
         self._doing.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._doing.discard(task)
@@ -306,9 +335,20 @@ class Works:
             self._folders.make(id, name)
         except OSError as error:
             why = f"its folders cannot be made: {error.strerror}"
-            self.happen(id, on.NotPrepared(name, why))
+            self._prepared(id, name, on.NotPrepared(name, why))
             return
-        self.happen(id, on.Prepared(name))
+        try:
+            await self._upkeep.prepare(work, name)
+        except NotReady as error:
+            not_prepared = on.NotPrepared(name, str(error), error.kind, error.detail, is_final=error.is_final)
+            self._prepared(id, name, not_prepared)
+            return
+        self._prepared(id, name, on.Prepared(name))
+
+    def _prepared(self, id: str, name: str, event: on.Event) -> None:
+        self._preparing.pop((id, name), None)
+        if id in self._works:
+            self.happen(id, event)
 
     async def _start(self, work: Work, name: str, run: int) -> None:
         id = work.record.id
@@ -317,7 +357,7 @@ class Works:
         if not self._is_starting(work, name, run):
             return
         task = work.task(name)
-        environment, folders = self.surroundings(work, name)
+        environment, _ = self.surroundings(work, name)
         missing: list[str] = []
         config = resolve(task.config or {}, self.facts.with_variables(environment), missing)
         if missing:
@@ -325,7 +365,19 @@ class Works:
             self._not_started(id, name, run, why, kind=TaskEventType.FAILED_VALIDATION)
             return
         assert isinstance(config, dict)
-        order = TaskOrder(
+        try:
+            order = self._order(work, name, run, config, environment)
+            await self._driver_of(work, name).start(order)
+        except CannotStart as error:
+            self.happen(id, on.NotStarted(name, run, str(error), is_final=error.is_final))
+
+    def _order(
+        self, work: Work, name: str, run: int, config: dict[str, object], environment: dict[str, str]
+    ) -> TaskOrder:
+        """Raises CannotStart."""
+        task, wanted, place = work.task(name), work.order.allocation, self._place
+        folders = self._folders.of_task(wanted.id, name)
+        return TaskOrder(
             run=work.run_of(name, run),
             task=name,
             config=config,
@@ -334,11 +386,11 @@ class Works:
             log_folder=folders.logs,
             log=task.log_config,
             user=task.user,
+            allocation_id=wanted.id,
+            shared_folder=folders.shared,
+            given=given_to(wanted, work.job, task, place.volumes, total_mhz=place.total_mhz),
+            labels=labels_of(wanted, work.job, name, node_id=place.node_id, node_name=place.node_name),
         )
-        try:
-            await self._driver_of(work, name).start(order)
-        except CannotStart as error:
-            self.happen(id, on.NotStarted(name, run, str(error), is_final=error.is_final))
 
     async def _forget(self, driver: Driver, run: str) -> None:
         """The driver may forget what is surely written down."""
@@ -371,6 +423,7 @@ class Works:
                 log.error("the journal's orders for %s do not fit what it has begun", id)
                 continue
             self._works[id] = Work(each.order, plan, record)
+            self._upkeep.look(self._works[id])
             self._on_change(id)
 
     async def recover(self, driver: Driver) -> None:

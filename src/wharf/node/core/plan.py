@@ -6,6 +6,7 @@ import msgspec
 
 from wharf.model.job import Job, JobType
 from wharf.model.policies import HealthCheck, MigratePolicy, RestartPolicy, UpdatePolicy
+from wharf.model.service import OnUpdate
 from wharf.model.task import LifecycleHook, Task
 from wharf.node.core.moment import SECOND_NS
 
@@ -60,6 +61,7 @@ def plan_of(
     if group is None:
         return None
     is_batch = job.type in (JobType.BATCH, JobType.SYSBATCH)
+    services = [*(group.services or ()), *(each for task in group.tasks or () for each in task.services or ())]
     shared = group.restart_policy or RestartPolicy()
     tasks = tuple(_task_plan(task, shared, is_batch, max_kill_timeout_s) for task in group.tasks or ())
     health = None
@@ -72,6 +74,13 @@ def plan_of(
         shutdown_delay_s=(group.shutdown_delay or 0) / SECOND_NS,
         max_run_s=group.max_run_duration / SECOND_NS if group.max_run_duration else None,
         stop_after_lost_s=lost_after_ns / SECOND_NS if lost_after_ns is not None else None,
+        keeps_checks=tuple(
+            check.name
+            for service in services
+            if service.is_native
+            for check in service.checks or ()
+            if (check.on_update or service.on_update) != OnUpdate.IGNORE
+        ),
     )
 
 

@@ -29,6 +29,7 @@ RUN_LABEL: Final = "wharf.run"
 NODE_LABEL: Final = "wharf.node"
 LOG_LABELS: Final = ("wharf.log.folder", "wharf.log.task", "wharf.log.files", "wharf.log.bytes")
 """Where its output goes: known also to an agent that forgot the order."""
+SOCKETS: Final = ("/var/run/docker.sock", "/run/podman/podman.sock")
 AGAIN_S: Final = 1.0
 PROBE_S: Final = 5.0
 START_S: Final = 60.0
@@ -138,6 +139,9 @@ class Docker:
     def forget(self, run: str) -> None:
         known = self._runs.pop(run, None) or Run(run)
         self._begin(self._remove(known))
+
+    def knows(self, run: str) -> bool:
+        return run in self._runs
 
     async def close(self) -> None:
         """Containers go on."""
@@ -436,6 +440,12 @@ class Docker:
         self._doing.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a step of a container failed by a fault of ours", exc_info=error)
+
+
+def find_socket(wanted: str) -> Path:
+    """Of the engine: the one that is wanted, or else the first that is where engines put theirs."""
+    known = [Path(wanted)] if wanted else [Path(path) for path in SOCKETS]
+    return next((path for path in known if path.exists()), known[0])
 
 
 def _auth(config: DockerConfig) -> tuple[str, str, str, str]:

@@ -1,0 +1,228 @@
+"""What goes on around tasks while they are prepared and run: their files, their checks, their place in the list of services.
+
+It is told of every change of an allocation's record, and sees by itself what must begin or end; told twice it does nothing.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from wharf.client import AsyncClient
+from wharf.model.job import Job
+from wharf.model.registration import ServiceRegistration
+from wharf.model.task import Task
+from wharf.model.task_state import TaskEventType
+from wharf.node.agent.announcing import checks_of, is_up, registration, services_of
+from wharf.node.agent.checking import Checking
+from wharf.node.agent.environment import Place
+from wharf.node.agent.folders import TaskFolders
+from wharf.node.agent.interpolation import Facts
+from wharf.node.core import happenings as on
+from wharf.node.core.record import AllocationRecord
+from wharf.node.core.steps import TaskStep
+from wharf.node.drivers.beside import CommandOrder, RunsBeside
+from wharf.node.drivers.port import CannotStart, Driver
+from wharf.node.preparing.tending import Tending
+from wharf.node.preparing.work import TaskWork
+from wharf.wire import shapes
+from wharf.world import World
+
+OUTPUT_MAX_BYTES: Final = 4_096
+NOT_RUN: Final = 126
+"""The exit code of a command that could not be run, as shells have it."""
+
+
+class Work(Protocol):
+    """One allocation."""
+
+    record: AllocationRecord
+
+    @property
+    def order(self) -> shapes.DesiredAllocation: ...
+
+    @property
+    def job(self) -> Job: ...
+
+    def task(self, name: str) -> Task: ...
+
+    def run_of(self, task: str, run: int) -> str: ...
+
+
+class Works(Protocol):
+    facts: Facts
+
+    def find(self, allocation_id: str) -> Work | None: ...
+
+    def happen(self, allocation_id: str, event: on.Event) -> None: ...
+
+    def surroundings(self, work: Any, name: str) -> tuple[dict[str, str], TaskFolders]: ...  # Its own kind of work.
+
+    def driver_of(self, work: Any, name: str) -> Driver: ...  # As above.
+
+
+class Upkeep:
+    """`attach` it before anything else."""
+
+    def __init__(self, world: World, client: AsyncClient, place: Place) -> None:
+        self._world = world
+        self._place = place
+        self._tending = Tending(world, client)
+        self._checking = Checking(world, self._happen, self._run_in_task)
+        self._works: Works
+
+    def attach(self, works: Works) -> None:
+        self._works = works
+
+    async def prepare(self, work: Work, name: str) -> None:
+        """Raises NotReady."""
+        await self._tending.prepare(self._task_work(work, name), _Tells(self, work.record.id, name))
+
+    def environment(self, allocation_id: str, task: str) -> dict[str, str]:
+        return self._tending.environment(allocation_id, task)
+
+    def look(self, work: Work) -> None:
+        record, id = work.record, work.record.id
+        if not record.tasks:
+            return
+        for task in record.tasks:
+            if task.is_dead:
+                self._tending.end(id, task.name)
+            elif task.has_process and work.task(task.name).templates:
+                self._tending.keep(
+                    lambda name=task.name: self._task_work(work, name),  # type: ignore[misc]  # bound for the loop
+                    id,
+                    task.name,
+                    _Tells(self, id, task.name),
+                )
+        if record.is_over:
+            self._checking.end(id)
+            return
+        if not self._checking.is_known(id):
+            wanted = work.order.allocation
+            self._checking.take(
+                id, wanted.name, checks_of(wanted, work.job, self._place, lambda task: self._facts(work, task))
+            )
+        self._checking.look(id, lambda task: _up_since_s(record, task))
+
+    def services(self, work: Work) -> tuple[ServiceRegistration, ...]:
+        """Of what runs now."""
+        wanted, record = work.order.allocation, work.record
+        if not record.tasks:
+            return ()
+        return tuple(
+            registration(wanted, announced, self._place, self._facts(work, announced.task))
+            for announced in services_of(wanted, work.job, self._place)
+            if is_up(record, announced)
+        )
+
+    def end(self, allocation_id: str, tasks: tuple[str, ...]) -> None:
+        """Nobody wants to know of it any more."""
+        self._checking.end(allocation_id)
+        for task in tasks:
+            self._tending.end(allocation_id, task)
+
+    async def check_results(self, allocation_id: str) -> Mapping[str, Any]:  # JSON.
+        return await self._checking.results(allocation_id)
+
+    async def close(self) -> None:
+        await self._tending.close()
+
+    # -- for one task
+
+    def _facts(self, work: Work, task: str) -> Facts:
+        """Of a service that is its group's: those of the first task, whose variables of ports are the same."""
+        name = task or work.record.tasks[0].name
+        environment, _ = self._works.surroundings(work, name)
+        return self._works.facts.with_variables(environment)
+
+    def _task_work(self, work: Work, name: str) -> TaskWork:
+        environment, folders = self._works.surroundings(work, name)
+        wanted = work.order.allocation
+        return TaskWork(
+            allocation_id=wanted.id,
+            namespace=wanted.namespace,
+            region=self._place.region,
+            task=work.task(name),
+            folders=folders,
+            view=self._works.driver_of(work, name).view,
+            environment=environment,
+            facts=self._works.facts.with_variables(environment),
+            payload=work.job.payload or b"",
+        )
+
+    def _happen(self, allocation_id: str, event: on.Event) -> None:
+        if self._works.find(allocation_id) is not None:
+            self._works.happen(allocation_id, event)
+
+    def signal(self, allocation_id: str, task: str, name: str, reason: str) -> None:
+        work = self._works.find(allocation_id)
+        if work is None or work.record.task(task).step is not TaskStep.RUNNING:
+            return
+        details = {"task_signal": name, "task_signal_reason": reason}
+        self._happen(allocation_id, on.Said(task, TaskEventType.SIGNALING, details=details))
+        self._works.driver_of(work, task).signal(work.run_of(task, work.record.task(task).run), name)
+
+    def happen(self, allocation_id: str, event: on.Event) -> None:
+        self._happen(allocation_id, event)
+
+    async def _run_in_task(self, allocation_id: str, task: str, command: tuple[str, ...]) -> tuple[int, str]:
+        """Cancelled when it takes too long: then it is ended, with all that it started."""
+        work = self._works.find(allocation_id)
+        if work is None or not task or not work.record.task(task).has_process:
+            return NOT_RUN, "the task does not run"
+        driver = self._works.driver_of(work, task)
+        if not isinstance(driver, RunsBeside):
+            return NOT_RUN, f"the driver {work.task(task).driver} runs no commands beside its tasks"
+        environment, folders = self._works.surroundings(work, task)
+        run = work.run_of(task, work.record.task(task).run)
+        order = CommandOrder(
+            run=run,
+            name=f"{run}.{self._world.new_id()}",
+            command=command,
+            environment=environment,
+            folder=str(folders.task),
+        )
+        try:
+            begun = await driver.run_beside(order)
+        except CannotStart as error:
+            return NOT_RUN, str(error)
+        try:
+            await begun.close_input()
+            said = b""
+            while piece := await begun.read("stdout"):
+                said = (said + piece)[:OUTPUT_MAX_BYTES]
+            return await begun.wait(), said.decode(errors="replace")
+        finally:
+            await begun.end()
+
+    async def run_in_task(self, allocation_id: str, task: str, command: tuple[str, ...]) -> tuple[int, str]:
+        return await self._run_in_task(allocation_id, task, command)
+
+
+class _Tells:
+    """What templates can have done about their task."""
+
+    def __init__(self, upkeep: Upkeep, allocation_id: str, task: str) -> None:
+        self._upkeep = upkeep
+        self._allocation_id = allocation_id
+        self._task = task
+
+    def say(self, kind: TaskEventType, message: str = "", **details: str) -> None:
+        self._upkeep.happen(self._allocation_id, on.Said(self._task, kind, message, details))
+
+    def restart(self, reason: str) -> None:
+        self._upkeep.happen(self._allocation_id, on.RestartAsked((self._task,), reason=reason))
+
+    def signal(self, name: str, reason: str) -> None:
+        self._upkeep.signal(self._allocation_id, self._task, name, reason)
+
+    async def run(self, command: tuple[str, ...], *, within_s: float) -> tuple[int, str]:
+        async with asyncio.timeout(within_s):
+            return await self._upkeep.run_in_task(self._allocation_id, self._task, command)
+
+
+def _up_since_s(record: AllocationRecord, task: str) -> float | None:
+    """When it began to run; of the whole group: the first of its tasks. None: it does not, or is to end."""
+    tasks = [record.task(task)] if task else record.tasks
+    since = [each.started_s for each in tasks if each.step is TaskStep.RUNNING]
+    return min(since, default=None)

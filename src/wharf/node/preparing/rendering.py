@@ -1,0 +1,228 @@
+"""The templates of one task: rendered before it starts, and again whenever what they asked for has changed."""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from wharf.model.refusal import Refusal
+from wharf.model.task_state import TaskEventType
+from wharf.model.template import ChangeMode, ChangeScript
+from wharf.model.template import Template as Wanted
+from wharf.node.artifacts import ArtifactError
+from wharf.node.artifacts.inside import Inside
+from wharf.node.files import Folder
+from wharf.node.preparing.cluster import Cluster, Key
+from wharf.node.preparing.fetching import Say
+from wharf.node.preparing.work import NotReady, TaskWork
+from wharf.templates import Missing, Rendered, Template, TemplateError
+from wharf.world import World
+
+ASKED_OF_CLUSTER: Final = frozenset({"variable", "variables", "service", "services"})
+TELL_MISSING_S: Final = 3.0
+SETTLE_S: Final = 0.2
+"""What changes together is rendered together."""
+SECOND_NS: Final = 1_000_000_000
+SOURCE_MAX_BYTES: Final = 4 << 20
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What the task is to be told. A restart stands for all else."""
+
+    restarts: bool = False
+    signals: tuple[str, ...] = ()
+    scripts: tuple[ChangeScript, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.restarts or bool(self.signals) or bool(self.scripts)
+
+
+class TaskSources:
+    """The port `Sources`, for one task. What is not known yet is nothing for now: it is asked for, and rendered again."""
+
+    def __init__(self, world: World, work: TaskWork, cluster: Cluster) -> None:
+        self._world = world
+        self._work = work
+        self._cluster = cluster
+
+    def now_ns(self) -> int:
+        return self._world.now_ns()
+
+    def environment(self, name: str) -> str | None:
+        return self._work.environment.get(name)
+
+    def file(self, path: str) -> str:
+        try:
+            return read_file(self._work, path)
+        except Refusal as refusal:
+            raise Missing(f"file({path}): {refusal.text}") from None
+
+    def variable(self, path: str) -> Mapping[str, str]:
+        answer = self._cluster.answer("variable", path)
+        if answer is None:
+            return {}
+        if not isinstance(answer.value, Mapping):
+            place = path if "@" in path else f"{path}@{self._work.namespace}.{self._work.region}"
+            raise Missing(f"nomad.var.block({place})" + (f" ({answer.why})" if answer.why else ""))
+        return answer.value
+
+    def variables(self, prefix: str) -> Sequence[Mapping[str, object]]:
+        return self._list("variables", prefix)
+
+    def services(self) -> Sequence[Mapping[str, object]]:
+        return self._list("services", "")
+
+    def service(self, name: str) -> Sequence[Mapping[str, object]]:
+        return self._list("service", name)
+
+    def _list(self, kind: str, name: str) -> Sequence[Mapping[str, object]]:
+        answer = self._cluster.answer(kind, name)
+        return answer.value if answer is not None and isinstance(answer.value, list) else []
+
+
+class TaskTemplates:
+    """`close` it when its task is over."""
+
+    def __init__(self, world: World, work: TaskWork, cluster_of: Callable[[Callable[[], None]], Cluster]) -> None:
+        """`cluster_of` makes the cluster's answers, told whom to call when one changes."""
+        self._world = world
+        self._work = work
+        self._has_changed = asyncio.Event()
+        self._cluster = cluster_of(self._has_changed.set)
+        self._sources = TaskSources(world, work, self._cluster)
+        self._wanted = work.task.templates or ()
+        self._read: dict[int, Template] = {}
+        self.environment: dict[str, str] = {}
+        """What templates with `envvars` say."""
+
+    async def close(self) -> None:
+        await self._cluster.close()
+
+    async def render_first(self, say: Say) -> Change:
+        """Wait until all is there that they ask for, and write them. Raises NotReady."""
+        said: tuple[str, ...] = ()
+        began_s = self._world.monotonic_s()
+        while True:
+            self._has_changed.clear()
+            made = [await self._rendered(number) for number in range(len(self._wanted))]
+            missing = tuple(dict.fromkeys(name for each in made for name in each.missing))
+            if not missing:
+                return self._write(made, is_first=True)
+            left_s = TELL_MISSING_S - (self._world.monotonic_s() - began_s)
+            try:
+                # Most of what is missing comes within moments: then nobody needs to hear of it.
+                await asyncio.wait_for(self._has_changed.wait(), max(0.0, left_s) if said != missing else None)
+            except TimeoutError:
+                said = missing
+                say(TaskEventType.TEMPLATE, f"Missing: {', '.join(missing)}")
+                await self._has_changed.wait()
+
+    async def next_change(self) -> Change:
+        """Wait until rendered files are others than before, and the splay is over. Raises NotReady."""
+        while True:
+            await self._has_changed.wait()
+            await asyncio.sleep(SETTLE_S)
+            self._has_changed.clear()
+            numbers = [number for number, wanted in enumerate(self._wanted) if not wanted.once]
+            made = {number: await self._rendered(number) for number in numbers}
+            if any(each.missing for each in made.values()):
+                continue  # What is written stays true until there is better.
+            change = self._write([made.get(number) for number in range(len(self._wanted))], is_first=False)
+            if change:
+                splay_s = max((wanted.splay for wanted in self._wanted), default=0) / SECOND_NS
+                await asyncio.sleep(self._world.random.uniform(0.0, splay_s))
+                return change
+
+    async def _rendered(self, number: int) -> Rendered:
+        try:
+            template = self._template(number)
+            while True:
+                made = await asyncio.to_thread(template.render, None, self._sources)
+                keys = [Key(kind, name) for kind, name in sorted(made.asked) if kind in ASKED_OF_CLUSTER]
+                if all(self._cluster.answer(*key) is not None for key in keys):
+                    return made
+                await self._cluster.know(keys)
+        except TemplateError as error:
+            name = self._wanted[number].dest_path or f"number {number}"
+            raise not_rendered(f"template {name}: {error}") from error
+
+    def _template(self, number: int) -> Template:
+        wanted = self._wanted[number]
+        if number not in self._read:
+            source = wanted.embedded_tmpl
+            if not source and wanted.source_path:
+                try:
+                    source = read_file(self._work, wanted.source_path)
+                except Refusal as refusal:
+                    raise not_rendered(f"template source {wanted.source_path}: {refusal.text}") from refusal
+            self._read[number] = Template(
+                source, left=wanted.left_delim, right=wanted.right_delim, is_strict=wanted.err_missing_key
+            )
+        return self._read[number]
+
+    def _write(self, made: Sequence[Rendered | None], *, is_first: bool) -> Change:
+        restarts, signals, scripts = False, [], []
+        for wanted, rendered in zip(self._wanted, made, strict=True):
+            if rendered is None:
+                continue
+            if wanted.envvars:
+                self.environment |= read_environment(rendered.text, wanted.dest_path)
+            is_new = self._put(wanted, rendered.text.encode())
+            script = wanted.change_script
+            if wanted.change_mode == ChangeMode.SCRIPT and script is not None:
+                if is_new and (not is_first or script.run_on_first_render):
+                    scripts.append(script)
+            elif is_new and wanted.change_mode == ChangeMode.RESTART:
+                restarts = True
+            elif is_new and wanted.change_mode == ChangeMode.SIGNAL:
+                signals.append((wanted.change_signal or "SIGHUP").upper())
+        return Change(restarts, tuple(dict.fromkeys(signals)), tuple(scripts))
+
+    def _put(self, wanted: Wanted, data: bytes) -> bool:
+        """Whether it was another before. Raises NotReady."""
+        spot = self._work.spot(wanted.dest_path)
+        owner = None
+        if wanted.uid is not None or wanted.gid is not None:
+            owner = (-1 if wanted.uid is None else wanted.uid, -1 if wanted.gid is None else wanted.gid)
+        try:
+            mode = int(wanted.perms or "0644", 8)
+            path = spot.root / spot.path
+            if not path.is_symlink() and path.is_file() and path.read_bytes() == data:
+                return False
+            Inside(spot.root, owner).replace(spot.path, data, mode)
+        except ValueError as error:
+            raise not_rendered(f"template {wanted.dest_path}: perms {wanted.perms} is no octal number") from error
+        except (ArtifactError, OSError) as error:
+            raise not_rendered(f"template {wanted.dest_path} cannot be written: {error}") from error
+        return True
+
+
+def not_rendered(why: str) -> NotReady:
+    return NotReady(why, TaskEventType.SETUP_FAILURE, "setup_error", is_final=True)
+
+
+def read_file(work: TaskWork, path: str) -> str:
+    """Of the allocation, and of nothing else. Raises Refusal."""
+    spot = work.spot(path)
+    handle = Folder(spot.root).open(spot.path)
+    with os.fdopen(handle, "rb") as file:
+        return file.read(SOURCE_MAX_BYTES).decode(errors="replace")
+
+
+def read_environment(text: str, name: str) -> dict[str, str]:
+    """Lines of `NAME=value`; a value may stand in quotes. Raises NotReady."""
+    found = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip().removeprefix("export ")
+        if not line or line.startswith("#"):
+            continue
+        key, mark, value = line.partition("=")
+        key, value = key.strip(), value.strip()
+        if not mark or not key:
+            raise not_rendered(f"template {name}, line {number} of what it makes: a variable is written NAME=value")
+        if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
+            value = value[1:-1]
+        found[key] = value
+    return found
