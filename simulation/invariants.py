@@ -5,6 +5,7 @@ in the same way.
 """
 
 from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from simulation.process import Process
@@ -19,6 +20,8 @@ from wharf.model.job import Job, JobStatus, JobType
 from wharf.model.node import Node
 from wharf.model.transitions import ALLOCATION, ALLOCATION_DESIRED, DEPLOYMENT, EVALUATION, JOB, NODE, AnyMachine
 from wharf.operations.explaining import unexplained
+from wharf.scheduling.ground import Ground
+from wharf.scheduling.reserving import may_be_reserved_for, unreserved
 from wharf.state import Replica
 from wharf.state.tables import (
     ALLOCATIONS,
@@ -27,6 +30,7 @@ from wharf.state.tables import (
     DEPLOYMENTS,
     DEPLOYMENTS_OF_JOB,
     EVALUATIONS,
+    EVALUATIONS_BY_STATUS,
     EVALUATIONS_OF_JOB,
     JOB_PURGES,
     JOB_VERSIONS,
@@ -50,6 +54,9 @@ LEADERS_KINDS: Final = frozenset({"jobs-settled", "evaluations-unblocked"})
 
 UPDATING: Final = "alloc is being updated due to job update"
 """How a stop is described that only makes room for the next version."""
+
+LOOKS_NS: Final = 45_000_000_000
+"""Within so long a leader looks again who has waited too long, thrice over."""
 
 Transition = tuple[str, str | None, str]
 
@@ -336,9 +343,13 @@ def _version(record: Any) -> int:
 # -- when all has come to rest -------------------------------------------------------------------------------------
 
 
-def require_rest(witness: Witness) -> None:
-    """In a calm cluster, after a while, everything that can be done is done and the rest is explained."""
+def require_rest(witness: Witness, now_ns: int) -> None:
+    """In a calm cluster, after a while, everything that can be done is done and the rest is explained.
+
+    `now_ns`: by the leader's clock.
+    """
     replica = witness.replica
+    _require_nodes_are_kept(replica, now_ns)
     for evaluation in replica.all(EVALUATIONS):
         if evaluation.status is EvaluationStatus.PENDING and evaluation.wait_until is None:
             raise Broken(f"evaluation {evaluation.id} of {evaluation.job_id} is still pending", evaluation.id)
@@ -376,6 +387,35 @@ def _require_rest_of_drain(replica: Replica, node: Node) -> None:
     raise Broken(f"the drain of {node.name} does not end; {len(here)} are there", node.id, *(each.id for each in here))
 
 
+def _require_nodes_are_kept(replica: Replica, now_ns: int) -> None:
+    """Who has waited for two minutes and a look is given a node, where one would help."""
+    ground = Ground.of(replica)
+    waiting = replica.those_by_key(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED)
+    late = unreserved(replica, ground, waiting, now_ns, LOOKS_NS)
+    if late:
+        raise Broken(f"small work may starve big work: {'; '.join(late)}")
+
+
+def is_anything_to_keep(replica: Replica) -> bool:
+    """Whether something waits for which a node may be kept when it has waited long enough."""
+    waiting = replica.those_by_key(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED)
+    return any(may_be_reserved_for(replica, each) and not each.reserved_node_id for each in waiting)
+
+
+def _require_rest_of_system_job(replica: Replica, job: Job, live: Sequence[Allocation], *, is_explained: bool) -> None:
+    """One of its version on each node that takes work and is in its reach; elsewhere none of an older version."""
+    for node in replica.all(NODES):
+        takes_work = node.status == "ready" and node.scheduling_eligibility == "eligible" and not node.drain_strategy
+        is_wanted = takes_work and any(fnmatchcase(node.datacenter, each) for each in job.datacenters or ())
+        here = [each for each in live if each.node_id == node.id]
+        current = [each for each in here if each.job_version == job.version]
+        few, most = (1 if is_wanted else 0), sum(group.count for group in job.groups)
+        if not (few <= len(here) <= most and len(here) == len(current)) and not is_explained:
+            raise Broken(
+                f"system job {job.id} has {len(here)} on {node.name}, {len(current)} of its version", job.id, node.id
+            )
+
+
 def _require_rest_of_job(replica: Replica, job: Job) -> None:
     allocations = replica.those(ALLOCATIONS_OF_JOB, job.namespace, job.id)
     evaluations = replica.those(EVALUATIONS_OF_JOB, job.namespace, job.id)
@@ -408,6 +448,13 @@ def _require_rest_of_job(replica: Replica, job: Job) -> None:
         is_explained = blocked or waits or has_failed
         if len(live) != wanted and not (is_explained and len(live) - trying <= wanted):
             raise Broken(f"job {job.id} wants {wanted} and has {len(live)}, and no evaluation explains it", job.id)
+    if job.type == JobType.SYSTEM and not job.stop:
+        is_trying = any(
+            each.awaits_promotion or each.status is DeploymentStatus.FAILED
+            for each in deployments
+            if each.job_version == job.version
+        )
+        _require_rest_of_system_job(replica, job, live, is_explained=blocked or waits or is_trying)
     for deployment in deployments:
         # Who has canaries and nobody's word waits for a person, and says so; everything else has an end.
         is_awaited = deployment.awaits_promotion or blocked or waits

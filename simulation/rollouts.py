@@ -1,7 +1,7 @@
 """What must hold while versions of a job take each other's place, checked on what each batch changed.
 
 At most `max_parallel` are down by our own doing, canaries are never more than were asked for, a job that goes back goes
-back to its newest stable version, and nothing is placed beyond a quota or done a second time.
+back to its newest stable version, and nothing is placed beyond a quota, out of its turn, or done a second time.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,8 +28,8 @@ from wharf.state.tables import (
     VERSIONS_OF_JOB,
 )
 
-QUOTA_HEARD_S: Final = 15.0
-"""After so long every leader has heard of a quota that was changed, or leads no more."""
+HEARD_S: Final = 15.0
+"""After so long every leader has heard of a quota or a job that was changed, or leads no more."""
 
 ENDED: Final = (ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST)
 
@@ -47,6 +47,7 @@ class RolloutInvariants:
         self._witness = witness
         self._now_s = now_s
         self._quota_moved_s = 0.0
+        self._parents_moved_s: dict[tuple[str, str], float] = {}
         self._down: dict[str, dict[str, str]] = {}
         """Of each deployment: the allocations that it took down, while nobody who took their places is well."""
         witness.on_new_epoch += [self._down.clear, self._on_new_epoch]
@@ -56,11 +57,13 @@ class RolloutInvariants:
             self.at_most_max_parallel_are_down_by_our_own_doing,
             self.batch_work_that_completed_never_runs_again,
             self.new_work_goes_to_nodes_that_take_some,
+            self.no_more_children_run_than_may,
             self.nothing_is_placed_beyond_the_quota,
         ]
 
     def _on_new_epoch(self) -> None:
         self._quota_moved_s = self._now_s()
+        self._parents_moved_s |= {(job.namespace, job.id): self._now_s() for job in self._replica.all(JOBS)}
 
     @property
     def _replica(self) -> Replica:
@@ -115,9 +118,11 @@ class RolloutInvariants:
         version = self._replica.get(
             JOB_VERSIONS, deployment.namespace, deployment.job_id, f"{deployment.job_version:020d}"
         )
-        for group in version.groups if version is not None and version.type == JobType.SERVICE else ():
+        for group in version.groups if version is not None else ():
             most = group.update.max_parallel if group.update is not None else 0
             down = [key for key, name in self._down[deployment.id].items() if name == group.name]
+            if version is not None and version.type == JobType.SYSTEM:
+                down = [key for key in down if self._is_on_a_node_that_takes_work(key)]
             if most and len(down) > most:
                 raise Broken(
                     f"{deployment.job_id} may have {most} down for an update and has {len(down)} at {index}: "
@@ -129,11 +134,20 @@ class RolloutInvariants:
         """What it came after, by however many steps; who came after nobody fills the oldest gap that nobody else fills."""
         if not well.previous_allocation:
             gaps = [key for key, group in down.items() if group == well.task_group and not self._is_followed(key)]
-            down.pop(gaps[0] if gaps else "", None)
+            here = [key for key in gaps if self._node_of(key) == well.node_id]  # Of a system job it is for that node.
+            down.pop(next(iter(here or gaps), ""), None)
         before: Allocation | None = well
         while before is not None and before.previous_allocation:
             down.pop(before.previous_allocation, None)
             before = self._replica.get(ALLOCATIONS, before.previous_allocation)
+
+    def _node_of(self, allocation_id: str) -> str:
+        allocation = self._replica.get(ALLOCATIONS, allocation_id)
+        return allocation.node_id if allocation is not None else ""
+
+    def _is_on_a_node_that_takes_work(self, allocation_id: str) -> bool:
+        """Else it would be gone from there anyway, and nobody waits for who comes after it."""
+        return _takes_work(self._replica.get(NODES, self._node_of(allocation_id)))
 
     def _is_followed(self, allocation_id: str) -> bool:
         """Somebody who goes on came after it, by however many steps."""
@@ -159,25 +173,53 @@ class RolloutInvariants:
 
     def new_work_goes_to_nodes_that_take_some(self, taken: Taken) -> None:
         for placed in _placed(taken):
-            node: Node | None = self._replica.get(NODES, placed.node_id)
-            takes = (
-                node is not None
-                and node.status is NodeStatus.READY
-                and node.scheduling_eligibility is SchedulingEligibility.ELIGIBLE
-                and node.drain_strategy is None
-            )
-            if not takes:
+            if not _takes_work(self._replica.get(NODES, placed.node_id)):
                 raise Broken(
                     f"{placed.id} is placed at {taken.batch.index} on {placed.node_name}, which takes no work",
                     placed.id, placed.node_id, placed.job_id,
                 )  # fmt: skip
+
+    def no_more_children_run_than_may(self, taken: Taken) -> None:
+        """Who has begun goes on whatever is allowed later, and no write rests on the parent: a leader hears of it a
+        little later."""
+        for changed in taken.changes:
+            if changed.table == JOBS.name and _children_most(changed.old) != _children_most(changed.new):
+                job = changed.new or changed.old
+                self._parents_moved_s[job.namespace, job.id] = self._now_s()
+        begun = {(each.namespace, each.job_id) for each in _placed(taken)} - self._at_work_before(taken)
+        for namespace, job_id in sorted(begun):
+            job = self._replica.get(JOBS, namespace, job_id)
+            parent = self._replica.get(JOBS, namespace, job.parent_id) if job is not None and job.parent_id else None
+            most = _children_most(parent)
+            if parent is None or not most or self._now_s() < self._parents_moved_s[namespace, parent.id] + HEARD_S:
+                continue
+            children = [each.id for each in self._replica.all(JOBS) if each.parent_id == parent.id]
+            at_work = [each for each in children if self._has_work(namespace, each)]
+            if len(at_work) > most:
+                raise Broken(
+                    f"{job_id} begins at {taken.batch.index} and {len(at_work)} children of {parent.id} run; {most} may",
+                    job_id, parent.id, *at_work,
+                )  # fmt: skip
+
+    def _at_work_before(self, taken: Taken) -> set[tuple[str, str]]:
+        moved = {changed.key: changed.old for changed in taken.changes if changed.table == ALLOCATIONS.name}
+        jobs = {(each.namespace, each.job_id) for each in _placed(taken)}
+        return {
+            job
+            for job in jobs
+            for each in self._replica.those(ALLOCATIONS_OF_JOB, *job)
+            if (before := moved.get(each.id, each)) is not None and _is_wanted(before)
+        }
+
+    def _has_work(self, namespace: str, job_id: str) -> bool:
+        return any(_is_wanted(each) for each in self._replica.those(ALLOCATIONS_OF_JOB, namespace, job_id))
 
     def nothing_is_placed_beyond_the_quota(self, taken: Taken) -> None:
         """What is there already may be more: limits are lowered whenever somebody likes, and a leader hears of it a
         little later. No write rests on the quota: what is placed until then is placed."""
         if any(changed.table in (QUOTAS.name, NAMESPACES.name) for changed in taken.changes):
             self._quota_moved_s = self._now_s()
-        if self._now_s() < self._quota_moved_s + QUOTA_HEARD_S:
+        if self._now_s() < self._quota_moved_s + HEARD_S:
             return
         for namespace in dict.fromkeys(placed.namespace for placed in _placed(taken)):
             found = self._replica.get(NAMESPACES, namespace)
@@ -212,6 +254,20 @@ def _placed(taken: Taken) -> list[Allocation]:
         for changed in taken.changes
         if changed.table == ALLOCATIONS.name and changed.old is None and changed.new is not None
     ]
+
+
+def _children_most(parent: Job | None) -> int:
+    """How many children may run at the same time; 0: any number."""
+    return parent.parameterized_job.max_running if parent is not None and parent.parameterized_job is not None else 0
+
+
+def _takes_work(node: Node | None) -> bool:
+    return (
+        node is not None
+        and node.status is NodeStatus.READY
+        and node.scheduling_eligibility is SchedulingEligibility.ELIGIBLE
+        and node.drain_strategy is None
+    )
 
 
 def _stopped_for_update(taken: Taken) -> list[Allocation]:

@@ -13,7 +13,14 @@ from simulation.chaos import LEASE_RAN_OUT, Chaos
 from simulation.cluster import Cluster, new_log
 from simulation.complaints import ErrorLines, attentive
 from simulation.history import History
-from simulation.invariants import BatchInvariants, Transition, require_equal, require_rest, require_whole
+from simulation.invariants import (
+    BatchInvariants,
+    Transition,
+    is_anything_to_keep,
+    require_equal,
+    require_rest,
+    require_whole,
+)
 from simulation.linearizability import Model, check_all
 from simulation.loop import RunFailed, SimulatedLoop, StandsStill
 from simulation.models import NOTHING, Answer, Asked, Purge, Read, Register, Restored, Seen, VersionedRecord
@@ -27,7 +34,7 @@ from simulation.witness import Taken, Witness
 from simulation.workload import Workload
 from wharf.engines.port import LEASE_ENDED
 from wharf.model.changes import join_key
-from wharf.state.tables import JOBS
+from wharf.state.tables import JOBS, LEADER
 
 EVENTS_LEAST: Final = 2_000
 FAULTS_LEAST: Final = 10
@@ -36,6 +43,8 @@ WORKS_AT_MOST_S: Final = 900.0
 FULL_CHECK_EVERY: Final = 200
 STEPS_MAX: Final = 1_500_000
 RESTS_AT_MOST_S: Final = 400.0
+WAITS_TOO_LONG_S: Final = 200.0
+"""Then whatever waits for room has waited so long that a node is to be kept for it."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -137,6 +146,9 @@ class Run:
         await asyncio.sleep(30.0)
         await self.workload.tidy_up()
         await self._come_to_rest()
+        if is_anything_to_keep(self.witness.replica):
+            await asyncio.sleep(WAITS_TOO_LONG_S)
+            await self._come_to_rest()
         self._check_in_full(deep=True)
 
     def _has_seen_enough(self, began_s: float) -> bool:
@@ -150,12 +162,18 @@ class Run:
         while True:
             await asyncio.sleep(10.0)
             try:
-                require_rest(self.witness)
+                require_rest(self.witness, self._leaders_clock_ns())
                 self._require_caught_up()
                 return
             except Broken:
                 if self.loop.time() > until_s:
                     raise
+
+    def _leaders_clock_ns(self) -> int:
+        """Clocks that were stepped stay so; by the leader's it is told who has waited long enough."""
+        leader = self.witness.replica.get(LEADER)
+        offset_ns = self.cluster.clock_offsets_ns.get(leader.member_id, 0) if leader is not None else 0
+        return self.cluster.log_world.now_ns() + offset_ns
 
     def _require_caught_up(self) -> None:
         for process in self.cluster.server_processes:

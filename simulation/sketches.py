@@ -18,8 +18,8 @@ SECOND_NS: Final = 1_000_000_000
 KINDS: Final = (
     *[JobType.SERVICE] * 20, *[JobType.BATCH] * 6, *[JobType.SYSTEM] * 2, *[JobType.SYSBATCH] * 2
 )  # fmt: skip
-TEMPLATES: Final = (24, 25)
-"""The numbers of those that people dispatch."""
+TEMPLATES: Final = {24: 2, 25: 0}
+"""The numbers of those that people dispatch, and how many of their children may run at the same time; 0: any number."""
 
 
 class JobSketch:
@@ -29,6 +29,7 @@ class JobSketch:
         self.id = f"job-{number}"
         self.type = KINDS[number % len(KINDS)]
         self.is_template = number % len(KINDS) in TEMPLATES
+        self.max_running = TEMPLATES.get(number % len(KINDS), 0)
         self.cpu = random.choice([50, 100, 300, 700, 1_500])
 
     def job(self, value: int) -> Job:
@@ -54,7 +55,7 @@ class JobSketch:
         return Job(
             id=self.id, type=self.type, priority=draw.choice([20, 50, 50, 80]), datacenters=datacenters,
             meta={"value": str(value)}, task_groups=(group,),
-            parameterized_job=Parameterized() if self.is_template else None,
+            parameterized_job=Parameterized(max_running=self.max_running) if self.is_template else None,
         )  # fmt: skip
 
     def _update(self, draw: Random) -> UpdatePolicy | None:
@@ -63,7 +64,8 @@ class JobSketch:
             return None
         if draw.random() < 0.3:
             return UpdatePolicy(max_parallel=0)
-        canary = draw.choice([0, 0, 1, 2]) if self.type == JobType.SERVICE else 0
+        # Of a system job it is a part of its nodes, in percent.
+        canary = draw.choice([0, 0, 1, 2] if self.type == JobType.SERVICE else [0, 0, 10, 50])
         return UpdatePolicy(
             max_parallel=draw.randint(1, 3), canary=canary, auto_promote=bool(canary),
             auto_revert=draw.random() < 0.4,

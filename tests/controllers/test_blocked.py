@@ -139,3 +139,11 @@ def test_who_is_to_have_a_node_is_looked_at_every_fifteen_seconds() -> None:
     blocked = with_these(waiting("big"))
 
     assert [blocked.is_time_to_reserve(at_s * SECOND_NS) for at_s in (200, 201, 214, 215)] == [True, False, False, True]
+
+
+def test_a_clock_that_is_set_back_delays_no_look_at_who_waits_too_long() -> None:
+    blocked = with_these(waiting("e"))
+
+    looked = [blocked.is_time_to_reserve(at_s * SECOND_NS) for at_s in (4_000, 400, 401, 415)]
+
+    assert looked == [True, True, False, True]

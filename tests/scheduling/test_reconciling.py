@@ -530,6 +530,25 @@ def test_a_rollout_of_a_system_job_ends_though_all_that_is_left_to_do_is_to_leav
     assert loop.deployment().status == "successful"
 
 
+def test_where_old_and_new_have_no_room_side_by_side_no_more_nodes_are_without_a_system_job_than_may_be() -> None:
+    def large(value: int) -> Job:
+        task = a_task(resources=some_resources(cpu=700, memory_mb=10), env={"V": str(value)})
+        update = UpdatePolicy(max_parallel=1, min_healthy_time=SECOND_NS)
+        return a_system_job("shop", a_group("web", task, update=update))
+
+    loop = a_loop(large(0), nodes=3)
+    loop.register(large(1))
+    loop.think()
+    for _ in range(3):
+        loop.look_at()
+    stopped = [each for each in loop.of() if each.desired_status is DesiredStatus.STOP]
+    loop.settle()
+
+    assert len(stopped) == 1
+    assert ({each.job_version for each in loop.live()}, len(loop.live())) == ({1}, 3)
+    assert loop.deployment().status == "successful"
+
+
 def test_a_system_job_leaves_all_nodes_at_once_that_its_new_version_does_not_belong_on() -> None:
     loop = a_loop(a_system_version(0), nodes=4)
     loop.register(a_system_version(1, constraints=(a_constraint("${node.unique.id}", "n3"),)))

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import a_group, a_system_job, a_task
+from tests.builders import a_group, a_system_job, a_task, some_resources
 from tests.kit.state import SECOND_NS
 from tests.scheduling.loop import Loop
 from wharf.model.allocation import Allocation, ClientStatus
@@ -66,6 +66,32 @@ def test_once_promoted_the_new_version_comes_to_all_nodes() -> None:
     loop.settle()
 
     assert (len(running(loop, 1)), len(running(loop, 0)), loop.deployment().status) == (5, 0, "successful")
+
+
+def test_a_canary_that_has_no_room_beside_the_old_one_comes_when_that_is_gone_and_no_other_goes_meanwhile() -> None:
+    def large(value: int) -> Job:
+        task = a_task(env={"V": str(value)}, resources=some_resources(cpu=700, memory_mb=10))
+        update = UpdatePolicy(max_parallel=2, canary=25, min_healthy_time=SECOND_NS)
+        return a_system_job("shop", a_group("web", task, update=update))
+
+    loop = Loop()
+    for at in range(4):
+        loop.with_node(f"n{at}", cpu=1_000)
+    loop.register(large(0))
+    loop.settle()
+    loop.register(large(1))
+    for _ in range(3):
+        loop.think()
+        loop.look_at()
+    going = [each for each in loop.of() if each.is_server_terminal]
+    loop.settle()
+
+    assert len(going) == 1
+    assert (len(running(loop, 1)), len(running(loop, 0))) == (1, 3)
+    assert [each.next_allocation for each in loop.of() if each.is_server_terminal] == [running(loop, 1)[0].id]
+    promote(loop)
+    loop.settle()
+    assert (len(running(loop, 1)), len(running(loop, 0)), loop.deployment().status) == (4, 0, "successful")
 
 
 def test_a_node_that_joins_while_a_version_is_tried_gets_the_one_before() -> None:

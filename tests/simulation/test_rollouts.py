@@ -1,17 +1,18 @@
 """The invariants of versions that take each other's place, each shown what it must not let pass."""
 
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from simulation.invariants import UPDATING
-from simulation.rollouts import QUOTA_HEARD_S, RolloutInvariants
+from simulation.rollouts import HEARD_S, RolloutInvariants
 from tests.builders import a_group, a_job
 from tests.simulation.small_log import SmallLog
 from tests.simulation.test_invariants import a_node, an_allocation
 from wharf.model.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus
 from wharf.model.deployment import Deployment, DeploymentGroup, DeploymentStatus
-from wharf.model.job import Job, JobType
+from wharf.model.job import Job, JobType, Parameterized
 from wharf.model.namespace import Namespace
 from wharf.model.node import NodeStatus, SchedulingEligibility
 from wharf.model.policies import UpdatePolicy
@@ -23,7 +24,7 @@ CANARY = AllocDeploymentStatus(canary=True)
 OF_TRY = {"deployment_id": "d1", "task_group": "web"}
 
 
-def a_watched_log(*, at_s: float = QUOTA_HEARD_S + 1.0) -> SmallLog:
+def a_watched_log(*, at_s: float = HEARD_S + 1.0) -> SmallLog:
     log = SmallLog()
     log.put((NODES, replace(a_node(), status=NodeStatus.READY)))
     RolloutInvariants(log.witness, lambda: at_s)
@@ -135,11 +136,42 @@ def test_a_job_that_goes_back_to_another_version_than_the_newest_stable_one_is_t
         assert log.failures == told
 
 
+def test_more_down_than_may_be_of_a_system_job_is_told_save_on_nodes_that_take_no_work() -> None:
+    log = a_watched_log()
+    version = a_version(type=JobType.SYSTEM)
+    nodes = [replace(a_node(), id=key, status=NodeStatus.READY) for key in ("n1", "n2", "n3")]
+    log.put(*((NODES, node) for node in nodes), (JOBS, version), (JOB_VERSIONS, version))
+    log.put((DEPLOYMENTS, a_deployment()), *((ALLOCATIONS, running(f"a{n}", node_id=f"n{n}")) for n in (1, 2, 3)))
+    log.put((ALLOCATIONS, taken_down("a1", node_id="n1")))
+    log.put((NODES, replace(nodes[0], scheduling_eligibility=SchedulingEligibility.INELIGIBLE)))
+    log.put((ALLOCATIONS, taken_down("a2", node_id="n2")))
+    assert log.failures == []
+
+    log.put((ALLOCATIONS, taken_down("a3", node_id="n3")))
+
+    assert "shop may have 1 down for an update and has 2 at 7: a2 a3" in log.failures[0]
+
+
+def test_a_child_too_many_is_told() -> None:
+    for later_s, told in ((HEARD_S - 1.0, []), (HEARD_S, ["c begins at 4 and 2 children of p run; 1 may"])):
+        log, times_s = SmallLog(), [100.0]
+        RolloutInvariants(log.witness, partial(times_s.__getitem__, -1))
+        log.put((NODES, replace(a_node(), status=NodeStatus.READY)))
+        parent = a_version(type=JobType.BATCH, parameterized_job=Parameterized(max_running=1))
+        children = [(JOBS, replace(a_version(type=JobType.BATCH), id=key, parent_id="p")) for key in ("b", "c")]
+        log.put((JOBS, replace(parent, id="p")), *children)
+        log.put((ALLOCATIONS, running("a1", job_id="b")))
+        times_s.append(100.0 + later_s)
+        log.put((ALLOCATIONS, running("a2", job_id="c")))
+
+        assert log.failures == told
+
+
 def test_what_is_placed_beyond_a_quota_is_told() -> None:
     log = a_watched_log()
     limit = QuotaLimit(region="global", region_limit=RegionLimit(cpu=150))
     log.put((QUOTAS, Quota(name="team", limits=(limit,))), (NAMESPACES, Namespace(name="default", quota="team")))
-    late = a_watched_log(at_s=2 * QUOTA_HEARD_S)
+    late = a_watched_log(at_s=2 * HEARD_S)
     late.witness.replica = log.witness.replica
     late.index = log.index
     late.put((ALLOCATIONS, running("a", cpu=100)))

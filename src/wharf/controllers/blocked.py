@@ -133,7 +133,9 @@ class Blocked:
 
     def is_time_to_reserve(self, now_ns: int) -> bool:
         """Whether it is to be looked again who has waited too long. Asking is looking: it is not said twice."""
-        if not self._waiting or (self._looked_ns is not None and now_ns < self._looked_ns + LOOKED_AGAIN_NS):
+        # A look in the future was before the clock was set back.
+        has_looked = self._looked_ns is not None and self._looked_ns <= now_ns < self._looked_ns + LOOKED_AGAIN_NS
+        if not self._waiting or has_looked:
             return False
         self._looked_ns = now_ns
         return True

@@ -15,7 +15,7 @@ from wharf.model.plan import DesiredUpdates
 from wharf.scheduling.reconcile.classes import Class, class_of, should_reconnect
 from wharf.scheduling.reconcile.names import name_of
 from wharf.scheduling.reconcile.outcome import GroupOutcome, Placement, Replacement, Stop
-from wharf.scheduling.reconcile.sight import LOST, NOT_NEEDED, UNKNOWN, UPDATING, Sight, with_state
+from wharf.scheduling.reconcile.sight import LOST, NOT_NEEDED, UNKNOWN, UPDATING, Sight, is_owed, with_state
 from wharf.scheduling.reconcile.trial import Trial, trial_of
 from wharf.scheduling.reconcile.updates import is_destructive
 
@@ -87,20 +87,31 @@ def run(sight: Sight, group: TaskGroup, allocations: Sequence[Allocation], nodes
     is_halted = sight.deployment is not None and sight.deployment.status is not DeploymentStatus.RUNNING
     trial = trial_of(group.update, sight.deployment, _known(sight, group), len(able))
     older = sight.stable_version(group.name) if trial.is_open or trial.has_failed else None
+    owed = {(each.node_id, each.name): each for each in allocations if is_owed(each)}
+    to_try = trial.missing(allocations) if trial.is_open and not is_halted else 0
     for node in nodes.wanted.values():
         for name in names:
             if (node.id, name) in there:
                 continue
-            if nodes.can_run(node):
-                result.places.append(NodePlacement(node, _missing(sight, group, name, older)))
-            else:
+            if not nodes.can_run(node):
                 result.filtered += 1
+                continue
+            gone = owed.get((node.id, name))
+            if gone is not None and to_try > 0:  # It went for a canary that had no room beside it.
+                placement = Placement(name, sight.job, group, gone, is_canary=True)
+                to_try -= 1
+                counts["canary"] += 1
+            else:
+                placement = replace(_missing(sight, group, name, older), previous=gone)
+            result.places.append(NodePlacement(node, placement))
     counts["place"] = len(result.places)
     if trial.is_open:
-        exchanged = [] if is_halted else able[: trial.missing(allocations)]
-        counts["canary"] = len(exchanged)
+        exchanged = able[:to_try]
+        counts["canary"] += len(exchanged)
     else:
-        exchanged = able[: _budget(sight, group, allocations, len(able))]
+        # Where the old one went first and the new one has no room yet, one is down as well.
+        down = sum(each.placement.previous is not None for each in result.places)
+        exchanged = able[: max(0, _budget(sight, group, allocations, len(able)) - down)]
         counts["destructive_update"] = len(exchanged)
         # Where the new version cannot be nothing takes its place, so nobody waits for that to be well.
         for allocation in destructive if not is_halted else ():

@@ -39,6 +39,7 @@ from wharf.scheduling.reconcile.sight import (
     UNKNOWN,
     UPDATING,
     Sight,
+    is_owed,
     with_state,
 )
 from wharf.scheduling.reconcile.surplus import Allocations, first_to_go
@@ -112,7 +113,7 @@ class _Group:
         out = self._out
         by_id = dict(everyone)
         self._living = {key for key, each in everyone.items() if not each.is_terminal}
-        self._owed = sum(map(_is_owed, everyone.values()))
+        self._owed = sum(map(is_owed, everyone.values()))
         self._hold_while_lost_may_run(everyone.values())
         everyone = self._without_the_settled(everyone)
         canaries = self._sort_out_canaries(everyone)
@@ -560,7 +561,3 @@ def _is_still_tried(canary: Allocation) -> bool:
     """It runs, or failed and is to be tried again: no other canary takes its place meanwhile."""
     waits = canary.client_status is ClientStatus.FAILED and not canary.next_allocation
     return not canary.is_server_terminal and (waits or not canary.is_client_terminal)
-
-
-def _is_owed(allocation: Allocation) -> bool:
-    return allocation.desired_description == UPDATING and not allocation.next_allocation

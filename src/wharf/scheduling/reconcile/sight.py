@@ -45,3 +45,8 @@ def with_state(allocation: Allocation, status: ClientStatus, now_ns: int) -> All
     """The allocation with a note of what servers said of it, and when."""
     note = AllocationState(value=status.value, time=to_time(now_ns))
     return replace(allocation, alloc_states=(*(allocation.alloc_states or ()), note))
+
+
+def is_owed(allocation: Allocation) -> bool:
+    """It was stopped for a newer one, which there was no room for yet."""
+    return allocation.desired_description == UPDATING and not allocation.next_allocation
