@@ -2,7 +2,7 @@
 
 import re
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -312,12 +312,9 @@ def placing(talk: Talk, job: "JobFile") -> "Iterator[None]":
     try:
         yield
     except Invalid as error:
-        try:
-            tell_warnings(
-                talk.client.jobs.validate(job.document, namespace=namespace_of(talk, job.document)).warnings, job
-            )
-        except Refused:
-            pass  # Then it cannot be read at all, which is what is told below.
+        namespace = namespace_of(talk, job.document)
+        with suppress(Refused):  # Then it cannot be read at all, which is what is told below.
+            tell_warnings(talk.client.jobs.validate(job.document, namespace=namespace).warnings, job)
         raise Failed(job.placed(error.text)) from error
 
 
