@@ -709,13 +709,18 @@ async def test_a_question_that_no_brain_knows_is_refused_and_an_error_of_ours_is
         assert "ZeroDivisionError: planted" in caplog.text
 
 
+async def silent_nodes(server: OneServer, count: int) -> None:
+    """Ready for work, and saying nothing but what the test says for them."""
+    for number in range(count):
+        await server.brain.nodes.register(a_node(f"node-{number}"))
+        await server.brain.nodes.heartbeat(f"node-{number}")
+
+
 @in_virtual_time
 async def test_many_nodes_that_report_on_one_job_at_once_are_all_heard() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        for number in range(30):
-            await server.brain.nodes.register(a_node(f"node-{number}"))
-            await server.brain.nodes.heartbeat(f"node-{number}")
+        await silent_nodes(server, 30)
         task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
         await server.client.jobs.register(a_system_job("shop", a_group("web", task)))
         await until(lambda: server.replica.count(ALLOCATIONS) == 30, what="thirty are placed")
@@ -728,6 +733,66 @@ async def test_many_nodes_that_report_on_one_job_at_once_are_all_heard() -> None
         await asyncio.gather(*told)
 
         assert running(server) == 30
+
+
+@in_virtual_time
+async def test_reports_of_many_nodes_are_a_few_writes_and_one_that_is_refused_harms_no_other() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await silent_nodes(server, 30)
+        task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
+        await server.client.jobs.register(a_system_job("shop", a_group("web", task)))
+        await until(lambda: server.replica.count(ALLOCATIONS) == 30, what="thirty are placed")
+        await until(lambda: all(each.status.is_terminal for each in server.replica.all(EVALUATIONS)), what="all is done")
+        nodes = server.brain.nodes
+        index = server.replica.index
+
+        told = [
+            nodes.report(a.node_id, [AllocationReport(id=a.id, client_status=ClientStatus.RUNNING)])
+            for a in server.replica.all(ALLOCATIONS)
+        ]
+        *written, refused = await asyncio.gather(*told, nodes.report("nobody", []), return_exceptions=True)
+
+        assert isinstance(refused, Refusal)
+        assert [each for each in written if isinstance(each, BaseException)] == []
+        assert running(server) == 30
+        assert server.replica.index - index <= 3
+
+
+@in_virtual_time
+async def test_two_reports_of_one_node_at_once_count_in_the_order_in_which_they_came() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await silent_nodes(server, 1)
+        await server.client.jobs.register(of_count(1))
+        await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="it is placed")
+        (allocation,) = server.replica.all(ALLOCATIONS)
+
+        steps = (ClientStatus.RUNNING, ClientStatus.FAILED)
+        told = [AllocationReport(id=allocation.id, client_status=step) for step in steps]
+        first, second = await asyncio.gather(*(server.brain.nodes.report(allocation.node_id, [each]) for each in told))
+
+        assert first.index < second.index
+        assert client_status(server, allocation.id) == "failed"
+
+
+@in_virtual_time
+async def test_a_report_in_a_batch_that_the_log_does_not_take_is_answered_once_it_does() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await silent_nodes(server, 3)
+        task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
+        await server.client.jobs.register(a_system_job("shop", a_group("web", task)))
+        await until(lambda: server.replica.count(ALLOCATIONS) == 3, what="three are placed")
+        server.faults.decide = on_commits(1, LoseReply())
+
+        told = [
+            server.brain.nodes.report(a.node_id, [AllocationReport(id=a.id, client_status=ClientStatus.RUNNING)])
+            for a in server.replica.all(ALLOCATIONS)
+        ]
+        await asyncio.gather(*told)
+
+        assert running(server) == 3
 
 
 @in_virtual_time

@@ -72,14 +72,19 @@ class Brain:
         self._founder = founder or Founder(follower, writer)
         self.term = Term(engine.bounds, follower, writer)
         self.nodes = NodeCare(
-            world, follower, self.term, heartbeats or HeartbeatSettings(), on_heard=lambda: self._agenda.woken.set()
+            world,
+            follower,
+            writer,
+            self.term,
+            heartbeats or HeartbeatSettings(),
+            on_heard=lambda: self._agenda.woken.set(),
         )
         self._agenda = Agenda(follower, self.term, self.nodes)
         self._applier = Applier(world, follower, writer, self.term, self._agenda)
         self._thinking = Thinking(
             world, follower, writer, term=self.term, agenda=self._agenda, nodes=self.nodes, applier=self._applier
         )
-        self.duties: list[Callable[[], Awaitable[None]]] = []
+        self.duties: list[Callable[[], Awaitable[None]]] = [self.nodes.batch.run]
         """What else a leader does, each in a task of its own for as long as it leads."""
 
     @property

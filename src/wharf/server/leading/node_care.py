@@ -18,7 +18,10 @@ from wharf.model.refusal import Code, Refusal, no_leader
 from wharf.operations import nodes
 from wharf.operations.decision import Decision
 from wharf.server.follower import Follower
+from wharf.server.leading.report_batch import ReportBatch
 from wharf.server.leading.term import Term
+from wharf.server.rehearsal import current_rehearsal
+from wharf.server.writer import Writer
 from wharf.state import Replica
 from wharf.state.tables import NODES
 from wharf.world import World
@@ -32,7 +35,14 @@ NAMES_SAID: Final = 10
 
 class NodeCare:
     def __init__(
-        self, world: World, follower: Follower, term: Term, settings: HeartbeatSettings, *, on_heard: Callable[[], None]
+        self,
+        world: World,
+        follower: Follower,
+        writer: Writer,
+        term: Term,
+        settings: HeartbeatSettings,
+        *,
+        on_heard: Callable[[], None],
     ) -> None:
         """`on_heard` is called when the next deadline may be sooner than the one that is waited for."""
         self._world = world
@@ -40,6 +50,7 @@ class NodeCare:
         self._term = term
         self._settings = settings
         self._on_heard = on_heard
+        self.batch = ReportBatch(follower, writer, term)
         self.heartbeats = Heartbeats(settings, world.random)
         self.silent: dict[str, None] = {}
         """Nodes that are to be given up."""
@@ -155,7 +166,7 @@ class NodeCare:
         if is_whole:
             named = {told.id: None for told in reports}
             reports = [*reports, *nodes.forgotten(self._follower.replica, node_id, named)]
-        written = await self._report_in_parts(node_id, reports, is_whole=is_whole)
+        written = await self._report_at_once(node_id, reports, is_whole=is_whole)
         if is_whole:
             self._told_all[node_id] = None
         written = self._asked_for_all(node_id, written)
@@ -164,6 +175,20 @@ class NodeCare:
             if len(taken) > REPORTS_REMEMBERED:
                 taken.popitem(last=False)
         return written
+
+    async def _report_at_once(
+        self, node_id: str, reports: Sequence[nodes.AllocationReport], *, is_whole: bool
+    ) -> nodes.NodeWritten:
+        """With those of other nodes where that can be."""
+        most = self._term.evaluations_max
+
+        def decide(snapshot: Replica, moment: Moment) -> Decision[nodes.NodeWritten]:
+            return nodes.report(snapshot, node_id, reports, moment, is_whole=is_whole, evaluations_max=most)
+
+        written = None if current_rehearsal() else await self.batch.take(node_id, decide)
+        if written is not None:
+            return written
+        return await self._report_in_parts(node_id, reports, is_whole=is_whole)
 
     async def _report_in_parts(
         self, node_id: str, reports: Sequence[nodes.AllocationReport], *, is_whole: bool
