@@ -18,17 +18,29 @@ COMMANDS: Final = {
     "status": Entry(HERE, "status", "Show an allocation: where it is, its tasks and what happened to them."),
     "stop": Entry(HERE, "stop", "Stop an allocation; its job gets another in its place."),
     "restart": Entry(HERE, "restart", "Restart the tasks of an allocation where they are."),
+    "signal": Entry("wharf.cli.alloc_acts", "send_signal", "Send a signal to the tasks of an allocation."),
+    "logs": Entry("wharf.cli.alloc_files", "logs", "Write out what a task prints."),
+    "exec": Entry(
+        "wharf.cli.alloc_exec",
+        "execute",
+        "Run a command beside a task: with its user, its variables and in its folder.",
+    ),
+    "fs": Entry("wharf.cli.alloc_files", "fs", "Read the files of an allocation."),
+    "stats": Entry(
+        "wharf.cli.alloc_acts", "stats", "Show what the tasks of an allocation use of processors and memory."
+    ),
+    "checks": Entry("wharf.cli.alloc_acts", "checks", "Show how the checks of an allocation go."),
 }
 an_allocation = click.argument("alloc_id", metavar="ALLOC", shell_complete=complete_allocations)
 
 
-MISSING: Final = dict.fromkeys(("logs", "fs", "exec", "signal", "pause", "checks"), NOT_YET)
+MISSING: Final = {"pause": NOT_YET}
 MISSING["list"] = "`wharf job allocs JOB` lists those of a job"
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS, missing=MISSING)
 def alloc() -> None:
-    """Show allocations, stop and restart them."""
+    """Show allocations, stop and restart them, and look into their tasks."""
 
 
 @click.command(cls=Speaking)

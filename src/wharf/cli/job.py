@@ -22,6 +22,10 @@ COMMANDS: Final = {
     "dispatch": Entry(RUN, "dispatch", "Run a parameterized job once, with a payload and meta."),
     "scale": Entry(RUN, "scale", "Change how many of a group run."),
     "explain": Entry(SEE, "explain", "Say where a job's work is, and why the rest of it is nowhere."),
+    "logs": Entry("wharf.cli.job_logs", "logs", "Write out what all tasks of a job print."),
+    "restart": Entry(
+        "wharf.cli.job_restart", "restart", "Restart the tasks of a job where they are, one allocation after the other."
+    ),
     "allocs": Entry(SEE, "allocs", "List a job's allocations."),
     "deployments": Entry(SEE, "deployments", "List a job's deployments."),
     "promote": Entry(RUN, "promote", "Promote the canaries of a job's latest deployment."),
@@ -35,7 +39,6 @@ PERIODIC: Final = {"force": Entry(RUN, "force", "Launch a periodic job now.")}
 ALSO: Final = {"list": Entry(SEE, "status", "wharf job status")}
 MISSING: Final = {
     "action": NOT_YET,
-    "restart": "there is no such walk yet; `wharf alloc restart` restarts one allocation",
 }
 
 

@@ -52,3 +52,10 @@ def say_date(time: int | datetime.datetime | None) -> str:
 
 def nanoseconds(time: datetime.datetime | None) -> int:
     return 0 if time is None else int(time.timestamp()) * SECOND + time.microsecond * 1_000
+
+
+def read_date(text: str) -> datetime.datetime:
+    """As replies hold it. Raises ValueError."""
+    import msgspec
+
+    return msgspec.convert(text, type=datetime.datetime)

@@ -14,7 +14,7 @@ COMMANDS: Final = {
     "agent": Entry("wharf.cli.agent", "agent", "Run a server, a node or both, from configuration."),
     "job": Entry("wharf.cli.job", "job", "Submit jobs, watch them and change them."),
     "node": Entry("wharf.cli.node", "node", "Show machines, and empty them."),
-    "alloc": Entry("wharf.cli.alloc", "alloc", "Show allocations, stop and restart them."),
+    "alloc": Entry("wharf.cli.alloc", "alloc", "Show allocations, stop and restart them, and look into their tasks."),
     "deployment": Entry(
         "wharf.cli.deployment", "deployment", "Watch rollouts, promote canaries, pause and end rollouts."
     ),
@@ -54,15 +54,15 @@ ALSO: Final = {
     "node-status": Entry(_NODES, "status", "wharf node status"),
     "node-drain": Entry(_NODES, "drain", "wharf node drain"),
     "alloc-status": Entry("wharf.cli.alloc", "status", "wharf alloc status"),
+    "logs": Entry("wharf.cli.alloc_files", "logs", "wharf alloc logs"),
+    "exec": Entry("wharf.cli.alloc_exec", "execute", "wharf alloc exec"),
+    "fs": Entry("wharf.cli.alloc_files", "fs", "wharf alloc fs"),
     "eval-status": Entry("wharf.cli.evaluation", "status", "wharf eval status"),
     "server-members": Entry("wharf.cli.cluster", "members", "wharf server members"),
     "debug": Entry("wharf.cli.operator", "debug", "wharf operator debug"),
 }
 """Short and old names, with what each stands for."""
 MISSING: Final = {
-    "logs": NOT_YET,
-    "fs": NOT_YET,
-    "exec": NOT_YET,
     "action": NOT_YET,
     "client-config": NOT_YET,
     "volume": "nodes do not serve volumes yet; `wharf operator api /v1/volumes?type=host` lists those that are declared",

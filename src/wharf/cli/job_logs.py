@@ -1,0 +1,240 @@
+"""`wharf job logs`: what all tasks of a job print, each line with whose it is."""
+
+import asyncio
+import re
+import sys
+import zlib
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from wharf.cli.alloc_files import INTERRUPTED, check_pattern, last_lines
+from wharf.cli.completing import complete_jobs
+from wharf.cli.failing import Failed
+from wharf.cli.speaking import Quiet, Talk
+
+if TYPE_CHECKING:
+    from wharf.client import AsyncClient
+    from wharf.model.allocation import AllocationStub
+
+STREAMS: Final = ("stdout", "stderr")
+COLOURS: Final = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_blue")
+LINE_BYTES: Final = 1024
+LOOK_S: Final = 5.0
+AGAIN_S: Final = 1.0
+
+
+@click.command(cls=Quiet)
+@click.argument("job_id", metavar="JOB", shell_complete=complete_jobs)
+@click.option("-f", "--follow", is_flag=True, help="Go on as more is printed, also by allocations that come later.")
+@click.option("--group", default="", help="Of one group only.")
+@click.option("--task", default="", help="Of one task only.")
+@click.option("--stderr", is_flag=True, help="Only what is printed as errors.")
+@click.option("--stdout", is_flag=True, help="Only what is not.")
+@click.option("--grep", "pattern", default="", help="Only lines in which this is found, a regular expression.")
+@click.option("--since", default="", help="Only files that were written to since, as `10m`.")
+@click.option("-n", "lines", type=click.IntRange(0), default=None, help="Begin with the last lines, so many of each.")
+@click.option("--all-allocs", is_flag=True, help="Also of allocations that others took the place of.")
+def logs(
+    talk: Talk,
+    job_id: str,
+    follow: bool,
+    group: str,
+    task: str,
+    stderr: bool,
+    stdout: bool,
+    pattern: str,
+    since: str,
+    lines: int | None,
+    all_allocs: bool,
+) -> None:
+    """Write out what all tasks of a job print.
+
+    In front of each line stands which allocation and which task it is of; a `!` says that it was printed as an error.
+
+    wharf job logs web -f --grep error
+    """
+    from wharf.cli.finding import find_job
+
+    found = find_job(talk, job_id)
+    wanted = Wanted(
+        group=group,
+        task=task,
+        streams=tuple(s for s, is_asked in zip(STREAMS, (stdout, stderr), strict=True) if is_asked) or STREAMS,
+        pattern=re.compile(check_pattern(pattern)) if pattern else None,
+        since_ns=talk.now_ns() - _length_ns(since) if since else 0,
+        lines=lines,
+        is_all=all_allocs,
+    )
+    try:
+        asyncio.run(_show(talk, found.id, found.namespace, wanted, follows=follow))
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+def _length_ns(text: str) -> int:
+    from wharf.wire.go_duration import DurationError, parse_duration_ns
+
+    try:
+        return parse_duration_ns(text)
+    except DurationError as error:
+        raise Failed(f"--since {text}: {error}") from None
+
+
+class Wanted:
+    def __init__(
+        self,
+        *,
+        group: str,
+        task: str,
+        streams: tuple[str, ...],
+        pattern: "re.Pattern[str] | None",
+        since_ns: int,
+        lines: int | None,
+        is_all: bool,
+    ) -> None:
+        self.group = group
+        self.task = task
+        self.streams = streams
+        self.pattern = pattern
+        self.since_ns = since_ns
+        self.lines = lines
+        self.is_all = is_all
+
+    def of(self, allocations: "list[AllocationStub]") -> "list[tuple[AllocationStub, str]]":
+        """Allocations with a task each, in the order of their names."""
+        chosen = [one for one in allocations if not self.group or one.task_group == self.group]
+        if not self.is_all:
+            newest = {
+                (one.name, one.node_id if one.job_type in ("system", "sysbatch") else ""): one
+                for one in sorted(chosen, key=lambda one: one.create_index)
+            }
+            chosen = list(newest.values())
+        return [
+            (one, task)
+            for one in sorted(chosen, key=lambda one: (one.name, one.create_index))
+            for task in sorted(one.task_states or {})
+            if not self.task or task == self.task
+        ]
+
+
+async def _show(talk: Talk, job_id: str, namespace: str, wanted: Wanted, *, follows: bool) -> None:
+    from wharf.client import connect_async
+
+    async with connect_async(talk.settings, world=talk.world) as client:
+        sources: dict[tuple[str, str, str], asyncio.Task[None]] = {}
+        index = 0
+        try:
+            while True:
+                answer = await client.jobs.allocations(
+                    job_id, namespace=namespace, index=index, wait_s=LOOK_S if index else None
+                )
+                index = answer.index
+                for one, task in wanted.of(answer.value):
+                    for stream in wanted.streams:
+                        if (one.id, task, stream) not in sources:
+                            source = Source(talk, client, one, task, stream, wanted)
+                            work = talk.world.start(source.show(follows=follows), name=f"logs of {one.name}")
+                            sources[one.id, task, stream] = work
+                            if not follows:
+                                await work  # One after the other, so that it can be read.
+                for work in sources.values():
+                    if work.done():
+                        work.result()
+                if not follows:
+                    return
+                if all(work.done() for work in sources.values()):
+                    job = (await client.jobs.read(job_id, namespace=namespace)).value
+                    if job.status == "dead":
+                        return
+        finally:
+            for work in sources.values():
+                work.cancel()
+            await asyncio.gather(*sources.values(), return_exceptions=True)
+
+
+class Source:
+    """One stream of one task."""
+
+    def __init__(
+        self, talk: Talk, client: "AsyncClient", one: "AllocationStub", task: str, stream: str, wanted: Wanted
+    ) -> None:
+        self._client = client
+        self._one = one
+        self._task = task
+        self._stream = stream
+        self._wanted = wanted
+        short = f"{talk.short(one.id)} {one.task_group}[{one.name.rpartition('[')[2]} {task}"
+        colour = COLOURS[zlib.crc32(f"{one.id}{task}".encode()) % len(COLOURS)]
+        self._prefix = click.style(short, fg=colour) + (click.style("! ", fg="red") if stream == "stderr" else "  ")
+
+    async def show(self, *, follows: bool) -> None:
+        from wharf.client import Unreachable
+        from wharf.client.errors import NotFound
+
+        while True:
+            try:
+                if await self._is_wanted():
+                    await self._show(follows=follows)
+                return
+            except NotFound:
+                return  # It printed nothing, or its files are gone.
+            except Unreachable as error:
+                if not follows:
+                    raise
+                click.echo(f"{self._prefix}the log broke off, and is followed again from its end: {error}", err=True)
+                self._wanted_lines = 0
+                await asyncio.sleep(AGAIN_S)
+
+    _wanted_lines: int | None = None
+
+    async def _is_wanted(self) -> bool:
+        if not self._wanted.since_ns:
+            return True
+        from wharf.cli.moments import nanoseconds, read_date
+
+        entries = await self._client.files.list(self._one.id, "alloc/logs", namespace=self._one.namespace)
+        times = [
+            nanoseconds(read_date(entry.mod_time))
+            for entry in entries
+            if entry.name.startswith(f"{self._task}.{self._stream}.")
+        ]
+        return not times or max(times) >= self._wanted.since_ns
+
+    async def _show(self, *, follows: bool) -> None:
+        lines = self._wanted.lines if self._wanted_lines is None else self._wanted_lines
+        offset = None if lines is None else await self._bytes_of_last(lines)
+        rest = b""
+        async for piece in self._client.files.logs(
+            self._one.id,
+            self._task,
+            type=self._stream,
+            follow=follows,
+            origin="end" if offset is not None else "",
+            offset=offset or 0,
+            namespace=self._one.namespace,
+        ):
+            *whole, rest = (rest + piece).split(b"\n")
+            self._write(whole)
+        if rest:
+            self._write([rest])
+
+    async def _bytes_of_last(self, lines: int) -> int:
+        from wharf.client.errors import NotFound
+
+        asked = self._client.files.logs(
+            self._one.id, self._task, type=self._stream, origin="end", offset=max(lines, 1) * LINE_BYTES,
+            namespace=self._one.namespace,
+        )  # fmt: skip
+        try:
+            return len(last_lines(b"".join([piece async for piece in asked]), lines))
+        except NotFound:
+            return 0
+
+    def _write(self, lines: list[bytes]) -> None:
+        pattern = self._wanted.pattern
+        for line in lines:
+            text = line.decode(errors="replace").rstrip("\r")
+            if pattern is None or pattern.search(text):
+                click.echo(f"{self._prefix}{text}")
+        sys.stdout.flush()
