@@ -8,7 +8,8 @@ the cluster's format allows; what is read may be any older one.
 import sys
 from collections.abc import Callable, Hashable, Mapping
 from copy import copy
-from functools import partial
+from functools import cache, partial
+from types import CodeType
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -180,7 +181,7 @@ def _compiled_finish(
         f"    if record.{name} is not None: put(record, {name!r}, packed_{name}(record.{name}))"
         for name in table.packed
     ]
-    exec("\n".join(lines), names)  # Only names of declared attributes reach this text; tables check them.
+    exec(_code("\n".join(lines)), names)  # Only names of declared attributes reach this text; tables check them.
     finish: Callable[[Any, str, int], None] = names["finish"]
     return finish
 
@@ -211,9 +212,15 @@ def _compiled_adopt(
         for name in those
     ]
     lines.append("    return record")
-    exec("\n".join(lines), names)  # Only names of declared attributes reach this text; tables check them.
+    exec(_code("\n".join(lines)), names)  # Only names of declared attributes reach this text; tables check them.
     adopt: Callable[[Any, str, int], Any] = names["adopt"]
     return adopt
+
+
+@cache
+def _code(text: str) -> CodeType:
+    """Compiled once in a process: a program may hold many replicas, and the text of a table is always the same."""
+    return compile(text, "<records>", "exec")
 
 
 class _Sharing(NamedTuple):
