@@ -12,6 +12,9 @@ JOBS ?= 2
 # A file's tests run in one process, in their order, so that what they start together is started once.
 in_processes = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile --no-loadscope-reorder)
 
+# Bytecode is kept, whatever the surroundings say: a cluster in a test is five processes, and each would compile all modules.
+export PYTHONDONTWRITEBYTECODE :=
+
 # System programs that tests start, and the distribution's packages that bring them.
 PROGRAMS := etcd=etcd-server etcdctl=etcd-client redis-server=redis-server
 # Containers: an engine that tests start, what runs them, and the one program in their image.
