@@ -12,7 +12,10 @@ from wharf.api.router import Routed
 PAGES: Final = "/ui/"
 HTML: Final = "text/html; charset=utf-8"
 TEXT: Final = "text/plain; charset=utf-8"
-NO_PAGES: Final = b"<!DOCTYPE html><title>Wharf</title><p>The pages are turned off here. The API is under /v1/.</p>"
+NO_PAGES: Final = (
+    b"<!DOCTYPE html><title>Wharf</title><p>Wharf runs here. It has no pages yet: "
+    b'<a href="/v1/docs">the HTTP API</a> tells all it can do, and so does the command <code>wharf</code>.</p>'
+)
 
 UUID_LENGTH_TEXT: Final = "index error: UUID must be 36 characters"
 
