@@ -1,0 +1,100 @@
+"""Services of tasks that run: listed with where they are, looked at, and started anew when they are not well."""
+
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.node.nodes import ANode, a_node, a_raw_job, a_server
+from tests.waiting import wait_until
+
+SECOND_NS = 1_000_000_000
+SERVES = "exec python3 -m http.server $WHARF_PORT_web --bind $WHARF_IP_web --directory local"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
+    folder = tmp_path_factory.mktemp("services")
+    with a_server(folder / "server") as server, a_node(server, folder / "node") as it:
+        yield it
+
+
+def a_served_job(id: str, script: str = SERVES, **check: object) -> dict[str, Any]:
+    wanted = {"Type": "http", "Path": "/", "Interval": SECOND_NS, "Timeout": SECOND_NS, **check}
+    service = {"Name": id, "PortLabel": "web", "Provider": "wharf", "Tags": ["${WHARF_TASK_NAME}"], "Checks": [wanted]}
+    job = a_raw_job(id, script, kind="service", Services=[service], KillSignal="SIGKILL")
+    group = job["TaskGroups"][0]
+    group["Networks"] = [{"Mode": "host", "DynamicPorts": [{"Label": "web"}]}]
+    group["Update"] = {
+        "HealthCheck": "checks",
+        "MinHealthyTime": SECOND_NS,
+        "HealthyDeadline": 20 * SECOND_NS,
+        "ProgressDeadline": 30 * SECOND_NS,
+    }
+    return job
+
+
+def listed(node: ANode, name: str) -> list[dict[str, Any]]:
+    found: Any = node.server.get(f"/v1/service/{name}")
+    return list(found)
+
+
+def checks(node: ANode, job: str) -> list[dict[str, Any]]:
+    allocation = node.allocations(job)[0]["ID"]
+    found: Any = node.server.get(f"/v1/client/allocation/{allocation}/checks")
+    return list((found or {}).values())
+
+
+def status(node: ANode, job: str) -> str:
+    found: Any = node.server.get(f"/v1/job/{job}/deployments")
+    return str(found[0]["Status"]) if found else ""
+
+
+def stop(node: ANode, job: str) -> None:
+    request = urllib.request.Request(f"{node.server.address}/v1/job/{job}", method="DELETE")
+    urllib.request.urlopen(request, timeout=10).close()
+
+
+def test_a_service_is_listed_where_it_can_be_reached_and_its_check_makes_it_healthy(node: ANode) -> None:
+    node.run(a_served_job("shop"))
+    wait_until(lambda: status(node, "shop") == "successful", what="the deployment is healthy", within_s=20.0)
+    [instance] = listed(node, "shop")
+    assert (["t"], node.allocations("shop")[0]["ID"]) == (instance["Tags"], instance["AllocID"])
+    with urllib.request.urlopen(f"http://{instance['Address']}:{instance['Port']}/", timeout=10) as answer:
+        assert 200 == answer.status
+    [check] = checks(node, "shop")
+    assert ("success", "wharf: http ok", 200, "shop", "t", "shop.g[0]") == tuple(
+        check[name] for name in ("Status", "Output", "StatusCode", "Service", "Task", "Group")
+    )
+    stop(node, "shop")
+    wait_until(lambda: not listed(node, "shop"), what="it is taken off the list")
+
+
+def test_what_its_check_finds_ill_does_not_make_a_deployment_healthy(node: ANode) -> None:
+    node.run(a_served_job("ill", Path="/nothing"))
+    wait_until(lambda: node.allocations("ill"), what="it is placed")
+    wait_until(lambda: [each for each in checks(node, "ill") if each.get("StatusCode") == 404], what="the check found it")
+    assert ["failure"] == [check["Status"] for check in checks(node, "ill")]
+    assert "running" == status(node, "ill")
+    stop(node, "ill")
+
+
+def test_a_check_that_only_tells_does_not_hold_up_a_deployment(node: ANode) -> None:
+    node.run(a_served_job("tells", Path="/nothing", OnUpdate="ignore"))
+    wait_until(lambda: status(node, "tells") == "successful", what="the deployment is healthy", within_s=20.0)
+    assert ["readiness"] == [check["Mode"] for check in checks(node, "tells")]
+    stop(node, "tells")
+
+
+def test_a_service_that_stays_ill_is_started_anew(node: ANode) -> None:
+    node.run(a_served_job("again", Path="/nothing", CheckRestart={"Limit": 2, "Grace": 0}))
+    wait_until(lambda: node.allocations("again") and node.allocations("again")[0]["TaskStates"], what="it is placed")
+
+    def reasons() -> list[str]:
+        events = node.allocations("again")[0]["TaskStates"]["t"]["Events"]
+        return [event["DisplayMessage"] for event in events if event["Type"] == "Restart Signaled"]
+
+    wait_until(reasons, what="it is restarted", within_s=15.0)
+    assert 'healthcheck: check "service: "again" check" unhealthy' == reasons()[0]
+    stop(node, "again")
