@@ -1,0 +1,328 @@
+"""What is asked of a real node through a server: files, logs, signals, restarts, figures, metadata, commands."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.processes import is_alive
+from tests.node.nodes import ANode, a_node, a_raw_job, a_server
+from tests.waiting import wait_until
+from wharf.client import ClientSettings, CommandEnded, open_command, run_command_and_wait
+from wharf.model.refusal import Refusal
+from wharf.node.supervisor.processes import all_pids
+
+SCRIPT = """
+trap 'echo reloaded' USR1
+echo begun; echo trouble >&2
+while true; do sleep 0.05; done
+"""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
+    folder = tmp_path_factory.mktemp("asked")
+    with a_server(folder / "server") as server, a_node(server, folder / "node") as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def alloc(node: ANode) -> str:
+    """One that runs."""
+    node.run(a_raw_job("asked", SCRIPT, kind="service", Env={"COLOUR": "blue"}))
+    wait_until(lambda: any(a["ClientStatus"] == "running" for a in node.allocations("asked")), what="it runs")
+    found = str(node.allocations("asked")[0]["ID"])
+    wait_until(lambda: b"begun" in logs(node, found), what="it prints")
+    return found
+
+
+def ask(node: ANode, path: str, *, method: str = "GET", body: object = None) -> tuple[int, bytes]:
+    data = json.dumps(body).encode() if body is not None else None
+    request = urllib.request.Request(f"{node.server.address}/v1/client/{path}", data, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as reply:
+            return reply.status, reply.read()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read()
+
+
+def logs(node: ANode, alloc: str, query: str = "task=t&type=stdout&plain=true") -> bytes:
+    return ask(node, f"fs/logs/{alloc}?{query}")[1]
+
+
+def events(node: ANode, alloc: str) -> list[dict[str, Any]]:
+    shown: Any = node.server.get(f"/v1/allocation/{alloc}")
+    return list(shown["TaskStates"]["t"]["Events"])
+
+
+def run(node: ANode, alloc: str, *command: str, stdin: bytes = b"", task: str = "t") -> CommandEnded:
+    return run_command_and_wait(alloc, task, command, stdin=stdin, settings=settings(node))
+
+
+def settings(node: ANode) -> ClientSettings:
+    return ClientSettings(addresses=(node.server.address,))
+
+
+def wharf(node: ANode, *words: str, stdin: bytes | None = b"") -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, "WHARF_ADDR": node.server.address, "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "wharf", *words]
+    return subprocess.run(command, input=stdin, env=environment, capture_output=True, timeout=30, check=False)
+
+
+# -- files and logs
+
+
+def test_the_log_of_a_task_is_read_through_a_server(node: ANode, alloc: str) -> None:
+    assert b"begun" == logs(node, alloc).split(b"\n")[0]
+    assert b"trouble\n" == logs(node, alloc, "task=t&type=stderr&plain=true")
+
+
+def test_a_log_is_followed_as_it_grows(node: ANode, alloc: str) -> None:
+    path = f"/v1/client/fs/logs/{alloc}?task=t&type=stdout&follow=true&plain=true&origin=end"
+    with urllib.request.urlopen(node.server.address + path, timeout=10) as reply:
+        assert 200 == ask(node, f"allocation/{alloc}/signal", method="PUT", body={"Signal": "SIGUSR1"})[0]
+
+        assert b"reloaded\n" == reply.readline()
+
+
+def test_a_task_that_is_none_has_no_log(node: ANode, alloc: str) -> None:
+    assert (400, b'unknown task name "x"') == ask(node, f"fs/logs/{alloc}?task=x&type=stdout")
+
+
+def test_the_files_of_an_allocation_are_listed(node: ANode, alloc: str) -> None:
+    listed = json.loads(ask(node, f"fs/ls/{alloc}?path=t")[1])
+
+    assert ["local", "private", "secrets", "tmp"] == [entry["Name"] for entry in listed]
+
+
+# -- signals and restarts
+
+
+def test_a_signal_reaches_the_task_and_is_told_of(node: ANode, alloc: str) -> None:
+    before = logs(node, alloc).count(b"reloaded")
+
+    assert 200 == ask(node, f"allocation/{alloc}/signal", method="PUT", body={"Task": "t", "Signal": "SIGUSR1"})[0]
+
+    wait_until(lambda: logs(node, alloc).count(b"reloaded") > before, what="the signal is seen")
+    signalled = next(event for event in events(node, alloc) if event["Type"] == "Signaling")
+    assert ({"signal": "SIGUSR1"}, "Task being sent a signal") == (signalled["Details"], signalled["DisplayMessage"])
+
+
+def test_a_task_is_restarted_where_it_is(node: ANode, alloc: str) -> None:
+    before = logs(node, alloc).count(b"begun")
+
+    assert 200 == ask(node, f"allocation/{alloc}/restart", method="PUT", body={"TaskName": "t"})[0]
+
+    wait_until(lambda: logs(node, alloc).count(b"begun") > before, what="it has begun anew")
+    wait_until(lambda: [e["Type"] for e in events(node, alloc)][-1] == "Started", what="its start is told")
+    asked = [event for event in events(node, alloc) if event["Type"] == "Restart Signaled"]
+    assert "User requested task to restart" == asked[-1]["DisplayMessage"]
+
+
+def test_an_allocation_that_runs_is_not_collected(node: ANode, alloc: str) -> None:
+    status, said = ask(node, f"allocation/{alloc}/gc", method="PUT")
+
+    assert (400, True) == (status, said.startswith(b"No such allocation on client"))
+
+
+def test_what_an_ended_allocation_holds_is_freed_when_asked(node: ANode) -> None:
+    node.run(a_raw_job("ended", "echo done"))
+    wait_until(lambda: any(a["ClientStatus"] == "complete" for a in node.allocations("ended")), what="it has ended")
+    ended = str(node.allocations("ended")[0]["ID"])
+    assert 200 == ask(node, f"fs/ls/{ended}")[0]
+
+    assert (200, b"") == ask(node, f"allocation/{ended}/gc", method="PUT")
+
+    assert 404 == ask(node, f"fs/ls/{ended}")[0]
+
+
+# -- figures and metadata
+
+
+def test_what_a_task_uses_is_measured(node: ANode, alloc: str) -> None:
+    told = json.loads(ask(node, f"allocation/{alloc}/stats")[1])
+
+    usage = told["Tasks"]["t"]["ResourceUsage"]
+    assert ["RSS", "Swap"] == usage["MemoryStats"]["Measured"]
+    assert ["System Mode", "User Mode", "Percent"] == usage["CpuStats"]["Measured"]
+    assert usage["MemoryStats"]["RSS"] > 100_000
+    assert [] == told["ResourceUsage"]["DeviceStats"]
+
+
+def test_a_task_that_is_none_uses_nothing(node: ANode, alloc: str) -> None:
+    told = json.loads(ask(node, f"allocation/{alloc}/stats?task=other")[1])
+
+    assert ({}, 0, None) == (told["Tasks"], told["Timestamp"], told["ResourceUsage"]["CpuStats"]["Measured"])
+
+
+def test_the_machine_is_measured(node: ANode) -> None:
+    told = json.loads(ask(node, f"stats?node_id={node_id(node)}")[1])
+
+    assert os.cpu_count() == len(told["CPU"])
+    assert 0 < told["Memory"]["Used"] < told["Memory"]["Total"]
+    assert ("", True) == (told["AllocDirStats"]["Mountpoint"], told["AllocDirStats"]["Size"] > 0)
+
+
+def test_metadata_is_changed_while_the_node_runs_and_servers_hear_of_it(node: ANode) -> None:
+    id = node_id(node)
+
+    status, body = ask(node, f"metadata?node_id={id}", method="POST", body={"Meta": {"rack": "r1"}})
+
+    assert (200, {"rack": "r1"}) == (status, json.loads(body)["Dynamic"])
+    wait_until(lambda: as_server_knows(node, id)["Meta"] == {"rack": "r1"}, what="servers know it")
+    assert 200 == ask(node, f"metadata?node_id={id}", method="POST", body={"Meta": {"rack": None}})[0]
+    assert {} == json.loads(ask(node, f"metadata?node_id={id}")[1])["Dynamic"]
+
+
+def node_id(node: ANode) -> str:
+    nodes: Any = node.server.get("/v1/nodes")
+    return str(nodes[0]["ID"])
+
+
+def as_server_knows(node: ANode, id: str) -> dict[str, Any]:
+    shown: Any = node.server.get(f"/v1/node/{id}")
+    return dict(shown)
+
+
+# -- commands
+
+
+def test_a_command_runs_with_the_tasks_variables_in_its_folder(node: ANode, alloc: str) -> None:
+    ended = run(node, alloc, "/bin/sh", "-c", "echo $COLOUR $WHARF_TASK_NAME; pwd")
+
+    assert (0, f"blue t\n{node.folder}/alloc/{alloc}/t\n") == (ended.exit_code, ended.stdout.decode())
+
+
+def test_a_command_hears_and_says_on_its_streams(node: ANode, alloc: str) -> None:
+    ended = run(node, alloc, "/bin/sh", "-c", "cat; echo wrong >&2; exit 5", stdin=b"heard\n")
+
+    assert CommandEnded(5, b"heard\n", b"wrong\n") == ended
+
+
+def test_death_by_a_signal_is_told_as_128_and_its_number(node: ANode, alloc: str) -> None:
+    assert 137 == run(node, alloc, "/bin/sh", "-c", "kill -9 $$").exit_code
+
+
+def test_all_that_a_command_says_arrives(node: ANode, alloc: str) -> None:
+    ended = run(node, alloc, "seq", "1", "200000")
+
+    assert "".join(f"{n}\n" for n in range(1, 200_001)).encode() == ended.stdout
+
+
+def test_a_command_that_cannot_be_started_is_refused_with_the_reason(node: ANode, alloc: str) -> None:
+    with pytest.raises(Exception, match="the program nonesuch is not found"):
+        run(node, alloc, "nonesuch")
+
+
+def test_no_command_runs_beside_a_task_that_is_none(node: ANode, alloc: str) -> None:
+    with pytest.raises(Refusal, match='unknown task name "other"'):
+        run(node, alloc, "true", task="other")
+
+
+def test_with_a_terminal_all_comes_on_one_stream_of_the_callers_size(node: ANode, alloc: str) -> None:
+    async def story() -> tuple[bytes, set[str], int | None]:
+        async with open_command(settings(node), alloc, "t", ["/bin/sh"], is_tty=True) as running:
+            await running.resize(40, 101)
+            await running.write(b"stty size; echo wrong >&2; exit 7\n")
+            said = [piece async for piece in running.said()]
+            return b"".join(piece.data for piece in said), {piece.stream for piece in said}, running.exit_code
+
+    said, streams, code = asyncio.run(story())
+
+    assert ({"stdout"}, 7) == (streams, code)
+    assert b"\r\n40 101\r\nwrong\r\n" in said
+
+
+def test_closing_the_input_of_a_terminal_hangs_up(node: ANode, alloc: str) -> None:
+    async def story() -> int | None:
+        async with open_command(settings(node), alloc, "t", ["sleep", "60"], is_tty=True) as running:
+            await running.close_input()
+            async for _ in running.said():
+                pass
+            return running.exit_code
+
+    assert 129 == asyncio.run(story())
+
+
+def test_a_command_ends_with_its_caller_and_leaves_nothing(node: ANode, alloc: str) -> None:
+    sought = [b"sleep", b"7654"]
+
+    async def story() -> None:
+        script = "setsid sleep 7654 & sleep 7654 & echo up; wait"
+        async with open_command(settings(node), alloc, "t", ["/bin/sh", "-c", script]) as running:
+            async for piece in running.said():
+                assert b"up\n" == piece.data
+                break
+
+    asyncio.run(story())
+
+    wait_until(lambda: not with_words(sought), what="nothing of it is left")
+
+
+def with_words(words: Sequence[bytes]) -> list[int]:
+    found = []
+    for pid in all_pids():
+        try:
+            if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[: len(words)] == list(words) and is_alive(pid):
+                found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+# -- from the command line
+
+
+def test_logs_are_written_out(node: ANode, alloc: str) -> None:
+    assert b"trouble\n" == wharf(node, "alloc", "logs", "-stderr", "-n", "1", alloc).stdout
+
+
+def test_the_exit_code_of_a_command_is_that_of_ours(node: ANode, alloc: str) -> None:
+    ended = wharf(node, "alloc", "exec", alloc, "sh", "-c", "cat; exit 9", stdin=b"piped")
+
+    assert (9, b"piped") == (ended.returncode, ended.stdout)
+
+
+def test_what_looks_like_our_options_is_the_commands(node: ANode, alloc: str) -> None:
+    assert b"-json --task\n" == wharf(node, "alloc", "exec", alloc, "echo", "-json", "--task").stdout
+
+
+def test_files_are_listed_and_written_out(node: ANode, alloc: str) -> None:
+    assert b"t.stderr.0" in wharf(node, "alloc", "fs", "ls", alloc, "alloc/logs").stdout
+    assert wharf(node, "alloc", "fs", "cat", alloc, "alloc/logs/t.stdout.0").stdout.startswith(b"begun\n")
+    assert b"drwxrwxrwx" in wharf(node, "alloc", "fs", "stat", alloc, "t").stdout
+
+
+def test_the_logs_of_a_job_say_whose_each_line_is(node: ANode, alloc: str) -> None:
+    said = wharf(node, "job", "logs", "asked", "-n", "1", "--stderr").stdout
+
+    assert f"{alloc[:8]} g[0] t! trouble\n" == said.decode()
+
+
+def test_the_logs_of_a_job_are_sifted(node: ANode, alloc: str) -> None:
+    said = wharf(node, "job", "logs", "asked", "--grep", "^tr").stdout.decode()
+
+    assert {f"{alloc[:8]} g[0] t! trouble"} == set(said.splitlines())
+
+
+def test_a_job_is_restarted_one_allocation_after_the_other(node: ANode) -> None:
+    node.run(a_raw_job("several", "while true; do sleep 0.1; done", kind="service", count=2))
+
+    def is_running() -> bool:
+        return ["running"] * 2 == [a["ClientStatus"] for a in node.allocations("several")]
+
+    wait_until(is_running, what="both run")
+
+    ended = wharf(node, "job", "restart", "several")
+
+    assert (0, b"several: 2 allocations restarted") == (ended.returncode, ended.stdout.splitlines()[-1])
+    assert [1, 1] == [a["TaskStates"]["t"]["Restarts"] for a in node.allocations("several")]
