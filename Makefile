@@ -22,7 +22,7 @@ PROGRAMS += podman=podman /usr/sbin/runc=runc busybox=busybox-static /usr/lib/cn
 
 PYTHON_HERE := .venv/bin/python
 
-.PHONY: help setup environment programs run test check lock bench simulate faults fuzz changelog clean
+.PHONY: help setup environment programs run test check lock bench simulate faults clients fuzz changelog clean
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)$$/  make \1\t\2/p' Makefile | expand -t 18
@@ -56,6 +56,10 @@ simulate: environment ## run SEEDS=300 fresh seeds of the simulated cluster
 
 faults: environment programs ## the long proofs: real servers killed, paused and cut off, many times
 	@exec $(PYTHON_HERE) -m pytest -m faults $(ARGS)
+
+clients: environment ## existing clients of code hosts against the gateway; installs them in build/clients/, so not offline
+	@tools/install-clients.sh build/clients
+	@exec env WHARF_CLIENTS=build/clients $(PYTHON_HERE) -m pytest tests/limits/existing $(ARGS)
 
 fuzz: environment ## all property tests with many fresh examples, and 100,000 made-up requests (FUZZ_SEED=1)
 	@exec env HYPOTHESIS_PROFILE=fuzz $(PYTHON_HERE) -m pytest -m "hypothesis or fuzz" $(ARGS)
