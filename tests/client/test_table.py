@@ -56,7 +56,9 @@ def as_list(kind: Any) -> Any:
     return kind
 
 
-@pytest.mark.parametrize(("name", "method", "describe"), METHODS, ids=lambda value: str(value))
+@pytest.mark.parametrize(
+    ("name", "method", "describe"), METHODS, ids=[f"{name}-{method}" for name, method, _ in METHODS]
+)
 def test_a_method_promises_what_its_row_returns(name: str, method: str, describe: Any) -> None:
     row, told = BY_NAME[name], returned(describe)
     (kind,) = typing.get_args(told)
@@ -98,7 +100,9 @@ def example(kind: Any) -> Any:
     return example(options[0]) if options else None
 
 
-@pytest.mark.parametrize(("name", "method", "describe"), METHODS, ids=lambda value: str(value))
+@pytest.mark.parametrize(
+    ("name", "method", "describe"), METHODS, ids=[f"{name}-{method}" for name, method, _ in METHODS]
+)
 def test_a_method_fills_the_path_of_its_row_and_sends_the_rows_body(name: str, method: str, describe: Any) -> None:
     row = BY_NAME[name]
     if "report" in inspect.signature(describe).parameters:
