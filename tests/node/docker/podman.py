@@ -72,6 +72,20 @@ class Podman:
             self._process = None
             self.socket.unlink(missing_ok=True)
 
+    def names(self) -> list[str]:
+        """Of all containers, running or not."""
+        return self._say("ps", "--all", "--format", "{{.Names}}").split()
+
+    def remove(self, name: str) -> None:
+        """As a person would, behind the node's back."""
+        self._say("rm", "--force", "--time", "0", name)
+
+    def _say(self, *words: str) -> str:
+        told = subprocess.run(
+            self._command(*words), env=self._environment, capture_output=True, timeout=60, check=True, text=True
+        )
+        return told.stdout
+
     def clean_up(self) -> None:
         subprocess.run(
             self._command("rm", "--all", "--force", "--time", "0"),
