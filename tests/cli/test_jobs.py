@@ -283,6 +283,25 @@ def test_the_next_five_launches_of_a_periodic_job_are_told(person: Person, tmp_p
     assert [line.split()[1] for line in lines[2:]] == ["03:00:00Z"] * 5
 
 
+def test_a_periodic_job_is_shown_with_its_next_launch_and_its_newest_children(person: Person, tmp_path: Path) -> None:
+    nightly = WEB.replace("ID: web", 'ID: nightly\nType: batch\nPeriodic: {Specs: ["0 3 * * *"]}').replace(
+        "    Update: {MinHealthyTime: 1s}\n", ""
+    )
+    person.does("job", "run", a_file(tmp_path, nightly))
+    person.does("job", "periodic", "force", "nightly")
+
+    shown = person.does("job", "status", "nightly")
+    person.does("job", "stop", "nightly")
+    stopped = person.does("job", "status", "nightly")
+
+    assert "0 3 * * *  UTC\nnext  " in shown
+    assert "03:00:00Z" in shown
+    assert "The newest of them\nID" in shown
+    assert "\nnightly/periodic-" in shown
+    assert "Groups" not in shown
+    assert "nothing is launched: it is stopped" in stopped
+
+
 def test_lists_and_records_are_shown_to_people_programs_and_templates(person: Person, tmp_path: Path) -> None:
     person.does("job", "run", a_file(tmp_path, WEB))
 

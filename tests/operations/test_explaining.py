@@ -137,7 +137,13 @@ def test_the_constraint_without_which_nodes_would_take_it_is_named_with_how_many
 def test_a_driver_that_no_node_has_is_to_be_mended() -> None:
     told = asked(a_fleet(1_000), a_job("shop", a_group("web", a_task(driver="qemu"))))
 
-    assert of_web(told).smallest_change == 'mend "missing drivers" on one of 1 node (node-1)'
+    assert of_web(told).smallest_change.startswith("no node has the driver qemu; there are ")
+
+
+def test_a_misspelled_driver_is_told_with_the_one_that_may_be_meant() -> None:
+    told = asked(a_fleet(1_000), a_job("shop", a_group("web", a_task(driver="mokc"))))
+
+    assert of_web(told).smallest_change == "no node has the driver mokc: did you mean mock?"
 
 
 def test_where_no_node_takes_work_the_way_is_to_bring_one_back() -> None:

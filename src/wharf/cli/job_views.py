@@ -1,7 +1,7 @@
 """The commands that show jobs."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -12,8 +12,10 @@ from wharf.cli.speaking import Speaking, Talk
 if TYPE_CHECKING:
     from wharf.cli.following import Sight
     from wharf.model.allocation import AllocationStub
-    from wharf.model.job import Job
+    from wharf.model.job import Job, Periodic
     from wharf.wire.shapes import JobStub
+
+CHILDREN_TOLD: Final = 5
 
 
 @click.command(cls=Speaking)
@@ -172,11 +174,39 @@ def show_job(talk: Talk, job_id: str, *, all_allocs: bool) -> None:
     found = find_job(talk, job_id)
     job = talk.client.jobs.read(found.id, namespace=found.namespace).value
     sight = look(talk, found.id, found.namespace, job.version)
-    shown = [sight.job] if talk.is_for_programs else sight
-    talk.show(shown, lambda: _job_told(talk, found, sight, all_allocs=all_allocs))
+    if talk.is_for_programs:
+        talk.show([sight.job], str)
+        return
+    children = _newest_children(talk, sight.job)
+    talk.show(sight, lambda: _job_told(talk, found, sight, children, all_allocs=all_allocs))
 
 
-def _job_told(talk: Talk, stub: "JobStub", sight: "Sight", *, all_allocs: bool) -> str:
+def _newest_children(talk: Talk, job: "Job") -> "list[JobStub]":
+    """Their ids begin with that of their parent, and how it launches them."""
+    if not job.is_periodic and job.parameterized_job is None:
+        return []
+    how = "periodic" if job.is_periodic else "dispatch"
+    launched = talk.client.jobs.list(prefix=f"{job.id}/{how}-", namespace=job.namespace).value
+    return sorted(launched, key=lambda one: -one.submit_time)[:CHILDREN_TOLD]
+
+
+def _launches_told(talk: Talk, job: "Job", periodic: "Periodic") -> str:
+    from wharf.cli.moments import say_date, say_when
+    from wharf.model.cron import load_zone, next_after
+    from wharf.model.moment import to_time
+
+    specs = periodic.specs or (periodic.spec,)
+    said = f"{', '.join(specs)}  {periodic.time_zone}"
+    if job.stop or not periodic.enabled:
+        return f"{said}\nnothing is launched: it is {'stopped' if job.stop else 'not enabled'}"
+    now, zone = to_time(talk.now_ns()), load_zone(periodic.time_zone or "UTC")
+    ahead = [time for spec in specs if (time := next_after(spec, now, zone)) is not None]
+    if not ahead:
+        return f"{said}\nnothing is launched any more: its times are over"
+    return f"{said}\nnext  {say_date(min(ahead))}  {say_when(min(ahead), talk.now_ns())}"
+
+
+def _job_told(talk: Talk, stub: "JobStub", sight: "Sight", children: "list[JobStub]", *, all_allocs: bool) -> str:
     from wharf.cli.deployment import groups_told
     from wharf.cli.reasons import unplaced_lines
     from wharf.cli.tables import coloured, pairs, section, table
@@ -201,14 +231,15 @@ def _job_told(talk: Talk, stub: "JobStub", sight: "Sight", *, all_allocs: bool) 
     ]
     summary = stub.job_summary.summary if stub.job_summary else {}
     if job.is_periodic and job.periodic is not None:
-        parts.append(
-            section("Periodic", f"{', '.join(job.periodic.specs or (job.periodic.spec,))}  {job.periodic.time_zone}")
-        )
-    children = stub.job_summary.children if stub.job_summary else None
-    if children is not None and (job.is_periodic or job.parameterized_job is not None):
-        rows = [(children.pending, children.running, children.dead)]
+        parts.append(section("Periodic", _launches_told(talk, job, job.periodic)))
+    counted_children = stub.job_summary.children if stub.job_summary else None
+    is_parent = job.is_periodic or job.parameterized_job is not None
+    if counted_children is not None and is_parent:
+        rows = [(counted_children.pending, counted_children.running, counted_children.dead)]
         parts.append(section("Children", table(("Pending", "Running", "Dead"), rows)))
-    if summary:
+    if children:
+        parts.append(section("The newest of them", jobs_told(talk, children)))
+    if summary and not is_parent:
         titles = ("Group", "Queued", "Starting", "Running", "Complete", "Failed", "Lost", "Unknown")
         counted = [
             (name, one.queued, one.starting, one.running, one.complete, one.failed, one.lost, one.unknown)

@@ -2,6 +2,7 @@
 smallest change with which one more would be placed. Computed from the fleet as it is now; it places nothing.
 """
 
+import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -20,7 +21,7 @@ from wharf.scheduling.chance import Chance
 from wharf.scheduling.columns import Ints, Mask
 from wharf.scheduling.distinct import Distinctions, Neighbour
 from wharf.scheduling.draft import Draft
-from wharf.scheduling.feasibility import FINE
+from wharf.scheduling.feasibility import FINE, MISSING_DRIVERS, drivers_of, has_driver
 from wharf.scheduling.granting import Grants, Refused
 from wharf.scheduling.ground import Ground, Volumes, rules_for
 from wharf.scheduling.operands import LOOKED_AT_LATER
@@ -266,7 +267,23 @@ class _Look:
         if not rules or len(self._rows):
             return ""
         fewest = min(rules, key=lambda each: each.nodes)
+        if fewest.rule == MISSING_DRIVERS and (unknown := self._drivers_of_nobody()):
+            return unknown
         return f'mend "{fewest.rule}" on one of {_nodes(fewest.nodes)} ({", ".join(fewest.examples)})'
+
+    def _drivers_of_nobody(self) -> str:
+        """Which of the group's drivers no node has that the job may use, and which these have."""
+        nodes = [node for _, node in self._fleet.rows() if is_in_reach(self._job, node)]
+        wanted = sorted({task.driver for task in self._group.tasks or ()})
+        missing = [driver for driver in wanted if not any(has_driver(node, driver) for node in nodes)]
+        if not missing:
+            return ""
+        there = sorted({name for node in nodes for name in drivers_of(node)})
+        said = f"no node has the driver {' or '.join(missing)}"
+        near = difflib.get_close_matches(missing[0], there, n=1)
+        if near:
+            return f"{said}: did you mean {near[0]}?"
+        return f"{said}; there are {', '.join(there)}" if there else f"{said}, nor any other"
 
     def _to_be_free(self) -> str:
         held = {dimension: int(lacks.sum()) for dimension, lacks in self._lacks if lacks.any()}

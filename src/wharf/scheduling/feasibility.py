@@ -6,7 +6,7 @@ when a node is chosen.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -32,6 +32,7 @@ MISSING_DEVICES: Final = "missing devices"
 MISSING_NETWORK: Final = "missing network"
 MISSING_VOLUMES: Final = "missing compatible host volumes"
 
+DRIVER: Final = "driver."
 FINE: Final = 0
 VERDICTS_KEPT: Final = 1_024
 CLASSES_TOLD: Final = 200
@@ -250,7 +251,7 @@ def first_lack(node: Node, demands: Demands) -> str:
     for constraint in demands.job_constraints:
         if not satisfies(node, constraint):
             return str(constraint)
-    if not all(_has_driver(node, driver) for driver in demands.drivers):
+    if not all(has_driver(node, driver) for driver in demands.drivers):
         return MISSING_DRIVERS
     for constraint in demands.constraints:
         if not satisfies(node, constraint):
@@ -265,11 +266,21 @@ def late_lack(node: Node, demands: Demands) -> str:
     return _lack_of_network(node, demands)
 
 
-def _has_driver(node: Node, driver: str) -> bool:
+def has_driver(node: Node, driver: str) -> bool:
     info = (node.drivers or {}).get(driver)
     if info is not None:
         return info.detected and info.healthy
-    return (node.attributes or {}).get(f"driver.{driver}", "") in TRUE_WORDS
+    return (node.attributes or {}).get(f"{DRIVER}{driver}", "") in TRUE_WORDS
+
+
+def drivers_of(node: Node) -> Iterator[str]:
+    """Those that work."""
+    named = (
+        key.removeprefix(DRIVER) for key in node.attributes or () if key.startswith(DRIVER) and key.count(".") == 1
+    )
+    for driver in {*(node.drivers or ()), *named}:
+        if has_driver(node, driver):
+            yield driver
 
 
 def _lack_of_network(node: Node, demands: Demands) -> str:
