@@ -150,8 +150,8 @@ class ASupervisor:
 
     def shim(self, name: str) -> int:
         """The process id of the run's shim."""
-        file = self.folder / RUNS / name / "shim"
-        wait_until(file.exists, what="the shim is written down")
+        file = self.folder / RUNS / name / "pid"
+        wait_until(lambda: file.exists() and file.read_text(), what="the shim has written its number down")
         return int(file.read_text().split()[0])
 
     def kill(self) -> None:

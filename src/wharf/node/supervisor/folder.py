@@ -1,11 +1,11 @@
 """What is kept of one run, in a folder of its own: enough for a supervisor that comes later to know all about it.
 
-A run's folder appears whole, before its program is started: who finds one knows that the start was wanted, and by what
-lies in it, how far it came. `begun` is made by the shim just before the program, `pid` and `outcome` by it too; `outcome`
-is put there in one piece.
+A run's folder is whole when the order is in it, before its program is started: who finds one knows that the start was
+wanted, and by what lies in it, how far it came. `pid` is made by the shim just before the program, `outcome` at its end.
+Both may be there and still empty: while a disk is full.
 """
 
-import contextlib
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -16,7 +16,8 @@ import msgspec
 from wharf.node.supervisor.messages import LogOrder, RunEnded
 from wharf.node.supervisor.processes import Process
 
-PIPES: Final = ("out", "err", "news", "end")
+PIPES: Final = ("out", "err", "news", "own")
+SHORT_BYTES: Final = 4096
 UNKNOWN: Final = "unknown"
 
 
@@ -31,42 +32,44 @@ class Kept(msgspec.Struct, frozen=True):
 class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._text = str(path)
 
     @property
     def name(self) -> str:
         return self.path.name
 
     def make(self, kept: Kept) -> None:
-        draft = self.path.with_name(f".{self.name}")
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(mode=0o700)
+        """Raises OSError. Whole from the moment that the order is in it."""
+        os.mkdir(self._text, 0o700)
         for pipe in PIPES:
-            os.mkfifo(draft / pipe, 0o600)
-        (draft / "order").write_bytes(msgspec.msgpack.encode(kept))
-        draft.rename(self.path)
+            os.mkfifo(f"{self._text}/{pipe}", 0o600)
+        self._put("order", msgspec.msgpack.encode(kept))
 
     def kept(self) -> Kept:
+        """Raises OSError, and MsgspecError where it was not made wholly."""
         return msgspec.msgpack.decode((self.path / "order").read_bytes(), type=Kept)
 
     def has_begun(self) -> bool:
-        return (self.path / "begun").exists()
-
-    def note_shim(self, process: Process) -> None:
-        self._put("shim", f"{process.pid} {process.start_ticks}\n")
-
-    def shim(self) -> Process | None:
-        return self._process("shim")
+        """Whether the program may have begun."""
+        return os.path.exists(f"{self._text}/pid")
 
     def note_task(self, process: Process) -> None:
-        self._put("task", f"{process.pid} {process.start_ticks}\n")
+        self._put("task", f"{process.pid} {process.start_ticks}\n".encode())
 
     def task(self) -> Process | None:
-        return self._process("task")
+        """As it was written down; None where it was not, or not wholly."""
+        words = self._line("task")
+        return Process(int(words[0]), int(words[1])) if len(words) == 2 else None
+
+    def shim_pid(self) -> int | None:
+        """As it says itself."""
+        words = self._line("pid")
+        return int(words[0]) if len(words) == 2 else None
 
     def pid(self) -> int | None:
         """Of the program, as its shim knows it."""
-        text = self._read("pid")
-        return int(text) if text.endswith("\n") else None
+        words = self._line("pid")
+        return int(words[1]) if len(words) == 2 else None
 
     def outcome(self) -> RunEnded | None:
         """How it ended; None while nobody knows that it has."""
@@ -74,24 +77,39 @@ class RunFolder:
         return read_outcome(self.name, text) if text else None
 
     def note_unknown(self) -> None:
-        self._put("outcome", f"{UNKNOWN}\n")
+        self._put("outcome", f"{UNKNOWN}\n".encode())
 
     def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        """With all that is in it."""
+        try:
+            for name in os.listdir(self._text):
+                os.unlink(f"{self._text}/{name}")
+            os.rmdir(self._text)
+        except OSError:
+            shutil.rmtree(self.path, ignore_errors=True)
 
-    def _process(self, name: str) -> Process | None:
-        words = self._read(name).split()
-        return Process(int(words[0]), int(words[1])) if len(words) == 2 else None
+    def _line(self, name: str) -> list[str]:
+        text = self._read(name)
+        return text.split() if text.endswith("\n") else []
 
     def _read(self, name: str) -> str:
-        with contextlib.suppress(OSError):
-            return (self.path / name).read_text()
-        return ""
+        try:
+            file = os.open(f"{self._text}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return ""
+        try:
+            return os.read(file, SHORT_BYTES).decode()
+        finally:
+            os.close(file)
 
-    def _put(self, name: str, text: str) -> None:
-        draft = self.path / f"{name}.draft"
-        draft.write_text(text)
-        draft.rename(self.path / name)
+    def _put(self, name: str, data: bytes) -> None:
+        """In one write: nobody sees a half of so little, but where the machine itself fails, and then all is over."""
+        file = os.open(f"{self._text}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            if os.write(file, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(file)
 
 
 def read_outcome(name: str, text: str) -> RunEnded:

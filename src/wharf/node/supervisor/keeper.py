@@ -19,7 +19,7 @@ from wharf.node.supervisor import messages
 from wharf.node.supervisor.folder import Kept, RunFolder
 from wharf.node.supervisor.leftovers import Leftovers
 from wharf.node.supervisor.messages import Frames, framed
-from wharf.node.supervisor.processes import boot_id, look_up, with_arguments
+from wharf.node.supervisor.processes import Process, boot_id, has_arguments, look_up, with_arguments
 from wharf.node.supervisor.run import SHELL, SHIM, Run, Stage
 
 log = logging.getLogger(__name__)
@@ -46,10 +46,18 @@ class Agent:
         self.connection = connection
         self.frames = Frames()
         self.is_here = True
+        self._said: list[bytes] = []
 
     def tell(self, message: msgspec.Struct) -> None:
+        """With the next `send_all`."""
+        self._said.append(framed(message))
+
+    def send_all(self) -> None:
+        if not self._said:
+            return
+        said, self._said = b"".join(self._said), []
         try:
-            self.connection.sendall(framed(message))
+            self.connection.sendall(said)
         except OSError:  # It is gone, or does not listen: the next one asks for everything.
             self.is_here = False
 
@@ -94,6 +102,10 @@ class Keeper:
             stuck, self._stuck = self._stuck, {}
             for run in stuck.values():
                 run.try_output_again()
+            if self._agent is not None:
+                self._agent.send_all()
+                if not self._agent.is_here:
+                    self._part_with(self._agent)
         listening.close()
         self._leftovers.sweep(self._runs)
         with contextlib.suppress(OSError):
@@ -157,7 +169,7 @@ class Keeper:
         except (messages.Riddle, msgspec.MsgspecError) as error:
             log.error("the agent speaks in riddles: %s", error)
             data = b""
-        if not data or not agent.is_here:
+        if not data:
             self._part_with(agent)
 
     def _obey(self, message: messages.FromAgent) -> None:
@@ -241,11 +253,10 @@ class Keeper:
     def _adopt_all(self) -> None:
         for entry in sorted((self._folder / RUNS).iterdir()):
             folder = RunFolder(entry)
-            if entry.name.startswith("."):
-                folder.remove()
-                continue
             try:
                 self._adopt(folder)
+            except (FileNotFoundError, msgspec.ValidationError, msgspec.DecodeError):
+                folder.remove()  # The order is written last: nothing was started yet.
             except (OSError, ValueError, msgspec.MsgspecError) as error:
                 log.error("what is kept of %s cannot be read: %s", entry.name, error)
         self._leftovers.sweep(self._runs)
@@ -257,17 +268,21 @@ class Keeper:
                 folder.note_unknown()
             self._run_of(folder, kept.log).adopt(None)
             return
-        shim = folder.shim()
-        if shim is None:  # The one before us ended between starting it and writing it down, or before starting it.
-            found = with_arguments(SHELL, SHIM, str(folder.path))
-            shim = look_up(found[0]) if found else None
-            if shim is not None:
-                folder.note_shim(shim)
+        shim = self._shim_of(folder)
         if shim is None and not folder.has_begun():
             # It was never started: whoever wants it says so again.
             folder.remove()
             return
         self._run_of(folder, kept.log).adopt(shim)
+
+    @staticmethod
+    def _shim_of(folder: RunFolder) -> Process | None:
+        words = (SHELL, SHIM, str(folder.path))
+        pid = folder.shim_pid()
+        if pid is None:  # It is only just beginning, or could not write it down.
+            pid = next(iter(with_arguments(*words)), 0)
+        shim = look_up(pid)
+        return shim if shim is not None and has_arguments(pid, *words) else None
 
 
 _decoder: Final = msgspec.msgpack.Decoder(messages.FromAgent)

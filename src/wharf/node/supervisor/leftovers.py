@@ -131,6 +131,7 @@ class ByCgroup:
         with contextlib.suppress(OSError):
             for entry in self._folder.iterdir():
                 if entry.is_dir() and entry.name not in known:
+                    self.kill(entry.name, spare=())  # Nobody remembers that it should run.
                     self.forget(entry.name)
             if not known:
                 self._folder.rmdir()

@@ -5,10 +5,12 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
-PROC = Path("/proc")
+PROC: Final = Path("/proc")
+STAT_BYTES: Final = 4096
 
 
 def boot_id() -> str:
@@ -39,7 +41,8 @@ def is_leader(pid: int) -> bool:
 def _stat(pid: int) -> list[str] | None:
     """The fields behind the name, which may itself hold spaces and brackets."""
     try:
-        text = (PROC / str(pid) / "stat").read_text()
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            text = file.read(STAT_BYTES).decode(errors="replace")
     except OSError:
         return None
     return text[text.rindex(")") + 2 :].split()
@@ -102,12 +105,15 @@ def is_marked(pid: int, mark: bytes) -> bool:
         return False
 
 
+def has_arguments(pid: int, *arguments: str) -> bool:
+    """Whether the process's command line begins with these."""
+    wanted = b"\0".join(os.fsencode(argument) for argument in arguments) + b"\0"
+    try:
+        return (PROC / str(pid) / "cmdline").read_bytes().startswith(wanted)
+    except OSError:
+        return False
+
+
 def with_arguments(*arguments: str) -> list[int]:
     """Processes whose command line begins with these."""
-    wanted = b"\0".join(os.fsencode(argument) for argument in arguments) + b"\0"
-    found = []
-    for pid in all_pids():
-        with contextlib.suppress(OSError):
-            if (PROC / str(pid) / "cmdline").read_bytes().startswith(wanted):
-                found.append(pid)
-    return found
+    return [pid for pid in all_pids() if has_arguments(pid, *arguments)]

@@ -13,7 +13,7 @@ from typing import Final
 from wharf.node.supervisor.folder import RunFolder
 from wharf.node.supervisor.leftovers import MARK, Leftovers, mark_of
 from wharf.node.supervisor.logs import LogPipe, Stuck
-from wharf.node.supervisor.messages import LogOrder, RunEnded, RunOrder
+from wharf.node.supervisor.messages import LogOrder, RunEnded, RunOrder, RunRefused
 from wharf.node.supervisor.processes import Process, is_leader, is_marked, look_up, open_handle, send, with_mark
 
 SHELL: Final = "/bin/dash"
@@ -46,7 +46,7 @@ class Run:
         self.name = folder.name
         self.stage = Stage.STARTING
         self.task: Process | None = None
-        self.ended: RunEnded | None = None
+        self.ended: RunEnded | RunRefused | None = None
         self._leftovers = leftovers
         self._selector = selector
         self._on_change = on_change
@@ -73,8 +73,9 @@ class Run:
         )
         shim = look_up(pid)
         if shim is not None:
-            self.folder.note_shim(shim)
             self._watch_shim(shim)
+        if "shim" not in self._handles:  # Dead already: nobody will tell of it.
+            self.look()
 
     def adopt(self, shim: Process | None) -> None:
         """Go on with what an earlier supervisor began. Without a shim the program has only itself."""
@@ -126,7 +127,7 @@ class Run:
             return
         # Asked once, and first: a shim that dies after this moment is told of by its handle, and looked for again then.
         has_shim = self._is_shim_there()
-        ended = self.folder.outcome()
+        ended: RunEnded | RunRefused | None = self.folder.outcome()
         if self.stage is Stage.STARTING:
             self._look_for_task(is_over=ended is not None, has_shim=has_shim)
         if ended is None and not has_shim:
@@ -152,7 +153,8 @@ class Run:
             if process is not None and (process == known if known is not None else has_shim or self._is_ours(pid)):
                 self.task = process
                 if known is None:
-                    self.folder.note_task(process)
+                    with contextlib.suppress(OSError):  # Only for whoever comes after us and after the shim.
+                        self.folder.note_task(process)
         if self.task is not None or is_over or has_shim:
             self.stage = Stage.RUNNING
             self._on_change(self)
@@ -163,18 +165,21 @@ class Run:
     def _is_shim_there(self) -> bool:
         return self._shim is not None and look_up(self._shim.pid) == self._shim
 
-    def _outcome_without_shim(self) -> RunEnded | None:
+    def _outcome_without_shim(self) -> RunEnded | RunRefused | None:
         """The program may outlive the shim; when it is gone, nobody knows how it ended. None while it runs."""
         if self.task is not None and look_up(self.task.pid) == self.task:
             if "task" not in self._handles and not self._watch("task", self.task):
                 return self._outcome_without_shim()
             return None
-        self.folder.note_unknown()
-        return self.folder.outcome()
+        if not self.folder.has_begun():
+            return RunRefused(self.name, "it was not begun: its shim was killed, or could not write into its folder")
+        with contextlib.suppress(OSError):
+            self.folder.note_unknown()
+        return RunEnded(self.name, exit_code=-1, is_known=False)
 
     # -- end
 
-    def _end(self, ended: RunEnded) -> None:
+    def _end(self, ended: RunEnded | RunRefused) -> None:
         self.stage = Stage.ENDED
         self.ended = ended
         self._kill_leftovers()
@@ -195,11 +200,12 @@ class Run:
             pipe.close()
         self._selector.unregister(self._news)
         os.close(self._news)
+        if (shim := self._handles.get("shim")) is not None:
+            # Its work is done; it only kept the pipes open until here.
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(shim, signal.SIGKILL)
         for name in list(self._handles):
             self._leave(name)
-        if self._shim is not None:
-            # Its work is done; it only kept the pipes open until here.
-            send(self._shim, signal.SIGKILL, to_group=False)
 
     def signal(self, number: int) -> bool:
         """False where it must be tried again soon: until it leads a session the program is not what it is to be."""

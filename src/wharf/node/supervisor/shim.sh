@@ -12,7 +12,8 @@ cd "$1" || exit 125
 exec </dev/null 1<>out 2<>err 3<>news
 # A handler, for what is ignored would stay ignored in the task.
 trap : HUP INT QUIT TERM USR1 USR2 ALRM
-: >begun
+# This file says that the task may have begun. Without it nothing is begun.
+true >pid || exit 125
 shift
 (
     exec 3>&-
@@ -28,20 +29,24 @@ shift
     exec /usr/bin/env --default-signal=INT,QUIT -- "$@"
 ) &
 # The shell says on its standard error how a job ended: not into the task's output, which stays open all the same.
-exec 4>&2 2>/dev/null
-echo "$!" >pid
+exec 4>&2 2>/dev/null 5<>own
+# Here and below: a full disk may have room later.
+until echo "$$ $!" >pid; do /bin/sleep 1; done
 echo started >&3
 while :; do
     wait "$!"
     code=$?
-    # In the exit code alone, `exit 137` and SIGKILL look the same.
-    jobs -l >outcome.new
-    read -r line <outcome.new
+    # In the exit code alone, `exit 137` and SIGKILL look the same. What the shell says of it goes through a pipe of our
+    # own, for that needs no room on the disk; the empty line ends it.
+    line=
+    { jobs -l; echo; } >&5
+    while read -r next <&5 && [ -n "$next" ]; do line=$next; done
     case $line in "[1] + $! Running"*) continue ;; esac
     break
 done
-echo "$code" >>outcome.new
-/bin/mv outcome.new outcome
+# In one write, so that nobody sees the half of it.
+until echo "$line
+$code" >outcome; do /bin/sleep 1; done
 echo ended >&3
 # What is still in the pipes is lost when nobody has them open: stay until somebody has read it, and kills us.
-until read -r line <end || [ ! -p end ]; do :; done
+while :; do read -r line <&5; done
