@@ -403,12 +403,18 @@ def is_anything_to_keep(replica: Replica) -> bool:
 
 
 def _require_rest_of_system_job(replica: Replica, job: Job, live: Sequence[Allocation], *, is_explained: bool) -> None:
-    """One of its version on each node that takes work and is in its reach; elsewhere none of an older version."""
+    """One of its version on each node that takes work and is in its reach; elsewhere none of an older version.
+
+    A drain that ignores system jobs leaves them as they are, and when it ends nobody looks at them: whoever has them
+    evaluated has them stopped.
+    """
     for node in replica.all(NODES):
         takes_work = node.status == "ready" and node.scheduling_eligibility == "eligible" and not node.drain_strategy
         is_wanted = takes_work and any(fnmatchcase(node.datacenter, each) for each in job.datacenters or ())
         here = [each for each in live if each.node_id == node.id]
         current = [each for each in here if each.job_version == job.version]
+        if not takes_work and node.last_drain is not None:
+            continue
         few, most = (1 if is_wanted else 0), sum(group.count for group in job.groups)
         if not (few <= len(here) <= most and len(here) == len(current)) and not is_explained:
             raise Broken(

@@ -549,6 +549,24 @@ def test_where_old_and_new_have_no_room_side_by_side_no_more_nodes_are_without_a
     assert loop.deployment().status == "successful"
 
 
+def test_a_system_job_that_comes_back_from_lost_contact_in_an_older_version_is_exchanged() -> None:
+    loop = a_loop(a_system_version(0), nodes=2)
+    away = next(each for each in loop.live() if each.node_id == "n0")
+    loop.lose("n0", NodeStatus.DISCONNECTED)
+    loop.think()
+    assert loop.allocation(away.id).client_status is UNKNOWN
+    loop.register(a_system_version(1))
+    loop.settle()
+
+    loop.come_back("n0")
+    loop.tell(away, RUNNING)
+    loop.look_at(trigger=EvaluationTrigger.RECONNECT)
+    loop.settle()
+
+    assert {each.node_id: each.job_version for each in loop.live()} == {"n0": 1, "n1": 1}
+    assert loop.deployment().status == "successful"
+
+
 def test_a_system_job_leaves_all_nodes_at_once_that_its_new_version_does_not_belong_on() -> None:
     loop = a_loop(a_system_version(0), nodes=4)
     loop.register(a_system_version(1, constraints=(a_constraint("${node.unique.id}", "n3"),)))

@@ -58,7 +58,12 @@ def run(sight: Sight, group: TaskGroup, allocations: Sequence[Allocation], nodes
     destructive: list[Allocation] = []
     for allocation in allocations:
         key = (allocation.node_id, allocation.name)
-        verdict = _Verdict(sight, group, nodes).of(allocation, is_name_wanted=allocation.name in names)
+        judge = _Verdict(sight, group, nodes)
+        verdict = judge.of(allocation, is_name_wanted=allocation.name in names)
+        if isinstance(verdict, Allocation) and verdict.client_status is not ClientStatus.UNKNOWN:
+            result.outcome.reconnects.append(verdict)
+            counts["reconnect"] += 1
+            verdict = judge.of_one_in_contact(allocation)  # The job may have moved on meanwhile.
         match verdict:
             case Stop():
                 result.outcome.stops.append(verdict)
@@ -67,9 +72,8 @@ def run(sight: Sight, group: TaskGroup, allocations: Sequence[Allocation], nodes
                     there.add(key)
             case Allocation():
                 there.add(key)
-                is_unknown = verdict.client_status is ClientStatus.UNKNOWN
-                (result.outcome.disconnects if is_unknown else result.outcome.reconnects).append(verdict)
-                counts["disconnect" if is_unknown else "reconnect"] += 1
+                result.outcome.disconnects.append(verdict)
+                counts["disconnect"] += 1
             case "destructive":
                 there.add(key)
                 destructive.append(allocation)
@@ -182,9 +186,15 @@ class _Verdict:
             )
         if found is Class.RECONNECTING and allocation.client_status is not ClientStatus.UNKNOWN:
             return with_state(allocation, allocation.client_status, sight.now_ns)
-        if allocation.client_status is ClientStatus.UNKNOWN or node.id in sight.tainted:
+        if allocation.client_status is ClientStatus.UNKNOWN:
             return "stays"
-        if node.id not in self._nodes.wanted:  # It takes nothing new, so what is old cannot be exchanged there.
+        return self.of_one_in_contact(allocation)
+
+    def of_one_in_contact(self, allocation: Allocation) -> Stop | str:
+        if allocation.node_id in self._sight.tainted:
+            return "stays"
+        if allocation.node_id not in self._nodes.wanted:
+            # It takes nothing new, so what is old cannot be exchanged there.
             return "stays" if self._is_current(allocation) else Stop(allocation, NOT_NEEDED)
         return self._of_version(allocation)
 
