@@ -53,7 +53,9 @@ async def service(answer: bytes | None, heard: list[bytes] | None = None) -> Asy
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         yield server.sockets[0].getsockname()[1]
-        for _ in range(begun):
+        # Whoever asked may be gone before it is taken in: its connection is waited for all the same.
+        await served.acquire()
+        for _ in range(begun - 1):
             await served.acquire()
 
 
