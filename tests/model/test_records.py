@@ -65,8 +65,8 @@ def keys(record: type[msgspec.Struct]) -> set[str]:
             "ID Namespace EvalID Name NodeID NodeName JobID JobVersion JobCreateIndex TaskGroup AllocatedResources "
             "Metrics DesiredStatus DesiredDescription DesiredTransition ClientStatus ClientDescription TaskStates "
             "AllocStates DeploymentID DeploymentStatus FollowupEvalID PreviousAllocation NextAllocation "
-            "RescheduleTracker NetworkStatus PreemptedAllocations PreemptedByAllocation SigningKeyID CreateIndex "
-            "ModifyIndex AllocModifyIndex CreateTime ModifyTime",
+            "RescheduleTracker NetworkStatus PreemptedAllocations PreemptedByAllocation LogTails SigningKeyID "
+            "CreateIndex ModifyIndex AllocModifyIndex CreateTime ModifyTime",
         ),
         (
             Node,

@@ -145,6 +145,23 @@ def test_what_an_ended_allocation_holds_is_freed_when_asked(node: ANode) -> None
     assert 404 == ask(node, f"fs/ls/{ended}")[0]
 
 
+def test_the_end_of_a_log_is_read_when_the_files_are_gone(node: ANode) -> None:
+    node.run(a_raw_job("outlived", "seq 1 2000; echo why >&2; exit 3"))
+    wait_until(lambda: any(a["ClientStatus"] == "failed" for a in node.allocations("outlived")), what="it has failed")
+    ended = str(node.allocations("outlived")[0]["ID"])
+    whole = logs(node, ended)
+    assert 200 == ask(node, f"allocation/{ended}/gc", method="PUT")[0]
+
+    kept = logs(node, ended)
+
+    assert (True, True) == (whole.endswith(kept), 1_500 < len(kept) <= 2_048)
+    assert b"1999\n2000\n" == logs(node, ended, "task=t&type=stdout&plain=true&origin=end&offset=10")
+    assert b"why\n" == wharf(node, "alloc", "logs", "-stderr", ended).stdout
+    assert "log_tails" not in json.dumps(node.server.get(f"/v1/allocation/{ended}")).lower().replace(
+        "logtails", "log_tails"
+    )
+
+
 # -- figures and metadata
 
 
@@ -239,7 +256,7 @@ def test_with_a_terminal_all_comes_on_one_stream_of_the_callers_size(node: ANode
     said, streams, code = asyncio.run(story())
 
     assert ({"stdout"}, 7) == (streams, code)
-    assert b"\r\n40 101\r\nwrong\r\n" in said
+    assert b"40 101\r\nwrong\r\n" in said
 
 
 def test_closing_the_input_of_a_terminal_hangs_up(node: ANode, alloc: str) -> None:

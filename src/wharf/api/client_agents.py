@@ -11,12 +11,13 @@ from typing import Any, Final
 import msgspec
 
 from wharf.api.answers import Act, Done, Packed, Reading, Streamed
-from wharf.api.onward import passed_to_holder
+from wharf.api.log_tails import kept_log
+from wharf.api.onward import holder_of, passed_to_holder
 from wharf.api.request import Request
 from wharf.model.allocation import Allocation
 from wharf.model.job import Job
 from wharf.model.need import EXEC_ON_NODE
-from wharf.model.refusal import Refusal, invalid, unknown
+from wharf.model.refusal import Code, Refusal, invalid, unknown
 from wharf.server.node_channels import NodeQuestion, NoPath, Talk
 from wharf.server.server import Server
 from wharf.state.tables import ALLOCATIONS, JOB_VERSIONS, NODES
@@ -34,6 +35,9 @@ LOG_TYPES: Final = ("stdout", "stderr")
 ORIGINS: Final = ("", "start", "end")
 OPEN_DRIVERS: Final = frozenset({"raw_exec"})
 """Drivers that do not keep the files of a task apart from those of its node."""
+
+GONE: Final = frozenset({Code.UNKNOWN, Code.UNAVAILABLE})
+"""The node is not there, or has the files no more."""
 
 READS: Final[dict[str, Reading]] = {}
 
@@ -105,7 +109,11 @@ class ClientAgents:
 
     async def execute(self, request: Request) -> Done:
         """Without a websocket nothing runs; what is wrong with the question is told all the same."""
-        await self.to_exec_beside(request)
+        allocation = await self.to_exec_beside(request)
+        try:
+            self._server.channels.to(allocation.node_id)
+        except NoPath:
+            await holder_of(self._server, allocation.node_id)
         raise invalid("commands run over a websocket: ask with an upgrade")
 
     async def begin_exec(self, request: Request, allocation: Allocation) -> Talk:
@@ -149,7 +157,14 @@ class ClientAgents:
         if request.text("type") not in LOG_TYPES:
             raise invalid('log type must be "stdout" or "stderr"')
         _check_origin(request)
-        return await self._ask_about(request, lambda alloc, job: _check_task(alloc, job, request.text("task")))
+        task = request.text("task")
+        allocation = await self._allocation(request, lambda alloc, job: _check_task(alloc, job, task))
+        try:
+            return await self._ask(request, allocation.node_id, about=allocation.id)
+        except Refusal as refusal:
+            if refusal.code not in GONE or (kept := kept_log(request, allocation)) is None:
+                raise
+            return kept
 
     async def _ask_about(self, request: Request, check: Check | None = None) -> Done:
         allocation = await self._allocation(request, check)

@@ -119,6 +119,7 @@ class NodeSpeech:
                 deployment_status=told.deployment_status,
                 network_status=told.network_status,
                 services=told.services,
+                log_tails=told.log_tails,
             )
             for told in asked.allocations
         )

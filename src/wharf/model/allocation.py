@@ -137,6 +137,7 @@ class Allocation(SparseRecord):
     network_status: NetworkStatus | None = None
     preempted_allocations: tuple[str, ...] | None = None
     preempted_by_allocation: str = ""
+    log_tails: bytes = b""  # When it is over: the ends of its tasks' logs, as `model.log_tails` packs them.
     signing_key_id: str = ""
     create_index: int = 0
     modify_index: int = 0

@@ -122,6 +122,15 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     gc_inode_usage_threshold: Annotated[float, About("Percent of inodes in use from which they are removed.")] = 70.0
     gc_parallel_destroys: Annotated[int, About("How many are removed at a time.", least=1)] = 2
     gc_max_allocs: Annotated[int, About("How many allocations a node may keep before it removes.", least=1)] = 50
+    log_tail_bytes: Annotated[
+        int,
+        About(
+            "How much of the end of each log is kept on the servers when an allocation is over, where its files are gone: "
+            "so much of what a task printed, and of its errors. 0: nothing.",
+            least=0,
+            most=65_536,
+        ),
+    ] = 2_048
     cni_path: Annotated[str, About("Where CNI plugins are.")] = "/opt/cni/bin"
     cni_config_dir: Annotated[str, About("Where networks of CNI are declared.")] = "/opt/cni/config"
     bridge_network_name: Annotated[str, About("The bridge of tasks in network mode `bridge`.")] = "wharf"

@@ -16,6 +16,7 @@ from wharf.model.changes import THIS, Cause, CauseKind, Condition, Drop, Put, Wr
 from wharf.model.cluster import NodePlacement
 from wharf.model.evaluation import EvaluationTrigger
 from wharf.model.job import Job, JobType
+from wharf.model.log_tails import PACKED_MAX_BYTES
 from wharf.model.machine import TransitionRefused, advance
 from wharf.model.moment import to_time
 from wharf.model.naming import POOL_NAME, is_pool_name
@@ -91,6 +92,7 @@ class AllocationReport(msgspec.Struct, frozen=True):
     network_status: NetworkStatus | None = None
     services: tuple[ServiceRegistration, ...] | None = None
     """Those of it that run now; None: nothing is said of them."""
+    log_tails: bytes = b""
 
 
 def register(snapshot: Replica, told: Node, moment: Moment, *, evaluations_max: int) -> Decision[NodeWritten]:
@@ -437,10 +439,17 @@ def _reported(stored: Allocation, told: AllocationReport, moment: Moment) -> All
         task_states=told.task_states if told.task_states is not None else stored.task_states,
         network_status=told.network_status or stored.network_status,
         deployment_status=_health_as_told(stored, told, moment),
+        log_tails=_tails_as_told(stored, told),
     )
     if new == stored:
         return None
     return replace(new, modify_time=moment.now_ns)
+
+
+def _tails_as_told(stored: Allocation, told: AllocationReport) -> bytes:
+    """What was kept stays, when a node says no more of it: its files may be gone."""
+    is_fit = told.client_status.is_terminal and len(told.log_tails) <= PACKED_MAX_BYTES
+    return told.log_tails if told.log_tails and is_fit else stored.log_tails
 
 
 def _health_as_told(stored: Allocation, told: AllocationReport, moment: Moment) -> AllocDeploymentStatus | None:

@@ -48,7 +48,13 @@ def _shown_variable(record: Any) -> object:
     return msgspec.structs.replace(shown, lock=msgspec.structs.replace(shown.lock, id=""))
 
 
+def _shown_allocation(record: Any) -> object:
+    """What tasks printed is for those who may read logs."""
+    return msgspec.structs.replace(record, log_tails=b"") if record.log_tails else record
+
+
 SHOWN: Final[Mapping[str, Callable[[Any], object]]] = MappingProxyType({
+    "Allocation": _shown_allocation,
     "Node": shown_node,
     "Variable": _shown_variable,
 })  # fmt: skip

@@ -146,6 +146,8 @@ class AllocationUpdate(Record):
     network_status: NetworkStatus | None = None
     services: tuple[ServiceRegistration, ...] | None = None
     """Those of it that run now; None: nothing is said of them."""
+    log_tails: bytes = b""
+    """When it is over: the ends of its tasks' logs, as `model.log_tails` packs them."""
 
 
 class NodeReportRequest(Record):

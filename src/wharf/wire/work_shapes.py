@@ -37,8 +37,8 @@ class AllocationStopResponse(Record):
     index: int = 0
 
 
-_NOT_SHOWN: Final = frozenset(("job_version", "job_create_index"))
-"""The embedded job tells these."""
+_NOT_SHOWN: Final = frozenset(("job_version", "job_create_index", "log_tails"))
+"""The embedded job tells the first two, the reading of logs the last."""
 
 _SHOWN_AS: Final[dict[str, Any]] = {
     "allocated_resources": AllocatedResources | None,

@@ -121,6 +121,7 @@ class NodeAgent:
             upkeep=self._upkeep,
             on_change=self._on_change,
             max_kill_timeout_s=settings.max_kill_timeout.s,
+            log_tail_bytes=settings.log_tail_bytes,
         )
         self._upkeep.attach(self.works)
         self.talk = ServerTalk(world, client, identity, self.works, self._describe)
@@ -164,6 +165,8 @@ class NodeAgent:
             "the supervisor is there",
             extra={"supervisor": str(self.link.pid), "finds_left_overs_by": self.link.finds_by},
         )
+        await self._probe()  # What can be bounded is known only now.
+        self._news.has_changed()
         await self.works.recover(self._raw_exec)
         for run in self.link.runs():
             if not self.works.is_wanted(run):

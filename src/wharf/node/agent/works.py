@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from wharf.model.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus
 from wharf.model.job import Job
+from wharf.model.log_tails import pack
 from wharf.model.task import Task
 from wharf.model.task_state import TaskEventType
 from wharf.node.agent.environment import Place, environment_of
@@ -28,12 +29,15 @@ from wharf.node.core.plan import Plan, plan_of
 from wharf.node.core.record import AllocationRecord, TaskRecord
 from wharf.node.core.steps import TaskStep
 from wharf.node.drivers.port import CannotStart, Driver, TaskOrder, View
+from wharf.node.files import Folder
+from wharf.node.files.tails import tail_of
 from wharf.node.preparing.work import NotReady, seen_folders
 from wharf.wire import shapes
 from wharf.world import World
 
 log = logging.getLogger(__name__)
 
+STREAMS: Final = ("stdout", "stderr")
 NO_PLAN: Final = Plan(tasks=())
 
 
@@ -44,6 +48,8 @@ class Work:
         self.kept = kept
         self.plan = plan
         self.record = record
+        self.log_tails: bytes | None = None
+        """When it is over: the ends of its tasks' logs, packed. None: not read yet."""
 
     @property
     def order(self) -> shapes.DesiredAllocation:
@@ -78,6 +84,7 @@ class Works:
         upkeep: Upkeep,
         on_change: Callable[[str], None],
         max_kill_timeout_s: float,
+        log_tail_bytes: int = 0,
     ) -> None:
         self._world = world
         self._journal = journal
@@ -90,6 +97,7 @@ class Works:
         self._preparing: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._on_change = on_change
         self._max_kill_timeout_s = max_kill_timeout_s
+        self._log_tail_bytes = log_tail_bytes
         self._works: dict[str, Work] = {}
         self._doing: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -152,8 +160,26 @@ class Works:
             deployment_status=(
                 AllocDeploymentStatus(healthy=record.is_healthy) if record.is_healthy is not None else None
             ),
+            log_tails=self._log_tails(work),
             services=self._upkeep.services(work),
         )
+
+    def _log_tails(self, work: Work) -> bytes:
+        """Read once: later the files may be gone."""
+        if not work.record.is_over or not work.record.tasks:
+            work.log_tails = None
+            return b""
+        if work.log_tails is None:
+            folder = Folder(self._folders.of(work.record.id))
+            length = self._log_tail_bytes
+            work.log_tails = pack(
+                {
+                    task.name: {stream: tail_of(folder, task.name, stream, length) for stream in STREAMS}
+                    for task in work.record.tasks
+                    if length
+                }
+            )
+        return work.log_tails
 
     def on_contact(self) -> None:
         if self._silent_since_s is not None:

@@ -73,7 +73,7 @@ async def follow_logs(
 ) -> AsyncGenerator[Frame, None]:
     """Over all files of the task's log, the oldest first. With `follows` until `is_over` says that nothing will come.
     Raises Refusal, before the first frame."""
-    numbers = _numbers(folder, task, stream)
+    numbers = numbers_of(folder, task, stream)
     if not numbers and not follows:
         raise Refusal(Code.UNKNOWN, f'no {stream} log of task "{task}" yet')
     place = _place(folder, task, stream, numbers, origin, offset) if numbers else (0, 0)
@@ -89,11 +89,11 @@ async def follow_logs(
             if data:
                 at += len(data)
                 quiet_s = 0.0
-                yield Frame(at, data, _path(task, stream, number))
+                yield Frame(at, data, log_path(task, stream, number))
                 continue
             # Read before one looks for the next file: what was written until it was begun is in this one.
             was_over = is_over()
-            following = [other for other in _numbers(folder, task, stream) if other > number or handle is None]
+            following = [other for other in numbers_of(folder, task, stream) if other > number or handle is None]
             if handle is not None and os.fstat(handle).st_size > at:
                 continue
             if following and (follows or (last is not None and following[0] <= last)):
@@ -121,18 +121,18 @@ def _is_truncated(handle: int, at: int) -> bool:
     return os.fstat(handle).st_size < at
 
 
-def _path(task: str, stream: str, number: int) -> str:
+def log_path(task: str, stream: str, number: int) -> str:
     return f"{LOGS}/{task}.{stream}.{number}"
 
 
-def _numbers(folder: Folder, task: str, stream: str) -> list[int]:
+def numbers_of(folder: Folder, task: str, stream: str) -> list[int]:
     wanted = re.compile(re.escape(f"{task}.{stream}.") + r"(\d{1,15})")
     return sorted(int(found[1]) for name in folder.names(LOGS) if (found := wanted.fullmatch(name)))
 
 
 def _place(folder: Folder, task: str, stream: str, numbers: list[int], origin: Origin, offset: int) -> tuple[int, int]:
     """The file and the place in it where the offset leads, counted over all of them."""
-    sizes = [_size(folder, _path(task, stream, number)) for number in numbers]
+    sizes = [_size(folder, log_path(task, stream, number)) for number in numbers]
     left = _begin(sum(sizes), origin, offset)
     for number, size in zip(numbers, sizes, strict=True):
         if left < size:
@@ -150,5 +150,5 @@ def _size(folder: Folder, path: str) -> int:
 def _opened(folder: Folder, task: str, stream: str, number: int) -> int | None:
     """None where the file is gone (rotated away) or not there yet."""
     with contextlib.suppress(Refusal):
-        return folder.open(_path(task, stream, number))
+        return folder.open(log_path(task, stream, number))
     return None
