@@ -89,9 +89,25 @@ def probe_containers() -> str | None:
         return None if done.returncode == 0 else done.stderr.strip()[-200:] or f"podman ended with {done.returncode}"
 
 
+def probe_memory_bounds() -> str | None:
+    """Make a control group of either version that can bound memory."""
+    for root, file in (("memory", "memory.limit_in_bytes"), ("", "memory.max")):
+        group = Path("/sys/fs/cgroup", root, f"wharf-probe-{os.getpid()}")
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        is_there = (group / file).exists()
+        group.rmdir()
+        if is_there:
+            return None
+    return "no control group that bounds memory can be made"
+
+
 PROBES: Mapping[str, Probe] = {
     "cgroups": probe_cgroups,
     "namespaces": probe_namespaces,
+    "memory_bounds": probe_memory_bounds,
     "containers": probe_containers,
 }
 

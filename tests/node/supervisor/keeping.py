@@ -23,6 +23,7 @@ from wharf.node.supervisor.messages import (
     Frames,
     FromSupervisor,
     Hello,
+    Limits,
     LogOrder,
     RunBegun,
     RunEnded,
@@ -50,6 +51,7 @@ class ASupervisor:
         self.names: list[str] = []
         self.pid = 0
         self.finds_by = ""
+        self.bounds: tuple[str, ...] = ()
 
     def begin(self) -> None:
         """Start it, if there is none, and listen to it."""
@@ -89,8 +91,8 @@ class ASupervisor:
             for frame in self._frames.add(data):
                 message = _decoder.decode(frame)
                 match message:
-                    case Hello(pid, finds_by):
-                        self.pid, self.finds_by = pid, finds_by
+                    case Hello(pid, finds_by, bounds):
+                        self.pid, self.finds_by, self.bounds = pid, finds_by, bounds
                     case AllTold():
                         self._told.setdefault("", [])
                     case _:
@@ -107,6 +109,8 @@ class ASupervisor:
         *,
         environment: dict[str, str] | None = None,
         log: LogOrder | None = None,
+        limits: Limits | None = None,
+        user: tuple[str, str] = ("", ""),
     ) -> None:
         self.names.append(name)
         order = RunOrder(
@@ -115,6 +119,9 @@ class ASupervisor:
             {"PATH": PATH} | (environment or {}),
             work_folder=str(self.folder),
             log=log or LogOrder(str(self.logs), name),
+            limits=limits or Limits(),
+            user=user[0],
+            group=user[1],
         )
         self.say(StartRun(order))
 

@@ -44,6 +44,7 @@ class KeeperLink:
         self._is_told = asyncio.Event()
         self._is_ending = False
         self.finds_by = ""
+        self.bounds: tuple[str, ...] = ()
         self.pid = 0
 
     async def run(self, on_connected: Callable[[], Awaitable[None]]) -> None:
@@ -110,8 +111,8 @@ class KeeperLink:
 
     def _take(self, message: messages.FromSupervisor) -> None:
         match message:
-            case messages.Hello(pid, finds_by):
-                self.pid, self.finds_by = pid, finds_by
+            case messages.Hello(pid, finds_by, bounds):
+                self.pid, self.finds_by, self.bounds = pid, finds_by, bounds
                 return
             case messages.AllTold():
                 return
@@ -125,8 +126,9 @@ class KeeperLink:
                 self._watcher.on_begun(name)
             case messages.RunRefused(name, why):
                 self._watcher.on_refused(name, why)
-            case messages.RunEnded(name, exit_code, number, is_known):
-                self._watcher.on_ended(name, Outcome(exit_code, number) if is_known else UNKNOWN)
+            case messages.RunEnded(name, exit_code, number, is_known, is_out):
+                how = Outcome(exit_code, number, is_out_of_memory=is_out) if is_known else UNKNOWN
+                self._watcher.on_ended(name, how)
             case _:
                 pass
 

@@ -1,9 +1,13 @@
 """The driver that runs a program of the machine as it is, without walls around it: by the supervisor.
 
-Keys: `command` (required), `args`, `work_dir` (absolute). The program gets a session and a process group of its own.
+Keys: `command` (required), `args`, `work_dir` (absolute), `oom_score_adj` (0 or more), `denied_envvars` (names that are not
+handed on, `*` for any text). The program gets a session and a process group of its own, and bounds on memory and
+processor where the machine lets control groups be made.
 """
 
+import fnmatch
 import os
+import pwd
 import shutil
 import signal
 from collections.abc import Collection, Mapping
@@ -15,10 +19,12 @@ from wharf.node.drivers import processes_beside
 from wharf.node.drivers.beside import Command, CommandOrder
 from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View
 from wharf.node.measuring.tasks import group_of, processes_of
-from wharf.node.supervisor.messages import ForgetRun, KillRun, LogOrder, RunOrder, SignalRun, StartRun
+from wharf.node.supervisor.messages import ForgetRun, KillRun, Limits, LogOrder, RunOrder, SignalRun, StartRun
+from wharf.node.supervisor.run import AS_USER
 
 MB: Final = 1_000_000
-NEEDED: Final = ("/bin/dash", "/bin/mv", "/usr/bin/setsid", "/usr/bin/env")
+MOST_OOM_SCORE: Final = 1_000
+NEEDED: Final = ("/bin/dash", "/bin/sleep", "/usr/bin/setsid", "/usr/bin/env")
 KILL_SIGNAL: Final = signal.SIGINT
 
 
@@ -36,7 +42,7 @@ class RawExec:
         missing = [path for path in NEEDED if not os.access(path, os.X_OK)]
         if missing:
             return Health(is_healthy=False, why=f"the machine lacks {', '.join(missing)}", is_there=False)
-        return Health(is_healthy=True)
+        return Health(is_healthy=True, attributes={"driver.raw_exec.bounds": ",".join(self._link.bounds) or "none"})
 
     async def start(self, order: TaskOrder) -> None:
         command, arguments, work_folder = read_config(order.config)
@@ -49,8 +55,26 @@ class RawExec:
             max_file_bytes=order.log.max_file_size_mb * MB,
             is_off=order.log.disabled,
         )
+        user, group = find_user(order.user)
+        limits = Limits(
+            memory_mb=order.given.memory_max_mb or order.given.memory_mb,
+            cpu_shares=order.given.cpu_mhz,
+            oom_score=read_oom_score(order.config),
+        )
+        environment = without(order.environment, order.config)
         self._link.say(
-            StartRun(RunOrder(order.run, (program, *arguments), order.environment, work_folder=folder, log=log))
+            StartRun(
+                RunOrder(
+                    order.run,
+                    (program, *arguments),
+                    environment,
+                    work_folder=folder,
+                    log=log,
+                    limits=limits,
+                    user=user,
+                    group=group,
+                )
+            )
         )
 
     async def recover(self, runs: Collection[str]) -> None:
@@ -94,6 +118,43 @@ def read_config(config: Mapping[str, object]) -> tuple[str, list[str], str]:
     if work_folder is not None and not (isinstance(work_folder, str) and os.path.isabs(work_folder)):
         raise CannotStart("config: `work_dir` is to be an absolute path", is_final=True)
     return command, list(arguments), work_folder or ""
+
+
+def read_oom_score(config: Mapping[str, object]) -> int:
+    """Raises CannotStart."""
+    score = config.get("oom_score_adj")
+    if score is None:
+        return 0
+    if not isinstance(score, int) or isinstance(score, bool) or not 0 <= score <= MOST_OOM_SCORE:
+        raise CannotStart(f"config: `oom_score_adj` is to be a number from 0 to {MOST_OOM_SCORE}", is_final=True)
+    return score
+
+
+def without(environment: dict[str, str], config: Mapping[str, object]) -> dict[str, str]:
+    """The environment without the names that the job does not want. Raises CannotStart."""
+    denied = config.get("denied_envvars") or ()
+    if not isinstance(denied, list | tuple) or not all(isinstance(each, str) for each in denied):
+        raise CannotStart("config: `denied_envvars` is to be a list of names", is_final=True)
+    if not denied:
+        return environment
+    return {n: value for n, value in environment.items() if not any(fnmatch.fnmatchcase(n, each) for each in denied)}
+
+
+def find_user(name: str) -> tuple[str, str]:
+    """The numbers of the user and of its group; nothing where the program runs as we do. Raises CannotStart."""
+    if not name:
+        return "", ""
+    try:
+        found = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
+    except KeyError:
+        raise CannotStart(f"this machine has no user {name}", is_final=True) from None
+    if found.pw_uid == os.geteuid():
+        return "", ""
+    if os.geteuid() != 0:
+        raise CannotStart(f"the node may not run programs as {name}: it does not run as root", is_final=True)
+    if not os.access(AS_USER, os.X_OK):
+        raise CannotStart(f"the node cannot run programs as {name}: the machine lacks {AS_USER}", is_final=True)
+    return str(found.pw_uid), str(found.pw_gid)
 
 
 def find_program(command: str, folder: str, path: str) -> str:

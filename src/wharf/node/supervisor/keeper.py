@@ -143,7 +143,7 @@ class Keeper:
             connection.settimeout(SEND_TIMEOUT_S)
             agent = self._agent = Agent(connection)
             self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear(agent))
-            agent.tell(messages.Hello(os.getpid(), self._leftovers.name))
+            agent.tell(messages.Hello(os.getpid(), self._leftovers.name, self._leftovers.bounds))
             for run in self._runs.values():
                 self._tell_of(run)
             for name, why in self._refused.items():

@@ -11,6 +11,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final, Protocol
 
+from wharf.node.supervisor.bounding import Bounding, bounding_v1, bounding_v2
+from wharf.node.supervisor.messages import Limits
 from wharf.node.supervisor.processes import look_up, open_handle, with_mark
 
 MARK: Final = "WHARF_RUN"
@@ -22,9 +24,15 @@ TRACKING_V1: Final = "pids"
 
 class Leftovers(Protocol):
     name: str
+    bounds: tuple[str, ...]
+    """What it can limit."""
 
-    def entries(self, run: str) -> list[str]:
-        """The files that the program enters itself by; made ready for it."""
+    def entries(self, run: str, limits: Limits) -> list[str]:
+        """The files that the program enters itself by; made ready for it, with its bounds."""
+        ...
+
+    def has_run_out_of_memory(self, run: str) -> bool:
+        """Whether anything of it was killed because it would have gone beyond its memory."""
         ...
 
     def members(self, run: str) -> list[int]: ...
@@ -46,9 +54,13 @@ def mark_of(run: str) -> bytes:
 
 class ByMark:
     name = "mark"
+    bounds: tuple[str, ...] = ()
 
-    def entries(self, _run: str) -> list[str]:
+    def entries(self, _run: str, _limits: Limits) -> list[str]:
         return []
+
+    def has_run_out_of_memory(self, _run: str) -> bool:
+        return False
 
     def members(self, run: str) -> list[int]:
         return [pid for pid, _ in with_mark(frozenset({mark_of(run)}))]
@@ -81,14 +93,20 @@ def _kill_marked(pid: int, marks: frozenset[bytes]) -> None:
 class ByCgroup:
     name = "cgroup"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, bounding: Bounding) -> None:
         self._folder = folder
+        self._bounding = bounding
         self._empty: list[str] = []
+        self.bounds = bounding.bounds
 
-    def entries(self, run: str) -> list[str]:
+    def entries(self, run: str, limits: Limits) -> list[str]:
         group = self._folder / run
         group.mkdir(parents=True, exist_ok=True)
-        return [str(group / "cgroup.procs")]
+        groups = dict.fromkeys([group, *self._bounding.make(run, limits)])
+        return [str(each / "cgroup.procs") for each in groups]
+
+    def has_run_out_of_memory(self, run: str) -> bool:
+        return self._bounding.has_run_out_of_memory(run)
 
     def members(self, run: str) -> list[int]:
         try:
@@ -117,29 +135,41 @@ class ByCgroup:
 
     def forget(self, run: str) -> None:
         self._empty.append(run)
-        left = []
-        for name in self._empty:
-            try:
-                (self._folder / name).rmdir()
-            except FileNotFoundError:
-                pass
-            except OSError:  # Something is still dying in it.
-                left.append(name)
-        self._empty = left
+        # Where something is still dying in it, it is tried again with the next one.
+        self._empty = [name for name in self._empty if not self._remove(name)]
+
+    def _remove(self, run: str) -> bool:
+        left = [folder for folder in self._all() if not _is_removed(folder / run)]
+        return not left
+
+    def _all(self) -> list[Path]:
+        return list(dict.fromkeys([self._folder, *self._bounding.folders]))
 
     def sweep(self, known: Collection[str]) -> None:
-        with contextlib.suppress(OSError):
-            for entry in self._folder.iterdir():
-                if entry.is_dir() and entry.name not in known:
-                    self.kill(entry.name, spare=())  # Nobody remembers that it should run.
-                    self.forget(entry.name)
-            if not known:
-                self._folder.rmdir()
+        for folder in self._all():
+            with contextlib.suppress(OSError):
+                for entry in folder.iterdir():
+                    if entry.is_dir() and entry.name not in known:
+                        self.kill(entry.name, spare=())  # Nobody remembers that it should run.
+                        self.forget(entry.name)
+                if not known:
+                    folder.rmdir()
+
+
+def _is_removed(group: Path) -> bool:
+    try:
+        group.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def find_way(node: str) -> Leftovers:
     """By control groups where this process may make them. `node` keeps those of several nodes on a machine apart."""
-    base = ROOT / TRACKING_V1 if (ROOT / TRACKING_V1 / "cgroup.procs").exists() else ROOT
+    is_v1 = (ROOT / TRACKING_V1 / "cgroup.procs").exists()
+    base = ROOT / TRACKING_V1 if is_v1 else ROOT
     folder = base / "wharf" / node
     trial = folder / "trial"
     try:
@@ -150,4 +180,4 @@ def find_way(node: str) -> Leftovers:
         trial.rmdir()
     except OSError:
         return ByMark()
-    return ByCgroup(folder) if is_group else ByMark()
+    return ByCgroup(folder, bounding_v1(ROOT, node) if is_v1 else bounding_v2(ROOT, node)) if is_group else ByMark()

@@ -19,6 +19,16 @@ class LogOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     is_off: bool = False
 
 
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a program may use at most, where the machine lets us say so. 0: no bound."""
+
+    memory_mb: int = 0
+    cpu_shares: int = 0
+    """Against other programs, when all want more than there is."""
+    oom_score: int = 0
+    """How soon the kernel takes it when the machine's memory is out."""
+
+
 class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     """One start of one program. The same name again starts nothing."""
 
@@ -27,6 +37,11 @@ class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     environment: dict[str, str]
     work_folder: str
     log: LogOrder
+    limits: Limits = Limits()
+    user: str = ""
+    """By name or number; empty: that of the supervisor."""
+    group: str = ""
+    """The user's own."""
 
 
 class StartRun(msgspec.Struct, frozen=True, tag=True):
@@ -62,6 +77,8 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     pid: int
     finds_by: str
     """How it finds what a program started and left behind: `cgroup`, or `mark` (in the environment)."""
+    limits: tuple[str, ...] = ()
+    """What it can put bounds on: `cpu`, `memory`."""
 
 
 class RunBegun(msgspec.Struct, frozen=True, tag=True):
@@ -81,6 +98,7 @@ class RunEnded(msgspec.Struct, frozen=True, tag=True):
     exit_code: int = 0
     signal: int = 0
     is_known: bool = True
+    is_out_of_memory: bool = False
 
 
 class RunStarting(msgspec.Struct, frozen=True, tag=True):

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from wharf.node.supervisor.folder import RunFolder
 from wharf.node.supervisor.leftovers import MARK, Leftovers, mark_of
 from wharf.node.supervisor.logs import LogPipe, Stuck
@@ -19,6 +21,7 @@ from wharf.node.supervisor.processes import Process, is_leader, is_marked, look_
 SHELL: Final = "/bin/dash"
 SHIM: Final = str(Path(__file__).with_name("shim.sh"))
 SESSION: Final = "/usr/bin/setsid"
+AS_USER: Final = "/usr/bin/setpriv"
 SHELL_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -65,9 +68,13 @@ class Run:
         """Raises OSError."""
         odd = [f"{name}={value}" for name, value in order.environment.items() if not SHELL_NAME.fullmatch(name)]
         environment = {name: value for name, value in order.environment.items() if SHELL_NAME.fullmatch(name)}
-        entries = self._leftovers.entries(self.name)
+        entries = [word for file in self._leftovers.entries(self.name, order.limits) for word in ("0", file)]
+        if order.limits.oom_score:
+            entries += [str(order.limits.oom_score), "/proc/self/oom_score_adj"]
+        as_user = [AS_USER, f"--reuid={order.user}", f"--regid={order.group}", "--init-groups"] if order.user else []
         # What is no name to a shell it would not hand on: such a thing goes in front of the command.
-        words = [SHELL, SHIM, str(self.folder.path), *entries, "--", order.work_folder, *odd, SESSION, *order.command]
+        words = [SHELL, SHIM, str(self.folder.path), *entries, "--", order.work_folder]
+        words += [*odd, *as_user, SESSION, *order.command]
         pid = os.posix_spawn(
             SHELL, words, environment | {MARK: self.name}, setsid=True, setsigmask=[], setsigdef=DEFAULT_SIGNALS
         )
@@ -180,6 +187,8 @@ class Run:
     # -- end
 
     def _end(self, ended: RunEnded | RunRefused) -> None:
+        if isinstance(ended, RunEnded) and self._leftovers.has_run_out_of_memory(self.name):
+            ended = replace(ended, is_out_of_memory=bool(ended.exit_code))
         self.stage = Stage.ENDED
         self.ended = ended
         self._kill_leftovers()

@@ -1,8 +1,8 @@
 # Waits for one task, so that its end is known whoever else dies. Run by dash, once for each start of a task:
 #
-#   shim.sh FOLDER [FILE ...] -- WORK_FOLDER COMMAND [ARGUMENT ...]
+#   shim.sh FOLDER [TEXT FILE ...] -- WORK_FOLDER COMMAND [ARGUMENT ...]
 #
-# Each FILE is the list of processes of a control group; the task enters it. The task's environment is this script's own,
+# The task writes each TEXT into its FILE: by this it enters control groups. The task's environment is this script's own,
 # so no variable is set before the task has been forked away: names could collide.
 #
 # The pipes are opened for reading and writing by the task itself, too: it is its own reader, and does not die of SIGPIPE
@@ -18,8 +18,8 @@ shift
 (
     exec 3>&-
     while [ "$1" != -- ]; do
-        echo 0 >"$1"
-        shift
+        echo "$1" >"$2"
+        shift 2
     done
     shift
     cd "$1" || exit 125

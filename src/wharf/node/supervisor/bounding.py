@@ -1,0 +1,98 @@
+"""Bounds on what a program uses, by control groups of either version. What this machine does not let us bound, is not."""
+
+import contextlib
+from pathlib import Path
+from typing import Final
+
+from wharf.node.supervisor.messages import Limits
+
+MB: Final = 1 << 20
+LEAST_SHARES: Final = 2
+MOST_SHARES: Final = 262_144
+CONTROLLERS: Final = ("cpu", "memory")
+
+
+class Bounding:
+    """`memory`, `cpu`: the folders in which each run has its group; None where it cannot be bounded."""
+
+    def __init__(self, memory: Path | None, cpu: Path | None, *, version: int) -> None:
+        self._memory, self._cpu = memory, cpu
+        self._version = version
+        self.folders = [folder for folder in (memory, cpu) if folder is not None]
+        found = (("cpu", cpu), ("memory", memory))
+        self.bounds = tuple(name for name, folder in found if folder is not None)
+
+    def make(self, run: str, limits: Limits) -> list[Path]:
+        """The groups that hold it, for those bounds that it has. Raises OSError."""
+        groups = []
+        if self._memory is not None and limits.memory_mb:
+            group = _made(self._memory / run)
+            of = str(limits.memory_mb * MB)
+            names = ("memory.max", "memory.swap.max") if self._version == 2 else V1_MEMORY
+            (group / names[0]).write_text(of)
+            with contextlib.suppress(OSError):  # Where swap is not counted there is no such file.
+                (group / names[1]).write_text("0" if self._version == 2 else of)
+            groups.append(group)
+        if self._cpu is not None and limits.cpu_shares:
+            group = _made(self._cpu / run)
+            shares = min(max(limits.cpu_shares, LEAST_SHARES), MOST_SHARES)
+            if self._version == 2:
+                (group / "cpu.weight").write_text(str(weight_of(shares)))
+            else:
+                (group / "cpu.shares").write_text(str(shares))
+            groups.append(group)
+        return groups
+
+    def has_run_out_of_memory(self, run: str) -> bool:
+        if self._memory is None:
+            return False
+        name = "memory.events" if self._version == 2 else "memory.oom_control"
+        try:
+            lines = (self._memory / run / name).read_text().splitlines()
+        except OSError:
+            return False
+        return any(line.startswith("oom_kill ") and line != "oom_kill 0" for line in lines)
+
+
+V1_MEMORY: Final = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+
+
+def weight_of(shares: int) -> int:
+    """The second version counts from 1 to 10,000 where the first counts from 2 to 262,144."""
+    return 1 + (shares - LEAST_SHARES) * 9_999 // (MOST_SHARES - LEAST_SHARES)
+
+
+def bounding_v1(root: Path, node: str) -> Bounding:
+    """Each controller has a tree of its own."""
+    found = {name: _usable(root / name / "wharf" / node, f"{name}.{file}") for name, file in V1_FILES}
+    return Bounding(found["memory"], found["cpu"], version=1)
+
+
+V1_FILES: Final = (("memory", "limit_in_bytes"), ("cpu", "shares"))
+
+
+def bounding_v2(root: Path, node: str) -> Bounding:
+    """One tree; what is to be bounded in a group must be allowed in all above it."""
+    folder = root / "wharf" / node
+    for above in (root, root / "wharf", folder):
+        for name in CONTROLLERS:
+            with contextlib.suppress(OSError):
+                above.mkdir(exist_ok=True)
+                (above / "cgroup.subtree_control").write_text(f"+{name}")
+    return Bounding(_usable(folder, "memory.max"), _usable(folder, "cpu.weight"), version=2)
+
+
+def _usable(folder: Path, file: str) -> Path | None:
+    trial = folder / "trial"
+    try:
+        trial.mkdir(parents=True, exist_ok=True)
+        is_there = (trial / file).exists()
+        trial.rmdir()
+    except OSError:
+        return None
+    return folder if is_there else None
+
+
+def _made(group: Path) -> Path:
+    group.mkdir(parents=True, exist_ok=True)
+    return group
