@@ -1,6 +1,7 @@
 """Placements become allocations on nodes: the best node for each, and the record that says so."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -216,9 +217,10 @@ class Allotment:
         chosen = self.placing(placement.job, placement.group).choose(Place(placement.name, avoid, prefer))
         return None if chosen is None else self._allocation(placement, chosen)
 
-    def place_more(self, placements: Sequence[Placement]) -> list[Allocation]:
+    def place_more(self, placements: Sequence[Placement], **fields: Any) -> list[Allocation]:
         """After one was placed: those that follow, of the same group and new like it, the first of them first. They are
-        placed as `place` would place them. Fewer, where that is to be asked for the next.
+        placed as `place` would place them. Fewer, where that is to be asked for the next. `fields`: what all of them
+        have beside that.
         """
         first = placements[0]
         if self._kept or self._allowance is not None or self.out_of_turn or is_sticky(first.group):
@@ -228,7 +230,7 @@ class Allotment:
         if not chosen:
             return []
         others = [each for each in self._placings.values() if each is not placing]
-        like = self._record(first, chosen[0])
+        like = replace(self._record(first, chosen[0]), **fields)
         neighbours, rows, new_id = self._neighbours, self._ground.fleet.row_of, self._moment.new_id
         allocations = []
         for placement, each in zip(placements, chosen, strict=False):

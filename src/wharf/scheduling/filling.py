@@ -60,7 +60,7 @@ class Filling:
         self._fixed = fixed
         self._collisions = collisions
         self._parts = parts
-        self._count = count
+        self._count = max(1, count)
         self._algorithm = algorithm
         self.piles: dict[int, Pile] = {}
         """By place among the candidates: the nodes that were looked at."""
@@ -94,7 +94,7 @@ class Filling:
         pile.packed = packing_of_one(pile.cpu, pile.cpu_with, pile.memory, pile.memory_with, self._algorithm)
         total, number = pile.packed + pile.fixed, 1.0 + self._parts
         if pile.collisions:
-            total, number = total - (pile.collisions + 1) / max(1, self._count), number + 1
+            total, number = total - (pile.collisions + 1) / self._count, number + 1
         pile.total, pile.number = total, number
         pile.is_open = (
             pile.cpu_with <= pile.cpu

@@ -240,11 +240,18 @@ class _Schedule:
         for placement in places[: first_alike + 1]:
             self._place(placement)
         alike = places[first_alike + 1 :]
-        allocations = self._allotment.place_more(alike) if alike else []
-        for placement, allocation in zip(alike, allocations, strict=False):
-            self._take(placement, allocation)
-        for placement in alike[len(allocations) :]:
+        placed = self._allotment.place_more(alike, **self._deployed(alike[0])) if alike else []
+        for allocation in placed:
+            self._placed.setdefault(allocation.node_id, []).append(allocation)
+        for placement in alike[len(placed) :]:
             self._place(placement)
+
+    def _deployed(self, placement: Placement) -> dict[str, Any]:
+        """What the deployment that goes on adds to an allocation that is none of its canaries."""
+        deployment = self._deployment
+        if deployment is None or placement.deployment_id or not self._is_of(deployment, placement):
+            return {}
+        return {"deployment_id": deployment.id, "deployment_status": AllocDeploymentStatus(modify_index=THIS)}
 
     def _place(self, placement: Placement) -> None:
         allocation = self._allotment.place(placement)
