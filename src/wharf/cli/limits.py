@@ -7,7 +7,7 @@ from urllib.parse import quote
 import click
 
 from wharf.cli.lazy import Entry, LazyGroup
-from wharf.cli.limits_speaking import ask, json_option, show_json, socket_option
+from wharf.cli.limits_speaking import ask, ask_all, json_option, show_json, socket_option
 
 COMMANDS = {
     "demo": Entry("wharf.cli.limits_demo", "demo", "See limits at work: a small service, a gateway and some callers."),
@@ -86,12 +86,26 @@ def top(count: int, minutes: int, path: Path, as_json: bool) -> None:
     """Show who asks most, and who is refused."""
     from wharf.cli.tables import table
 
-    found = ask(path, f"/top?count={count}&minutes={minutes}")
+    found = _together(ask_all(path, f"/top?count=1000&minutes={minutes}"))[:count]
     if as_json:
         show_json(found)
         return
     rows = [(row["caller"], row["requests"], row["refused"], row["busiest"]) for row in found]
     click.echo(table(("CALLER", "REQUESTS", "REFUSED", "BUSIEST AT"), rows))
+
+
+def _together(told: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """What all processes saw of each caller, busiest first; where it is busiest, the process says that saw most of it."""
+    found: dict[str, dict[str, Any]] = {}
+    most: dict[str, int] = {}
+    for row in (row for rows in told for row in rows):
+        caller = row["caller"]
+        sum_of = found.setdefault(caller, {"caller": caller, "requests": 0, "refused": 0, "busiest": ""})
+        sum_of["requests"] += row["requests"]
+        sum_of["refused"] += row["refused"]
+        if row["requests"] > most.get(caller, 0):
+            most[caller], sum_of["busiest"] = row["requests"], row["busiest"]
+    return sorted(found.values(), key=lambda row: (-row["requests"], row["caller"]))
 
 
 @click.command

@@ -1,5 +1,6 @@
 """How commands ask a limiter that runs: over its Unix socket, each question once."""
 
+import contextlib
 import getpass
 import http.client
 import json
@@ -37,7 +38,7 @@ def socket_option(command: F) -> F:
         default=DEFAULT_SOCKET,
         envvar="WHARF_LIMITS_SOCKET",
         show_default=True,
-        help="Where the limiter listens for operators.",
+        help="Where the limiter listens for operators. In a folder, such as an agent's data folder, all are asked.",
     )(command)
 
 
@@ -72,18 +73,40 @@ def milliseconds(length: str) -> int:
         raise click.BadParameter(str(problem), param_hint="--for") from None
 
 
+def sockets_at(path: Path) -> list[Path]:
+    """The limiters that are meant: those of all processes, where a folder is named."""
+    if not path.is_dir():
+        return [path]
+    found = sorted({file for name in ("limits-*.sock", "admin.sock") for file in path.glob(name) if file.is_socket()})
+    if not found:
+        raise Failed(
+            f"no limiter listens in {path}: name its socket, or the data folder of an agent with limits.enabled"
+        )
+    return found
+
+
 def ask(path: Path, target: str) -> Any:
-    return _exchange(path, "GET", target, None)
+    """The first that can tell."""
+    *others, last = sockets_at(path)
+    for each in others:
+        with contextlib.suppress(Failed):
+            return _exchange(each, "GET", target, None)
+    return _exchange(last, "GET", target, None)
+
+
+def ask_all(path: Path, target: str) -> list[Any]:
+    return [_exchange(each, "GET", target, None) for each in sockets_at(path)]
 
 
 def act(path: Path, target: str, **facts: object) -> Any:
     """Do something, in the name of who runs the command."""
     body = {"by": getpass.getuser(), **{name: value for name, value in facts.items() if value is not None}}
-    return _exchange(path, "POST", target, json.dumps(body))
+    # What holds for all processes, the one that hears of it leaves where the others look.
+    return _exchange(sockets_at(path)[0], "POST", target, json.dumps(body))
 
 
 def ask_text(path: Path, target: str) -> str:
-    return _send(path, "GET", target, None)[1].decode()
+    return _send(sockets_at(path)[0], "GET", target, None)[1].decode()
 
 
 def _exchange(path: Path, method: str, target: str, body: str | None) -> Any:

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from wharf.limits.configuration.reader import read_settings
 from wharf.limits.configuration.settings import Settings, StoreKind
 from wharf.limits.core.directory import Directory, Register
-from wharf.limits.core.rule import RuleSet
+from wharf.limits.core.rule import RuleSet, StoreLoss
 from wharf.limits.core.rulebook import hash_rules
 from wharf.limits.desk.alerts import Alerts
 from wharf.limits.desk.desk import Desk
@@ -39,9 +39,12 @@ class LimitsRefused(Exception):
     """A limiter that cannot start. Its text says why, and what to do."""
 
 
-class Opened(Protocol):
-    async def open(self) -> None: ...
+class Closed(Protocol):
     async def close(self) -> None: ...
+
+
+class Opened(Closed, Protocol):
+    async def open(self) -> None: ...
 
 
 def load_settings(path: Path) -> Settings:
@@ -81,6 +84,7 @@ class Limits:
         service = LimitService(rules, self.store, self._now_ms)
         self.desk: Final = Desk(service, world, settings, directory=known, folder=settings.data_folder)
         self.webhook = Webhook(settings.webhook_url) if settings.webhook_url else None
+        self.desk.board = self.far
         if self.webhook is not None:
             self.desk.alerts, self.desk.send_alerts = Alerts(), self.webhook.send
         self.watcher: Final = Watcher(world, list(self._watched()))
@@ -109,7 +113,6 @@ class Limits:
             return memory
         redis = self.far = RedisStore(self._world, rules, store.redis)
         self.drill = DrillStore(redis)
-        self._opened = [redis]
         if store.leases is None:
             self.guard = GuardedStore(self.drill, rules, store.guard, self._world)
         else:
@@ -137,26 +140,46 @@ class Limits:
 
     async def open(self) -> None:
         """Open the store and begin to work. Raises LimitsRefused."""
-        opened: list[Opened] = []
+        opened: list[Closed] = []
         try:
             self.settings.data_folder.mkdir(parents=True, exist_ok=True)
+            if self.far is not None:
+                await self._open_far(self.far)
+                opened.append(self.far)
             for part in self._opened:
                 await part.open()
                 opened.append(part)
             self.desk.open()
             self.watcher.open()
         except (StoreLost, StoreRefused, SavedRefused, GrantsRefused, OSError) as problem:
-            for part in reversed(opened):
-                await part.close()
+            for done in reversed(opened):
+                await done.close()
             raise LimitsRefused(f"the limiter cannot start: {problem}") from None
         rules = self.desk.service.rules
         log.info("limits are in force: %d rules, %s", len(rules.rules), hash_rules(rules))
+
+    async def _open_far(self, far: RedisStore) -> None:
+        """Where no rule is closed while the store is away, a start need not wait for it."""
+        closed = [
+            rule.name
+            for rule in self.desk.service.rules.rules
+            if rule.on_store_loss is StoreLoss.CLOSED and not rule.shadow
+        ]
+        try:
+            is_there = await far.open(may_be_away=not closed)
+        except StoreLost as lost:
+            raise StoreLost(f'{lost}, and {closed[0]} has on_store_loss = "closed": it would refuse all') from None
+        if not is_there and self.guard is not None:
+            log.warning("limits begin without their store: each rule's on_store_loss decides until it is there")
+            self.guard.begin_away()
 
     async def close(self) -> None:
         await self.watcher.close()
         await self.desk.close()
         for part in reversed(self._opened):
             await part.close()
+        if self.far is not None:
+            await self.far.close()
 
 
 def _refuse_errors(rules: RuleSet) -> None:

@@ -15,8 +15,6 @@ from tests.limits.stores.redis_server import running_redis
 from tests.waiting import wait_on_loop_until
 from wharf.agent import certificates
 from wharf.cli.root import root
-from wharf.limits.building import Limits, LimitsRefused, load_settings
-from wharf.world import RealWorld
 
 TWO_AN_HOUR = '[[rule]]\nname = "core"\nceiling = 2\n'
 
@@ -141,18 +139,6 @@ def test_a_drill_shows_what_rules_answer_while_the_store_is_away(tmp_path: Path)
             return before, await desk.ask(ADA_SENDS)
 
         assert operate(tmp_path, scenario, rules=rules, more=store) == (200, 403)
-
-
-def test_a_redis_that_is_not_there_is_told_before_anything_listens(tmp_path: Path) -> None:
-    (tmp_path / "limits.toml").write_text(
-        'data_folder = "data"\n[store]\nkind = "redis"\naddresses = ["127.0.0.1:1"]\n'
-    )
-
-    async def scenario() -> None:
-        await Limits(load_settings(tmp_path / "limits.toml"), RealWorld()).open()
-
-    with pytest.raises(LimitsRefused, match="the limiter cannot start: "):
-        run(scenario)
 
 
 def test_the_demonstration_shows_callers_admitted_and_refused() -> None:

@@ -47,6 +47,8 @@ def test_a_number_for_all_callers_does_not_mean_machines() -> None:
 
 
 def test_a_service_that_is_no_cluster_may_limit_a_path_that_is_called_like_a_heartbeat() -> None:
-    rules = read_rules('[[rule]]\nname = "b"\ncounts = "points"\nmatch = ["PUT /v1/node/{id}/heartbeat"]\nceiling = 5\n')
+    rules = read_rules(
+        '[[rule]]\nname = "b"\ncounts = "points"\nmatch = ["PUT /v1/node/{id}/heartbeat"]\nceiling = 5\n'
+    )
 
     assert [finding for finding in lint(rules) if finding.code == "limits-machines"] == []

@@ -1,11 +1,14 @@
 """Reading a rules file: what it may say, and what is said of its mistakes."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from tests.limits.builders import CODE_HOST, Desk, a_user
 from wharf.limits.core.caller import Case
 from wharf.limits.core.rule import UNLIMITED, Algorithm, Counts, Rule, RuleSet
 from wharf.limits.rules import FileRefused, read_rules
+from wharf.limits.rules.reader import read_profile
 
 REST = '[[rule]]\nname = "core"\nresource = "core"\nceiling = 10\n'
 
@@ -40,7 +43,8 @@ def test_the_example_of_the_design_is_read() -> None:
     )
     search = next(rule for rule in rules.rules if rule.name == "search")
 
-    assert (search.ceilings, search.window_ms, search.scope) == ({Case.USER: 30, Case.NONE: 10}, 60_000, ("user",))
+    ceilings = (search.ceilings[Case.USER], search.ceilings[Case.NONE])
+    assert (ceilings, search.window_ms, search.scope) == ((30, 10), 60_000, ("user",))
 
 
 def test_a_file_without_anything_is_the_built_in_profile() -> None:
@@ -303,3 +307,15 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
 
 def test_a_file_nested_beyond_reason_is_refused_and_nothing_breaks() -> None:
     assert problems_of("a = " + "[" * 100_000)[0].startswith("mine.toml:1:")
+
+
+def test_a_table_of_ceilings_over_a_built_in_rule_changes_whom_it_names_and_a_number_changes_all() -> None:
+    def core(text: str) -> Mapping[Case, int]:
+        rules = read_rules(f'[[rule]]\nname = "core"\nceiling = {text}\n')
+        return next(rule for rule in rules.rules if rule.name == "core").ceilings
+
+    built_in = next(rule for rule in read_profile().rules if rule.name == "core").ceilings
+
+    assert core("{ none = 7 }") == {**built_in, Case.NONE: 7}
+    assert set(core("7").values()) == {7}
+    assert {case for case, ceiling in core("{ credential = 7 }").items() if ceiling != 7} == {Case.NONE}

@@ -5,8 +5,9 @@ It joins what others decide: who is calling (`core.recognition`), whether there 
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -21,19 +22,20 @@ from wharf.limits.core.decision import Decision, Verdict
 from wharf.limits.core.directory import Directory, Register
 from wharf.limits.core.graphql import TooComplex
 from wharf.limits.core.large_files import UnreadableBatch, count_objects
+from wharf.limits.core.limiter import Grant
 from wharf.limits.core.recognition import Recognition, Unrecognised, anonymous
 from wharf.limits.core.request import QueryFacts, Request
 from wharf.limits.core.rule import Interface
 from wharf.limits.desk.alerts import Alert, Alerts
 from wharf.limits.desk.arrival import Arrival, Reply
-from wharf.limits.desk.grants import GrantBook
+from wharf.limits.desk.grants import ON_BOARD, GrantBook, name_of, read_grant
 from wharf.limits.desk.journal import Journal, Noted, append
 from wharf.limits.desk.passage import Passage
 from wharf.limits.desk.tally import Tally
 from wharf.limits.desk.telling import Telling
 from wharf.limits.service import LimitService
 from wharf.limits.stores.memory import MemoryStore
-from wharf.limits.stores.port import GaveBack, StoreLost
+from wharf.limits.stores.port import Board, GaveBack, StoreLost
 from wharf.world import World
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,7 @@ SLICE_MS: Final = 5_000
 RENEWED_EVERY_S: Final = 10
 LONG_S: Final = 1.0
 LOCAL: Final = "127.0.0.1"
+OFF: Final = "off"
 
 
 def drive(work: Coroutine[Any, Any, T]) -> T:
@@ -90,6 +93,9 @@ class Desk:
         self.alerts: Alerts | None = None
         """Kept where somebody wants them: see `send_alerts`."""
         self.send_alerts: Callable[[list[Alert]], Coroutine[Any, Any, None]] | None = None
+        self.board: Board | None = None
+        """Where what operators say is left for other processes; None where there are none."""
+        self._board_version = -1
         self.directory: Directory = directory or Register()
         self.telling = Telling(service.rules, self.settings.request_id_header)
         self._folder = folder
@@ -141,6 +147,60 @@ class Desk:
 
     def apply_grants(self) -> None:
         self.service.limiter.set_grants(self.grants.grants)
+
+    async def give(self, grants: Iterable[Grant]) -> None:
+        """Grants hold from now on, here and wherever the store is shared. Raises StoreLost."""
+        new = [grant for grant in grants if grant not in self.grants.grants]
+        if self.board is not None:
+            for grant in new:
+                await self.board.write_board(name_of(grant), msgspec.json.encode(grant))
+        self.grants.add(new)
+        self.apply_grants()
+
+    async def revoke(self, owner: str, resource: str | None) -> list[Grant]:
+        """End the grants of an owner everywhere. Returns which. Raises StoreLost."""
+        if self.board is not None:
+            for grant in self.grants.grants:
+                if grant.owner == owner and resource in (None, grant.resource):
+                    await self.board.write_board(name_of(grant), None)
+        ended = self.grants.revoke(owner, resource)
+        self.apply_grants()
+        return ended
+
+    async def switch_off(self, until_ms: int) -> None:
+        """All limits are off until then, wherever the store is shared; 0 is on again. Raises StoreLost."""
+        if self.board is not None:
+            await self.board.write_board(OFF, str(until_ms).encode())
+        self.off_until_ms = until_ms
+
+    async def follow_board(self) -> None:
+        """Take what operators said to other processes. Raises StoreLost."""
+        if self.board is None:
+            return
+        told = await self.board.read_board(self._board_version)
+        if told is None:
+            return
+        version, entries = told
+        if version < max(1, self._board_version):
+            # Nobody wrote there yet, or it was lost with the store: what is known here is what holds.
+            for grant in self.grants.grants:
+                await self.board.write_board(name_of(grant), msgspec.json.encode(grant))
+            await self.board.write_board(OFF, str(self.off_until_ms).encode())
+            self._board_version = 0
+            return
+        self._board_version = version
+        now_ms = self.now_ms()
+        found = [read_grant(value) for name, value in entries.items() if name.startswith(ON_BOARD)]
+        self.grants.replace(grant for grant in found if now_ms < grant.until_ms)
+        self.apply_grants()
+        off_until_ms = int(entries.get(OFF, b"0"))
+        self.off_until_ms = off_until_ms if now_ms < off_until_ms else 0
+
+    async def _take_down(self, grant: Grant) -> None:
+        """It ended by itself; where it stands for longer, everybody knows that it is over."""
+        if self.board is not None:
+            with contextlib.suppress(StoreLost):
+                await self.board.write_board(name_of(grant), None)
 
     @property
     def is_off(self) -> bool:
@@ -433,6 +493,7 @@ class Desk:
             count += 1
             try:
                 await self.tick(renews=count % RENEWED_EVERY_S == 0)
+                await self.follow_board()
             except StoreLost:
                 log.debug("slots could not be renewed: the store is away")
             except OSError as problem:
@@ -458,6 +519,8 @@ class Desk:
         self.tally.fold(now_ms)
         for grant in self.grants.end_those_over(now_ms):
             self.apply_grants()
+            if self.board is not None:
+                self.start(self._take_down(grant))
             self.audit("grant ended", by="time", owner=grant.owner, resource=grant.resource, amount=grant.amount)
         if self.off_until_ms and now_ms >= self.off_until_ms:
             self.off_until_ms = 0

@@ -10,11 +10,22 @@ import msgspec
 from wharf.limits.core.limiter import Grant
 
 GRANTS_MOST: Final = 100_000
+ON_BOARD: Final = "grant "
 _READ: Final = msgspec.json.Decoder(list[Grant])
+_READ_ONE: Final = msgspec.json.Decoder(Grant)
 
 
 class GrantsRefused(Exception):
     """A file of grants that cannot be read. Its text says why, and what to do."""
+
+
+def name_of(grant: Grant) -> str:
+    """Under which name it stands on a board: the same grant has the same one, whoever puts it there."""
+    return f"{ON_BOARD}{grant.owner} {grant.resource} {grant.amount} {grant.until_ms}"
+
+
+def read_grant(told: bytes) -> Grant:
+    return _READ_ONE.decode(told)
 
 
 class GrantBook:
@@ -34,6 +45,13 @@ class GrantBook:
     def add(self, grants: Iterable[Grant]) -> None:
         self.grants += grants
         self._save()
+
+    def replace(self, grants: Iterable[Grant]) -> None:
+        """Hold these and no others: they were given for all processes that share a store."""
+        told = list(grants)
+        if told != self.grants:
+            self.grants = told
+            self._save()
 
     def revoke(self, owner: str, resource: str | None) -> list[Grant]:
         """End the grants of an owner now. Returns which."""

@@ -33,6 +33,10 @@ class ActRefused(Exception):
         self.status = status
 
 
+def _away(lost: StoreLost) -> ActRefused:
+    return ActRefused(f"the store is away: {lost}", 503)
+
+
 class _Exported(msgspec.Struct, frozen=True):
     form: int
     grants: list[Grant] = []
@@ -92,16 +96,16 @@ class Acts:
             "credential": caller.kind.value,
             "case": caller.case.value,
             "ban_subject": caller.ban_subject,
-            "banned_for_s": self._banned_for_s(caller.ban_subject, now_ms),
+            "banned_for_s": await self._banned_for_s(caller.ban_subject, now_ms),
             "grants": [msgspec.to_builtins(g) for g in desk.grants.grants if g.owner == caller.owner],
             "limits": limits,
         }
 
-    def _banned_for_s(self, subject: str, now_ms: int) -> int | None:
-        store = self._limits.store
-        if not isinstance(store, MemoryStore) or subject not in store.counters.bans:
-            return None
-        left_ms = store.counters.bans[subject].banned_until_ms - now_ms
+    async def _banned_for_s(self, subject: str, now_ms: int) -> int | None:
+        try:
+            left_ms = await self._desk.service.store.banned_until_ms(subject) - now_ms
+        except StoreLost as lost:
+            raise _away(lost) from None
         return -(-left_ms // 1_000) if left_ms > 0 else None
 
     def _endpoint_charges(self, caller: Caller) -> list[Charge]:
@@ -192,7 +196,9 @@ class Acts:
 
     # -- acting ----------------------------------------------------------------------------------------------------
 
-    def grant(self, name: str, *, resource: str, amount: int, for_ms: int, by: str, reason: str) -> dict[str, Any]:
+    async def grant(
+        self, name: str, *, resource: str, amount: int, for_ms: int, by: str, reason: str
+    ) -> dict[str, Any]:
         owner = self.caller(name).owner
         known = {rule.resource for rule in self._desk.service.rules.rules if rule.resource is not None}
         if resource not in known:
@@ -201,17 +207,21 @@ class Acts:
             raise ActRefused("a grant adds at least 1, and ends later than now")
         until_ms = self._desk.now_ms() + for_ms
         grant = Grant(owner=owner, resource=resource, amount=amount, until_ms=until_ms, by=by, reason=reason)
-        self._desk.grants.add([grant])
-        self._desk.apply_grants()
+        try:
+            await self._desk.give([grant])
+        except StoreLost as lost:
+            raise _away(lost) from None
         told: dict[str, Any] = msgspec.to_builtins(grant)
         self._desk.audit("grant", **told)
         return told
 
-    def revoke(self, name: str, *, resource: str | None, by: str, reason: str) -> list[dict[str, Any]]:
-        ended = self._desk.grants.revoke(self.caller(name).owner, resource)
+    async def revoke(self, name: str, *, resource: str | None, by: str, reason: str) -> list[dict[str, Any]]:
+        try:
+            ended = await self._desk.revoke(self.caller(name).owner, resource)
+        except StoreLost as lost:
+            raise _away(lost) from None
         if not ended:
             raise ActRefused(f"{name} has no such grant", 404)
-        self._desk.apply_grants()
         for grant in ended:
             self._desk.audit("grant revoked", by=by, reason=reason, owner=grant.owner, resource=grant.resource)
         return [msgspec.to_builtins(grant) for grant in ended]
@@ -227,7 +237,7 @@ class Acts:
         try:
             await self._desk.service.store.reset(charges)
         except StoreLost as lost:
-            raise ActRefused(f"the store is away: {lost}", 503) from None
+            raise _away(lost) from None
         names = list(dict.fromkeys(charge.name for charge in charges))
         self._desk.audit("reset", by=by, reason=reason, owner=caller.owner, rules=names)
         return names
@@ -244,13 +254,16 @@ class Acts:
         try:
             await self._desk.service.store.ban(subject, until_ms)
         except StoreLost as lost:
-            raise ActRefused(f"the store is away: {lost}", 503) from None
+            raise _away(lost) from None
         self._desk.audit("ban" if for_ms > 0 else "unban", by=by, reason=reason, subject=subject, until_ms=until_ms)
         return {"subject": subject, "until_ms": until_ms}
 
-    def off(self, *, for_ms: int, by: str, reason: str) -> dict[str, Any]:
+    async def off(self, *, for_ms: int, by: str, reason: str) -> dict[str, Any]:
         """Switch limits off for a time; with 0 on again."""
-        self._desk.off_until_ms = self._desk.now_ms() + for_ms if for_ms > 0 else 0
+        try:
+            await self._desk.switch_off(self._desk.now_ms() + for_ms if for_ms > 0 else 0)
+        except StoreLost as lost:
+            raise _away(lost) from None
         self._desk.audit("limits off" if for_ms > 0 else "limits on", by=by, reason=reason, for_ms=for_ms)
         return {"off_until_ms": self._desk.off_until_ms}
 
@@ -293,7 +306,7 @@ class Acts:
             }
         return told
 
-    def take_in(self, told: dict[str, Any], *, by: str, reason: str) -> dict[str, int]:
+    async def take_in(self, told: dict[str, Any], *, by: str, reason: str) -> dict[str, int]:
         """Put in what was exported: grants are added, counters and bans of the same name replaced."""
         try:
             found = msgspec.convert(told, _Exported)
@@ -301,8 +314,10 @@ class Acts:
             raise ActRefused(f"this is no export of a limiter: {problem}") from None
         if found.form != 1:
             raise ActRefused(f"this export has the form {found.form}, and form 1 is read here")
-        self._desk.grants.add(grant for grant in found.grants if grant not in self._desk.grants.grants)
-        self._desk.apply_grants()
+        try:
+            await self._desk.give(found.grants)
+        except StoreLost as lost:
+            raise _away(lost) from None
         loaded = 0
         store = self._limits.store
         if isinstance(store, MemoryStore):

@@ -146,7 +146,7 @@ class AdminServer:
         acts, by, reason = self.acts, asked.by or "unknown", asked.reason
         match path:
             case "/grant":
-                return acts.grant(
+                return await acts.grant(
                     asked.caller,
                     resource=asked.resource or "",
                     amount=asked.amount,
@@ -155,17 +155,17 @@ class AdminServer:
                     reason=reason,
                 )
             case "/revoke":
-                return acts.revoke(asked.caller, resource=asked.resource, by=by, reason=reason)
+                return await acts.revoke(asked.caller, resource=asked.resource, by=by, reason=reason)
             case "/reset":
                 return await acts.reset(asked.caller, rule=asked.rule, by=by, reason=reason)
             case "/ban":
                 return await acts.ban(asked.subject, for_ms=asked.for_ms, by=by, reason=reason)
             case "/off":
-                return acts.off(for_ms=asked.for_ms, by=by, reason=reason)
+                return await acts.off(for_ms=asked.for_ms, by=by, reason=reason)
             case "/drill":
                 return acts.drill(asked.what, for_ms=asked.for_ms, by=by, reason=reason)
             case "/import":
-                return acts.take_in(asked.told, by=by, reason=reason)
+                return await acts.take_in(asked.told, by=by, reason=reason)
             case "/reload":
                 return await acts.reload()
             case _:

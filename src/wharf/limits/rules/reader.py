@@ -165,8 +165,12 @@ def _merged(base: _Read, own: _Read) -> _Read:
 
 
 def _over(entry: Entry, over: Entry) -> Entry:
+    values = {**entry.values, **over.values}
+    if isinstance(over.raw.get("ceiling"), dict):
+        # Who writes a table names the callers that change; a number means all of them.
+        values["ceiling"] = {**entry.values["ceiling"], **over.values["ceiling"]}
     return msgspec.structs.replace(
-        over, values={**entry.values, **over.values}, places={**dict.fromkeys(entry.places, over.place), **over.places}
+        over, values=values, places={**dict.fromkeys(entry.places, over.place), **over.places}
     )
 
 

@@ -116,7 +116,8 @@ RULE: Final = Table(
             "ceiling",
             CEILINGS,
             "What may be used in a window. Callers that it does not name do not meet the rule; the enterprise kinds "
-            "take the ordinary one where they are not named. CPU time is in milliseconds.",
+            "take the ordinary one where they are not named. Over a built-in rule, a table changes those that it names, and a "
+            "number all. CPU time is in milliseconds.",
             NEEDED,
         ),
         Key("connection", one_of(Connection), "For `leases`, the class of requests that hold a slot.", '`"plain"`'),

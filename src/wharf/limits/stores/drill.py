@@ -79,5 +79,8 @@ class DrillStore:
     async def ban(self, subject: str, until_ms: int) -> None:
         await self._store.ban(subject, until_ms)
 
+    async def banned_until_ms(self, subject: str) -> int:
+        return await self._store.banned_until_ms(subject)
+
     async def adopt(self, rules: RuleSet) -> None:
         await self._store.adopt(rules)

@@ -17,7 +17,7 @@ from wharf.limits.core.plan import Charge
 from wharf.limits.core.rule import RuleSet
 from wharf.limits.stores.breaker import Breaker
 from wharf.limits.stores.fallback import Fallback
-from wharf.limits.stores.port import GaveBack, Store, StoreLost
+from wharf.limits.stores.port import GaveBack, Store, StoreLost, StoreRefused
 from wharf.world import World
 
 log = logging.getLogger(__name__)
@@ -81,6 +81,11 @@ class GuardedStore:
 
     async def open(self) -> None:
         self._watch = self._world.start(self._keep_watching(), name="limits: watch the store")
+
+    def begin_away(self) -> None:
+        """The store was not there when we began: nobody asks it until it is."""
+        while not self._breaker.is_open:
+            self._note_loss()
 
     async def close(self) -> None:
         if self._watch is not None:
@@ -204,7 +209,10 @@ class GuardedStore:
             self._tasks.add(probe)
             probe.add_done_callback(self._tasks.discard)
             await asyncio.wait([probe])  # It ends by its own time-out; another beside it would tell no more.
-            if isinstance(probe.exception(), StoreLost):
+            problem = probe.exception()
+            if isinstance(problem, StoreRefused):
+                log.error("The store of the limiter is there and is not used: %s", problem)
+            if isinstance(problem, StoreLost | StoreRefused):
                 continue
             probe.result()
             if self._breaker.is_open:
@@ -279,6 +287,10 @@ class GuardedStore:
 
     async def ban(self, subject: str, until_ms: int) -> None:
         await self._store.ban(subject, until_ms)
+
+    async def banned_until_ms(self, subject: str) -> int:
+        """For operators: who asks for it is told when the store is away."""
+        return await self._store.banned_until_ms(subject)
 
     async def adopt(self, rules: RuleSet) -> None:
         self.fallback.adopt(rules)

@@ -108,6 +108,10 @@ class MemoryStore:
     async def ban(self, subject: str, until_ms: int) -> None:
         self.counters.ban(subject, until_ms)
 
+    async def banned_until_ms(self, subject: str) -> int:
+        record = self.counters.bans.get(subject)
+        return record.banned_until_ms if record is not None and record.is_banned(self.now_ms()) else 0
+
     async def adopt(self, rules: RuleSet) -> None:
         self.counters.adopt(rules.rules, keys_most=rules.keys_most)
 

@@ -1,6 +1,6 @@
 """What a limiter asks of a store. Every store passes the same suite (`tests/limits/stores/contract.py`)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Protocol
 
@@ -70,6 +70,22 @@ class Store(Protocol):
         """Ban, or with a moment that is past, end a ban. For operators."""
         ...
 
+    async def banned_until_ms(self, subject: str) -> int:
+        """The end of a ban that holds now; 0 where none does."""
+        ...
+
     async def adopt(self, rules: RuleSet) -> None:
         """Count by these rules from now on; counters with the same rule name go on."""
+        ...
+
+
+class Board(Protocol):
+    """Where operators leave what holds for all processes that share a store."""
+
+    async def read_board(self, known: int) -> tuple[int, Mapping[str, bytes]] | None:
+        """All that stands there, with its version; None while that is the known one. Raises StoreLost."""
+        ...
+
+    async def write_board(self, name: str, value: bytes | None) -> None:
+        """Put something there under a name, or with None take it away. Raises StoreLost."""
         ...

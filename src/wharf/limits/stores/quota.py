@@ -264,6 +264,9 @@ class QuotaLeases:
     async def check(self) -> None:
         await self._store.check()
 
+    async def banned_until_ms(self, subject: str) -> int:
+        return await self._store.banned_until_ms(subject)
+
     async def adopt(self, rules: RuleSet) -> None:
         """Leases of the old rules go back: their ceilings may no longer hold."""
         await self.hand_back_all()

@@ -5,6 +5,7 @@ Nothing here is cancelled in flight: whoever awaits `run` is a task of the batch
 
 import contextlib
 import hashlib
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ TAKING: Final = f"#!lua\n{LUA}"
 SETTLING: Final = f"#!lua flags=allow-oom\n{LUA}"
 """What gives back and releases must work when memory is full."""
 OLDEST_VERSION: Final = 7
+BOARD_VERSION: Final = "version"
 
 
 class RedisLink:
@@ -32,20 +34,24 @@ class RedisLink:
         self._client: Any = None  # Redis and RedisCluster share no base with the calls used here.
         self._sentinel: Sentinel | None = None
         self._hashes: dict[str, str] = {}
+        self._is_fit = False
         self.run_id: str = ""
         self.restarts = 0
         """How often another server, or the same one restarted, was found behind the address."""
         self.too_few_replicas = 0
 
     async def open(self) -> None:
-        """Connect, and look whether this Redis may hold counters."""
+        """Connect, and look whether this Redis may hold counters. After StoreLost it may be looked at again by `check`."""
         for text in (TAKING, SETTLING):
             self._hashes[text] = hashlib.sha1(text.encode()).hexdigest()
+        self._client = self._connect()
         with _lost():
-            self._client = self._connect()
             if isinstance(self._client, RedisCluster):
                 await self._client.initialize()
-        info = await self.check()
+        await self.check()
+
+    @staticmethod
+    def _refuse_unfit(info: dict[str, Any]) -> None:
         version = str(info.get("redis_version", "0"))
         if int(version.partition(".")[0]) < OLDEST_VERSION:
             raise StoreRefused(f"Redis {version} is too old: counters need Redis {OLDEST_VERSION} or later")
@@ -91,12 +97,16 @@ class RedisLink:
                 await sentinel.aclose()
 
     async def check(self) -> dict[str, Any]:
-        """Ask the server about itself. Raises StoreLost when it does not answer."""
+        """Ask the server about itself. Raises StoreLost when it does not answer, and the first time StoreRefused when it
+        may not hold counters."""
         with _lost():
             told: dict[str, Any] = {}
             for section in ("server", "memory"):
                 options = {"target_nodes": RedisCluster.RANDOM} if isinstance(self._client, RedisCluster) else {}
                 told |= await self._client.info(section, **options)
+        if not self._is_fit:
+            self._refuse_unfit(told)
+            self._is_fit = True
         run_id = str(told.get("run_id", ""))
         if self._settings.kind is not RedisKind.CLUSTER:
             self.restarts += bool(self.run_id) and run_id != self.run_id
@@ -123,6 +133,25 @@ class RedisLink:
             await self._client.zremrangebyscore(key, "-inf", now_ms - kept_ms)
             await self._client.pexpire(key, kept_ms)
             return int(await self._client.zcard(key))
+
+    async def read_board(self, key: str, known: int) -> tuple[int, Mapping[str, bytes]] | None:
+        """What stands in a hash whose field of the version differs from the known one; None where it does not."""
+        with _lost():
+            version = int(await self._client.hget(key, BOARD_VERSION) or 0)
+            if version == known:
+                return None
+            found: dict[bytes, bytes] = await self._client.hgetall(key)
+        told = {name.decode(): value for name, value in found.items()}
+        # What was written between the two questions is in here already; the version that came with it counts.
+        return int(told.pop(BOARD_VERSION, b"0")), told
+
+    async def write_board(self, key: str, name: str, value: bytes | None) -> None:
+        with _lost():
+            if value is None:
+                await self._client.hdel(key, name)
+            else:
+                await self._client.hset(key, name, value)
+            await self._client.hincrby(key, BOARD_VERSION, 1)
 
 
 class _lost(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads as a word at its uses

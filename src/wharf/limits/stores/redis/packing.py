@@ -61,6 +61,9 @@ class Packing:
     def rules_key(self) -> str:
         return f"{self._prefix}{{rules}}"
 
+    def board_key(self) -> str:
+        return f"{self._prefix}{{operators}}"
+
     def place(self, rule: Rule, key: str, owner: str) -> tuple[str, str]:
         """Redis' key and the field in it."""
         rest = key[len(owner) + 1 :]

@@ -5,7 +5,7 @@ a later one refuses. A caller may meanwhile be refused wrongly, and is never adm
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -45,14 +45,21 @@ class RedisStore:
         self._ended: dict[str, tuple[Call, Taken]] = {}
         self._ended_before: dict[str, tuple[Call, Taken]] = {}
 
-    async def open(self) -> None:
-        """Connect. Raises StoreLost, or StoreRefused when this Redis may not hold counters."""
+    async def open(self, *, may_be_away: bool = False) -> bool:
+        """Connect. Raises StoreRefused when this Redis may not hold counters, and StoreLost unless it `may_be_away`: then
+        whoever asks it must bear that. Whether it is there."""
         try:
             await self.link.open()
             await self.check()
+        except StoreLost:
+            if may_be_away:
+                return False
+            await self.link.close()
+            raise
         except BaseException:
             await self.link.close()
             raise
+        return True
 
     async def close(self) -> None:
         await self.batches.close()
@@ -255,6 +262,18 @@ class RedisStore:
     async def ban(self, subject: str, until_ms: int) -> None:
         key = self._packing.ban_key(subject)
         await self._ask(["b", key, until_ms, self._packing.ban_rules(self._ban_rules)], key, subject)
+
+    async def banned_until_ms(self, subject: str) -> int:
+        key = self._packing.ban_key(subject)
+        return int(await self._ask(["i", key], key, subject))
+
+    # -- what operators leave for all processes --------------------------------------------------------------------
+
+    async def read_board(self, known: int) -> tuple[int, Mapping[str, bytes]] | None:
+        return await self.link.read_board(self._packing.board_key(), known)
+
+    async def write_board(self, name: str, value: bytes | None) -> None:
+        await self.link.write_board(self._packing.board_key(), name, value)
 
     async def adopt(self, rules: RuleSet) -> None:
         self._ban_rules = rules.ban

@@ -1,0 +1,96 @@
+"""A limiter whose Redis is not there when it begins: it decides by each rule's own policy, or does not begin."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.limits.front.desks import ADA, DIRECTORY, run
+from tests.limits.stores.redis_server import RedisServer
+from tests.ports import free_ports
+from tests.waiting import wait_on_loop_until
+from wharf.limits.building import Limits, LimitsRefused, load_settings
+from wharf.limits.desk.arrival import Arrival, Reply
+from wharf.world import RealWorld
+
+TWO_AN_HOUR = '[[rule]]\nname = "core"\nceiling = 2\n'
+
+
+def a_limiter(folder: Path, port: int, rules: str) -> Limits:
+    (folder / "rules.toml").write_text(rules)
+    (folder / "people.toml").write_text(DIRECTORY)
+    file = folder / "limits.toml"
+    file.write_text(
+        'rules = "rules.toml"\ndirectory = "people.toml"\ndata_folder = "data"\n'
+        f'[store]\nkind = "redis"\naddresses = "127.0.0.1:{port}"\nwait_ms = 1000\nfallback_processes = 1\n'
+    )
+    return Limits(load_settings(file), RealWorld())
+
+
+async def ask(limits: Limits) -> bool:
+    """Whether ada is admitted."""
+    passage = await limits.desk.admit(Arrival("GET", "/x", "", "192.0.2.1", f"token {ADA}"))
+    if isinstance(passage, Reply):
+        return False
+    await limits.desk.end(passage)
+    return True
+
+
+def test_it_begins_in_its_fallback_and_counts_on_redis_once_that_is_there(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+
+    async def scenario(redis: RedisServer) -> tuple[list[bool], bool, list[bool]]:
+        limits = a_limiter(tmp_path, port, TWO_AN_HOUR)
+        await limits.open()
+        assert limits.guard is not None
+        guard = limits.guard
+        try:
+            alone = [await ask(limits) for _ in range(3)]
+            was_away = guard.counts.is_away
+            await asyncio.to_thread(redis.start)
+            await wait_on_loop_until(lambda: not guard.counts.is_away, what="the store was found")
+            return alone, was_away, [await ask(limits) for _ in range(3)]
+        finally:
+            await limits.close()
+
+    redis = RedisServer(tmp_path, port)
+    try:
+        # What was admitted alone, Redis never heard of.
+        assert run(lambda: scenario(redis)) == ([True, True, False], True, [True, True, False])
+    finally:
+        redis.kill()
+
+
+def test_a_redis_that_may_hold_no_counters_is_not_used_when_it_comes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (port,) = free_ports(1)
+
+    async def scenario(redis: RedisServer) -> bool:
+        limits = a_limiter(tmp_path, port, TWO_AN_HOUR)
+        await limits.open()
+        assert limits.guard is not None
+        try:
+            await asyncio.to_thread(redis.start)
+            await wait_on_loop_until(lambda: "maxmemory-policy" in caplog.text, what="it was looked at")
+            return limits.guard.counts.is_away
+        finally:
+            await limits.close()
+
+    redis = RedisServer(tmp_path, port, "--maxmemory-policy", "allkeys-lru")
+    try:
+        assert run(lambda: scenario(redis))
+    finally:
+        redis.kill()
+
+
+def test_a_rule_that_is_closed_without_its_store_ends_the_start(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    limits = a_limiter(tmp_path, port, f'{TWO_AN_HOUR}on_store_loss = "closed"\n')
+
+    async def scenario() -> str:
+        with pytest.raises(LimitsRefused) as refused:
+            await limits.open()
+        return str(refused.value)
+
+    assert 'core has on_store_loss = "closed"' in run(scenario)

@@ -1,0 +1,146 @@
+"""What an operator says to one process holds in all that share a store, and what they see is told together."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from tests.limits.front.desks import ADA, run
+from tests.limits.gateway.places import Place, a_place
+from tests.limits.stores.redis_server import RedisServer, running_redis
+from tests.waiting import wait_on_loop_until
+from wharf.cli.root import root
+from wharf.limits.operating.acts import ActRefused
+from wharf.limits.operating.admin import AdminServer
+
+T = TypeVar("T")
+ADA_SENDS = f"Authorization: token {ADA}"
+TWO_AN_HOUR = '[[rule]]\nname = "core"\nceiling = 2\n'
+pytestmark = pytest.mark.needs_program("redis-server")
+
+
+class Process:
+    def __init__(self, place: Place, admin: AdminServer) -> None:
+        self.place = place
+        self.acts = admin.acts
+
+    async def ask(self) -> int:
+        return (await self.place.ask("/things", ADA_SENDS)).status
+
+
+def in_two(folder: Path, scenario: Callable[[Process, Process], Awaitable[T]], redis: RedisServer) -> T:
+    """Two gateways that count on one Redis, each with its own folder; operators find both in `folder`."""
+    store = f'[store]\nkind = "redis"\naddresses = ["{redis.address}"]\nwait_ms = 2000\n'
+
+    async def whole() -> T:
+        for name in ("a", "b"):
+            (folder / name).mkdir()
+        async with (
+            a_place(folder / "a", rules=TWO_AN_HOUR, more=f'admin_socket = "../limits-a.sock"\n{store}') as one,
+            a_place(folder / "b", rules=TWO_AN_HOUR, more=f'admin_socket = "../limits-b.sock"\n{store}') as other,
+        ):
+            admins = [AdminServer(place.gateway.limits, place.desk.world, place.gateway) for place in (one, other)]
+            for admin in admins:
+                await admin.open()
+            try:
+                return await scenario(Process(one, admins[0]), Process(other, admins[1]))
+            finally:
+                for admin in admins:
+                    await admin.close()
+
+    return run(whole)
+
+
+async def typed(folder: Path, *words: str) -> str:
+    done = await asyncio.to_thread(CliRunner().invoke, root, ["limits", *words, "--socket", str(folder)])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_grant_and_its_end_reach_the_other_process(tmp_path: Path) -> None:
+    async def scenario(one: Process, other: Process) -> list[int]:
+        spent = [await one.ask(), await one.ask(), await other.ask()]
+        await one.acts.grant("user:ada", resource="core", amount=5, for_ms=60_000, by="eve", reason="a test")
+        await wait_on_loop_until(lambda: len(other.place.desk.grants.grants) == 1, what="the other knows")
+        granted = await other.ask()
+        await other.acts.revoke("user:ada", resource=None, by="eve", reason="over")
+        await wait_on_loop_until(lambda: one.place.desk.grants.grants == [], what="it is over everywhere")
+        return [*spent, granted, await one.ask()]
+
+    with running_redis(tmp_path) as redis:
+        assert in_two(tmp_path, scenario, redis) == [200, 200, 403, 200, 403]
+
+
+def test_limits_are_off_and_on_again_in_all_processes(tmp_path: Path) -> None:
+    async def scenario(one: Process, other: Process) -> list[int]:
+        statuses = [await one.ask(), await one.ask(), await one.ask()]
+        await one.acts.off(for_ms=60_000, by="eve", reason="")
+        await wait_on_loop_until(lambda: other.place.desk.is_off, what="off there too")
+        statuses.append(await other.ask())
+        await other.acts.off(for_ms=0, by="eve", reason="")
+        await wait_on_loop_until(lambda: not one.place.desk.is_off, what="on here too")
+        return [*statuses, await one.ask()]
+
+    with running_redis(tmp_path) as redis:
+        assert in_two(tmp_path, scenario, redis) == [200, 200, 403, 200, 403]
+
+
+def test_a_ban_on_redis_is_shown_by_every_process(tmp_path: Path) -> None:
+    async def scenario(one: Process, other: Process) -> tuple[object, object, object]:
+        await one.ask()
+        await other.ask()
+        subject = (await one.acts.show("user:ada"))["ban_subject"]
+        before = (await other.acts.show("user:ada"))["banned_for_s"]
+        await one.acts.ban(subject, for_ms=600_000, by="eve", reason="")
+        during = (await other.acts.show("user:ada"))["banned_for_s"]
+        await other.acts.ban(subject, for_ms=0, by="eve", reason="")
+        return before, during is not None and 590 <= during <= 600, (await one.acts.show("user:ada"))["banned_for_s"]
+
+    with running_redis(tmp_path) as redis:
+        assert in_two(tmp_path, scenario, redis) == (None, True, None)
+
+
+def test_top_adds_up_what_all_processes_of_the_machine_saw(tmp_path: Path) -> None:
+    async def scenario(one: Process, other: Process) -> tuple[list[dict[str, object]], str]:
+        for process in (one, other, other):
+            await process.ask()
+        told = msgspec.json.decode(await typed(tmp_path, "top", "--json"), type=list[dict[str, object]])
+        request_id = next(iter(other.place.desk.journal.recent())).id
+        return told, await typed(tmp_path, "why", request_id)
+
+    with running_redis(tmp_path) as redis:
+        told, why = in_two(tmp_path, scenario, redis)
+
+    assert told == [{"caller": "user:ada", "requests": 3, "refused": 1, "busiest": "GET /things"}]
+    assert "refused (primary) by core" in why
+
+
+def test_grants_outlive_a_redis_that_forgets(tmp_path: Path) -> None:
+    async def scenario(one: Process, other: Process) -> int:
+        await one.ask()
+        await one.acts.grant("user:ada", resource="core", amount=5, for_ms=60_000, by="eve", reason="")
+        await wait_on_loop_until(lambda: len(other.place.desk.grants.grants) == 1, what="the other knows")
+        await asyncio.to_thread(redis.ask, "FLUSHALL")
+        for process in (one, other):
+            await process.place.desk.follow_board()
+        await one.place.desk.follow_board()
+        return len(one.place.desk.grants.grants)
+
+    with running_redis(tmp_path) as redis:
+        assert in_two(tmp_path, scenario, redis) == 1
+
+
+def test_an_operator_is_told_when_the_others_cannot_be_reached(tmp_path: Path) -> None:
+    async def scenario(one: Process, _other: Process) -> str:
+        await one.ask()
+        await asyncio.to_thread(redis.kill)
+        with pytest.raises(ActRefused) as refused:
+            await one.acts.grant("user:ada", resource="core", amount=5, for_ms=60_000, by="eve", reason="")
+        return str(refused.value)
+
+    with running_redis(tmp_path) as redis:
+        assert in_two(tmp_path, scenario, redis).startswith("the store is away")
