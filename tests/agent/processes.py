@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.mounts import unmount_below
 from tests.waiting import wait_until
 
 READY_WITHIN_S = 30.0
@@ -138,6 +139,7 @@ def running(folder: Path, *arguments: str, environment: dict[str, str] | None = 
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not any(map(is_alive, left)), what="the children have ended")
+        unmount_below(folder)
 
 
 def run(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

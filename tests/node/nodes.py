@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.agent.processes import RunningAgent, is_alive, running
+from tests.mounts import unmount_below
 from tests.waiting import wait_until
 from wharf.node.supervisor.leftovers import MARK
 from wharf.node.supervisor.processes import all_pids, is_leader
@@ -110,6 +111,7 @@ class ANode:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not self.left(ids), what="nothing of the node is left")
+        unmount_below(self.folder)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import json
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.node.artifacts.site import Site, body, running_site
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server, ended
 from tests.waiting import wait_until
+from wharf.node.preparing.secrets import can_mount
 
 SOON_NS = 1_000_000
 WAITS = "trap 'echo told >>$WHARF_TASK_DIR/told' HUP; while true; do sleep 0.05; done"
@@ -80,6 +82,21 @@ def test_a_task_waits_for_what_its_template_asks_for_and_says_for_what(node: ANo
     allocation = over(node, "waits")
     assert "0" == ended(allocation)["exit_code"]
     assert "v=7\na template\n640\n" == text(node, allocation)
+
+
+@pytest.mark.skipif(not can_mount(), reason="nothing may be mounted here")
+def test_secrets_are_in_memory_and_gone_with_their_task(node: ANode) -> None:
+    template = {"EmbeddedTmpl": "hidden", "DestPath": "secrets/key", "Perms": "0600"}
+    node.run(a_raw_job("hides", WAITS, Templates=[template], KillSignal="SIGKILL"))
+    wait_until(lambda: only(node, "hides").get("ClientStatus") == "running", what="it runs")
+    allocation = only(node, "hides")
+    assert "hidden" == text(node, allocation, "t/secrets/key")
+    secrets = node.folder / "alloc" / str(allocation["ID"]) / "t" / "secrets"
+    assert f" {secrets} tmpfs " in Path("/proc/self/mounts").read_text()
+    stop(node, "hides")
+    assert "complete" == over(node, "hides")["ClientStatus"]
+    wait_until(lambda: str(secrets) not in Path("/proc/self/mounts").read_text(), what="they are not mounted any more")
+    assert "" == text(node, allocation, "t/secrets/key")
 
 
 def test_a_task_is_signalled_when_its_file_has_changed(node: ANode) -> None:

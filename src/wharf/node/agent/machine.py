@@ -25,6 +25,7 @@ from wharf.model.node_resources import (
     ProcessorCore,
     ProcessorTopology,
 )
+from wharf.node.preparing.secrets import can_mount
 
 PROC: Final = Path("/proc")
 SYS: Final = Path("/sys")
@@ -71,6 +72,7 @@ def look(folder: Path, *, interface: str = "", min_port: int = 20_000, max_port:
         "unique.storage.volume": str(folder),
         "unique.storage.bytestotal": str(room.f_blocks * room.f_frsize),
         "unique.network.ip-address": address,
+        "unique.storage.secrets": "memory" if can_mount() else "disk",
         # Both names: constraints that admission adds use ours, job files made for others use theirs.
         **{f"{name}.version": __version__ for name in ("wharf", "nomad")},
         **{f"{name}.service_discovery": "true" for name in ("wharf", "nomad")},

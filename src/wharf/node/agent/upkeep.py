@@ -22,8 +22,9 @@ from wharf.node.core.record import AllocationRecord
 from wharf.node.core.steps import TaskStep
 from wharf.node.drivers.beside import CommandOrder, RunsBeside
 from wharf.node.drivers.port import CannotStart, Driver
+from wharf.node.preparing.secrets import mount_secrets, unmount_secrets
 from wharf.node.preparing.tending import Tending
-from wharf.node.preparing.work import TaskWork
+from wharf.node.preparing.work import NotReady, TaskWork
 from wharf.wire import shapes
 from wharf.world import World
 
@@ -68,6 +69,8 @@ class Upkeep:
         self._place = place
         self._tending = Tending(world, client)
         self._checking = Checking(world, self._happen, self._run_in_task)
+        self._wiped: dict[tuple[str, str], None] = {}
+        """Tasks that are over, whose secrets are gone."""
         self._works: Works
 
     def attach(self, works: Works) -> None:
@@ -75,6 +78,13 @@ class Upkeep:
 
     async def prepare(self, work: Work, name: str) -> None:
         """Raises NotReady."""
+        _, folders = self._works.surroundings(work, name)
+        self._wiped.pop((work.record.id, name), None)
+        try:
+            mount_secrets(folders.secrets)
+        except OSError as error:
+            why = f"the folder of its secrets cannot be kept in memory: {error.strerror}"
+            raise NotReady(why, TaskEventType.SETUP_FAILURE, "setup_error") from error
         await self._tending.prepare(self._task_work(work, name), _Tells(self, work.record.id, name))
 
     def environment(self, allocation_id: str, task: str) -> dict[str, str]:
@@ -87,6 +97,7 @@ class Upkeep:
         for task in record.tasks:
             if task.is_dead:
                 self._tending.end(id, task.name)
+                self._wipe_secrets(work, task.name)
             elif task.has_process and work.task(task.name).templates:
                 self._tending.keep(
                     lambda name=task.name: self._task_work(work, name),  # type: ignore[misc]  # bound for the loop
@@ -104,6 +115,12 @@ class Upkeep:
             )
         self._checking.look(id, lambda task: _up_since_s(record, task))
 
+    def _wipe_secrets(self, work: Work, task: str) -> None:
+        key = (work.record.id, task)
+        if key not in self._wiped:
+            self._wiped[key] = None
+            unmount_secrets(self._works.surroundings(work, task)[1].secrets)
+
     def services(self, work: Work) -> tuple[ServiceRegistration, ...]:
         """Of what runs now."""
         wanted, record = work.order.allocation, work.record
@@ -120,6 +137,7 @@ class Upkeep:
         self._checking.end(allocation_id)
         for task in tasks:
             self._tending.end(allocation_id, task)
+            self._wiped.pop((allocation_id, task), None)
 
     async def check_results(self, allocation_id: str) -> Mapping[str, Any]:  # JSON.
         return await self._checking.results(allocation_id)
