@@ -8,6 +8,8 @@ from tests.kit.state import SETTINGS
 from tests.scheduling.loop import Loop
 from wharf.model.allocation import ClientStatus
 from wharf.model.job import Job, JobStatus, Parameterized
+from wharf.model.summary import ChildrenSummary
+from wharf.operations import purging
 from wharf.operations.children import Dispatch, dispatch
 from wharf.state.tables import JOBS
 
@@ -73,3 +75,16 @@ def test_without_a_limit_all_children_run() -> None:
         parent.dispatch()
 
     assert len(parent.running()) == 5
+
+
+def test_children_that_outlived_a_purge_of_their_parent_run_beside_those_of_its_next_life() -> None:
+    parent = Parent(2)
+    first, second = parent.dispatch(), parent.dispatch()
+    parent.lead(purging.purge(parent.replica, "default", "convert", parent.moment, changes_max=40))
+    parent.register(a_batch_job("convert", parameterized_job=Parameterized(max_running=2)))
+    third = parent.dispatch()
+    before = parent.running()
+    parent.end(first)
+
+    assert (before, parent.running()) == ([first, second], [second, third])
+    assert parent.summary("convert").children == ChildrenSummary(pending=0, running=2, dead=1)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from wharf.model.changes import THIS, Cause, CauseKind, Condition, Drop, Put, Write
 from wharf.model.evaluation import Evaluation, EvaluationTrigger, SchedulerType
-from wharf.model.job import Job
+from wharf.model.job import Job, JobStatus
 from wharf.model.job_settings import JobSettings
 from wharf.model.moment import to_time
 from wharf.model.periodic import PeriodicLaunch
@@ -20,9 +20,11 @@ from wharf.operations.derived import new_summary
 from wharf.operations.evaluations import new_evaluation
 from wharf.operations.scaling_policies import follow_policies, with_policy_ids
 from wharf.operations.sources import judge_source, kept_with
+from wharf.operations.summaries import counted_children
 from wharf.operations.versions import new_version, say_the_same, store_version, unknown_version, version_of
 from wharf.state import Replica
 from wharf.state.tables import (
+    CHILDREN_OF_JOB,
     EVALUATIONS,
     JOBS,
     NAMESPACES,
@@ -35,6 +37,8 @@ from wharf.state.tables import (
 
 STANDARD_SETTINGS: Final = JobSettings()
 DEREGISTERED_PRIORITY: Final = 50
+CHILDREN_WATCHED: Final = 32
+"""Of so many children a parent that comes anew is sure that they still are as they were counted: a write has bounds."""
 REGISTRATION_DISABLED: Final = "Job registration, dispatch, and scale are disabled by the scheduler configuration"
 
 
@@ -97,8 +101,12 @@ def register(snapshot: Replica, request: Registration, moment: Moment, settings:
         if source is not None:
             changes.append(kept_with(source, job))
         if stored is None:
-            changes.append(SUMMARIES.put(new_summary(job)))
+            # Children outlive a parent that is purged, and are those of the one that takes its name.
+            children = list(snapshot.those(CHILDREN_OF_JOB, job.namespace, job.id))
+            changes.append(SUMMARIES.put(replace(new_summary(job), children=counted_children(children))))
             conditions.append(snapshot.as_seen(SUMMARIES, job.namespace, job.id))
+            alive = [child for child in children if child.status is not JobStatus.DEAD]
+            conditions += [snapshot.unchanged(JOBS, child) for child in alive[:CHILDREN_WATCHED]]
         follow_launches(snapshot, job, moment, changes)
     else:
         job, job_modify_index = stored, stored.modify_index

@@ -3,7 +3,7 @@
 What history alone tells is kept where it is more: allocations that are collected have ended all the same.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from itertools import islice
 
 import msgspec
@@ -68,13 +68,13 @@ def counted_anew(snapshot: Replica, job: Job, stored: JobSummary | None) -> JobS
 
 
 def _children(snapshot: Replica, job: Job, base: JobSummary) -> ChildrenSummary:
-    counters = asdict(ChildrenSummary())
-    for child in _children_of(snapshot, job):
-        counters[child.status.value] += 1
+    standing = counted_children(snapshot.those(CHILDREN_OF_JOB, job.namespace, job.id))
     was = base.children or ChildrenSummary()
-    counters["dead"] = max(counters["dead"], was.dead)
+    return replace(standing, dead=max(standing.dead, was.dead))
+
+
+def counted_children(children: Iterable[Job]) -> ChildrenSummary:
+    counters = asdict(ChildrenSummary())
+    for child in children:
+        counters[child.status.value] += 1
     return ChildrenSummary(**counters)
-
-
-def _children_of(snapshot: Replica, job: Job) -> Iterator[Job]:
-    return iter(snapshot.those(CHILDREN_OF_JOB, job.namespace, job.id))
