@@ -45,9 +45,12 @@ class DrainWatch:
         jobs = drainer.jobs_on(replica, drains)
         for first in range(0, len(jobs), JOBS_AT_ONCE):
             some = jobs[first : first + JOBS_AT_ONCE]
-            await self._move([key for key in some if drainer.to_move(replica, drains, key)])
+            leaving = [key for key in some if drainer.to_move(replica, drains, key)]
+            if leaving:
+                await self._move(leaving)
             await asyncio.sleep(0)
-        for drain in drainer.drains_of(replica, self._world.now_ns()).values():
+        # Whatever became of them meanwhile is decided again before it is written, and what became true wakes the next look.
+        for drain in drains.values():
             if drainer.is_finished(replica, drain):
                 await self._finish(drain.node.id)
 
@@ -59,7 +62,8 @@ class DrainWatch:
             return drainer.move(snapshot, drains, left, moment, changes_max=self._brain.changes_max)
 
         while left:
-            left = (await self._brain.decide(decide)).left
+            step = await self._brain.act(decide)
+            left = () if step is None else step.left  # None: nothing of these may leave any more.
 
     async def _finish(self, node_id: str) -> None:
         await self._brain.act(lambda snapshot, moment: drainer.finish(snapshot, node_id, moment))

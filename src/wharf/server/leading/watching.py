@@ -16,7 +16,8 @@ from wharf.state.watches import Subscription
 LOOK_AT_LEAST_EVERY_S: Final = 60.0
 GATHER_S: Final = 0.2
 GATHER_AT_MOST_S: Final = 2.0
-"""What changes close together is looked at together. A look that took longer is rested from for as long as it took: while
+RESTS: Final = 3
+"""What changes close together is looked at together. A look that took long is rested from for so many times as long: while
 thousands of allocations move, the leader has more to do than to look at them move."""
 
 
@@ -48,7 +49,7 @@ async def watch(
                 async with asyncio.timeout(min(LOOK_AT_LEAST_EVERY_S, wait_s())):
                     await changed.wait()
             if changed.is_set():
-                await asyncio.sleep(min(GATHER_AT_MOST_S, max(GATHER_S, took_s)))
+                await asyncio.sleep(min(GATHER_AT_MOST_S, max(GATHER_S, RESTS * took_s)))
     finally:
         if subscription is not None:
             subscription.end()
