@@ -23,7 +23,7 @@ PAGES = Path(__file__).parents[2]
 SHOWN_ADDRESS = "http://127.0.0.1:4646"
 READS = re.compile(
     r"curl '?http|"
-    r"wharf (job (status|history|explain|plan)|deployment (status|list)|node status|status|(namespace|quota) (list|status))\b"
+    r"wharf (job (status|history|explain|plan)|deployment (status|list)|node status|status|job logs|alloc (logs|fs)|(namespace|quota) (list|status))\b"
 )
 """What only looks is typed until it shows what the page shows: the cluster may need a moment."""
 WITHIN_S = 30.0

@@ -1,0 +1,18 @@
+"""The page about looking into tasks is true, with a real node."""
+
+from pathlib import Path
+
+from tests.agent.processes import running
+from tests.docs.walking import PAGES, Typed, Walk, steps
+
+
+def test_the_walk_shows_what_happens(tmp_path: Path) -> None:
+    with running(tmp_path / "walk", "dev", "--port", "0") as agent:
+        agent.wait_ready()
+        walk = Walk(agent, nodes="vm")
+        typed = 0
+        for step in steps(PAGES / "docs/looking-in.md"):
+            walk.take(step)
+            typed += isinstance(step, Typed)
+
+    assert typed >= 15
