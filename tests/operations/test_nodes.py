@@ -20,10 +20,11 @@ from wharf.model.node import (
     SchedulingEligibility,
 )
 from wharf.model.refusal import Code, Refusal
+from wharf.model.registration import ServiceRegistration
 from wharf.model.secret import secret_digest
 from wharf.operations import nodes
 from wharf.operations.nodes import AllocationReport
-from wharf.state.tables import ALLOCATIONS, EVALUATIONS, NODE_PLACEMENTS, NODES
+from wharf.state.tables import ALLOCATIONS, EVALUATIONS, NODE_PLACEMENTS, NODES, SERVICES
 
 MANY = 100
 
@@ -586,3 +587,61 @@ def test_where_every_job_has_been_looked_at_there_is_no_rest() -> None:
 
     assert nodes.look_at_the_rest(state.replica, "node-1", state.moment, evaluations_max=1) is None
     assert nodes.look_at_the_rest(state.replica, "nobody", state.moment, evaluations_max=1) is None
+
+
+def at(port: int, id: str = "i1", **fields: Any) -> ServiceRegistration:
+    return ServiceRegistration(id=id, service_name="web", namespace="default", port=port, **fields)
+
+
+def services_of(state: AState) -> dict[str, int]:
+    return {each.id: each.port for each in state.replica.all(SERVICES)}
+
+
+def test_the_services_that_a_node_tells_of_become_the_list_of_them() -> None:
+    state, allocation = with_work()
+
+    report(state, replace(running(), services=(at(1), at(2, "i2"))))
+    assert services_of(state) == {"i1": 1, "i2": 2}
+    report(state, running())  # Nothing is said of them.
+    assert services_of(state) == {"i1": 1, "i2": 2}
+    report(state, replace(running(), services=(at(3),)))
+    assert services_of(state) == {"i1": 3}
+    report(state, of_status(ClientStatus.COMPLETE))
+    assert services_of(state) == {}
+    assert allocation.id == "a1"
+
+
+def test_whose_a_service_is_a_node_does_not_say() -> None:
+    state, allocation = with_work()
+    told = replace(at(1, node_id="other", job_id="other", alloc_id="other"), namespace="secret")
+
+    report(state, replace(running(), services=(told,)))
+
+    (listed,) = state.replica.all(SERVICES)
+    assert (listed.namespace, listed.node_id, listed.job_id, listed.alloc_id) == (
+        allocation.namespace,
+        "node-1",
+        allocation.job_id,
+        "a1",
+    )
+
+
+def test_services_told_again_change_nothing() -> None:
+    state, _ = with_work()
+    report(state, replace(running(), services=(at(1),)))
+    index = state.replica.last_change(SERVICES)
+
+    report(state, replace(running(), services=(at(1),)))
+
+    assert state.replica.last_change(SERVICES) == index
+
+
+def test_the_services_of_a_node_that_is_down_are_taken_off_the_list() -> None:
+    state, _ = with_work()
+    report(state, replace(running(), services=(at(1), at(2, "i2"))))
+    miss(state)
+
+    while (write := nodes.look_at_the_rest(state.replica, "node-1", state.moment, evaluations_max=1)) is not None:
+        state.lead(write)
+
+    assert services_of(state) == {}

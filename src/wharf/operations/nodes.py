@@ -393,7 +393,8 @@ def forgotten(snapshot: Replica, node_id: str, named: Collection[str]) -> list[A
 def look_at_the_rest(
     snapshot: Replica, node_id: str, moment: Moment, *, evaluations_max: int
 ) -> Decision[NodeWritten] | None:
-    """Evaluations of the node's jobs that did not fit in the node's own write, or None when all are looked at."""
+    """Evaluations of the node's jobs that did not fit in the node's own write, and its services when it is down or gone;
+    None when all are looked at."""
     node = snapshot.get(NODES, node_id)
     if node is None:  # Purged, with so much work on it that it did not fit in one write.
         overlooked = (job for job in jobs_left_behind(snapshot, node_id) if not _has_open_evaluation(snapshot, job))
@@ -401,7 +402,9 @@ def look_at_the_rest(
         overlooked = (job for job in jobs_to_look_at(snapshot, node) if _is_overlooked(snapshot, job, node))
     jobs = list(islice(overlooked, evaluations_max))
     if not jobs:
-        return None
+        is_gone = node is None or node.status is NodeStatus.DOWN
+        write = services.forget_node(snapshot, node_id, most=evaluations_max) if is_gone else None
+        return Decision(write, NodeWritten) if write is not None else None
     evaluations = [new_evaluation(job, moment, EvaluationTrigger.NODE_UPDATE, node=node) for job in jobs]
     write = Write(
         "node-evaluated",

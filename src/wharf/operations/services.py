@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -11,7 +12,7 @@ from wharf.model.refusal import invalid, unknown
 from wharf.model.registration import ServiceRegistration
 from wharf.operations.decision import Decision
 from wharf.state import Replica
-from wharf.state.tables import REGISTRATIONS_OF_ALLOCATION, SERVICES
+from wharf.state.tables import NODES, REGISTRATIONS_OF_ALLOCATION, REGISTRATIONS_ON_NODE, SERVICES
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -54,6 +55,22 @@ def delete(snapshot: Replica, namespace: str, service: str, registration_id: str
         [snapshot.unchanged(SERVICES, registration)],
     )
     return Decision(write, lambda index: index)
+
+
+def forget_node(snapshot: Replica, node_id: str, *, most: int) -> Write | None:
+    """Services that nobody can reach are taken off the list, so many at a time; None where there are none.
+
+    A node that comes back tells of those that run.
+    """
+    gone = list(islice(snapshot.those(REGISTRATIONS_ON_NODE, node_id), most))
+    if not gone:
+        return None
+    return Write(
+        "services-lost",
+        Cause(CauseKind.NODE, node_id),
+        [SERVICES.drop(each.namespace, each.id) for each in gone],
+        [snapshot.as_seen(NODES, node_id), *(snapshot.unchanged(SERVICES, each) for each in gone)],
+    )
 
 
 def told_by_node(
