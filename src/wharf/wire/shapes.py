@@ -128,6 +128,8 @@ class DesiredWork(Record):
     allocated_resources: AllocatedResources | None = None
     deployment_id: str = ""
     """Set where the servers want to know whether it is healthy."""
+    previous_allocation: str = ""
+    """The one whose place it takes: where it is on the same node, this one waits for its end."""
 
 
 class DesiredAllocation(Record):

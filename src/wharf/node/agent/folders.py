@@ -56,6 +56,16 @@ class AllocationFolders:
             os.chmod(folder, mode)
         return folders
 
+    def inherit(self, former: str, allocation_id: str, task: str) -> None:
+        """What the former allocation left behind becomes this one's: what tasks share, and the task's own `local`.
+
+        Only into folders in which there is nothing yet, so it may be said again. Raises OSError.
+        """
+        theirs, ours = self.of_task(former, task), self.of_task(allocation_id, task)
+        for source, target in ((theirs.shared / "data", ours.shared / "data"), (theirs.local, ours.local)):
+            if source.is_dir() and not any(target.iterdir()):
+                source.rename(target)
+
     def known(self) -> list[str]:
         return sorted(entry.name for entry in self._root.iterdir() if entry.is_dir())
 

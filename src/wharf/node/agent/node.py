@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Final
@@ -32,6 +32,7 @@ from wharf.node.agent.keeper_link import KeeperLink
 from wharf.node.agent.measured import Measured
 from wharf.node.agent.metadata import Metadata, MetadataAsked
 from wharf.node.agent.news import NodeNews
+from wharf.node.agent.ports import is_taken
 from wharf.node.agent.servers import NodeIdentity, ServerTalk
 from wharf.node.agent.steered import Steered
 from wharf.node.agent.upkeep import Upkeep
@@ -88,6 +89,7 @@ class NodeAgent:
         self._identity = identity
         places.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._news = NodeNews(world)
+        self._taken_ports: set[int] = set()
         self._journal = Journal(places.state_folder / JOURNAL, boot_id(), on_trouble=self._on_journal)
         self._folders = AllocationFolders(places.allocation_folder)
         self.link = KeeperLink(world, places.state_folder, identity.id, self, way=settings.finds_left_overs_by)
@@ -120,6 +122,7 @@ class NodeAgent:
             facts=facts,
             upkeep=self._upkeep,
             on_change=self._on_change,
+            on_taken_port=self._on_taken_port,
             max_kill_timeout_s=settings.max_kill_timeout.s,
             log_tail_bytes=settings.log_tail_bytes,
         )
@@ -222,6 +225,18 @@ class NodeAgent:
         else:
             self.link.say(ForgetRun(run))
 
+    def _on_taken_port(self, port: int) -> None:
+        """Servers are not to give it away again while it is held."""
+        if port not in self._taken_ports:
+            self._taken_ports.add(port)
+            self._news.happened(NodeEventSubsystem.CLUSTER, f"Port {port} is held by something else and not given away")
+
+    def _look_at_ports(self) -> None:
+        free = {port for port in self._taken_ports if not is_taken(port, "", self._machine.address)}
+        if free:
+            self._taken_ports -= free
+            self._news.has_changed()
+
     def _on_change(self, allocation_id: str) -> None:
         self.talk.changed(allocation_id)
 
@@ -276,6 +291,7 @@ class NodeAgent:
         while True:
             await asyncio.sleep(LOOK_AGAIN_S)
             await self._probe()
+            self._look_at_ports()
             self._machine = machine.unless_steady(self._machine, self._look())
             if (self._health, self._machine) != before:
                 before = (dict(self._health), self._machine)
@@ -351,7 +367,7 @@ class NodeAgent:
                 cpu=ReservedCpu(cpu_shares=reserved.cpu),
                 memory=NodeMemory(memory_mb=reserved.memory),
                 disk=NodeDisk(disk_mb=reserved.disk),
-                networks=ReservedNetworks(reserved_host_ports=reserved.reserved_ports),
+                networks=ReservedNetworks(reserved_host_ports=with_ports(reserved.reserved_ports, self._taken_ports)),
             ),
             events=self._news.events,
             drivers=dict(self._health),
@@ -364,6 +380,10 @@ class NodeAgent:
                 for name, net in settings.host_network.items()
             },
         )
+
+
+def with_ports(ranges: str, more: Collection[int]) -> str:
+    return ",".join([*filter(None, [ranges]), *map(str, sorted(more))])
 
 
 def as_told(health: Health, now_ns: int) -> DriverInfo:

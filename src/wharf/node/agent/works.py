@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
+from wharf.model.allocated_resources import AllocatedPort
 from wharf.model.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus
 from wharf.model.job import Job
 from wharf.model.log_tails import pack
@@ -17,6 +18,7 @@ from wharf.node.agent.environment import Place, environment_of
 from wharf.node.agent.folders import AllocationFolders, TaskFolders
 from wharf.node.agent.interpolation import Facts, resolve
 from wharf.node.agent.journal import Came, Forgotten, Journal, Kept, Remembered
+from wharf.node.agent.ports import first_taken, is_asked_for
 from wharf.node.agent.task_order import given_to, labels_of
 from wharf.node.agent.upkeep import Upkeep
 from wharf.node.core import happenings as on
@@ -83,6 +85,7 @@ class Works:
         facts: Facts,
         upkeep: Upkeep,
         on_change: Callable[[str], None],
+        on_taken_port: Callable[[int], None] = lambda _port: None,
         max_kill_timeout_s: float,
         log_tail_bytes: int = 0,
     ) -> None:
@@ -96,9 +99,14 @@ class Works:
         self._upkeep = upkeep
         self._preparing: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._on_change = on_change
+        self._on_taken_port = on_taken_port
         self._max_kill_timeout_s = max_kill_timeout_s
         self._log_tail_bytes = log_tail_bytes
         self._works: dict[str, Work] = {}
+        self._live: dict[str, Work] = {}
+        """Those that are not over. The others are many, and need nothing but to be remembered."""
+        self._waiting: set[str] = set()
+        """Those that wait for the end of the allocation whose place they take."""
         self._doing: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._silent_since_s: float | None = None
@@ -124,7 +132,8 @@ class Works:
                 turned = step(AllocationRecord(wanted.id), NO_PLAN, on.StopWanted(), self._now())
                 self._put(Work(kept, NO_PLAN, turned.record), turned)
             else:
-                turned = receive(wanted.id, plan, self._now())
+                waits = self._is_live(wanted.previous_allocation)
+                turned = receive(wanted.id, plan, self._now(), waits_for_former=waits)
                 self._put(Work(kept, plan, turned.record), turned)
             return
         is_judged_anew = known.order.allocation.deployment_id != wanted.deployment_id
@@ -136,6 +145,28 @@ class Works:
             self.happen(wanted.id, on.StopWanted())
         elif is_judged_anew:
             self.happen(wanted.id, on.Judged())
+
+    def _is_live(self, allocation_id: str) -> bool:
+        known = self._works.get(allocation_id)
+        return known is not None and not known.record.is_over
+
+    def _note_life(self, work: Work) -> None:
+        id = work.record.id
+        if work.record.is_over:
+            self._live.pop(id, None)
+        else:
+            self._live[id] = work
+        if work.record.waits_for_former:
+            self._waiting.add(id)
+
+    def _end_waiting(self) -> None:
+        """For those whose former allocation has ended meanwhile."""
+        for id in list(self._waiting):
+            work = self._works.get(id)
+            if work is None or not self._is_live(work.order.allocation.previous_allocation):
+                self._waiting.discard(id)
+                if work is not None:
+                    self.happen(id, on.FormerEnded())
 
     def drop(self, allocation_id: str) -> None:
         work = self._works[allocation_id]
@@ -269,6 +300,7 @@ class Works:
         changed = turned.record != work.record or is_new
         self._works[turned.record.id] = work
         work.record = turned.record
+        self._note_life(work)
         if changed:
             self._journal.put(Came(turned.record))
             self._on_change(turned.record.id)
@@ -279,6 +311,8 @@ class Works:
         if changed:
             self._upkeep.look(work)
             self._forget_if_over(work)
+            if turned.record.is_over:
+                self._end_waiting()
 
     def _end_preparing(self, work: Work) -> None:
         """What is to end needs nothing any more."""
@@ -313,16 +347,17 @@ class Works:
 
     async def keep_time(self) -> None:
         """Until cancelled: hand every allocation its time when something of it is due."""
+        self._end_waiting()
         while True:
             self._wake.clear()
-            due_s = earliest([next_due_s(work.record, work.plan) for work in self._works.values()])
+            due_s = earliest([next_due_s(work.record, work.plan) for work in self._live.values()])
             wait_s = None if due_s is None else max(0.0, due_s - self._world.monotonic_s())
             try:
                 await asyncio.wait_for(self._wake.wait(), wait_s)
                 await asyncio.sleep(0)
             except TimeoutError:
                 now_s = self._world.monotonic_s()
-                for id, work in list(self._works.items()):
+                for id, work in list(self._live.items()):
                     due_s = next_due_s(work.record, work.plan)
                     if due_s is not None and due_s <= now_s:
                         self.happen(id, on.TimePassed())
@@ -359,9 +394,17 @@ class Works:
         id = work.record.id
         try:
             self._folders.make(id, name)
+            self._inherit(work, name)
         except OSError as error:
             why = f"its folders cannot be made: {error.strerror}"
             self._prepared(id, name, on.NotPrepared(name, why))
+            return
+        if (taken := self._taken_port(work)) is not None:
+            why = f"port {taken.value} ({taken.label}) is held by something else on this node"
+            self._on_taken_port(taken.value)
+            # One that was asked for by its number may become free; else another node, or another number, is better.
+            is_final = not is_asked_for(work.job, work.order.allocation.task_group, taken)
+            self._prepared(id, name, on.NotPrepared(name, why, is_final=is_final))
             return
         try:
             await self._upkeep.prepare(work, name)
@@ -370,6 +413,20 @@ class Works:
             self._prepared(id, name, not_prepared)
             return
         self._prepared(id, name, on.Prepared(name))
+
+    def _inherit(self, work: Work, name: str) -> None:
+        """What a sticky group keeps. Raises OSError."""
+        group, former = work.job.group(work.order.allocation.task_group), work.order.allocation.previous_allocation
+        if group is not None and group.ephemeral_disk is not None and group.ephemeral_disk.sticky and former:
+            self._folders.inherit(former, work.record.id, name)
+
+    def _taken_port(self, work: Work) -> AllocatedPort | None:
+        """Looked at while nothing of the allocation runs: afterwards they are held by itself."""
+        if any(task.has_process or task.step is TaskStep.STARTING for task in work.record.tasks):
+            return None
+        allocated = work.order.allocation.allocated_resources
+        ports = (allocated.shared.ports or ()) if allocated is not None else ()
+        return first_taken(ports, self._place.address)
 
     def _prepared(self, id: str, name: str, event: on.Event) -> None:
         self._preparing.pop((id, name), None)
@@ -449,6 +506,7 @@ class Works:
                 log.error("the journal's orders for %s do not fit what it has begun", id)
                 continue
             self._works[id] = Work(each.order, plan, record)
+            self._note_life(self._works[id])
             self._upkeep.look(self._works[id])
             self._on_change(id)
 

@@ -32,10 +32,10 @@ class Turned(msgspec.Struct, frozen=True):
     actions: tuple[on.Action, ...] = ()
 
 
-def receive(allocation_id: str, plan: Plan, now: Now) -> Turned:
+def receive(allocation_id: str, plan: Plan, now: Now, *, waits_for_former: bool = False) -> Turned:
     """A new allocation, and what its first tasks need."""
     tasks = tuple(with_event(TaskRecord(task.name), TaskEventType.RECEIVED, now) for task in plan.tasks)
-    turn = _Turn(AllocationRecord(allocation_id, tasks), plan, now)
+    turn = _Turn(AllocationRecord(allocation_id, tasks, waits_for_former=waits_for_former), plan, now)
     turn.take(on.Judged())
     turn.settle()
     return turn.done()
@@ -111,6 +111,8 @@ class _Turn:
             case on.Judged():
                 since_s = self._now.monotonic_s if self._plan.health is not None else None
                 self._record = replace(self._record, judged_since_s=since_s, is_healthy=None)
+            case on.FormerEnded():
+                self._record = replace(self._record, waits_for_former=False)
             case on.Prepared(name):
                 self._of(name, TaskStep.PREPARING, self._start)
             case on.NotPrepared(name):
@@ -328,6 +330,8 @@ class _Turn:
                     yield task.name, "", TaskEventType.MAIN_TASKS_DEAD
 
     def _begin_what_may(self) -> None:
+        if self._record.waits_for_former and not self._record.is_to_stop:
+            return
         for task in self._plan.tasks:
             record = self._record.task(task.name)
             if record.step is not TaskStep.WAITING:

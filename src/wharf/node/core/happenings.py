@@ -29,6 +29,10 @@ class Judged(Event, frozen=True):
     """Somebody waits for its health, from now on."""
 
 
+class FormerEnded(Event, frozen=True):
+    """The allocation whose place this one takes has ended, or its node does not know it."""
+
+
 class Prepared(Event, frozen=True):
     """All that the task needs is there."""
 

@@ -59,6 +59,8 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 class AllocationRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str
     tasks: tuple[TaskRecord, ...] = ()
+    waits_for_former: bool = False
+    """The allocation whose place it takes still runs: until it has ended nothing of this one begins."""
     is_to_stop: bool = False
     skips_delays: bool = False
     stop_due_s: float | None = None

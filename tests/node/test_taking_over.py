@@ -1,0 +1,72 @@
+"""What an allocation finds on its node: ports that are held, and what the one before it has left."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node.nodes import ANode, a_node, a_raw_job, a_server
+from tests.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
+    folder = tmp_path_factory.mktemp("taking-over")
+    with a_server(folder / "server") as server, a_node(server, folder / "node") as it:
+        yield it
+
+
+def the_node(node: ANode) -> dict[str, Any]:
+    id = node.server.get("/v1/nodes")[0]["ID"]  # type: ignore[index]  # JSON, as it came
+    found: Any = node.server.get(f"/v1/node/{id}")
+    return dict(found)
+
+
+def reserved_ports(node: ANode) -> str:
+    return str(the_node(node)["ReservedResources"]["Networks"]["ReservedHostPorts"])
+
+
+def test_a_port_that_is_held_is_told_and_not_given_away_until_it_is_free(node: ANode) -> None:
+    with socket.socket() as holder:
+        holder.bind(("0.0.0.0", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        job = a_raw_job("held", "sleep 1000")
+        job["TaskGroups"][0]["Networks"] = [{"ReservedPorts": [{"Label": "http", "Value": port}]}]
+        node.run(job)
+        wait_until(
+            lambda: [each["ClientStatus"] for each in node.allocations("held")] == ["failed"], what="its start fails"
+        )
+        (allocation,) = node.allocations("held")
+        (event,) = [each for each in allocation["TaskStates"]["t"]["Events"] if each["Type"] == "Setup Failure"]
+        assert f"port {port} (http) is held by something else on this node" in str(event)
+        wait_until(lambda: reserved_ports(node) == str(port), what="servers know of it")
+        messages = [event["Message"] for event in the_node(node)["Events"]]
+        assert f"Port {port} is held by something else and not given away" in messages
+
+
+def test_who_takes_the_place_of_another_waits_for_its_end_and_finds_what_it_kept(node: ANode, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    script = f"""
+echo "$VERSION begins" >>{said}
+trap 'sleep 1; echo "$VERSION ends" >>{said}; exit 0' INT
+cat $WHARF_ALLOC_DIR/data/kept $WHARF_TASK_DIR/own >>{said} 2>/dev/null
+echo "shared by $VERSION" >$WHARF_ALLOC_DIR/data/kept
+echo "own of $VERSION" >$WHARF_TASK_DIR/own
+while :; do sleep 0.1; done
+"""
+    for version in ("one", "two"):
+        job = a_raw_job("sticky", script, kind="service", Env={"VERSION": version})
+        job["TaskGroups"][0]["EphemeralDisk"] = {"SizeMB": 30, "Sticky": True}
+        node.run(job)
+        wait_until(lambda: said.exists() and f"{version} begins" in said.read_text(), what=f"{version} begins")  # noqa: B023
+        wait_until(lambda: holds(node, version), what="it has written")  # noqa: B023
+
+    assert said.read_text().splitlines() == ["one begins", "one ends", "two begins", "shared by one", "own of one"]
+
+
+def holds(node: ANode, version: str) -> bool:
+    found = (node.folder / "alloc").glob("*/t/local/own")
+    return any(file.read_text() == f"own of {version}\n" for file in found)
