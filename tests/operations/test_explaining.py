@@ -140,6 +140,12 @@ def test_a_driver_that_no_node_has_is_to_be_mended() -> None:
     assert of_web(told).smallest_change.startswith("no node has the driver qemu; there are ")
 
 
+def test_the_only_node_is_told_as_one() -> None:
+    told = asked(a_fleet(1_000), sized(cpu=900_000))
+
+    assert told.text.startswith("shop waits for room: web lacks 1 allocation: the only node cannot take one (1 ha")
+
+
 def test_a_misspelled_driver_is_told_with_the_one_that_may_be_meant() -> None:
     told = asked(a_fleet(1_000), a_job("shop", a_group("web", a_task(driver="mokc"))))
 

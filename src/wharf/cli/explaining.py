@@ -35,7 +35,8 @@ def _group_told(group: "GroupExplanation", said: str) -> str:
     lines = [", ".join(count for count in counts if count)]
     lines += [group.text] if group.text not in said else []
     if group.unplaced and group.text:
-        lines.append(f"{group.nodes} nodes were looked at, {group.fitting} would take one more now")
+        looked_at = "1 node was" if group.nodes == 1 else f"{group.nodes:,} nodes were"
+        lines.append(f"{looked_at} looked at, {group.fitting:,} would take one more now")
     lines += [f"  · {_excluded(each)}" for each in group.excluded]
     lines += [f"  · {_short(each)}" for each in group.exhausted]
     lines += [group.smallest_change] if group.smallest_change not in said else []

@@ -18,8 +18,14 @@ def of_room(group: TaskGroup, unplaced: int, room: Room) -> str:
     parts += [f"{each.nodes}: {each.dimension}" for each in room.exhausted if not each.unit]
     why = f" ({', '.join(parts)})" if parts else ""
     help_ = f"; {room.smallest_change}" if room.smallest_change else ""
-    number = "no node" if not room.nodes else f"none of {room.nodes} nodes" if room.nodes > 1 else "not the one node"
-    return f"{group.name} lacks {allocations(unplaced)}: {number} can take one{why}{help_}"
+    number = (
+        "no node can"
+        if not room.nodes
+        else f"none of {room.nodes} nodes can"
+        if room.nodes > 1
+        else "the only node cannot"
+    )
+    return f"{group.name} lacks {allocations(unplaced)}: {number} take one{why}{help_}"
 
 
 def of_deployment(deployment: Deployment) -> tuple[Waits, str] | None:
