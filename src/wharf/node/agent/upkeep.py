@@ -20,7 +20,7 @@ from wharf.node.agent.interpolation import Facts
 from wharf.node.core import happenings as on
 from wharf.node.core.record import AllocationRecord
 from wharf.node.core.steps import TaskStep
-from wharf.node.drivers.beside import CommandOrder, RunsBeside
+from wharf.node.drivers.beside import Command, CommandOrder, RunsBeside, Stream
 from wharf.node.drivers.port import CannotStart, Driver
 from wharf.node.preparing.secrets import mount_secrets, unmount_secrets
 from wharf.node.preparing.tending import Tending
@@ -81,7 +81,8 @@ class Upkeep:
         _, folders = self._works.surroundings(work, name)
         self._wiped.pop((work.record.id, name), None)
         try:
-            mount_secrets(folders.secrets)
+            if has_secrets(work.task(name)):
+                mount_secrets(folders.secrets)
         except OSError as error:
             why = f"the folder of its secrets cannot be kept in memory: {error.strerror}"
             raise NotReady(why, TaskEventType.SETUP_FAILURE, "setup_error") from error
@@ -117,7 +118,7 @@ class Upkeep:
 
     def _wipe_secrets(self, work: Work, task: str) -> None:
         key = (work.record.id, task)
-        if key not in self._wiped:
+        if key not in self._wiped and has_secrets(work.task(task)):
             self._wiped[key] = None
             unmount_secrets(self._works.surroundings(work, task)[1].secrets)
 
@@ -206,10 +207,8 @@ class Upkeep:
             return NOT_RUN, str(error)
         try:
             await begun.close_input()
-            said = b""
-            while piece := await begun.read("stdout"):
-                said = (said + piece)[:OUTPUT_MAX_BYTES]
-            return await begun.wait(), said.decode(errors="replace")
+            said, also_said = await asyncio.gather(_all_said(begun, "stdout"), _all_said(begun, "stderr"))
+            return await begun.wait(), (said + also_said)[:OUTPUT_MAX_BYTES].decode(errors="replace")
         finally:
             await begun.end()
 
@@ -237,6 +236,18 @@ class _Tells:
     async def run(self, command: tuple[str, ...], *, within_s: float) -> tuple[int, str]:
         async with asyncio.timeout(within_s):
             return await self._upkeep.run_in_task(self._allocation_id, self._task, command)
+
+
+def has_secrets(task: Task) -> bool:
+    """Whether the node itself may put some there. To mount costs more than a short task runs: so not for every one."""
+    return bool(task.templates or task.identity or task.identities or task.secrets)
+
+
+async def _all_said(command: Command, stream: Stream) -> bytes:
+    said = b""
+    while piece := await command.read(stream):
+        said = (said + piece)[:OUTPUT_MAX_BYTES]
+    return said
 
 
 def _up_since_s(record: AllocationRecord, task: str) -> float | None:
