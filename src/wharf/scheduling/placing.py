@@ -260,7 +260,7 @@ class GroupPlacing:
                 scores = (total + boost) / (parts + (boost != 0))
             else:
                 for kind in {*moved.tolist(), int(alike.of[filling.chosen[-1][0]])}:
-                    places, boost_of_kind = alike.members[kind], boosts[kind]
+                    places, boost_of_kind = alike.members(kind), boosts[kind]
                     scores[places] = (total[places] + boost_of_kind) / (parts[places] + (boost_of_kind != 0))
             best = int(scores.argmax())
             score = float(scores[best])

@@ -128,23 +128,35 @@ class _ToTargets:
 
 
 class Alike:
-    """Nodes that have the same value of each spread: a boost is worked out once for all of them."""
+    """Nodes that have the same value of each spread: a boost is worked out once for all of them. `of`: by place among the
+    candidates, the number of its kind.
+    """
 
     def __init__(self, spreads: Sequence[SpreadCount], codes: Sequence[Codes]) -> None:
         """`codes`: of each spread, by place among the candidates."""
-        key: Ints = np.zeros(len(codes[0]), dtype=np.int64)
-        for spread, each in zip(spreads, codes, strict=True):
-            key = key * (len(spread.column.words) + 1) + (each + 1)
-        _, first, self.of = np.unique(key, return_index=True, return_inverse=True)
-        order = np.argsort(self.of, kind="stable")
-        self.members: list[Ints] = np.split(order, np.cumsum(np.bincount(self.of))[:-1])
-        """By number of the kind: the places of its nodes. `of`: by place, the number of its kind."""
         self._spreads = spreads
-        self._codes = [each[first] for each in codes]
+        self._members: dict[int, Ints] = {}
+        if len(spreads) == 1:
+            kinds = len(spreads[0].column.words) + 1
+            self._codes: list[Codes] = [np.arange(kinds, dtype=np.int32)]
+            self.of: Ints = codes[0].astype(np.int64) % kinds
+        else:
+            key: Ints = np.zeros(len(codes[0]), dtype=np.int64)
+            for spread, each in zip(spreads, codes, strict=True):
+                key = key * (len(spread.column.words) + 1) + (each + 1)
+            _, first, self.of = np.unique(key, return_index=True, return_inverse=True)
+            self._codes = [each[first] for each in codes]
+
+    def members(self, kind: int) -> Ints:
+        """The places of its nodes."""
+        found = self._members.get(kind)
+        if found is None:
+            found = self._members[kind] = np.flatnonzero(self.of == kind)
+        return found
 
     def boosts(self) -> Floats:
         """By number of the kind."""
-        boost: Floats = np.zeros(len(self.members))
+        boost: Floats = np.zeros(len(self._codes[0]))
         for spread, codes in zip(self._spreads, self._codes, strict=True):
             boost += spread.boosts()[codes]
         return boost
