@@ -1,6 +1,7 @@
 """What an allocation finds on its node: ports that are held, and what the one before it has left."""
 
 import socket
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,3 +71,11 @@ while :; do sleep 0.1; done
 def holds(node: ANode, version: str) -> bool:
     found = (node.folder / "alloc").glob("*/t/local/own")
     return any(file.read_text() == f"own of {version}\n" for file in found)
+
+
+def test_who_is_to_stop_without_delay_does_not_wait_for_its_shutdown_delay(node: ANode) -> None:
+    node.run(a_raw_job("slow", "exec sleep 1000", kind="service", ShutdownDelay=3_600_000_000_000))
+    wait_until(lambda: [each["ClientStatus"] for each in node.allocations("slow")] == ["running"], what="it runs")
+    address = f"{node.server.address}/v1/job/slow?no_shutdown_delay=true"
+    urllib.request.urlopen(urllib.request.Request(address, method="DELETE"), timeout=10).close()
+    wait_until(lambda: [each["ClientStatus"] for each in node.allocations("slow")] == ["complete"], what="it has ended")

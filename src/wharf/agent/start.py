@@ -29,6 +29,7 @@ from wharf.config.rules import listen_address
 from wharf.config.settings import Settings
 from wharf.config.values import redacted
 from wharf.engines.settings import EngineKind
+from wharf.node.supervisor.keeper import has_keeper
 from wharf.server.agent_door import say_stacks
 from wharf.world import RealWorld
 
@@ -121,6 +122,7 @@ class Agent:
 
     def _run_in_folder(self) -> str:
         if self._is_fresh:
+            refuse_while_tasks_run(self.settings)
             self._folder.empty()
         try:
             self._logs.apply(order_from(self.settings))
@@ -230,6 +232,16 @@ class Agent:
     def on_errand_done(self, part: str, how: str, why: str) -> None:
         if how != "exit code 0":
             log.error("no snapshot was saved", extra={"part": part, "how": how, "why": why or "see the lines above"})
+
+
+def refuse_while_tasks_run(settings: Settings) -> None:
+    """A folder is not emptied under the tasks that run in it: nobody could find them again. Raises Refused."""
+    state = Path(settings.client.state_dir or Path(settings.data_dir) / "node")
+    if has_keeper(state):
+        raise Refused(
+            f"tasks of an earlier run still run in {settings.data_dir}: start once without --fresh and stop them, "
+            "or choose another folder"
+        )
 
 
 def refuse_fresh(folder: Path) -> None:

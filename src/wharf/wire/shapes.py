@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from wharf.model.allocated_resources import AllocatedResources
-from wharf.model.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus, NetworkStatus
+from wharf.model.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus, DesiredTransition, NetworkStatus
 from wharf.model.job import Job
 from wharf.model.node import Node
 from wharf.model.record import Record
@@ -128,6 +128,7 @@ class DesiredWork(Record):
     allocated_resources: AllocatedResources | None = None
     deployment_id: str = ""
     """Set where the servers want to know whether it is healthy."""
+    desired_transition: DesiredTransition | None = None
     previous_allocation: str = ""
     """The one whose place it takes: where it is on the same node, this one waits for its end."""
 

@@ -10,6 +10,7 @@ import pytest
 from tests.agent.processes import is_alive
 from tests.node.supervisor.keeping import ASupervisor, a_supervisor
 from tests.waiting import wait_until
+from wharf.node.supervisor.keeper import has_keeper
 from wharf.node.supervisor.messages import KillRun, LogOrder, RunEnded, ShutDown, SignalRun
 
 CODES = (0, 1, 2, *range(126, 256))
@@ -224,3 +225,11 @@ def test_it_ends_when_told_to_and_nothing_runs(supervisor: ASupervisor) -> None:
 
     wait_until(lambda: not is_alive(supervisor.pid), what="the supervisor has ended")
     assert not supervisor.left()
+
+
+def test_whether_something_runs_in_a_folder_can_be_asked_from_outside(supervisor: ASupervisor, tmp_path: Path) -> None:
+    assert has_keeper(supervisor.folder) is False
+    assert has_keeper(tmp_path / "nowhere") is False
+    supervisor.start("stays", ("/bin/sleep", "1000"))
+    supervisor.begun("stays")
+    assert has_keeper(supervisor.folder) is True

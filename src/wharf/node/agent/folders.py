@@ -2,11 +2,16 @@
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from wharf.node.core.collection import Room
+
+REMOVED: Final = ".removed"
+"""Holds what is being deleted."""
 
 
 class TaskFolders(msgspec.Struct, frozen=True):
@@ -30,8 +35,12 @@ class TaskFolders(msgspec.Struct, frozen=True):
 class AllocationFolders:
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._removing = ThreadPoolExecutor(1, thread_name_prefix="removing")
         root.mkdir(parents=True, exist_ok=True)
         root.chmod(0o711)
+        (root / REMOVED).mkdir(mode=0o700, exist_ok=True)
+        for left in list((root / REMOVED).iterdir()):
+            self._removing.submit(shutil.rmtree, left, ignore_errors=True)
 
     def of(self, allocation_id: str) -> Path:
         return self._root / allocation_id
@@ -67,14 +76,22 @@ class AllocationFolders:
                 source.rename(target)
 
     def known(self) -> list[str]:
-        return sorted(entry.name for entry in self._root.iterdir() if entry.is_dir())
+        return sorted(entry.name for entry in self._root.iterdir() if entry.is_dir() and entry.name != REMOVED)
 
     def room(self) -> Room:
         found = os.statvfs(self._root)
         return Room(_used_percent(found.f_blocks, found.f_bavail), _used_percent(found.f_files, found.f_favail))
 
     def remove(self, allocation_id: str) -> None:
-        shutil.rmtree(self.of(allocation_id), ignore_errors=True)
+        """At once out of the way; what it takes to delete it is left to another thread."""
+        removed = self._root / REMOVED / allocation_id
+        try:
+            self.of(allocation_id).rename(removed)
+        except FileNotFoundError:
+            return
+        except OSError:  # Something is mounted in it, or it was removed in part before.
+            removed = self.of(allocation_id)
+        self._removing.submit(shutil.rmtree, removed, ignore_errors=True)
 
 
 def _used_percent(all_: int, free: int) -> float:

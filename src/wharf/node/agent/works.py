@@ -142,7 +142,8 @@ class Works:
             plan = known.plan  # What runs is not what is wanted; only its end can be ordered.
         known.kept, known.plan = kept, plan
         if wanted.desired_status is not DesiredStatus.RUN:
-            self.happen(wanted.id, on.StopWanted())
+            marks = wanted.desired_transition
+            self.happen(wanted.id, on.StopWanted(skips_delays=marks is not None and bool(marks.no_shutdown_delay)))
         elif is_judged_anew:
             self.happen(wanted.id, on.Judged())
 

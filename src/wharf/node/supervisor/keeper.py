@@ -286,3 +286,18 @@ class Keeper:
 
 
 _decoder: Final = msgspec.msgpack.Decoder(messages.FromAgent)
+
+
+def has_keeper(folder: Path) -> bool:
+    """Whether a supervisor looks after runs in this folder."""
+    try:
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return any((folder / RUNS).iterdir())
+    finally:
+        os.close(lock)
+    return False
