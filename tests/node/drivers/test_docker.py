@@ -16,12 +16,15 @@ from tests.waiting import wait_on_loop_until
 from wharf.model.task import LogConfig
 from wharf.node.core.outcome import Outcome
 from wharf.node.docker.config import DockerSettings
-from wharf.node.drivers.docker import GONE, Docker
+from wharf.node.docker.shapes import Container, State
+from wharf.node.drivers.beside import CommandOrder, Stream
+from wharf.node.drivers.docker import GONE, Docker, outcome_of
 from wharf.node.drivers.port import CannotStart, Given, TaskOrder
 from wharf.world import RealWorld
 
 pytestmark = [pytest.mark.needs_program("podman"), pytest.mark.needs("containers")]
 WITHIN_S = 60
+STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
 
 
 @pytest.fixture(scope="module")
@@ -289,6 +292,45 @@ def test_a_second_run_takes_the_place_of_the_first(machine: Machine) -> None:
             await no_container(docker, "b1.0.2")
 
     run(story())
+
+
+def test_a_command_runs_in_the_container_of_a_task(machine: Machine) -> None:
+    async def story() -> None:
+        async with machine.driver() as docker:
+            await docker.start(machine.order("b3.0.1", "sleep 60"))
+            words = ("sh", "-c", "cat; echo $GREETING; echo oops >&2; exit 6")
+            order = CommandOrder(run="b3.0.1", name="c1", command=words, environment={}, folder="/")
+            command = await docker.run_beside(order)
+            await command.write(b"heard\n")
+            await command.close_input()
+            said = dict.fromkeys(("stdout", "stderr"), b"")
+            for stream in STREAMS:
+                while piece := await command.read(stream):
+                    said[stream] += piece
+            assert {"stdout": b"heard\nhello\n", "stderr": b"oops\n"} == said
+            assert 6 == await command.wait()
+            await command.end()
+            docker.kill("b3.0.1")
+            await machine.ended("b3.0.1")
+            docker.forget("b3.0.1")
+
+    run(story())
+
+
+def test_memory_beyond_its_bound_ends_a_task(machine: Machine) -> None:
+    async def story() -> None:
+        async with machine.driver() as docker:
+            await docker.start(machine.order("b4.0.1", "exec tail -n 1 /dev/zero"))
+            assert 137 == (await machine.ended("b4.0.1")).exit_code
+            docker.forget("b4.0.1")
+
+    run(story())
+
+
+def test_what_the_engine_says_of_memory_is_passed_on() -> None:
+    # Not every engine says it: Podman under control groups of version 1 does not.
+    state = State(status="exited", exit_code=137, oom_killed=True)
+    assert Outcome(137, is_out_of_memory=True) == outcome_of(Container(id="c1", state=state))
 
 
 def test_long_output_is_rotated_by_size(machine: Machine) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from wharf.node.core.outcome import UNKNOWN, Outcome
 from wharf.node.docker import shapes
+from wharf.node.docker.beside import begin
 from wharf.node.docker.config import ConfigProblem, DockerConfig, DockerSettings, read_config
 from wharf.node.docker.container import ALLOCATION_LABEL, Place, Port, container_body, container_name
 from wharf.node.docker.engine import Auth, Engine
@@ -19,6 +20,7 @@ from wharf.node.docker.errors import EngineAway, EngineRefused, NotThere
 from wharf.node.docker.following import STREAMS, LogFollower
 from wharf.node.docker.log_files import LogFiles
 from wharf.node.docker.pulls import Pulls, full_name
+from wharf.node.drivers.beside import Command, CommandOrder
 from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View, Watcher
 from wharf.wire.go_duration import DurationError, parse_duration_ns
 from wharf.world import World
@@ -135,6 +137,12 @@ class Docker:
     def kill(self, run: str) -> None:
         if (known := self._runs.get(run)) is not None:
             known.asking = self._begin(self._ask(known, known.asking, "SIGKILL"))
+
+    async def run_beside(self, order: CommandOrder) -> Command:
+        known = self._runs.get(order.run)
+        if known is None or not known.is_found.is_set():
+            raise CannotStart("the task does not run")
+        return await begin(self._world, self._engine, known.container, order)
 
     def forget(self, run: str) -> None:
         known = self._runs.pop(run, None) or Run(run)
@@ -326,7 +334,7 @@ class Docker:
                 await asyncio.gather(following, return_exceptions=True)
         if follower is not None and ended is not None:
             await self._catch_up(follower)
-        self._watcher.on_ended(run.name, _outcome(ended))
+        self._watcher.on_ended(run.name, outcome_of(ended))
 
     async def _inspect(self, run: Run) -> shapes.Container | None:
         while True:
@@ -459,7 +467,7 @@ def _signal(name: str) -> str:
     return name if name.startswith("SIG") else f"SIG{name}"
 
 
-def _outcome(ended: shapes.Container | None) -> Outcome:
+def outcome_of(ended: shapes.Container | None) -> Outcome:
     if ended is None:
         return Outcome(UNKNOWN.exit_code, is_known=False, message=GONE)
     state = ended.state
