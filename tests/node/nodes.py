@@ -45,6 +45,10 @@ class ANode:
 
         wait_until(is_ready, what="the node is ready", within_s=30.0)
 
+    def agent(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def kill_agent(self) -> None:
         """And begin it anew."""
         assert self._process is not None

@@ -1,0 +1,64 @@
+"""More short tasks than a node can run, for a minute: they wait, all of them run once, and nothing of them is left."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node.nodes import ANode, a_node, a_raw_job, a_server
+from tests.waiting import wait_until
+
+SECONDS, A_SECOND = 60, 200
+JOURNAL_MOST_BYTES = 8_000 * SECONDS * A_SECOND
+"""Orders and records of each; what is old is written out of it."""
+
+
+def held(pid: int) -> dict[str, int]:
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return {
+        "files": len(os.listdir(f"/proc/{pid}/fd")),
+        "threads": int(status["Threads"]),
+        "kb": int(status["VmRSS"].split()[0]),
+    }
+
+
+def groups_of(node: ANode) -> list[Path]:
+    """Control groups of runs, in whichever tree."""
+    nodes: Any = node.server.get("/v1/nodes")
+    folders = Path("/sys/fs/cgroup").glob(f"**/wharf/{nodes[0]['ID']}")
+    return [group for folder in folders for group in folder.iterdir() if group.is_dir()]
+
+
+def is_complete(node: ANode, job: str, count: int) -> bool:
+    told: Any = node.server.get(f"/v1/job/{job}/summary")
+    return bool(told["Summary"].get("g", {}).get("Complete") == count)
+
+
+@pytest.mark.faults
+def test_more_short_tasks_than_a_node_can_run_wait_and_leave_nothing_behind(tmp_path: Path) -> None:
+    with a_server(tmp_path / "server") as server, a_node(server, tmp_path / "node") as node:
+        node.run(a_raw_job("warm", "exit 0", count=20))
+        wait_until(lambda: is_complete(node, "warm", 20), what="the node is warm", within_s=60.0)
+        agent, keeper = node.agent(), node.supervisor()
+        assert keeper is not None
+        before = {pid: held(pid) for pid in (agent, keeper)}
+
+        starts = tmp_path / "starts"
+        for second in range(SECONDS):
+            node.run(a_raw_job(f"many-{second}", f"echo $WHARF_ALLOC_ID >>{starts}", count=A_SECOND))
+        for second in range(SECONDS):
+            wait_until(lambda: is_complete(node, f"many-{second}", A_SECOND), what="all have run", within_s=900.0)  # noqa: B023
+
+        ran = starts.read_text().split()
+        assert (len(ran), len(set(ran))) == (SECONDS * A_SECOND, SECONDS * A_SECOND)
+        wait_until(lambda: not list((node.folder / "node" / "runs").iterdir()), what="nothing is kept of runs")
+        wait_until(lambda: not groups_of(node), what="no control group is left")
+        assert not node.shims()
+        for pid, was in before.items():
+            now = held(pid)
+            assert now["files"] <= was["files"] + 8
+            assert now["threads"] <= was["threads"] + 8
+            # What an ended allocation is remembered by until its servers forget it, and room that is not given back.
+            assert now["kb"] <= was["kb"] + 60_000 + 30 * SECONDS * A_SECOND * (pid == agent)
+        assert (node.folder / "node" / "journal").stat().st_size < JOURNAL_MOST_BYTES
