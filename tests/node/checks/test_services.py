@@ -23,7 +23,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
 def a_served_job(id: str, script: str = SERVES, **check: object) -> dict[str, Any]:
     wanted = {"Type": "http", "Path": "/", "Interval": SECOND_NS, "Timeout": SECOND_NS, **check}
     service = {"Name": id, "PortLabel": "web", "Provider": "wharf", "Tags": ["${WHARF_TASK_NAME}"], "Checks": [wanted]}
-    job = a_raw_job(id, script, kind="service", Services=[service], KillSignal="SIGKILL")
+    memory = {"CPU": 1, "MemoryMB": 100}
+    job = a_raw_job(id, script, kind="service", Services=[service], KillSignal="SIGKILL", Resources=memory)
     group = job["TaskGroups"][0]
     group["Networks"] = [{"Mode": "host", "DynamicPorts": [{"Label": "web"}]}]
     group["Update"] = {
@@ -74,7 +75,9 @@ def test_a_service_is_listed_where_it_can_be_reached_and_its_check_makes_it_heal
 def test_what_its_check_finds_ill_does_not_make_a_deployment_healthy(node: ANode) -> None:
     node.run(a_served_job("ill", Path="/nothing"))
     wait_until(lambda: node.allocations("ill"), what="it is placed")
-    wait_until(lambda: [each for each in checks(node, "ill") if each.get("StatusCode") == 404], what="the check found it")
+    wait_until(
+        lambda: [each for each in checks(node, "ill") if each.get("StatusCode") == 404], what="the check found it"
+    )
     assert ["failure"] == [check["Status"] for check in checks(node, "ill")]
     assert "running" == status(node, "ill")
     stop(node, "ill")
