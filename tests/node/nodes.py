@@ -56,6 +56,14 @@ class ANode:
         self._process.wait()
         self.begin()
 
+    def damage(self, journal: bytes) -> None:
+        """Kill the agent, and begin it anew with this in its journal."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        (self.folder / "node" / "journal").write_bytes(journal)
+        self.begin()
+
     def supervisor(self) -> int | None:
         return next(iter(self._with_words("wharf.node.supervisor", str(self.folder / "node"))), None)
 

@@ -1,0 +1,76 @@
+"""A node whose disk is full, or may only be read: what runs goes on, nothing begins, it is told, and mends itself."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node.nodes import ANode, a_node, a_raw_job, a_server
+from tests.waiting import wait_until
+
+TROUBLE = "The node's journal cannot be written. What runs goes on; nothing new is started until it can be"
+OVER = "The node's journal can be written again"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=80m", "wharf-test", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def messages(node: ANode) -> list[str]:
+    nodes: Any = node.server.get("/v1/nodes")
+    found: Any = node.server.get(f"/v1/node/{nodes[0]['ID']}")
+    return [event["Message"] for event in found["Events"]]
+
+
+def statuses(node: ANode, job: str) -> list[str]:
+    return [each["ClientStatus"] for each in node.allocations(job)]
+
+
+@pytest.mark.needs("namespaces")
+def test_on_a_full_disk_what_runs_goes_on_and_what_is_new_begins_when_there_is_room(tmp_path: Path, disk: Path) -> None:
+    with a_server(tmp_path / "server") as server, a_node(server, disk / "node") as node:
+        agent = node.agent()
+        node.run(a_raw_job("runs", "exec sleep 1000", kind="service"))
+        wait_until(lambda: statuses(node, "runs") == ["running"], what="it runs", within_s=30.0)
+        with open(disk / "filler", "wb", buffering=0) as filler:
+            for size in (1 << 20, 512):
+                with suppress(OSError):
+                    while filler.write(b"x" * size) == size:
+                        pass
+
+        node.run(a_raw_job("later", "exit 7"))
+        wait_until(lambda: TROUBLE in messages(node), what="the node tells of its disk", within_s=30.0)
+        assert (statuses(node, "runs"), statuses(node, "later")) == (["running"], ["pending"])
+
+        (disk / "filler").unlink()
+        wait_until(lambda: statuses(node, "later") == ["failed"], what="it ran, and failed as it should", within_s=30.0)
+        wait_until(lambda: OVER in messages(node), what="the node tells that it is well", within_s=30.0)
+        assert (statuses(node, "runs"), node.agent()) == (["running"], agent)
+
+
+def test_a_node_begins_on_a_journal_of_rubbish_and_tells_it(tmp_path: Path) -> None:
+    with a_server(tmp_path / "server") as server:
+        folder = tmp_path / "node"
+        with a_node(server, folder) as node:
+            node.run(a_raw_job("runs", "exec sleep 1000", kind="service"))
+            wait_until(lambda: statuses(node, "runs") == ["running"], what="it runs", within_s=30.0)
+            journal = folder / "node" / "journal"
+            data = journal.read_bytes()
+            node.damage(data[: len(data) // 2] + b"\0" * 20 + data[len(data) // 2 + 20 :])
+            wait_until(
+                lambda: any("are damaged and left out" in each for each in messages(node)),
+                what="the damage is told",
+                within_s=30.0,
+            )
+            node.run(a_raw_job("works", "exit 0"))
+            wait_until(lambda: statuses(node, "works") == ["complete"], what="it works", within_s=30.0)
