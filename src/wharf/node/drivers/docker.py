@@ -15,14 +15,14 @@ from wharf.node.docker import shapes
 from wharf.node.docker.beside import begin
 from wharf.node.docker.config import ConfigProblem, DockerConfig, DockerSettings, read_config
 from wharf.node.docker.container import ALLOCATION_LABEL, Place, Port, container_body, container_name
-from wharf.node.docker.engine import Auth, Engine
+from wharf.node.docker.engine import Engine
 from wharf.node.docker.errors import EngineAway, EngineRefused, NotThere
 from wharf.node.docker.following import STREAMS, LogFollower
+from wharf.node.docker.images import Images
 from wharf.node.docker.log_files import LogFiles
-from wharf.node.docker.pulls import Pulls, full_name
+from wharf.node.docker.pulls import full_name
 from wharf.node.drivers.beside import Command, CommandOrder
 from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View, Watcher
-from wharf.wire.go_duration import DurationError, parse_duration_ns
 from wharf.world import World
 
 log = logging.getLogger(__name__)
@@ -36,9 +36,7 @@ AGAIN_S: Final = 1.0
 PROBE_S: Final = 5.0
 START_S: Final = 60.0
 """So long a start waits for an engine that is away."""
-TELL_FIRST_S: Final = 5.0
 CONFLICT: Final = 409
-SECOND_NS: Final = 1_000_000_000
 MB: Final = 1_000_000
 GONE: Final = "the container is gone: something else than this node removed it, and its exit code with it"
 
@@ -76,7 +74,7 @@ class Docker:
         self._watcher = watcher
         self._socket = socket
         self._engine = Engine(socket)
-        self._pulls = Pulls(self._engine, world)
+        self._images = Images(self._engine, world, watcher.on_said)
         self._settings = settings
         self._node_id = node_id
         self._folder = folder
@@ -167,7 +165,7 @@ class Docker:
             try:
                 found = await self._find(run.name)
                 if found is None:
-                    await self._image(run.name, config, order)
+                    await self._images.ensure(run.name, config, order)
                     run.container = "?"  # From here on the engine may have it whatever we hear.
                     run.container = await self._create(config, order)
                 else:
@@ -193,56 +191,6 @@ class Docker:
 
     async def _find(self, run: str) -> shapes.Listed | None:
         return next(iter(await self._engine.containers(f"{RUN_LABEL}={run}")), None)
-
-    async def _image(self, run: str, config: DockerConfig, order: TaskOrder) -> None:
-        if config.load:
-            await self._load(config.load, order)
-            return
-        auth = Auth(*_auth(config)) if config.auth else None
-        try:
-            timeout_s = parse_duration_ns(config.image_pull_timeout) / SECOND_NS
-        except DurationError as error:
-            raise CannotStart(f"config: image_pull_timeout: {error}", is_final=True) from error
-        telling: list[asyncio.Task[None]] = []
-
-        def begun() -> None:
-            self._watcher.on_said(run, f"Downloading image {full_name(config.image)}")
-            telling.append(self._begin(self._tell_progress(run, config.image)))
-
-        try:
-            for one in (auth, None) if auth and config.auth_soft_fail else (auth,):
-                try:
-                    await self._pulls.ensure(
-                        config.image, auth=one, always=config.force_pull, timeout_s=timeout_s, begun=begun
-                    )
-                    return
-                except EngineRefused as error:
-                    refused = error
-            raise CannotStart(f"the image {full_name(config.image)} cannot be pulled: {refused}") from refused
-        except EngineAway as error:
-            raise CannotStart(f"the pull of {full_name(config.image)} was cut: {error}") from error
-        except TimeoutError as error:
-            told = str(error) or f"the registry of {full_name(config.image)} says nothing any more"
-            raise CannotStart(told) from error
-        finally:
-            for each in telling:
-                each.cancel()
-
-    async def _tell_progress(self, run: str, image: str) -> None:
-        wait_s = TELL_FIRST_S
-        while True:
-            await asyncio.sleep(wait_s)
-            if progress := self._pulls.progress(image):
-                self._watcher.on_said(run, f"Downloading image {full_name(image)}: {progress}")
-            wait_s *= 2  # Few events are kept.
-
-    async def _load(self, archive: str, order: TaskOrder) -> None:
-        path = (order.task_folder / archive).resolve()
-        if not path.is_relative_to(order.task_folder.resolve()):
-            raise CannotStart(f"config: load: {archive} leads out of the task's folder", is_final=True)
-        if not path.is_file():
-            raise CannotStart(f"config: load: there is no file {archive} in the task's folder")
-        await self._engine.load(path)
 
     async def _create(self, config: DockerConfig, order: TaskOrder) -> str:
         place = self._place(order)
@@ -454,12 +402,6 @@ def find_socket(wanted: str) -> Path:
     """Of the engine: the one that is wanted, or else the first that is where engines put theirs."""
     known = [Path(wanted)] if wanted else [Path(path) for path in SOCKETS]
     return next((path for path in known if path.exists()), known[0])
-
-
-def _auth(config: DockerConfig) -> tuple[str, str, str, str]:
-    auth = config.auth
-    assert auth is not None
-    return auth.username, auth.password, auth.email, auth.server_address
 
 
 def _signal(name: str) -> str:
