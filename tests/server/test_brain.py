@@ -743,7 +743,9 @@ async def test_reports_of_many_nodes_are_a_few_writes_and_one_that_is_refused_ha
         task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
         await server.client.jobs.register(a_system_job("shop", a_group("web", task)))
         await until(lambda: server.replica.count(ALLOCATIONS) == 30, what="thirty are placed")
-        await until(lambda: all(each.status.is_terminal for each in server.replica.all(EVALUATIONS)), what="all is done")
+        await until(
+            lambda: all(each.status.is_terminal for each in server.replica.all(EVALUATIONS)), what="all is done"
+        )
         nodes = server.brain.nodes
         index = server.replica.index
 
