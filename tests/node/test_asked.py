@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import select
 import subprocess
 import sys
 import urllib.error
@@ -307,6 +308,27 @@ def test_the_exit_code_of_a_command_is_that_of_ours(node: ANode, alloc: str) -> 
     ended = wharf(node, "alloc", "exec", alloc, "sh", "-c", "cat; exit 9", stdin=b"piped")
 
     assert (9, b"piped") == (ended.returncode, ended.stdout)
+
+
+def test_with_a_terminal_keys_go_to_the_other_end(node: ANode, alloc: str) -> None:
+    ours, theirs = os.openpty()
+    environment = {**os.environ, "WHARF_ADDR": node.server.address}
+    words = [sys.executable, "-m", "wharf", "alloc", "exec", "-it", alloc, "/bin/sh"]
+    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    said = b""
+    try:
+        os.write(ours, b"tty >/dev/null && echo has''_one; sleep 99\n")
+        while b"has_one" not in said and select.select([ours], [], [], 20)[0]:
+            said += os.read(ours, 4096)
+        assert b"has_one" in said
+        os.write(ours, b"\x03exit 6\n")  # Ctrl-C is for the command there, not for ours.
+
+        assert 6 == process.wait(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
 
 
 def test_what_looks_like_our_options_is_the_commands(node: ANode, alloc: str) -> None:

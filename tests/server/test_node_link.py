@@ -36,6 +36,8 @@ class Node:
                 return Reply("text/plain", parts=self._stream(int(question.parameters["parts"])))
             case "talk":
                 return Reply("text/plain", parts=self._talk(inputs))
+            case "deaf":
+                return Reply("text/plain", parts=self._hear_later(inputs))
             case "broken":
                 raise ValueError("a bug")
         raise unknown(f"no {question.verb} here")
@@ -52,6 +54,12 @@ class Node:
                 raise unknown("no more")
         finally:
             self.open_streams -= 1
+
+    async def _hear_later(self, inputs: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        yield b"begun"
+        await self.may_answer.wait()
+        async for said in inputs:
+            yield str(len(said)).encode()
 
     async def _talk(self, inputs: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         async for said in inputs:
@@ -200,6 +208,30 @@ async def test_a_talk_goes_both_ways() -> None:
     await talk.say(b"")
 
     assert [] == [part async for part in talk.parts]
+
+
+@in_virtual_time
+async def test_who_talks_faster_than_is_heard_waits() -> None:
+    wire = Wire()
+    talk = await wire.link.talk(NodeQuestion("deaf"))
+    piece, said = b"x" * channel.PART_BYTES, 0
+
+    async def speak() -> None:
+        nonlocal said
+        while True:
+            await talk.say(piece)
+            said += len(piece)
+
+    speaking = asyncio.get_running_loop().create_task(speak())
+    await pass_time(1)
+    said_at_first = said
+    wire.node.may_answer.set()
+    await until(lambda: said > said_at_first, what="more is said")
+    speaking.cancel()
+    await asyncio.gather(speaking, return_exceptions=True)
+    await wire.end.close()
+
+    assert channel.WINDOW_BYTES == said_at_first
 
 
 @in_virtual_time

@@ -170,7 +170,7 @@ def _raw(is_tty: bool) -> Iterator[None]:
     handle = sys.stdin.fileno()
     before: list[Any] = termios.tcgetattr(handle)
     try:
-        tty.setraw(handle)
+        tty.setraw(handle, termios.TCSADRAIN)  # What was typed already is meant for it, too.
         yield
     finally:
         termios.tcsetattr(handle, termios.TCSADRAIN, before)

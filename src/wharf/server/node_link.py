@@ -15,6 +15,15 @@ class _Asked:
         self.begun: asyncio.Future[channel.Answer | channel.Begin] = asyncio.get_running_loop().create_future()
         self.parts: asyncio.Queue[bytes | Refusal | None] = asyncio.Queue()
         self.is_over = False
+        self.input_room = channel.WINDOW_BYTES
+        self.more_input_room = asyncio.Event()
+
+    async def take_input_room(self, count: int) -> None:
+        """Wait until so much more may be said, or nobody listens any more."""
+        while self.input_room <= 0 and not self.is_over:
+            self.more_input_room.clear()
+            await self.more_input_room.wait()
+        self.input_room -= count
 
 
 class NodeLink:
@@ -46,7 +55,7 @@ class NodeLink:
         except BaseException:
             await self._end(number, asked)
             raise
-        return LinkTalk(self._parts(number, asked), lambda data: self._say(channel.Input(number, data)))
+        return LinkTalk(self._parts(number, asked), lambda data: self._tell(number, asked, data))
 
     def hear(self, data: bytes) -> None:
         """Raises `msgspec.MsgspecError` where it cannot be read."""
@@ -62,6 +71,9 @@ class NodeLink:
                     self._forget(message.id, asked)
             case channel.Part(_, part):
                 asked.parts.put_nowait(part)
+            case channel.Taken(_, count):
+                asked.input_room += count
+                asked.more_input_room.set()
             case channel.End():
                 asked.parts.put_nowait(None)
                 self._forget(message.id, asked)
@@ -100,6 +112,11 @@ class NodeLink:
         if not self._is_broken:
             await self._say(channel.Enough(number))
 
+    async def _tell(self, number: int, asked: _Asked, data: bytes) -> None:
+        await asked.take_input_room(len(data))
+        if not asked.is_over:
+            await self._say(channel.Input(number, data))
+
     async def _say(self, message: channel.ToNode) -> None:
         if self._is_broken:
             raise _broken()
@@ -107,6 +124,7 @@ class NodeLink:
 
     def _forget(self, number: int, asked: _Asked) -> None:
         asked.is_over = True
+        asked.more_input_room.set()
         self._asked.pop(number, None)
 
     def _fail(self, number: int, asked: _Asked, refusal: Refusal) -> None:

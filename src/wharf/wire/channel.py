@@ -69,6 +69,13 @@ class End(msgspec.Struct, frozen=True, tag="end"):
     id: int
 
 
+class Taken(msgspec.Struct, frozen=True, tag="taken"):
+    """So much of the input has found its way; as much more may be sent."""
+
+    id: int
+    bytes: int
+
+
 class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
     """In the place of an answer, or of the rest of one."""
 
@@ -78,7 +85,7 @@ class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
 
 
 ToNode: TypeAlias = Ask | Input | Room | Enough
-ToServer: TypeAlias = Answer | Begin | Part | End | Refuse
+ToServer: TypeAlias = Answer | Begin | Part | End | Taken | Refuse
 
 _encoder: Final = msgspec.msgpack.Encoder()
 read_to_node: Final = msgspec.msgpack.Decoder(ToNode).decode

@@ -35,14 +35,18 @@ class Answerer(Protocol):
 class _Answering:
     """One question."""
 
-    def __init__(self) -> None:
+    def __init__(self, taken: Callable[[int], Awaitable[None]]) -> None:
+        self._taken = taken
         self.inputs: asyncio.Queue[bytes] = asyncio.Queue()
         self.room = channel.WINDOW_BYTES
         self.more_room = asyncio.Event()
 
     async def heard(self) -> AsyncIterator[bytes]:
         while True:
-            yield await self.inputs.get()
+            said = await self.inputs.get()
+            yield said
+            # Asked for the next: this one has found its way. Until that is told, only so much is sent.
+            await self._taken(len(said))
 
     async def take_room(self, count: int) -> None:
         """Wait until so much more may be sent."""
@@ -65,7 +69,8 @@ class ChannelEnd:
         """Raises `msgspec.MsgspecError` where it cannot be read."""
         message = channel.read_to_node(data)
         if isinstance(message, channel.Ask):
-            answering = _Answering()
+            number = message.id
+            answering = _Answering(lambda count: self._say(channel.Taken(number, count)))
             task = self._world.start(self._answer(message, answering), name=f"answer {message.verb}")
             self._open[message.id] = (answering, task)
             return
