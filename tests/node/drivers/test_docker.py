@@ -1,6 +1,7 @@
 """Tasks as containers of a real engine: they run, outlast whoever started them, and what became of them is told truly."""
 
 import asyncio
+import base64
 import json
 import shutil
 import tempfile
@@ -9,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.node.docker.podman import Podman, Registry, running_podman
@@ -260,6 +262,47 @@ def test_an_image_that_is_nowhere_is_told_by_name(machine: Machine, registry: Re
             order = machine.order("a8.0.1", "true", image=f"{registry.address}/missing:1")
             with pytest.raises(CannotStart, match=f"the image {registry.address}/missing:1 cannot be pulled"):
                 await docker.start(order)
+
+    run(story())
+
+
+def test_an_image_that_asks_who_one_is_is_pulled_with_the_jobs_credentials(
+    machine: Machine, registry: Registry
+) -> None:
+    async def story() -> None:
+        registry.wanted_authorization = f"Basic {base64.b64encode(b'me:secret').decode()}"
+        image = f"{registry.address}/guarded:1"
+        async with machine.driver() as docker:
+            with pytest.raises(CannotStart, match="guarded:1 cannot be pulled"):
+                await docker.start(machine.order("c1.0.1", "true", image=image))
+            auth = [{"username": "me", "password": "secret", "server_address": registry.address}]
+            await docker.start(machine.order("c1.0.2", "exit 4", image=image, auth=auth))
+            assert Outcome(4) == await machine.ended("c1.0.2")
+            docker.forget("c1.0.2")
+
+    try:
+        run(story())
+    finally:
+        registry.wanted_authorization = ""
+
+
+def test_a_pull_that_the_engine_does_not_survive_is_told_as_cut(machine: Machine, registry: Registry) -> None:
+    async def story() -> None:
+        registry.may_answer.clear()
+        image = f"{registry.address}/cut:1"
+        async with machine.driver() as docker:
+            order = machine.order("c2.0.1", "exit 8", image=image, force_pull=True)
+            starting = asyncio.ensure_future(docker.start(order))
+            await machine.until(lambda: bool(machine.heard.said))
+            machine.podman.kill()
+            machine.podman.start()
+            registry.may_answer.set()
+            with pytest.raises(CannotStart, match=f"the pull of {image} was cut"):
+                await starting
+            # Its restart policy tries again.
+            await docker.start(msgspec.structs.replace(order, run="c2.0.2"))
+            assert Outcome(8) == await machine.ended("c2.0.2")
+            docker.forget("c2.0.2")
 
     run(story())
 

@@ -78,10 +78,13 @@ class Upkeep:
 
     async def prepare(self, work: Work, name: str) -> None:
         """Raises NotReady."""
+        task = work.task(name)
+        if not (task.artifacts or task.dispatch_payload or has_secrets(task)):
+            return  # As most: what they need is there.
         _, folders = self._works.surroundings(work, name)
         self._wiped.pop((work.record.id, name), None)
         try:
-            if has_secrets(work.task(name)):
+            if has_secrets(task):
                 mount_secrets(folders.secrets)
         except OSError as error:
             why = f"the folder of its secrets cannot be kept in memory: {error.strerror}"
