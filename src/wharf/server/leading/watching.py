@@ -16,8 +16,7 @@ from wharf.state.watches import Subscription
 LOOK_AT_LEAST_EVERY_S: Final = 60.0
 GATHER_S: Final = 0.2
 GATHER_AT_MOST_S: Final = 2.0
-RESTS: Final = 3
-"""What changes close together is looked at together. A look that took long is rested from for so many times as long: while
+"""What changes close together is looked at together. A look that took longer is rested from for as long as it took: while
 thousands of allocations move, the leader has more to do than to look at them move."""
 
 
@@ -49,7 +48,7 @@ async def watch(
                 async with asyncio.timeout(min(LOOK_AT_LEAST_EVERY_S, wait_s())):
                     await changed.wait()
             if changed.is_set():
-                await asyncio.sleep(min(GATHER_AT_MOST_S, max(GATHER_S, RESTS * took_s)))
+                await asyncio.sleep(min(GATHER_AT_MOST_S, max(GATHER_S, took_s)))
     finally:
         if subscription is not None:
             subscription.end()
