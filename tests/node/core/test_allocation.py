@@ -259,6 +259,19 @@ def test_a_restart_that_is_asked_for_neither_waits_nor_counts() -> None:
     assert stage.events("web")[2:] == ["Restart Signaled", "Terminated", "Restarting", "Started"]
 
 
+def test_a_restart_of_what_was_found_ill_counts_and_ends_as_its_policy_says() -> None:
+    stage = Stage(a_plan(a_task(policy=a_policy(1))))
+    stage.happen(on.RestartAsked(is_failure=True))
+    stage.end("web", KILLED)
+    assert (stage.steps(), stage.task("web").window.count) == ({"web": TaskStep.RESTING}, 1)
+    stage.pass_s(60)
+    stage.happen(on.RestartAsked(is_failure=True))
+    stage.end("web", KILLED)
+
+    assert stage.status() is ClientStatus.FAILED
+    assert stage.events("web")[-1] == "Not Restarting"
+
+
 def test_a_stop_during_a_restart_that_was_asked_for_is_a_stop() -> None:
     stage = Stage(a_plan())
     stage.happen(on.RestartAsked())

@@ -118,7 +118,7 @@ class Checking:
                 check.standing = standing._replace(counted_failures=0)
                 tasks = (task,) if task else ()
                 reason = f'healthcheck: check "{wanted.name}" unhealthy'
-                self._happen(allocation_id, on.RestartAsked(tasks, reason=reason))
+                self._happen(allocation_id, on.RestartAsked(tasks, reason=reason, is_failure=True))
             await asyncio.sleep(wanted.interval_s)
 
     def _tell(self, allocation_id: str, before: Standing, now: Standing) -> None:

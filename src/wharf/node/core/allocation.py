@@ -189,7 +189,9 @@ class _Turn:
         if not task.has_process:
             return
         task = replace(with_termination(task, outcome, self._now), finished_ns=self._now.wall_ns)
-        if task.begins_anew:
+        if task.begins_anew and task.is_ill:
+            self._try_again(replace(task, begins_anew=False, is_ill=False, is_to_end=False))
+        elif task.begins_anew:
             task = replace(task, begins_anew=False, is_to_end=False)
             self._rest(task, Again(0.0, "", task.window))
         elif task.is_to_end:
@@ -237,7 +239,7 @@ class _Turn:
                 continue
             if task.step is TaskStep.RUNNING:
                 task = with_event(task, TaskEventType.RESTART_SIGNALED, self._now, restart_reason=event.reason)
-                self._interrupt(replace(task, begins_anew=True), is_said=False)
+                self._interrupt(replace(task, begins_anew=True, is_ill=event.is_failure), is_said=False)
             elif task.step is TaskStep.RESTING:
                 self._put(replace(task, due_s=self._now.monotonic_s))
             elif task.is_dead and event.is_all:
@@ -369,7 +371,7 @@ class _Turn:
 
     def _end(self, task: TaskRecord) -> None:
         """Have it end, from wherever it is."""
-        task = replace(task, is_to_end=True, begins_anew=False)
+        task = replace(task, is_to_end=True, begins_anew=False, is_ill=False)
         match task.step:
             case TaskStep.WAITING:
                 self._move(task, TaskStep.DEAD)

@@ -72,6 +72,8 @@ class RestartAsked(Event, frozen=True):
     tasks: tuple[str, ...] = ()
     is_all: bool = False
     reason: str = "User requested running tasks to restart"
+    is_failure: bool = False
+    """It is asked for because the task is ill: its restart policy counts it, and may give it up."""
 
 
 class SignalAsked(Event, frozen=True):

@@ -21,6 +21,8 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     is_to_end: bool = False
     """Its end is wanted: whatever its exit code, it has not failed."""
     begins_anew: bool = False
+    is_ill: bool = False
+    """And not because a person wanted it, but because it was found ill: that counts as a failure."""
     """Somebody asked that it be stopped in order to start again."""
     restarts: int = 0
     window: Window = Window()
