@@ -53,13 +53,14 @@ class AllocationFolders:
         """All that a task needs. Raises OSError."""
         folders = self.of_task(allocation_id, task)
         self.of(allocation_id).mkdir(mode=0o755, exist_ok=True)
+        shared, own = str(folders.shared), str(folders.task)
         for folder, mode in (
-            *((folders.shared, 0o777), (folders.shared / "data", 0o777), (folders.logs, 0o777)),
-            *((folders.shared / "tmp", 0o777), (folders.task, 0o777), (folders.local, 0o777)),
-            *((folders.secrets, 0o777), (folders.task / "private", 0o700), (folders.task / "tmp", 0o1777)),
+            *((shared, 0o777), (f"{shared}/data", 0o777), (f"{shared}/logs", 0o777), (f"{shared}/tmp", 0o777)),
+            *((own, 0o777), (f"{own}/local", 0o777), (f"{own}/secrets", 0o777), (f"{own}/private", 0o700)),
+            (f"{own}/tmp", 0o1777),
         ):
             try:
-                folder.mkdir()
+                os.mkdir(folder)
             except FileExistsError:
                 continue
             os.chmod(folder, mode)

@@ -102,6 +102,7 @@ class Works:
         self._on_taken_port = on_taken_port
         self._max_kill_timeout_s = max_kill_timeout_s
         self._log_tail_bytes = log_tail_bytes
+        self._of_agent = dict(os.environ)  # Each look at the real one decodes all of it.
         self._works: dict[str, Work] = {}
         self._live: dict[str, Work] = {}
         """Those that are not over. The others are many, and need nothing but to be remembered."""
@@ -276,7 +277,7 @@ class Works:
             seen_folders(folders, view),
             self._place,
             self.facts,
-            of_agent=os.environ if view is View.HOST else {},
+            of_agent=self._of_agent if view is View.HOST else {},
         )
         return environment | self._upkeep.environment(id, name), folders
 
