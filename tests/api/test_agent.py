@@ -11,7 +11,7 @@ from tests.api.test_operator import get, put, with_member
 from tests.api.test_regions import fetch
 from tests.kit.cluster import ACluster
 from tests.kit.passage import InMemoryPassage
-from tests.kit.virtual_time import in_virtual_time, pass_time
+from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.client.passage import Outgoing
 from wharf.server.agent_door import AgentFacts, NoAgent, ProcessTold
 from wharf.server.meter import Meter
@@ -236,6 +236,7 @@ async def test_who_names_another_server_gets_its_answer_and_once_passed_on_is_en
         first = await cluster.a_server("m1")
         second = await cluster.a_server("m2", leads=False)
         await with_member(first, "m2")
+        await until(lambda: second.server.replica.get(MEMBERS, "m2"), what="the second server knows of itself")
         second.server.agent = Talking(DEBUGGED)
         first.server.agent = NoAgent(DEBUGGED)
         to_second = InMemoryPassage(second.api)
