@@ -11,11 +11,13 @@ from tests.kit.state import SECOND_NS, SECRET, AState, a_node
 from wharf.engines.port import Conflict
 from wharf.model.allocation import Allocation, ClientStatus, DesiredStatus
 from wharf.model.evaluation import EvaluationTrigger
+from wharf.model.moment import to_time
 from wharf.model.node import (
     DrainStrategy,
     DriverInfo,
     Node,
     NodeEvent,
+    NodeEventSubsystem,
     NodeStatus,
     SchedulingEligibility,
 )
@@ -99,7 +101,6 @@ def test_a_node_says_nothing_of_what_only_servers_know() -> None:
         scheduling_eligibility=SchedulingEligibility.INELIGIBLE,
         drain=True,
         drain_strategy=DrainStrategy(),
-        events=(NodeEvent(message="made up"),),
         last_missed_heartbeat_index=9,
         last_alloc_update_index=9,
         create_index=9,
@@ -119,6 +120,18 @@ def test_a_node_says_nothing_of_what_only_servers_know() -> None:
     )
     assert [event.message for event in node.events or ()] == ["Node registered"]
     assert (node.last_missed_heartbeat_index, node.last_alloc_update_index) == (0, 0)
+
+
+def test_what_a_node_tells_of_itself_stands_among_its_events_once() -> None:
+    state = AState()
+    register(state, a_node())
+    trouble = NodeEvent(message="the disk is full", subsystem=NodeEventSubsystem.STORAGE, timestamp=to_time(5))
+    for _ in range(2):
+        register(state, a_node(events=(trouble,)))
+    register(state, a_node(events=(trouble, NodeEvent(message="there is room", timestamp=to_time(6)))))
+
+    messages = [event.message for event in state.node().events or ()]
+    assert messages == ["Node registered", "the disk is full", "there is room"]
 
 
 def test_a_node_that_says_the_same_again_changes_nothing() -> None:

@@ -44,14 +44,16 @@ def a_plan(*tasks: TaskPlan, **given: Any) -> Plan:
 class Stage:
     """One allocation, to which things happen. What is asked for is done at once, unless it is held back."""
 
-    def __init__(self, plan: Plan, *, prepares: bool = True, starts: bool = True) -> None:
+    def __init__(
+        self, plan: Plan, *, prepares: bool = True, starts: bool = True, waits_for_former: bool = False
+    ) -> None:
         self.plan = plan
         self.now_s = 100.0
         self.actions: list[on.Action] = []
         self.chance = 0.0
         self._prepares = prepares
         self._starts = starts
-        turned = receive("a1", plan, self.now())
+        turned = receive("a1", plan, self.now(), waits_for_former=waits_for_former)
         self.record: AllocationRecord = turned.record
         self._do(turned.actions)
 

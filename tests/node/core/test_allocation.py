@@ -392,3 +392,22 @@ def test_word_of_an_earlier_run_changes_nothing() -> None:
     stage.happen(on.Ended("work", 1, ENDED_WELL))
 
     assert stage.record == before
+
+
+def test_what_takes_the_place_of_another_begins_when_that_has_ended() -> None:
+    stage = Stage(a_plan(a_task()), waits_for_former=True)
+    stage.pass_s(100)
+    assert (stage.steps(), stage.status()) == ({"web": TaskStep.WAITING}, ClientStatus.PENDING)
+    assert stage.events("web") == ["Received"]
+
+    stage.happen(on.FormerEnded())
+    assert stage.steps() == {"web": TaskStep.RUNNING}
+
+
+def test_what_is_stopped_while_it_waits_for_the_former_one_is_complete() -> None:
+    stage = Stage(a_plan(a_task(), a_batch_task("after", hook="poststop")), waits_for_former=True)
+    stage.stop()
+    assert (stage.steps(), stage.status()) == (
+        {"web": TaskStep.DEAD, "after": TaskStep.DEAD},
+        ClientStatus.COMPLETE,
+    )
