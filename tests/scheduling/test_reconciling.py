@@ -567,6 +567,41 @@ def test_a_system_job_that_comes_back_from_lost_contact_in_an_older_version_is_e
     assert loop.deployment().status == "successful"
 
 
+def test_what_comes_back_and_was_told_to_stop_is_not_exchanged_beside_the_one_that_is_there() -> None:
+    loop = a_loop(a_system_version(0), nodes=1)
+    (away,) = loop.live()
+    loop.lose("n0", NodeStatus.DISCONNECTED)
+    loop.think()
+    loop.put(ALLOCATIONS.put(replace(loop.allocation(away.id), desired_status=DesiredStatus.STOP)))
+    unknown = loop.allocation(away.id).alloc_states
+    loop.come_back("n0")
+    loop.register(a_system_version(1))
+    loop.settle()
+    before = [each.id for each in loop.live()]
+    loop.put_led(ALLOCATIONS.put(replace(loop.allocation(away.id), client_status=FAILED, alloc_states=unknown)))
+    loop.look_at()
+
+    assert ([each.id for each in loop.live()], len(before)) == (before, 1)
+
+
+def test_a_system_job_without_bounds_is_exchanged_everywhere_though_one_has_no_room_beside_the_old() -> None:
+    def of_size(value: int) -> Job:
+        task = a_task(resources=some_resources(cpu=400, memory_mb=10), env={"V": str(value)})
+        return a_system_job("shop", a_group("web", task, update=NO_UPDATE))
+
+    loop = a_loop(of_size(0), nodes=3, cpu=2_000)
+    loop.with_node("small", cpu=500)
+    loop.look_at()
+    loop.settle()
+    loop.register(of_size(1))
+    loop.think()
+    before = [each.job_version for each in loop.live()]
+    loop.register(of_size(2))
+    loop.think()
+
+    assert (before, [each.job_version for each in loop.live()]) == ([1, 1, 1], [2, 2, 2])
+
+
 def test_a_system_job_leaves_all_nodes_at_once_that_its_new_version_does_not_belong_on() -> None:
     loop = a_loop(a_system_version(0), nodes=4)
     loop.register(a_system_version(1, constraints=(a_constraint("${node.unique.id}", "n3"),)))

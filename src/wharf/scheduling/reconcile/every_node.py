@@ -115,7 +115,7 @@ def run(sight: Sight, group: TaskGroup, allocations: Sequence[Allocation], nodes
     else:
         # Where the old one went first and the new one has no room yet, one is down as well.
         down = sum(each.placement.previous is not None for each in result.places)
-        exchanged = able[: max(0, _budget(sight, group, allocations, len(able)) - down)]
+        exchanged = able[: _budget(sight, group, allocations, len(able), down)]
         counts["destructive_update"] = len(exchanged)
         # Where the new version cannot be nothing takes its place, so nobody waits for that to be well.
         for allocation in destructive if not is_halted else ():
@@ -191,6 +191,8 @@ class _Verdict:
         return self.of_one_in_contact(allocation)
 
     def of_one_in_contact(self, allocation: Allocation) -> Stop | str:
+        if allocation.is_terminal:
+            return ""  # What is over leaves its place to another.
         if allocation.node_id in self._sight.tainted:
             return "stays"
         if allocation.node_id not in self._nodes.wanted:
@@ -223,16 +225,16 @@ class _Verdict:
         return (allocation.job_version, allocation.job_create_index) == (job.version, job.create_index)
 
 
-def _budget(sight: Sight, group: TaskGroup, allocations: Iterable[Allocation], wanted: int) -> int:
-    """How many may be exchanged now."""
+def _budget(sight: Sight, group: TaskGroup, allocations: Iterable[Allocation], wanted: int, down: int) -> int:
+    """How many may be exchanged now. `down`: of so many nodes the old one went already."""
     update, deployment = group.update, sight.deployment
     if update is None or update.max_parallel <= 0:
         return wanted
     if deployment is None:
-        return update.max_parallel
+        return max(0, update.max_parallel - down)
     if deployment.status is not DeploymentStatus.RUNNING:
         return 0
-    undecided = 0
+    undecided = down
     for allocation in allocations:
         if allocation.deployment_id == deployment.id and not allocation.is_terminal:
             status = allocation.deployment_status
