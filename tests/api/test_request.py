@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cluster import ACluster
+from tests.kit.exchange import ask
+from tests.kit.virtual_time import in_virtual_time
 from wharf.api.parameters import ReadOptions, parse_query, read_options, read_parameters
 from wharf.api.request import Request
 from wharf.model.need import NOTHING
@@ -103,6 +106,22 @@ def test_of_several_wrong_parameters_the_first_of_the_reference_is_told() -> Non
 )
 def test_a_query_is_split_and_what_cannot_be_decoded_is_dropped(query: str, read: dict[str, str]) -> None:
     assert parse_query(query.encode()) == read
+
+
+@in_virtual_time
+async def test_a_pair_of_the_query_that_cannot_be_decoded_is_refused_and_changes_nothing() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        before = server.server.replica.index
+        replies = [
+            await ask(server.api, method, "/v1/jobs", query=query, body=b"{}")
+            for method in ("GET", "PUT")
+            for query in ("filter=%ff", "a=%zz", "a=1;b=2", "%ff=1")
+        ]
+
+        assert {400} == {reply.status for reply in replies}
+        assert b"the query holds filter=%ff, which cannot be decoded: escape it as UTF-8" == replies[0].body
+        assert before == server.server.replica.index
 
 
 def test_what_stands_in_a_query_as_it_is_is_utf_8() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from wharf.config.configuration import Flag, load
-from wharf.config.not_yet import WAITING, awaited, warnings
+from wharf.config.not_yet import MEANINGLESS, WAITING, awaited, warnings
 from wharf.config.schema import all_fields
 from wharf.config.tree import Path
 
@@ -27,7 +27,14 @@ def test_a_setting_that_is_followed_is_not_told() -> None:
     assert given(("api", "max_body_size"), "1MB") == []
 
 
-@pytest.mark.parametrize("path", WAITING)
+def test_a_setting_that_steers_nothing_here_is_told_with_the_reason() -> None:
+    assert given(("server", "plan_rejection_tracker", "enabled"), True) == [
+        "a file: server.plan_rejection_tracker.enabled has no meaning here: "
+        "plans are made by the one leader, and no node refuses them"
+    ]
+
+
+@pytest.mark.parametrize("path", [*WAITING, *MEANINGLESS])
 def test_what_waits_is_declared(path: Path) -> None:
     assert any(declared[: len(path)] == path for declared, _ in all_fields())
 

@@ -20,7 +20,7 @@ from wharf.api.gate import Gate, check
 from wharf.api.handlers import acts_of
 from wharf.api.idempotency import HEADER, Idempotency
 from wharf.api.measuring import series_of
-from wharf.api.parameters import BAD_ESCAPE, NO_PARAMETERS, Value, is_pretty, parse_query, read_parameters
+from wharf.api.parameters import BAD_ESCAPE, NO_PARAMETERS, Value, is_pretty, parse_query, read_parameters, undecodable
 from wharf.api.reads import Answered, Reads, question_of
 from wharf.api.replying import JSON, Exchange, Headers, Replies, Reply, Send, text_reply
 from wharf.api.request import Request
@@ -178,6 +178,8 @@ class Api:
             if method == "OPTIONS" and (open_methods := methods_for_pages(path)):
                 return Reply(204, preflight(headers, open_methods))
             return text_reply(405, "Invalid method")
+        if (wrong := undecodable(scope["query_string"])) is not None:
+            return text_reply(400, f"the query holds {wrong}, which cannot be decoded: escape it as UTF-8")
         query = parse_query(scope["query_string"]) if scope["query_string"] else {}
         request = self._request(endpoint, routed.values, query, headers)
         with working_for(request.id):

@@ -55,6 +55,19 @@ def parse_pairs(query_string: bytes) -> list[tuple[str, str]]:
     return pairs
 
 
+def undecodable(query_string: bytes) -> str | None:
+    """The first pair that cannot be decoded, as it came; None: there is none.
+
+    Passed over, a filter would filter nothing, and a condition of a write would not bind it."""
+    if b"%" not in query_string and b";" not in query_string and query_string.isascii():
+        return None
+    for pair in query_string.split(b"&"):
+        name, _, value = pair.partition(b"=")
+        if b";" in pair or _decoded(name) is None or _decoded(value) is None:
+            return pair[:100].decode("latin-1")
+    return None
+
+
 def parse_query(query_string: bytes) -> dict[str, str]:
     """The first value of each parameter."""
     query: dict[str, str] = {}

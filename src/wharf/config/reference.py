@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 
 from wharf.config.building import say_path
 from wharf.config.left_out import REASONS
-from wharf.config.not_yet import awaited
+from wharf.config.not_yet import awaited, meaningless
 from wharf.config.schema import ANY_NAME, Field, all_fields, is_section, say_type
 from wharf.config.tree import Path
 from wharf.config.values import plain
@@ -53,7 +53,9 @@ def _table_path(path: Path, field: Field) -> Path | None:
 def _row(path: Path, field: Field) -> str:
     live = " *(reload)*" if field.about.live else ""
     what = awaited(path)
+    why = meaningless(path)
     waits = f" *(no effect yet: comes with {what})*" if what is not None else ""
+    waits = f" *(without meaning here: {why})*" if why is not None else waits
     return f"| `{_show(path)}` | {field.about.text} {_expected(field)}{live}{waits} | {_default(field)} |"
 
 
