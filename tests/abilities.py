@@ -104,7 +104,23 @@ def probe_memory_bounds() -> str | None:
     return "no control group that bounds memory can be made"
 
 
+def probe_mounts() -> str | None:
+    """Mount a little memory, and unmount it."""
+    with tempfile.TemporaryDirectory(prefix="wm-") as folder:
+        try:
+            done = subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], capture_output=True, text=True, timeout=10
+            )
+        except FileNotFoundError:
+            return "the program mount is missing"
+        if done.returncode == 0:
+            subprocess.run(["umount", folder], capture_output=True, timeout=10)
+            return None
+        return done.stderr.strip() or f"mount ended with {done.returncode}"
+
+
 PROBES: Mapping[str, Probe] = {
+    "mounts": probe_mounts,
     "cgroups": probe_cgroups,
     "namespaces": probe_namespaces,
     "memory_bounds": probe_memory_bounds,

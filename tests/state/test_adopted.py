@@ -60,7 +60,10 @@ FORMS: dict[str, dict[str, Any]] = {
         "deployment_status": AllocDeploymentStatus(healthy=True, timestamp=NOON, modify_index=7),
         "create_index": 3,
     },
-    "with the states of its tasks": {"task_states": {"web": TaskState(state=TaskStatus.RUNNING)}, "client_status": ClientStatus.RUNNING},
+    "with the states of its tasks": {
+        "task_states": {"web": TaskState(state=TaskStatus.RUNNING)},
+        "client_status": ClientStatus.RUNNING,
+    },
     "once out of contact": {"alloc_states": (AllocationState(value="unknown", time=NOON),)},
     "placed again": {"reschedule_tracker": RescheduleTracker(events=(RescheduleEvent(prev_alloc_id="a0"),))},
     "without resources": {"allocated_resources": None, "metrics": None, "desired_transition": None},

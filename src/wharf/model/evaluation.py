@@ -110,7 +110,7 @@ class Evaluation(SparseRecord):
     queued_allocations: dict[str, int] | None = None
     plan_annotations: PlanAnnotations | None = None
     snapshot_index: int = 0
-    waiting_since: int = 0  # ns; of one that waits for room: since when its job does, whatever happened to it meanwhile.
+    waiting_since: int = 0  # ns; of one that waits for room: since when its job does, whatever happened meanwhile.
     reserved_node_id: str = ""  # The node whose room is kept for it, because it has waited too long.
     waits_behind: str = ""  # The parent of its job, of whose children as many run already as may.
     create_index: int = 0

@@ -11,7 +11,6 @@ import pytest
 from tests.node.artifacts.site import Site, body, running_site
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server, ended
 from tests.waiting import wait_until
-from wharf.node.preparing.secrets import can_mount
 
 SOON_NS = 1_000_000
 WAITS = "trap 'echo told >>$WHARF_TASK_DIR/told' HUP; while true; do sleep 0.05; done"
@@ -84,7 +83,7 @@ def test_a_task_waits_for_what_its_template_asks_for_and_says_for_what(node: ANo
     assert "v=7\na template\n640\n" == text(node, allocation)
 
 
-@pytest.mark.skipif(not can_mount(), reason="nothing may be mounted here")
+@pytest.mark.needs("mounts")
 def test_secrets_are_in_memory_and_gone_with_their_task(node: ANode) -> None:
     template = {"EmbeddedTmpl": "hidden", "DestPath": "secrets/key", "Perms": "0600"}
     node.run(a_raw_job("hides", WAITS, Templates=[template], KillSignal="SIGKILL"))
