@@ -1,20 +1,26 @@
 """One budget for all who share a credential: tasks, processes and machines."""
 
+import asyncio
+import fcntl
 import multiprocessing
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import httpx2
+import msgspec
 import pytest
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time
 from tests.limits.client.host import SECOND_NS, Clock, Host
 from tests.limits.stores.redis_server import running_redis
-from wharf.limits.client import FileLedger, Ledger, Manner, MemoryLedger, RedisLedger, WaitTooLong
+from wharf.limits.client import AsyncRedisLedger, FileLedger, Ledger, Manner, MemoryLedger, RedisLedger, WaitTooLong
+from wharf.limits.client.calls import account_of
+from wharf.limits.client.drivers import AsyncDriver
 from wharf.limits.client.over_httpx2 import AsyncLimitedTransport, LimitedTransport
-from wharf.limits.client.standing import Call, Go, Standing, admit
+from wharf.limits.client.standing import Call, Go, Standing, admit, release
 from wharf.world import RealWorld, SimulatedWorld
 
 URL = "https://code.example/search/code"
@@ -190,3 +196,133 @@ def test_a_process_that_died_gives_its_place_back_after_a_while() -> None:
     turns = [admit(standing, read, minute * 60 * SECOND_NS, manner, new_permit=str(minute)) for minute in (0, 1, 11)]
 
     assert [True, False, True] == [isinstance(turn, Go) for turn in turns]
+
+
+async def spend_by_redis_awaiting(port: int, count: int) -> int:
+    manner = Manner(content_minute_max=40, rest_points_max=10_000)
+    world = RealWorld()
+    async with AsyncRedis(port=port) as redis:
+        ledger = AsyncRedisLedger(redis)
+
+        async def one() -> bool:
+            turn = partial(admit, call=WRITE, now_ns=1_000 * SECOND_NS, manner=manner, new_permit=world.new_id())
+            return isinstance(await ledger.change_async("host both", turn), Go)
+
+        tasks = [world.start(one(), name="spend") for _ in range(count)]
+        return sum([await task for task in tasks])
+
+
+@pytest.mark.needs_program("redis-server")
+def test_who_awaits_redis_shares_one_budget_with_who_blocks_on_it(redis_port: int) -> None:
+    with Redis(port=redis_port) as redis:
+        gone = sum(
+            isinstance(
+                RedisLedger(redis).change(
+                    "host both",
+                    partial(
+                        admit,
+                        call=WRITE,
+                        now_ns=1_000 * SECOND_NS,
+                        manner=Manner(content_minute_max=40, rest_points_max=10_000),
+                        new_permit=str(number),
+                    ),
+                ),
+                Go,
+            )
+            for number in range(15)
+        )
+
+    assert 15 == gone
+    assert 25 == asyncio.run(spend_by_redis_awaiting(redis_port, 60))
+
+
+@pytest.mark.needs_program("redis-server")
+def test_a_client_that_awaits_keeps_its_standing_in_redis(redis_port: int) -> None:
+    async def ask() -> tuple[int, int]:
+        async with AsyncRedis(port=redis_port) as redis:
+            transport = AsyncLimitedTransport(
+                httpx2.MockTransport(lambda _: httpx2.Response(200, stream=httpx2.ByteStream(b"x"))),
+                ledger=AsyncRedisLedger(redis, prefix="mine:"),
+            )
+            async with httpx2.AsyncClient(transport=transport) as client:
+                status = (await client.get("https://code.example/one")).status_code
+            (key,) = [key async for key in redis.scan_iter("mine:*")]
+            kept = await redis.get(key)
+            assert isinstance(kept, bytes)
+            return status, len(msgspec.msgpack.decode(kept, type=Standing).permits)
+
+    # Its place is free again, and what it spent is remembered.
+    assert (200, 0) == asyncio.run(ask())
+
+
+def ask_much_by_file(path: Path) -> tuple[int, int]:
+    """A process whose tasks all ask at once: how many of them went, and the most that stood in the file at once."""
+
+    async def ask_all() -> tuple[int, int]:
+        ledger, world, ids = FileLedger(path), RealWorld(), RealWorld()
+        manner = Manner(concurrent_max=10, rest_points_max=100_000)
+        read = Call("GET /x", 1, is_graphql=False, makes_content=False)
+        driver = AsyncDriver(ledger, world)
+        went = most = 0
+
+        async def one() -> None:
+            nonlocal went, most
+            for _ in range(5):
+                permit = ids.new_id()
+                turn = await driver.change(
+                    "host me", partial(admit, call=read, now_ns=world.now_ns(), manner=manner, new_permit=permit)
+                )
+                if isinstance(turn, Go):
+                    went += 1
+                    most = max(most, await driver.change("host me", lambda standing: len(standing.permits)))
+                    await driver.change("host me", partial(release, permit=permit))
+
+        for task in [world.start(one(), name="ask") for _ in range(6)]:
+            await task
+        return went, most
+
+    return asyncio.run(ask_all())
+
+
+def test_many_tasks_of_many_processes_on_one_file_never_hold_more_places_than_there_are(tmp_path: Path) -> None:
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        told = pool.map(ask_much_by_file, [tmp_path / "limits"] * 4)
+
+    assert all(went > 0 and most <= 10 for went, most in told)
+    left = FileLedger(tmp_path / "limits").change("host me", lambda standing: len(standing.permits))
+    assert 0 == left
+
+
+def test_who_is_cancelled_while_another_holds_the_file_gives_back_what_is_taken_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "limits"
+
+    async def scenario() -> int:
+        world = RealWorld()
+        transport = AsyncLimitedTransport(SlowHost(), ledger=FileLedger(path), world=world)
+        client = httpx2.AsyncClient(transport=transport)
+        with path.open("ab") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            asking = world.start(client.get(URL), name="ask")
+            # The loop goes on, though the file is held.
+            for _ in range(3):
+                await asyncio.to_thread(int)
+            asking.cancel()
+        await asyncio.wait([asking])
+        return FileLedger(path).change(account_of(URL, ""), lambda standing: len(standing.permits))
+
+    assert 0 == asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_credentials_that_nobody_uses_any_more_are_forgotten(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "limits"
+    ledger = FileLedger(path) if kind == "file" else MemoryLedger()
+    read = Call("GET /x", 1, is_graphql=False, makes_content=False)
+
+    for number in range(500):  # A new token every minute, as those of apps are.
+        now_ns = (1_000 + number * 60) * SECOND_NS
+        ledger.change(f"host {number}", partial(admit, call=read, now_ns=now_ns, manner=Manner(), new_permit="p"))
+
+    first = ledger.change("host 0", lambda standing: standing.touched_ns)
+    recent = ledger.change("host 450", lambda standing: standing.touched_ns)
+    assert (first, recent) == (0, (1_000 + 450 * 60) * SECOND_NS)

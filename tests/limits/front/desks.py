@@ -36,7 +36,7 @@ login = "ada"
 id = 5
 tokens = [
   {{ name = "laptop", sha256 = "{sha256_of(ADA)}" }},
-  {{ name = "site", sha256 = "{sha256_of(OAUTH)}", app = 8 }},
+  {{ name = "site", sha256 = "{sha256_of(OAUTH)}", app = 8, scopes = ["repo", "read:org"] }},
   {{ name = "bot", sha256 = "{sha256_of(APP_USER)}", app = 7 }},
   {{ name = "lost", sha256 = "{sha256_of(REVOKED)}", revoked = true }},
 ]

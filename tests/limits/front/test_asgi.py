@@ -55,6 +55,14 @@ def test_each_kind_of_credential_is_told_its_own_limit(authorization: str | None
     assert (heard.status, heard.headers["x-ratelimit-limit"], heard.headers["x-ratelimit-used"]) == (200, limit, "1")
 
 
+def test_a_token_with_scopes_is_told_them_and_others_nothing_of_the_kind() -> None:
+    told = ask(a_desk(), Caller(token=OAUTH)).headers
+    others = ask(a_desk(), Caller(token=ADA)).headers
+
+    assert told["x-oauth-scopes"] == "repo, read:org"
+    assert "x-oauth-scopes" not in others
+
+
 @pytest.mark.parametrize("status", [200, 201, 301, 304, 404, 422, 500, 503])
 def test_every_reply_of_the_application_carries_the_limits(status: int) -> None:
     heard = ask(a_desk(), Caller(token=ADA), replies(status))

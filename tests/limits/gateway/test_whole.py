@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.limits.front.desks import run
+from tests.limits.front.desks import OAUTH, run
 from tests.limits.gateway.places import Heard, Place, a_place, at
 from tests.limits.gateway.test_gateway import ADA_SENDS, limits_missing
 from tests.limits.operating.test_operators import operate
@@ -153,3 +153,11 @@ def test_a_gateway_without_a_service_says_what_to_write() -> None:
     done = CliRunner().invoke(root, ["gateway"])
 
     assert "say which service stands behind it: --upstream http://127.0.0.1:3000" in done.output
+
+
+def test_the_scopes_of_a_token_are_told_by_the_gateway(tmp_path: Path) -> None:
+    async def scenario() -> dict[str, str]:
+        async with a_place(tmp_path) as place:
+            return (await place.ask("/things", f"Authorization: token {OAUTH}")).headers
+
+    assert run(scenario)["x-oauth-scopes"] == "repo, read:org"

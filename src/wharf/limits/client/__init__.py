@@ -9,10 +9,11 @@ nothing about what is asked. It knows the headers and texts of large code hosts,
 
 from wharf.limits.client.conversation import Waiting
 from wharf.limits.client.errors import LimitError, PrimaryExceeded, SecondaryExceeded, WaitTooLong
-from wharf.limits.client.ledgers import FileLedger, Ledger, MemoryLedger, RedisLedger
+from wharf.limits.client.ledgers import AsyncRedisLedger, FileLedger, Ledger, MemoryLedger, RedisLedger
 from wharf.limits.client.manner import Manner
 
 __all__ = [
+    "AsyncRedisLedger",
     "FileLedger",
     "Ledger",
     "LimitError",

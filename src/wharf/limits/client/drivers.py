@@ -1,14 +1,16 @@
 """Takes the steps of conversations: for callers that block, and for callers that await."""
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from wharf.limits.client.conversation import Change, Conversation, Heard, Queue, Send, Sleep
-from wharf.limits.client.ledgers import Ledger
+from wharf.limits.client.ledgers import AsyncRedisLedger, Ledger
 from wharf.limits.client.standing import Standing
+from wharf.world import World
 
 After = Callable[[Standing], None]
 
@@ -57,8 +59,11 @@ class Driver:
 class AsyncDriver:
     """Awaits. Of one event loop."""
 
-    def __init__(self, ledger: Ledger, sleep: Callable[[float], Awaitable[object]] | None = None) -> None:
+    def __init__(
+        self, ledger: Ledger | AsyncRedisLedger, world: World, sleep: Callable[[float], Awaitable[object]] | None = None
+    ) -> None:
         self._ledger: Final = ledger
+        self._world: Final = world
         self._sleep: Final = sleep or asyncio.sleep
         self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -92,6 +97,20 @@ class AsyncDriver:
             return after
 
     async def change(self, account: str, what: Callable[[Standing], Any]) -> Any:
-        if not self._ledger.is_far:
-            return self._ledger.change(account, what)
-        return await asyncio.to_thread(self._ledger.change, account, what)
+        ledger = self._ledger
+        if isinstance(ledger, AsyncRedisLedger):
+            return await self._to_its_end(ledger.change_async(account, what))
+        if not ledger.is_far:
+            return ledger.change(account, what)
+        return await self._to_its_end(asyncio.to_thread(ledger.change, account, what))
+
+    async def _to_its_end(self, changing: Coroutine[Any, Any, Any]) -> Any:
+        """Who is cancelled gives back what was taken, and so must not do that before it was taken."""
+        task = self._world.start(changing, name="limits: change a standing")
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            while not task.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([task])
+            raise

@@ -3,6 +3,7 @@
 A ledger does one thing: change a standing in one piece. Two who share one never both take the last request.
 """
 
+import asyncio
 import fcntl
 import os
 import threading
@@ -12,19 +13,23 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from wharf.limits.client.answers import SECOND_NS
 from wharf.limits.client.standing import Standing
 
 if TYPE_CHECKING:
     from redis import Redis
+    from redis.asyncio import Redis as AsyncRedis
 
 T = TypeVar("T")
 # What nobody touched for so long is over: the longest window is an hour.
 KEPT_S: Final = 2 * 3_600
+FORGETS_ABOVE: Final = 100
+"""So many credentials may stand in one place before it is looked whether some are over. Tokens of apps live for an hour."""
 TRIES_MAX: Final = 1_000
 
 
 class Ledger(Protocol):
-    # Whether a change goes over a network, so that who must not block hands it to a thread.
+    # Whether a change may have to wait, for a network or another process, so that who must not block hands it to a thread.
     is_far: bool
 
     def change(self, account: str, what: Callable[[Standing], T]) -> T:
@@ -47,13 +52,25 @@ class MemoryLedger:
 
     def change(self, account: str, what: Callable[[Standing], T]) -> T:
         with self._lock:
-            return what(self._standings.setdefault(account, Standing()))
+            given = what(self._standings.setdefault(account, Standing()))
+            _forget_others(self._standings, account)
+            return given
+
+
+def _forget_others(standings: dict[str, Standing], account: str) -> None:
+    """Those that nobody asked for in so long. The account is whose standing was changed just now."""
+    if len(standings) <= FORGETS_ABOVE:
+        return
+    oldest_ns = standings[account].touched_ns - KEPT_S * SECOND_NS
+    for name in [name for name, standing in standings.items() if standing.touched_ns < oldest_ns]:
+        del standings[name]
 
 
 class FileLedger:
     """Shared by the processes of a machine. The file is locked while it is changed, and readable by its owner only."""
 
-    is_far = False
+    # A process that is stopped while it holds the file's lock makes the others wait.
+    is_far = True
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -66,6 +83,7 @@ class FileLedger:
                 fcntl.flock(handle, fcntl.LOCK_EX)
                 standings = self._read(handle)
                 given = what(standings.setdefault(account, Standing()))
+                _forget_others(standings, account)
                 data = msgspec.msgpack.encode(standings)
                 os.pwrite(handle, data, 0)
                 os.ftruncate(handle, len(data))
@@ -90,11 +108,15 @@ class RedisLedger:
     def __init__(self, redis: "Redis", *, prefix: str = "wharf:client:") -> None:
         self._redis = redis
         self._prefix = prefix
+        self._lock = threading.Lock()  # Threads of one process would only make each other begin anew.
 
     def change(self, account: str, what: Callable[[Standing], T]) -> T:
+        with self._lock:
+            return self._change(f"{self._prefix}{account}", account, what)
+
+    def _change(self, key: str, account: str, what: Callable[[Standing], T]) -> T:
         from redis.exceptions import WatchError
 
-        key = f"{self._prefix}{account}"
         for _ in range(TRIES_MAX):
             with self._redis.pipeline() as pipe:
                 pipe.watch(key)  # type: ignore[no-untyped-call]  # the library leaves it untyped
@@ -104,6 +126,36 @@ class RedisLedger:
                 pipe.set(key, msgspec.msgpack.encode(standing), ex=KEPT_S)
                 try:
                     pipe.execute()
+                except WatchError:
+                    continue
+                return given
+        raise LedgerBusy(f"the standing of {account} was changed by others {TRIES_MAX} times in a row")
+
+
+class AsyncRedisLedger:
+    """`RedisLedger` over a connection that awaits, on one event loop. Both may share a Redis."""
+
+    def __init__(self, redis: "AsyncRedis", *, prefix: str = "wharf:client:") -> None:
+        self._redis = redis
+        self._prefix = prefix
+        self._lock = asyncio.Lock()  # Tasks of one process would only make each other begin anew.
+
+    async def change_async(self, account: str, what: Callable[[Standing], T]) -> T:
+        async with self._lock:
+            return await self._change(f"{self._prefix}{account}", account, what)
+
+    async def _change(self, key: str, account: str, what: Callable[[Standing], T]) -> T:
+        from redis.exceptions import WatchError
+
+        for _ in range(TRIES_MAX):
+            async with self._redis.pipeline() as pipe:
+                await pipe.watch(key)
+                standing = _decoded(await pipe.get(key))
+                given = what(standing)
+                pipe.multi()  # type: ignore[no-untyped-call]  # the library leaves it untyped
+                pipe.set(key, msgspec.msgpack.encode(standing), ex=KEPT_S)
+                try:
+                    await pipe.execute()
                 except WatchError:
                     continue
                 return given

@@ -14,7 +14,7 @@ from wharf.limits.client.calls import account_of, call_of
 from wharf.limits.client.conversation import Heard, Send, Waiting, converse
 from wharf.limits.client.drivers import AsyncDriver, Driver
 from wharf.limits.client.etags import ANSWER_MAX_BYTES, Kept, Key, Tags
-from wharf.limits.client.ledgers import Ledger, MemoryLedger
+from wharf.limits.client.ledgers import AsyncRedisLedger, Ledger, MemoryLedger
 from wharf.limits.client.manner import Manner
 from wharf.world import RealWorld, World
 
@@ -27,13 +27,11 @@ class _Settings:
 
     def __init__(
         self,
-        ledger: Ledger | None,
         manner: Manner | None,
         on_wait: Callable[[Waiting], None] | None,
         world: World | None,
         keeps_answers: bool,
     ) -> None:
-        self.ledger = ledger or MemoryLedger()
         self.manner = manner or Manner()
         self.on_wait = on_wait
         self.world = world or RealWorld()
@@ -132,8 +130,8 @@ class LimitedTransport(httpx2.BaseTransport):
         sleep: Callable[[float], object] | None = None,
     ) -> None:
         self._inner = inner or httpx2.HTTPTransport()
-        self._settings = _Settings(ledger, manner, on_wait, world, keeps_answers)
-        self._driver = Driver(self._settings.ledger, sleep)
+        self._settings = _Settings(manner, on_wait, world, keeps_answers)
+        self._driver = Driver(ledger or MemoryLedger(), sleep)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Raises LimitError, and what the transport within raises."""
@@ -213,7 +211,7 @@ class AsyncLimitedTransport(httpx2.AsyncBaseTransport):
         self,
         inner: httpx2.AsyncBaseTransport | None = None,
         *,
-        ledger: Ledger | None = None,
+        ledger: Ledger | AsyncRedisLedger | None = None,
         manner: Manner | None = None,
         on_wait: Callable[[Waiting], None] | None = None,
         keeps_answers: bool = True,
@@ -221,8 +219,8 @@ class AsyncLimitedTransport(httpx2.AsyncBaseTransport):
         sleep: Callable[[float], Awaitable[object]] | None = None,
     ) -> None:
         self._inner = inner or httpx2.AsyncHTTPTransport()
-        self._settings = _Settings(ledger, manner, on_wait, world, keeps_answers)
-        self._driver = AsyncDriver(self._settings.ledger, sleep)
+        self._settings = _Settings(manner, on_wait, world, keeps_answers)
+        self._driver = AsyncDriver(ledger or MemoryLedger(), self._settings.world, sleep)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Raises LimitError, and what the transport within raises."""

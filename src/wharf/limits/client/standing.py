@@ -72,10 +72,13 @@ class Standing(msgspec.Struct):
     # Refusals in a row. While there are any, one request at a time goes to see whether it is over.
     refusals: int = 0
     refused_ns: int = 0
+    touched_ns: int = 0
+    """When somebody asked last. What nobody asks for is forgotten by whoever keeps standings."""
 
 
 def admit(standing: Standing, call: Call, now_ns: int, manner: Manner, *, new_permit: str) -> Go | Wait:
     """Notes the call when it may go."""
+    standing.touched_ns = now_ns
     _forget_old(standing, now_ns)
     wait = _first_wait(standing, call, now_ns, manner)
     if wait is not None:

@@ -77,6 +77,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, gc=False, cache_hash=Tru
     installation: str | None = None
     repository: str | None = None
     token: str | None = None
+    scopes: tuple[str, ...] = ()
+    """What the token may be used for, as its replies tell."""
     repositories: int = 0
     """How many repositories an installation reaches."""
     members: int = 0

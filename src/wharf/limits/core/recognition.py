@@ -139,6 +139,7 @@ def _user(token: Token, address: Address, directory: Directory) -> Caller | Unre
         user=f"user:{user.login}",
         app=f"app:{app.id}" if app is not None else None,
         token=f"token:{token.sha256[:16]}",
+        scopes=token.scopes,
     )
 
 

@@ -32,7 +32,7 @@ from wharf.limits.desk.grants import ON_BOARD, GrantBook, name_of, read_grant
 from wharf.limits.desk.journal import Journal, Noted, append
 from wharf.limits.desk.passage import Passage
 from wharf.limits.desk.tally import Tally
-from wharf.limits.desk.telling import Telling
+from wharf.limits.desk.telling import SCOPES, Telling, head_lines, scopes_line
 from wharf.limits.service import LimitService
 from wharf.limits.stores.memory import MemoryStore
 from wharf.limits.stores.port import Board, GaveBack, StoreLost
@@ -410,10 +410,20 @@ class Desk:
             await self.service.spend_content(passage.decision, passage.caller)
 
     def pairs(self, passage: Passage) -> list[tuple[bytes, bytes]]:
-        return [] if passage.decision is None else self.telling.pairs(passage.id, passage.decision)
+        if passage.decision is None:
+            return []
+        told = self.telling.pairs(passage.id, passage.decision)
+        if passage.caller.scopes:
+            told.append((SCOPES.encode(), scopes_line(passage.caller.scopes).encode()))
+        return told
 
     def block(self, passage: Passage) -> bytes:
-        return b"" if passage.decision is None else self.telling.block(passage.id, passage.decision)
+        if passage.decision is None:
+            return b""
+        told = self.telling.block(passage.id, passage.decision)
+        if passage.caller.scopes:
+            told += head_lines([(SCOPES, scopes_line(passage.caller.scopes))])
+        return told
 
     async def end(self, passage: Passage) -> None:
         """The last byte is out, or the caller is gone. A second time does nothing."""

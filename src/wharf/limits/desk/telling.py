@@ -16,7 +16,7 @@ Pair = tuple[bytes, bytes]
 FORMS_MOST: Final = 4_096
 EXPOSED: Final = (
     "ETag, Link, Location, Retry-After, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Used, "
-    "X-RateLimit-Reset, X-RateLimit-Resource, RateLimit, RateLimit-Policy"
+    "X-RateLimit-Reset, X-RateLimit-Resource, X-OAuth-Scopes, RateLimit, RateLimit-Policy"
 )
 """What pages of other origins may read: without it browsers hide the limits from scripts."""
 
@@ -27,6 +27,7 @@ REPLACED: Final = frozenset(
     }
 )
 """Headers of the application that the limiter's own take the place of."""
+SCOPES: Final = "x-oauth-scopes"
 MARK_BEGINS: Final = b"x-wharf-"
 CPU_MARK: Final = b"x-wharf-cpu-ms"
 CONTENT_MARK: Final = b"x-wharf-content"
@@ -109,6 +110,11 @@ def _form_of(charge: Charge, id_name: bytes) -> _Form:
         (b"ratelimit-policy", policy),
         left,
     )
+
+
+def scopes_line(scopes: tuple[str, ...]) -> str:
+    """As clients take it apart. What no header may hold was written by an operator, and is left out."""
+    return ", ".join(scope for scope in scopes if scope.isascii() and scope.isprintable())
 
 
 def head_lines(headers: Headers | list[tuple[str, str]]) -> bytes:
