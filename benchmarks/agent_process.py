@@ -40,9 +40,7 @@ processes = {processes}
 class AgentProcess:
     def __init__(self, folder: Path, *, api_processes: int = 1, acl: bool = False, heartbeat_ttl: str = "10s") -> None:
         config, out = folder / "agent.toml", folder / "out.txt"
-        text = CONFIG.format(
-            folder=folder, processes=api_processes, acl=str(acl).lower(), heartbeat_ttl=heartbeat_ttl
-        )
+        text = CONFIG.format(folder=folder, processes=api_processes, acl=str(acl).lower(), heartbeat_ttl=heartbeat_ttl)
         config.write_text(text, "utf-8")
         with out.open("wb") as opened, (folder / "err.txt").open("wb") as errors:
             self._process = subprocess.Popen(

@@ -10,7 +10,12 @@ from tests.docs.walking import PAGES, Typed, Walk, steps
 
 @pytest.mark.parametrize(
     ("page", "nodes", "configuration"),
-    [("commands.md", 20, ""), ("quotas.md", 2, ""), ("scheduling.md", 50, ""), ("access.md", 0, "[acl]\nenabled = true\n")],
+    [
+        ("commands.md", 20, ""),
+        ("quotas.md", 2, ""),
+        ("scheduling.md", 50, ""),
+        ("access.md", 0, "[acl]\nenabled = true\n"),
+    ],
 )
 def test_the_walk_shows_what_happens(tmp_path: Path, page: str, nodes: int, configuration: str) -> None:
     (tmp_path / "some.toml").write_text(configuration)
