@@ -12,7 +12,7 @@ from tests.kit.exchange import ask
 from tests.kit.state import SECRET, a_node
 from tests.kit.streams import AStream, listen
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
-from wharf.api.events import HEARTBEAT_S, WRITE_WITHIN_S
+from wharf.api.endpoints.events import HEARTBEAT_S, WRITE_WITHIN_S
 from wharf.model.changes import THIS, Cause, CauseKind, Write
 from wharf.model.namespace import Namespace
 from wharf.model.node import NodeStatus

@@ -8,7 +8,6 @@ from urllib.parse import quote
 
 import msgspec
 
-from wharf.api import exec_sockets, node_sockets
 from wharf.api.answers import Packed, Streamed
 from wharf.api.astray import Astray, cleaned, reply_astray, sent_to
 from wharf.api.authoritative import is_made_elsewhere, made_elsewhere
@@ -16,6 +15,7 @@ from wharf.api.bodies import PART_WITHIN_S, Gone, Receive, TooSlow, body_parts, 
 from wharf.api.connection import Connection, connection_of
 from wharf.api.cors import methods_for_pages, preflight
 from wharf.api.encoding import EMPTY, Body, body_of
+from wharf.api.endpoints import exec_sockets, node_sockets
 from wharf.api.gate import Gate, check
 from wharf.api.handlers import acts_of
 from wharf.api.idempotency import HEADER, Idempotency

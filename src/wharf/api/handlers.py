@@ -8,7 +8,8 @@ of the record.
 from collections.abc import Callable
 from typing import Any, Final
 
-from wharf.api import (
+from wharf.api.answers import Act, Reading
+from wharf.api.endpoints import (
     acl,
     agent,
     allocations,
@@ -37,7 +38,6 @@ from wharf.api import (
     system,
     variables,
 )
-from wharf.api.answers import Act, Reading
 from wharf.server.server import Server
 from wharf.state import Replica
 

@@ -12,10 +12,10 @@ from wharf.agent.door import RunningAgent
 from wharf.agent.http_port import HttpPort
 from wharf.agent.life import CannotStart, Life
 from wharf.agent.roles.serving import brain_socket, follow, make_server, open_log
-from wharf.api import documents
 from wharf.api.app import Api, Written
 from wharf.api.audit import AuditPort, AuditRecord
 from wharf.api.elsewhere import Elsewhere
+from wharf.api.endpoints import documents
 from wharf.client.http import HttpExchange
 from wharf.client.passage import UNIX, HttpPassage
 from wharf.client.sockets import WebSocketPassage

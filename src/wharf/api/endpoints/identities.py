@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from wharf.api.acl_off import only_when_on
 from wharf.api.answers import Act, Done, Reading
 from wharf.api.durations import read_duration_ns
+from wharf.api.endpoints.acl.off import only_when_on
 from wharf.api.request import Request
 from wharf.model.node_pool import DEFAULT
 from wharf.model.refusal import unknown

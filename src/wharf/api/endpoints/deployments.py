@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from wharf.api.allocations import allocation_stub
 from wharf.api.answers import Act, Done, Missing, Reading, by_creation, one
+from wharf.api.endpoints.allocations import allocation_stub
 from wharf.api.finding import found_or_unknown
 from wharf.api.ids import read_id
 from wharf.api.listing import Listing, by_creation_or_prefix

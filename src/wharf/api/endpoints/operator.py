@@ -9,9 +9,9 @@ from typing import Final
 import msgspec
 
 from wharf.api.answers import Act, Done, Reading
+from wharf.api.endpoints.snapshots import Snapshots
 from wharf.api.health import health_of
 from wharf.api.request import ReadOptions, Request
-from wharf.api.snapshots import Snapshots
 from wharf.model import autopilot
 from wharf.model.autopilot import ServerHealth, ServerStanding
 from wharf.model.cluster import Leader, Member

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 
 import msgspec
 
-from wharf.api.client_agents import ClientAgents
+from wharf.api.endpoints.client_agents import ClientAgents
 from wharf.api.onward import holder_of, outgoing_of
 from wharf.api.request import Request
 from wharf.api.sockets import GOING_AWAY, NORMAL, POLICY, CallerSocket, Conversations

@@ -2,8 +2,12 @@
 
 from typing import Final
 
-from wharf.api import job_commands, job_reads, job_statuses, job_submitting, job_versions
 from wharf.api.answers import Act, Reading
+from wharf.api.endpoints.jobs import commands as job_commands
+from wharf.api.endpoints.jobs import reads as job_reads
+from wharf.api.endpoints.jobs import statuses as job_statuses
+from wharf.api.endpoints.jobs import submitting as job_submitting
+from wharf.api.endpoints.jobs import versions as job_versions
 from wharf.server.server import Server
 
 READS: Final[dict[str, Reading]] = {**job_reads.READS, **job_statuses.READS, **job_versions.READS}

@@ -2,9 +2,9 @@
 
 from typing import Any, Final
 
-from wharf.api.allocations import allocation_stub
 from wharf.api.answers import Missing, Reading, Thinking, by_creation, one
-from wharf.api.job_stubs import job_stub
+from wharf.api.endpoints.allocations import allocation_stub
+from wharf.api.endpoints.jobs.stubs import job_stub
 from wharf.api.listing import Listing, by_namespace
 from wharf.api.request import ReadOptions, Request
 from wharf.model.changes import SEPARATOR

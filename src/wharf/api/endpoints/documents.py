@@ -10,7 +10,7 @@ import msgspec
 
 from wharf import __version__
 from wharf.api.answers import Act, Done, Packed, Reading
-from wharf.api.docs_page import docs_page
+from wharf.api.endpoints.docs_page import docs_page
 from wharf.api.request import Request
 from wharf.server.server import Server
 from wharf.wire.endpoints import ENDPOINTS

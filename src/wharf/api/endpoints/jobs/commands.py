@@ -1,8 +1,8 @@
 """What people tell a stored job to do: stop, be looked at again, make a child, have another count."""
 
 from wharf.api.answers import Act, Done
-from wharf.api.job_submitting import is_management, register_response
-from wharf.api.job_versions import namespace_of
+from wharf.api.endpoints.jobs.submitting import is_management, register_response
+from wharf.api.endpoints.jobs.versions import namespace_of
 from wharf.api.request import Request
 from wharf.model import need
 from wharf.model.job_settings import JobSettings

@@ -3,14 +3,14 @@
 import platform
 from typing import Final
 
-from wharf.api.agent_watching import AgentWatching
 from wharf.api.answers import Act, Done, Reading
+from wharf.api.endpoints.agent_watching import AgentWatching
+from wharf.api.endpoints.regions import region_names
+from wharf.api.endpoints.status import leader_address
 from wharf.api.health import health_of
 from wharf.api.onward import member_called
 from wharf.api.parameters import FALSE_WORDS, TRUE_WORDS
-from wharf.api.regions import region_names
 from wharf.api.request import Request
-from wharf.api.status import leader_address
 from wharf.model import need
 from wharf.model.cluster import Member
 from wharf.model.refusal import Code, Refusal, invalid, unknown

@@ -5,9 +5,12 @@ While access control is off they all say so; only who one is, is answered even t
 
 from typing import Final
 
-from wharf.api import acl_logins, acl_methods, acl_policies, acl_tokens
-from wharf.api.acl_off import only_when_on
 from wharf.api.answers import Act, Reading
+from wharf.api.endpoints.acl import logins as acl_logins
+from wharf.api.endpoints.acl import methods as acl_methods
+from wharf.api.endpoints.acl import policies as acl_policies
+from wharf.api.endpoints.acl import tokens as acl_tokens
+from wharf.api.endpoints.acl.off import only_when_on
 from wharf.server.server import Server
 
 READS: Final[dict[str, Reading]] = {}

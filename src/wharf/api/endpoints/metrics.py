@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from wharf.api.answers import Act, Done, Packed, Reading
-from wharf.api.figures import Figure, gather_figures
+from wharf.api.endpoints.figures import Figure, gather_figures
 from wharf.api.request import Request
 from wharf.model.durations import SECOND
 from wharf.model.refusal import Code, Refusal, unknown

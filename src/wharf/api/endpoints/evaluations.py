@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from wharf.api.allocations import allocation_stub
 from wharf.api.answers import Act, Done, Missing, Reading, by_creation, one
+from wharf.api.endpoints.allocations import allocation_stub
 from wharf.api.ids import read_id
 from wharf.api.listing import EVERY_NAMESPACE, Listing, by_creation_or_prefix
 from wharf.api.request import ReadOptions, Request

@@ -3,8 +3,8 @@
 import logging
 
 from wharf.access import map_claims
-from wharf.api.acl_tokens import TokenSecrets, shown
 from wharf.api.answers import Act, Done
+from wharf.api.endpoints.acl.tokens import TokenSecrets, shown
 from wharf.api.request import Request
 from wharf.model.auth_method import AuthMethod, AuthMethodType
 from wharf.operations import logins

@@ -4,8 +4,8 @@ from typing import Any, Final
 
 import msgspec
 
-from wharf.api.allocations import shown_allocation
 from wharf.api.answers import Act, Done, Missing, Reading, by_creation, one
+from wharf.api.endpoints.allocations import shown_allocation
 from wharf.api.ids import read_id
 from wharf.api.listing import Listing, by_name, read_id_prefix
 from wharf.api.request import ReadOptions, Request

@@ -8,9 +8,9 @@ from typing import Final, TypeVar
 import msgspec
 
 from wharf.api.answers import Act, Done, Reading, one
-from wharf.api.job_stubs import job_stub
+from wharf.api.endpoints.jobs.stubs import job_stub
+from wharf.api.endpoints.nodes import stubs
 from wharf.api.listing import EVERY_NAMESPACE, Listing, by_name
-from wharf.api.nodes import stubs
 from wharf.api.request import ReadOptions, Request
 from wharf.model.job import Job
 from wharf.model.need import LIST_JOBS, READ_POOL

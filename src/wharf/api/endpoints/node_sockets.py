@@ -5,7 +5,7 @@ import logging
 
 import msgspec
 
-from wharf.api.node_agents import NodeSpeech
+from wharf.api.endpoints.node_agents import NodeSpeech
 from wharf.api.request import Request
 from wharf.api.sockets import GOING_AWAY, WENT_WRONG, CallerSocket, Conversations
 from wharf.server.node_link import NodeLink

@@ -4,8 +4,8 @@ from typing import Final
 
 import msgspec
 
-from wharf.api.allocations import version_key
 from wharf.api.answers import Act, Done, Reading
+from wharf.api.endpoints.allocations import version_key
 from wharf.api.gate import token_of
 from wharf.api.request import ReadOptions, Request
 from wharf.model.allocation import Allocation

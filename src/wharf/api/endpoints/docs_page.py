@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wharf.api.docs_style import MARK, SCRIPT, STYLE
+from wharf.api.endpoints.docs_style import MARK, SCRIPT, STYLE
 from wharf.wire.endpoints import Endpoint, Kind
 from wharf.wire.openapi import Document, filter_selectors, noun_of
 

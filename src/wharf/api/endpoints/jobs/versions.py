@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import Final
 
 from wharf.api.answers import Act, Done, Missing, Reading
-from wharf.api.job_submitting import is_management, register_response, require_rights
+from wharf.api.endpoints.jobs.submitting import is_management, register_response, require_rights
 from wharf.api.request import ReadOptions, Request
 from wharf.model.diff import diff
 from wharf.model.job import Job, VersionTag
