@@ -22,7 +22,7 @@ from wharf.world import RealWorld
 
 PROCESSES = 2
 FRESH_BELOW = 1 << 32
-SAID_EVERY = 50
+SAID_EVERY = 10
 SEEDS_A_PROCESS = 25  # Then a new one takes its place, so that no seed runs in a process grown old.
 
 
