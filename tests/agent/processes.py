@@ -139,7 +139,21 @@ def running(folder: Path, *arguments: str, environment: dict[str, str] | None = 
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not any(map(is_alive, left)), what="the children have ended")
+        end_all_of(folder)
         unmount_below(folder)
+
+
+def end_all_of(folder: Path) -> None:
+    """What outlives an agent that is killed, as it should: its node's supervisor, shims and tasks. They are known by the
+    folder, which is in their words or in their environment."""
+    name = os.fsencode(folder)
+    for process in Path("/proc").iterdir():
+        if not process.name.isdecimal() or int(process.name) == os.getpid():
+            continue
+        with suppress(OSError):
+            is_ours = name in (process / "cmdline").read_bytes() or name in (process / "environ").read_bytes()
+            if is_ours and os.getpgid(int(process.name)) != os.getpgid(0):
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def run(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -67,10 +67,19 @@ def test_lines_of_all_processes_are_streamed_below_the_level_that_is_shown(agent
 def test_a_follower_of_frames_gets_each_line_as_base64(agent: RunningAgent) -> None:
     with urllib.request.urlopen(agent.address + "/v1/agent/monitor?server_id=leader", timeout=30) as frames:
         fetch(agent, "/v1/agent/reload", method="PUT")
-        first = frames.read1(4_096)
+        lines: list[bytes] = []
 
-    told = json.loads(first.partition(b"}")[0] + b"}")
-    assert b"configuration reloaded" in base64.b64decode(told["Data"])
+        def has_come() -> bool:
+            # Each frame ends with its brace: what base64 holds has none.
+            frame = b""
+            while not frame.endswith(b"}"):
+                frame += frames.read(1)
+            lines.append(base64.b64decode(json.loads(frame).get("Data", "")))
+            return b"configuration reloaded" in lines[-1]
+
+        wait_until(has_come, what="the line of the reload", within_s=20.0)
+
+    assert all(line.endswith(b"\n") for line in lines if line)
 
 
 @pytest.mark.parametrize(
