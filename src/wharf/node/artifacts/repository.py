@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import binascii
+import contextlib
 import os
 import shutil
 import signal
@@ -74,7 +75,8 @@ async def _run(command: list[str], environment: dict[str, str], into: Path, byte
         told = await _watched(process, into, bytes_max)
     finally:
         if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # It ended just now, and nobody has asked for its code yet.
+                os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
     if process.returncode:
         last = told.decode(errors="replace").strip()[-TOLD_MAX:]
