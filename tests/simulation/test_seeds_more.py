@@ -1,0 +1,9 @@
+"""The second half of the forty fixed seeds: a file of its own, so that both halves run at the same time."""
+
+from tests.simulation.test_seeds import simulate
+
+
+def test_twenty_more_seeds_hold_every_invariant() -> None:
+    done = simulate("--seeds", "20", "--first", "21")
+
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
