@@ -20,9 +20,9 @@ from wharf.api.gate import Gate, check
 from wharf.api.handlers import acts_of
 from wharf.api.idempotency import HEADER, Idempotency
 from wharf.api.measuring import series_of
-from wharf.api.parameters import BAD_ESCAPE, NO_PARAMETERS, Value, is_pretty, parse_query, read_parameters, undecodable
+from wharf.api.parameters import BAD_ESCAPE, NO_PARAMETERS, Value, is_pretty, read_parameters, read_query
 from wharf.api.reads import Answered, Reads, question_of
-from wharf.api.replying import JSON, Exchange, Headers, Replies, Reply, Send, text_reply
+from wharf.api.replying import JSON, Exchange, Headers, Replies, Reply, Send, refusal_reply, text_reply
 from wharf.api.request import Request
 from wharf.api.router import Router
 from wharf.api.sockets import CallerSocket, Conversations
@@ -32,7 +32,6 @@ from wharf.model.need import Nothing
 from wharf.model.refusal import Code, Refusal, unknown
 from wharf.server.server import Server
 from wharf.wire.endpoints import ENDPOINTS, Endpoint, Kind
-from wharf.wire.errors import CODE_HEADER, STATUS_OF
 from wharf.world.request import working_for
 
 log = logging.getLogger(__name__)
@@ -138,9 +137,9 @@ class Api:
             await answer_as_request(self, scope, receive, send)
             return
         socket = CallerSocket(scope, receive, send, self._closing)
-        query = parse_query(scope["query_string"]) if scope["query_string"] else {}
         headers = self._replies.read_headers(scope["headers"])
         try:
+            query = read_query(scope["query_string"])
             parameters = read_parameters(endpoint, query, scope["query_string"])
             request = self._request(endpoint, routed.values, query, headers, parameters)
             with working_for(request.id):
@@ -178,9 +177,10 @@ class Api:
             if method == "OPTIONS" and (open_methods := methods_for_pages(path)):
                 return Reply(204, preflight(headers, open_methods))
             return text_reply(405, "Invalid method")
-        if (wrong := undecodable(scope["query_string"])) is not None:
-            return text_reply(400, f"the query holds {wrong}, which cannot be decoded: escape it as UTF-8")
-        query = parse_query(scope["query_string"]) if scope["query_string"] else {}
+        try:
+            query = read_query(scope["query_string"])
+        except Refusal as refusal:
+            return refusal_reply(refusal)
         request = self._request(endpoint, routed.values, query, headers)
         with working_for(request.id):
             return await self._answer(scope, receive, request, None, connection)
@@ -239,7 +239,7 @@ class Api:
                 reply = await self._act(scope, request)
         except Refusal as refusal:
             error = refusal.text
-            reply = text_reply(STATUS_OF[refusal.code], error, _code(refusal))
+            reply = refusal_reply(refusal)
         except Gone:
             return text_reply(400, "the request ended before its body")
         except TooSlow:
@@ -279,8 +279,7 @@ class Api:
             (b"x-cluster-lastcontact", b"%d" % (reader.last_contact_ms() or 0)),
         ]
         if answered.refusal is not None:
-            status = STATUS_OF[answered.refusal.code]
-            return text_reply(status, answered.refusal.text, _code(answered.refusal), *headers)
+            return refusal_reply(answered.refusal, *headers)
         if answered.next_token:
             headers.append((b"x-cluster-nexttoken", quote(answered.next_token, safe=TOKEN_SAFE).encode()))
         return Reply(200, [JSON, *headers], answered.body or EMPTY)
@@ -355,10 +354,6 @@ class Api:
             self._audit.record(written)
         except OSError:
             log.exception("request %s is missing in the audit log", request.id)
-
-
-def _code(refusal: Refusal) -> tuple[bytes, bytes]:
-    return CODE_HEADER.encode(), refusal.code.value.encode()
 
 
 def _size(headers: Any) -> int:

@@ -11,12 +11,14 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from wharf.api.parameters import parse_query
+from wharf.api.replying import headers_of
+from wharf.api.together import until_first
 from wharf.api.upgrades import PassedSocket
 from wharf.client.exchange import Unreachable
 from wharf.client.passage import Outgoing
 from wharf.model.refusal import Code, Refusal
 from wharf.server.server import Server
-from wharf.wire.errors import CODE_HEADER, STATUS_OF
+from wharf.wire.errors import STATUS_OF
 
 log = logging.getLogger(__name__)
 
@@ -64,19 +66,15 @@ class Elsewhere:
             await send(message)
 
         outgoing = Outgoing(scope["method"], target_of(scope), scope["headers"], caller.body_of(scope))
-        listening = world.start(caller.listen(), name="caller")
-        relaying = world.start(self._relay(region, outgoing, send_noting), name=f"to {region}")
-        closing = world.start(self._closing.wait(), name="closing")
-        works: list[asyncio.Task[Any]] = [listening, relaying, closing]
-        try:
-            await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for work in works:
-                work.cancel()
-            await asyncio.gather(*works, return_exceptions=True)
+        relaying, _, closing = await until_first(
+            world,
+            passing_on=self._relay(region, outgoing, send_noting),
+            caller=caller.listen(),
+            closing=self._closing.wait(),
+        )
         if not relaying.cancelled():
             relaying.result()
-        elif closing.done() and not closing.cancelled() and not has_begun:
+        elif not closing.cancelled() and not has_begun:
             await _say(send, Refusal(Code.UNAVAILABLE, "this server is stopping; ask another"))
 
     async def _relay(self, region: str, outgoing: Outgoing, send: Send) -> None:
@@ -137,10 +135,6 @@ def target_of(scope: Scope) -> bytes:
 
 async def _say(send: Send, refusal: Refusal) -> None:
     body = refusal.text.encode()
-    headers = [
-        (b"content-type", b"text/plain; charset=utf-8"),
-        (CODE_HEADER.encode(), refusal.code.value.encode()),
-        (b"content-length", str(len(body)).encode()),
-    ]
+    headers = [*headers_of(refusal), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": STATUS_OF[refusal.code], "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -44,36 +44,39 @@ NO_OPTIONS: Final = ReadOptions()
 
 def parse_pairs(query_string: bytes) -> list[tuple[str, str]]:
     """All pairs in order; one that cannot be decoded is dropped."""
-    pairs = []
-    for pair in query_string.split(b"&"):
-        name, _, value = pair.partition(b"=")
-        if not name or b";" in pair:
-            continue
-        decoded_name, decoded_value = _decoded(name), _decoded(value)
-        if decoded_name is not None and decoded_value is not None:
-            pairs.append((decoded_name, decoded_value))
-    return pairs
-
-
-def undecodable(query_string: bytes) -> str | None:
-    """The first pair that cannot be decoded, as it came; None: there is none.
-
-    Passed over, a filter would filter nothing, and a condition of a write would not bind it."""
-    if b"%" not in query_string and b";" not in query_string and query_string.isascii():
-        return None
-    for pair in query_string.split(b"&"):
-        name, _, value = pair.partition(b"=")
-        if b";" in pair or _decoded(name) is None or _decoded(value) is None:
-            return pair[:100].decode("latin-1")
-    return None
+    return [pair for pair in map(_pair, query_string.split(b"&")) if pair is not None and pair[0]]
 
 
 def parse_query(query_string: bytes) -> dict[str, str]:
-    """The first value of each parameter."""
+    """The first value of each parameter; pairs that cannot be decoded are dropped."""
     query: dict[str, str] = {}
     for name, value in parse_pairs(query_string):
         query.setdefault(name, value)
     return query
+
+
+def read_query(query_string: bytes) -> dict[str, str]:
+    """The first value of each parameter. Raises Refusal for a pair that cannot be decoded: passed over, a filter would
+    filter nothing, and a condition of a write would not bind it."""
+    query: dict[str, str] = {}
+    if not query_string:
+        return query
+    for part in query_string.split(b"&"):
+        pair = _pair(part)
+        if pair is None:
+            wrong = part[:100].decode("latin-1")
+            raise invalid(f"the query holds {wrong}, which cannot be decoded: escape it as UTF-8")
+        if pair[0]:
+            query.setdefault(*pair)
+    return query
+
+
+def _pair(part: bytes) -> tuple[str, str] | None:
+    if b";" in part:
+        return None
+    name, _, value = part.partition(b"=")
+    decoded_name, decoded_value = _decoded(name), _decoded(value)
+    return None if decoded_name is None or decoded_value is None else (decoded_name, decoded_value)
 
 
 def _decoded(text: bytes) -> str | None:

@@ -12,6 +12,8 @@ from wharf.api.compression import negotiated
 from wharf.api.connection import Connection
 from wharf.api.cors import headers_for_pages
 from wharf.api.encoding import CHUNK_BYTES, EMPTY, Body
+from wharf.model.refusal import Refusal
+from wharf.wire.errors import CODE_HEADER, STATUS_OF
 from wharf.world import World
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -36,6 +38,15 @@ class Reply(msgspec.Struct, frozen=True):
 
 def text_reply(status: int, text: str, *headers: tuple[bytes, bytes]) -> Reply:
     return Reply(status, [TEXT, *headers], Body((text.encode(),)))
+
+
+def headers_of(refusal: Refusal) -> Headers:
+    """What stands before the sentence of a refusal, however it is sent."""
+    return [TEXT, (CODE_HEADER.encode(), refusal.code.value.encode())]
+
+
+def refusal_reply(refusal: Refusal, *headers: tuple[bytes, bytes]) -> Reply:
+    return Reply(STATUS_OF[refusal.code], [*headers_of(refusal), *headers], Body((refusal.text.encode(),)))
 
 
 class Exchange(msgspec.Struct, frozen=True):

@@ -7,9 +7,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
+from wharf.api.replying import headers_of
 from wharf.api.upgrades import refuse
 from wharf.model.refusal import Refusal
-from wharf.wire.errors import CODE_HEADER, STATUS_OF
+from wharf.wire.errors import STATUS_OF
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -45,11 +46,7 @@ class CallerSocket:
             await self.close(POLICY if STATUS_OF[refusal.code] < 500 else WENT_WRONG, refusal.text)
             return
         await self._receive()
-        headers = [
-            (b"content-type", b"text/plain; charset=utf-8"),
-            (CODE_HEADER.encode(), refusal.code.value.encode()),
-        ]
-        await refuse(self._send, self._scope, STATUS_OF[refusal.code], headers, refusal.text.encode())
+        await refuse(self._send, self._scope, STATUS_OF[refusal.code], headers_of(refusal), refusal.text.encode())
 
     async def receive(self) -> str | bytes | None:
         """The next message; None when the other end has closed."""

@@ -7,11 +7,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
+from wharf.api.replying import TEXT, headers_of
+from wharf.api.together import until_first
 from wharf.client.passage import Outgoing, RawHeaders
 from wharf.client.sockets import NORMAL, Socket, SocketRefused, may_be_said
 from wharf.model.refusal import Refusal
 from wharf.server.server import Server
-from wharf.wire.errors import CODE_HEADER, STATUS_OF
+from wharf.wire.errors import STATUS_OF
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -38,7 +40,7 @@ async def answer_as_request(app: App, scope: Scope, receive: Receive, send: Send
     await app({**scope, "type": "http", "method": "GET", "scheme": "http"}, no_body, take)
     start, *parts = reply
     if start["status"] < 300:
-        await refuse(send, scope, 400, [(b"content-type", b"text/plain; charset=utf-8")], NO_SOCKET_HERE)
+        await refuse(send, scope, 400, [TEXT], NO_SOCKET_HERE)
         return
     body = b"".join(part.get("body", b"") for part in parts)
     await refuse(send, scope, start["status"], start["headers"], body)
@@ -73,29 +75,19 @@ class PassedSocket:
         except SocketRefused as refused:
             await refuse(self._send, self._scope, refused.status, refused.headers, refused.body)
         except Refusal as refusal:
-            headers = [
-                (b"content-type", b"text/plain; charset=utf-8"),
-                (CODE_HEADER.encode(), refusal.code.value.encode()),
-            ]
-            await refuse(self._send, self._scope, STATUS_OF[refusal.code], headers, refusal.text.encode())
+            await refuse(self._send, self._scope, STATUS_OF[refusal.code], headers_of(refusal), refusal.text.encode())
 
     async def _relay(self, there: Socket, closing: asyncio.Event) -> None:
         """Until one of the ends closes, or this server does."""
-        world = self._server.world
-        works: list[asyncio.Task[Any]] = [
-            world.start(self._take_there(there), name="to the other region"),
-            world.start(self._bring_back(there), name="from the other region"),
-            world.start(closing.wait(), name="closing"),
-        ]
-        try:
-            await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
-            if works[2].done():
-                await self._send({"type": "websocket.close", "code": GOING_AWAY, "reason": "this server is stopping"})
-                await there.close(GOING_AWAY)
-        finally:
-            for work in works:
-                work.cancel()
-            await asyncio.gather(*works, return_exceptions=True)
+        *_, stopping = await until_first(
+            self._server.world,
+            taking_there=self._take_there(there),
+            bringing_back=self._bring_back(there),
+            closing=closing.wait(),
+        )
+        if not stopping.cancelled():
+            await self._send({"type": "websocket.close", "code": GOING_AWAY, "reason": "this server is stopping"})
+            await there.close(GOING_AWAY)
 
     async def _take_there(self, there: Socket) -> None:
         while (message := await self._receive())["type"] != "websocket.disconnect":

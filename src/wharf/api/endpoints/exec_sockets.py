@@ -3,7 +3,6 @@
 A caller is let in first and refused after, with a close code and a sentence: that is how existing clients read it.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
 
@@ -13,6 +12,7 @@ from wharf.api.endpoints.client_agents import ClientAgents
 from wharf.api.onward import holder_of, outgoing_of
 from wharf.api.request import Request
 from wharf.api.sockets import GOING_AWAY, NORMAL, POLICY, CallerSocket, Conversations
+from wharf.api.together import until_first
 from wharf.client.sockets import Socket, SocketRefused
 from wharf.model.refusal import Code, Refusal, invalid
 from wharf.server.node_channels import NoPath, Talk
@@ -61,23 +61,19 @@ class ExecSockets:
             raise Refusal(Code.UNAVAILABLE, refused.body.decode(errors="replace")) from refused
 
     async def _relay(self, socket: CallerSocket, talk: Talk) -> None:
-        world = self._server.world
-        works = [
-            world.start(self._take_there(socket, talk), name="exec input"),
-            world.start(self._bring_back(socket, talk), name="exec output"),
-            world.start(socket.closing.wait(), name="closing"),
-        ]
         try:
-            await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
-            if works[2].done():
+            _, bringing, stopping = await until_first(
+                self._server.world,
+                exec_input=self._take_there(socket, talk),
+                exec_output=self._bring_back(socket, talk),
+                closing=socket.closing.wait(),
+            )
+            if not stopping.cancelled():
                 await socket.close(GOING_AWAY, "this server is stopping")
         finally:
-            for work in works:
-                work.cancel()
-            await asyncio.gather(*works, return_exceptions=True)
             await talk.parts.aclose()
-        if works[1].done() and not works[1].cancelled():
-            works[1].result()
+        if not bringing.cancelled():
+            bringing.result()
 
     @staticmethod
     async def _take_there(socket: CallerSocket, talk: Talk) -> None:

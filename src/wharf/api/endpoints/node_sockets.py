@@ -1,6 +1,5 @@
 """The connections that nodes keep open, for what is asked of them."""
 
-import asyncio
 import logging
 
 import msgspec
@@ -8,6 +7,7 @@ import msgspec
 from wharf.api.endpoints.node_agents import NodeSpeech
 from wharf.api.request import Request
 from wharf.api.sockets import GOING_AWAY, WENT_WRONG, CallerSocket, Conversations
+from wharf.api.together import until_first
 from wharf.server.node_link import NodeLink
 from wharf.server.server import Server
 
@@ -25,18 +25,14 @@ class NodeSockets:
         await socket.accept()
         link = NodeLink(socket.send)
         self._held.hold(node.id, link)
-        world = self._server.world
-        hearing = world.start(self._hear(socket, link), name=f"node {node.id[:8]}")
-        closing = world.start(socket.closing.wait(), name="closing")
         try:
-            await asyncio.wait([hearing, closing], return_when=asyncio.FIRST_COMPLETED)
-            if closing.done():
-                await socket.close(GOING_AWAY, "this server is stopping")
+            _, stopping = await until_first(
+                self._server.world, hearing=self._hear(socket, link), closing=socket.closing.wait()
+            )
         finally:
             self._held.let_go(node.id, link)
-            for work in (hearing, closing):
-                work.cancel()
-            await asyncio.gather(hearing, closing, return_exceptions=True)
+        if not stopping.cancelled():
+            await socket.close(GOING_AWAY, "this server is stopping")
 
     async def _hear(self, socket: CallerSocket, link: NodeLink) -> None:
         while (message := await socket.receive()) is not None:
