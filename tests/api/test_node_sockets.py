@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -108,48 +109,44 @@ async def with_node(cluster: ACluster, *, access: bool = False, driver: str = "d
     return server
 
 
+@asynccontextmanager
+async def an_open_node(cluster: ACluster) -> AsyncGenerator[tuple[OneServer, Node], None]:
+    server = await with_node(cluster)
+    node = Node(cluster, server)
+    await node.open()
+    try:
+        yield server, node
+    finally:
+        await node.close()
+
+
 def said(data: bytes) -> str:
     return msgspec.json.encode({"stdin": {"data": base64.b64encode(data).decode()}}).decode()
 
 
 @in_virtual_time
 async def test_a_question_goes_to_the_node_and_its_answer_comes_back() -> None:
-    async with ACluster() as cluster:
-        server = await with_node(cluster)
-        node = Node(cluster, server)
-        await node.open()
-
+    async with ACluster() as cluster, an_open_node(cluster) as (server, node):
         reply = await get(server, "/v1/client/stats", f"node_id={NODE}")
 
         assert (200, {"Uptime": 7}) == (reply.status, msgspec.json.decode(reply.body))
         assert ["stats"] == [question.verb for question in node.answers.asked]
-        await node.close()
 
 
 @in_virtual_time
 async def test_what_a_node_says_no_to_is_refused_in_its_words() -> None:
-    async with ACluster() as cluster:
-        server = await with_node(cluster)
-        node = Node(cluster, server)
-        await node.open()
-
+    async with ACluster() as cluster, an_open_node(cluster) as (server, node):
         reply = await get(server, f"/v1/client/fs/ls/{RUNS}", "path=/")
 
         assert (404, b"this node knows no fs_list") == (reply.status, reply.body)
-        await node.close()
 
 
 @in_virtual_time
 async def test_a_log_comes_part_by_part() -> None:
-    async with ACluster() as cluster:
-        server = await with_node(cluster)
-        node = Node(cluster, server)
-        await node.open()
-
+    async with ACluster() as cluster, an_open_node(cluster) as (server, node):
         reply = await get(server, f"/v1/client/fs/logs/{RUNS}", "task=server&type=stdout&origin=start")
 
         assert b'{"Offset":0}{"Offset":1}{"Offset":2}' == reply.body
-        await node.close()
 
 
 @in_virtual_time
@@ -219,10 +216,7 @@ async def test_a_server_that_stops_sends_its_nodes_elsewhere() -> None:
 
 @in_virtual_time
 async def test_a_command_beside_a_task_hears_and_answers_until_it_ends() -> None:
-    async with ACluster() as cluster:
-        server = await with_node(cluster)
-        node = Node(cluster, server)
-        await node.open()
+    async with ACluster() as cluster, an_open_node(cluster) as (server, node):
         caller = Caller(server.api, EXEC, 'task=server&tty=true&command=["sh"]')
         await caller.heard_of("websocket.accept")
 
@@ -236,15 +230,11 @@ async def test_a_command_beside_a_task_hears_and_answers_until_it_ends() -> None
         assert 1000 == (await caller.heard_of("websocket.close"))["code"]
         assert {"task": "server", "tty": True, "command": '["sh"]'} == node.answers.asked[0].parameters
         await caller.is_over()
-        await node.close()
 
 
 @in_virtual_time
 async def test_a_caller_who_leaves_ends_the_command() -> None:
-    async with ACluster() as cluster:
-        server = await with_node(cluster)
-        node = Node(cluster, server)
-        await node.open()
+    async with ACluster() as cluster, an_open_node(cluster) as (server, node):
         caller = Caller(server.api, EXEC, 'task=server&command=["sh"]')
         await caller.heard_of("websocket.accept")
         await until(lambda: node.answers.is_talking, what="the command")
@@ -253,7 +243,6 @@ async def test_a_caller_who_leaves_ends_the_command() -> None:
         await caller.is_over()
 
         await until(lambda: not node.answers.is_talking, what="the end of the command")
-        await node.close()
 
 
 @in_virtual_time
@@ -274,6 +263,18 @@ async def test_what_is_wrong_with_a_command_is_told_as_the_end_of_the_conversati
         assert (1008, 'Unknown allocation "x"') == await told(
             'task=server&command=["ls"]', "/v1/client/allocation/x/exec"
         )
+
+
+@in_virtual_time
+async def test_a_query_that_cannot_be_decoded_opens_no_conversation() -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+
+        caller = Caller(server.api, EXEC, "task=%ff")
+
+        told = b"the query holds task=%ff, which cannot be decoded: escape it as UTF-8"
+        assert (400, told) == await caller.refusal()
+        await caller.is_over()
 
 
 @in_virtual_time
@@ -324,14 +325,10 @@ async def test_a_browser_shows_its_token_in_its_first_message() -> None:
 
 @in_virtual_time
 async def test_a_stream_whose_caller_left_is_ended_at_the_node() -> None:
-    async with ACluster() as cluster:
-        server = await with_node(cluster)
-        node = Node(cluster, server)
-        await node.open()
+    async with ACluster() as cluster, an_open_node(cluster) as (server, node):
         query = [("task", "server"), ("type", "stdout"), ("origin", "start"), ("follow", "true")]
         stream = AStream(cluster, server, f"/v1/client/fs/logs/{RUNS}", query)
         await until(lambda: node.answers.open_logs == 1, what="the log")
         stream.gone.set()
 
         await until(lambda: node.answers.open_logs == 0, what="the end of the log")
-        await node.close()
