@@ -135,7 +135,7 @@ async def test_a_question_goes_to_the_node_and_its_answer_comes_back() -> None:
 
 @in_virtual_time
 async def test_what_a_node_says_no_to_is_refused_in_its_words() -> None:
-    async with ACluster() as cluster, an_open_node(cluster) as (server, node):
+    async with ACluster() as cluster, an_open_node(cluster) as (server, _node):
         reply = await get(server, f"/v1/client/fs/ls/{RUNS}", "path=/")
 
         assert (404, b"this node knows no fs_list") == (reply.status, reply.body)
@@ -143,7 +143,7 @@ async def test_what_a_node_says_no_to_is_refused_in_its_words() -> None:
 
 @in_virtual_time
 async def test_a_log_comes_part_by_part() -> None:
-    async with ACluster() as cluster, an_open_node(cluster) as (server, node):
+    async with ACluster() as cluster, an_open_node(cluster) as (server, _node):
         reply = await get(server, f"/v1/client/fs/logs/{RUNS}", "task=server&type=stdout&origin=start")
 
         assert b'{"Offset":0}{"Offset":1}{"Offset":2}' == reply.body

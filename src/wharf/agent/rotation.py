@@ -48,9 +48,6 @@ class RotatingFile:
         if written != len(line):
             raise OSError(f"only {written} of {len(line)} bytes were written to {self.path}")
 
-    def sync(self) -> None:
-        os.fsync(self._descriptor)
-
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)

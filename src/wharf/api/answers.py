@@ -72,11 +72,3 @@ def one(replica: Replica, table: Table[Any], *key: str, missing: str) -> tuple[A
     record = replica.get(table, *key)
     index = replica.last_change(table) if record is None else record.modify_index
     return record if record is not None else Missing(missing), index, [watch.one(table, *key)]
-
-
-def one_of_a_namespace(replica: Replica, request: Request, table: Table[Any], key: str, *, missing: str) -> Found:
-    """The record under an id of its own, if the caller may read what is in its namespace."""
-    found, index, watched = one(replica, table, key, missing=missing)
-    if not isinstance(found, Missing):
-        request.require(namespace=found.namespace)
-    return Found(found, index, watched)

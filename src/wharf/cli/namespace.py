@@ -92,22 +92,11 @@ def apply(talk: Talk, name_or_file: str, description: str | None, quota: str | N
 
     wharf namespace apply --description "the shop" shop
     """
-    import msgspec
-
-    from wharf.cli.records import is_file, record_in
-    from wharf.client.errors import NotFound
+    from wharf.cli.records import record_changed
     from wharf.model.namespace import Namespace
 
-    given = {"description": description, "quota": quota, "weight": weight}
-    changes = {name: value for name, value in given.items() if value is not None}
-    if is_file(name_or_file):
-        one = record_in(name_or_file, Namespace, **changes)
-    else:
-        try:
-            one = talk.client.namespaces.read(name_or_file).value
-        except NotFound:
-            one = Namespace(name=name_or_file)
-        one = msgspec.structs.replace(one, **changes)
+    read = talk.client.namespaces.read
+    one = record_changed(name_or_file, Namespace, read, description=description, quota=quota, weight=weight)
     talk.client.namespaces.store(one)
     click.echo(f"namespace {one.name} is there")
 

@@ -69,21 +69,10 @@ def apply(talk: Talk, name_or_file: str, description: str | None) -> None:
 
     wharf node pool apply --description "machines with cards" gpu
     """
-    import msgspec
-
-    from wharf.cli.records import is_file, record_in
-    from wharf.client.errors import NotFound
+    from wharf.cli.records import record_changed
     from wharf.model.node_pool import NodePool
 
-    changes = {} if description is None else {"description": description}
-    if is_file(name_or_file):
-        one = record_in(name_or_file, NodePool, **changes)
-    else:
-        try:
-            one = talk.client.node_pools.read(name_or_file).value
-        except NotFound:
-            one = NodePool(name=name_or_file)
-        one = msgspec.structs.replace(one, **changes)
+    one = record_changed(name_or_file, NodePool, talk.client.node_pools.read, description=description)
     talk.client.node_pools.store(one)
     click.echo(f"node pool {one.name} is there")
 

@@ -2,14 +2,17 @@
 
 import difflib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from wharf.cli.failing import Failed
 from wharf.cli.records_shown import plain
+
+if TYPE_CHECKING:
+    from wharf.client.calls import Answer
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -61,6 +64,20 @@ def record_in(place: str, kind: type[R], **given: Any) -> R:
     for told in _passed_over(named, plain(record), ""):
         raise Failed(f"{name}: {told}")
     return record
+
+
+def record_changed(name_or_file: str, kind: type[R], read: "Callable[[str], Answer[R]]", **given: Any) -> R:
+    """The record in a file, or the one of that name as it stands or begins, with what options say in its place."""
+    changes = {field: value for field, value in given.items() if value is not None}
+    if is_file(name_or_file):
+        return record_in(name_or_file, kind, **changes)
+    from wharf.client.errors import NotFound
+
+    try:
+        record = read(name_or_file).value
+    except NotFound:
+        record = kind(name=name_or_file)
+    return msgspec.structs.replace(record, **changes)
 
 
 def _passed_over(given: Any, kept: Any, path: str) -> Iterator[str]:

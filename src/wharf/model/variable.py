@@ -44,19 +44,6 @@ class VariableMetadata(Record):
     modify_time: int = 0
 
 
-class DecryptedVariable(Record):
-    """A variable as its readers see it. Never stored."""
-
-    namespace: str
-    path: str
-    lock: VariableLock | msgspec.UnsetType = msgspec.UNSET
-    items: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
-    create_index: int = 0
-    modify_index: int = 0
-    create_time: int = 0
-    modify_time: int = 0
-
-
 class Variable(Record):
     """A variable as it is stored."""
 

@@ -1,6 +1,5 @@
 """Bodies for those who run the cluster, as they cross the wire."""
 
-import msgspec
 
 from wharf.model.autopilot import AutopilotConfiguration
 from wharf.model.durations import say_duration
@@ -107,7 +106,3 @@ class AutopilotHealth(Record):
     leader: str
     voters: list[str]
     servers: list[AutopilotServer]
-
-
-class SnapshotRestored(msgspec.Struct, frozen=True):
-    """The reply has no body; the index header tells where the log stands now."""

@@ -69,10 +69,3 @@ class GroupOutcome(msgspec.Struct):
     deployment: DeploymentGroup | None = None
     """How the group stands in its deployment; None: it has no part in one."""
     begins_deployment: bool = False
-
-    @property
-    def is_nothing(self) -> bool:
-        return not (
-            self.stops or self.places or self.replacements or self.in_place or self.disconnects or self.reconnects
-            or self.later
-        )  # fmt: skip
