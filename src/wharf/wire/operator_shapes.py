@@ -1,6 +1,5 @@
 """Bodies for those who run the cluster, as they cross the wire."""
 
-
 from wharf.model.autopilot import AutopilotConfiguration
 from wharf.model.durations import say_duration
 from wharf.model.record import Record
