@@ -22,7 +22,8 @@ from tests.fuzz.bodies import TEXTS
 from tests.fuzz.shots import HOST, Ammunition
 from tests.kit.work import an_id
 from wharf.model.job import Job
-from wharf.node.fake import FakeMachine, FakeNode, NodeIdentity
+from wharf.node.agent.servers import NodeIdentity
+from wharf.node.fake import FakeMachine, FakeNode
 from wharf.world import SimulatedWorld
 
 BOOTSTRAP: Final = "b0075742-0000-4000-8000-5ec2e7000000"

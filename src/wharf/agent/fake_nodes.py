@@ -11,7 +11,6 @@ from wharf.client import AsyncClient
 from wharf.config.settings import Settings
 from wharf.node.agent.servers import NodeIdentity
 from wharf.node.fake import FakeMachine, FakeNode
-from wharf.node.fake import NodeIdentity as FakeIdentity
 from wharf.world import World
 
 IDENTITIES_FILE: Final = "nodes.json"
@@ -38,10 +37,10 @@ def fake_nodes(world: World, client: AsyncClient, settings: Settings, data_folde
     ]
 
 
-def kept_identities(world: World, file: Path, count: int) -> list[FakeIdentity]:
+def kept_identities(world: World, file: Path, count: int) -> list[NodeIdentity]:
     """Those of the file, and new ones where it has too few."""
-    known = msgspec.json.decode(file.read_bytes(), type=list[FakeIdentity]) if file.exists() else []
-    missing = [FakeIdentity(world.new_id(), world.new_secret()) for _ in range(len(known), count)]
+    known = msgspec.json.decode(file.read_bytes(), type=list[NodeIdentity]) if file.exists() else []
+    missing = [NodeIdentity(world.new_id(), world.new_secret()) for _ in range(len(known), count)]
     if missing:
         keep(file, known + missing)
     return (known + missing)[:count]

@@ -1,46 +1,34 @@
 """A node that runs nothing: it registers, keeps its heart beating, and reports what a script says.
 
-It speaks the same endpoints as a real node, so servers cannot tell them apart. For development, simulation, tests and
-benchmarks. What its tasks do is told by the `mock` driver's configuration in the job: `run_for` (nanoseconds or a
+It talks to servers as a real node does (`agent.servers`), so they cannot tell them apart. For development, simulation,
+tests and benchmarks. What its tasks do is told by the `mock` driver's configuration in the job: `run_for` (nanoseconds or a
 duration as text), `exit_code`, `start_error`.
 """
 
 import asyncio
-import logging
 from typing import Final
 
 import msgspec
 
 from wharf import __version__
-from wharf.client import AsyncClient, Unreachable
+from wharf.client import AsyncClient
 from wharf.model.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus
 from wharf.model.job import Job, JobType
 from wharf.model.moment import to_time
 from wharf.model.node import DriverInfo, Node
 from wharf.model.node_resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
-from wharf.model.refusal import Code, Refusal
 from wharf.model.task_state import TaskEvent, TaskEventType, TaskState, TaskStatus
+from wharf.node.agent.servers import NodeIdentity, ServerTalk
 from wharf.wire import shapes
 from wharf.wire.go_duration import DurationError, parse_duration_ns
 from wharf.world import World
 
-log = logging.getLogger(__name__)
-
-RETRY_S: Final = 1.0
-WAIT_S: Final = 60.0
 SECOND_NS: Final = 1_000_000_000
 DRIVERS: Final = ("mock", "mock_driver", "raw_exec", "exec", "docker")
 """A fake node claims every driver, so that any job can be tried on it."""
 
 
 PRODUCT: Final = {"version": __version__, "service_discovery": "true"}
-
-
-class NodeIdentity(msgspec.Struct, frozen=True):
-    """By what a node is known; kept, so that a restarted node is the same one."""
-
-    id: str
-    secret_id: str
 
 
 class FakeMachine(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,9 +45,9 @@ class FakeMachine(msgspec.Struct, frozen=True, kw_only=True):
 class _Work(msgspec.Struct):
     """What the node knows of one allocation."""
 
+    id: str
     seen_index: int
     status: ClientStatus = ClientStatus.PENDING
-    told: ClientStatus | None = None
     ends: asyncio.TimerHandle | None = None
     tasks: tuple[str, ...] = ("task",)
     started_ns: int = 0
@@ -70,7 +58,6 @@ class _Work(msgspec.Struct):
     min_healthy_s: float = 0.0
     healthy: bool | None = None
     """None: not decided yet."""
-    told_healthy: bool | None = None
     becomes_healthy: asyncio.TimerHandle | None = None
     script: "_Script | None" = None
     """What it does, once it has begun."""
@@ -84,29 +71,20 @@ class FakeNode:
         identity = identity or NodeIdentity(world.new_id(), world.new_secret())
         self.id = identity.id
         self._world = world
-        self._client = client
         self._machine = machine
-        self._secret_id = identity.secret_id
         self._work: dict[str, _Work] = {}
-        self._changed = asyncio.Event()
-        self._must_report = False
-        self._report: shapes.NodeReportRequest | None = None
-        """A report that the servers may have heard or not: it is said again before anything new."""
-        self._index = 0
-        """Of the newest orders that were taken."""
+        self._talk = ServerTalk(world, client, identity, self, self._describe, name=machine.name)
 
     async def run(self) -> None:
         """Until cancelled."""
-        await self._register()
-        parts = ((self._beat(), "heartbeat"), (self._follow(), "desired"), (self._tell(), "report"))
-        tasks = [self._world.start(work, name=f"{self._machine.name} {name}") for work, name in parts]
         try:
-            await asyncio.gather(*tasks)
+            await self._talk.run()
         finally:
-            for task in tasks:
-                task.cancel()
             for known in self._work.values():
                 self._end(known)
+
+    async def _describe(self) -> Node:
+        return self.describe()
 
     def describe(self) -> Node:
         machine = self._machine
@@ -141,176 +119,40 @@ class FakeNode:
             drivers=dict.fromkeys(DRIVERS, healthy),
         )
 
-    async def _register(self) -> None:
-        said = ""
-        while True:
-            try:
-                await self._client.node_agents.register(self.describe(), self._secret_id)
-                self._on_contact(await self._client.node_agents.heartbeat(self.id, self._secret_id))
-                return
-            except (Refusal, Unreachable) as error:
-                if said != str(error):  # Tried once a second: who reads wants to know when the reason changes.
-                    said = str(error)
-                    log.info("%s cannot register yet: %s", self._machine.name, error)
-                await asyncio.sleep(RETRY_S)
+    # -- what servers say (the port `Work` of `agent.servers`)
 
-    def _on_contact(self, reply: shapes.NodeUpdateResponse) -> None:
-        """Servers that lost sight of the node want to hear of all its work before they give it more."""
-        if reply.must_report:
-            self._must_report = True
-            self._changed.set()
+    def seen_index(self, allocation_id: str) -> int | None:
+        work = self._work.get(allocation_id)
+        return work.seen_index if work is not None else None
 
-    async def _beat(self) -> None:
-        ttl_s = RETRY_S
-        while True:
-            await asyncio.sleep(ttl_s)
-            try:
-                reply = await self._client.node_agents.heartbeat(self.id, self._secret_id)
-                self._on_contact(reply)
-                ttl_s = reply.heartbeat_ttl / SECOND_NS
-            except (Refusal, Unreachable) as error:
-                log.info("%s: heartbeat failed: %s", self._machine.name, error)
-                ttl_s = RETRY_S
-                if isinstance(error, Refusal) and error.code is Code.UNKNOWN:
-                    # A state that does not know this node: what was followed until now says nothing about it.
-                    self._index = 0
-                    await self._register()
+    def known(self) -> list[str]:
+        return list(self._work)
 
-    async def _follow(self) -> None:
-        while True:
-            asked = self._index
-            try:
-                answer = await self._client.node_agents.desired(
-                    self.id, self._secret_id, index=asked, wait_s=WAIT_S, stale=True
-                )
-                # Orders that are older than those taken come from a server that lags: they are not taken. Neither must
-                # count as seen what could not be fetched: nothing would tell of it a second time.
-                if answer.index >= self._index and await self._take(answer.value):
-                    self._index = max(1, answer.index) if self._index == asked else 0
-                    continue
-            except (Refusal, Unreachable) as error:
-                log.info("%s: cannot follow its allocations: %s", self._machine.name, error)
-            await asyncio.sleep(RETRY_S)
+    def drop(self, allocation_id: str) -> None:
+        self._end(self._work.pop(allocation_id))
 
-    async def _take(self, desired: dict[str, int]) -> bool:
-        """False where a server that lags did not know all of it yet: then it must be asked for again."""
-        known = self._work
-        for gone in [allocation_id for allocation_id in known if allocation_id not in desired]:
-            self._end(known.pop(gone))
-        news = [i for i, index in desired.items() if i not in known or known[i].seen_index < index]
-        if news:
-            for fetched in await self._client.node_agents.fetch(self.id, self._secret_id, news):
-                self._take_one(fetched)
-        return all(i in known and known[i].seen_index >= desired[i] for i in news)
-
-    def _take_one(self, fetched: shapes.DesiredAllocation) -> None:
-        allocation = fetched.allocation
-        work = self._work.setdefault(allocation.id, _Work(0, status=allocation.client_status))
-        is_new = work.seen_index == 0
-        if allocation.alloc_modify_index < work.seen_index:
-            return  # Older than the order that was taken last.
+    def take(self, order: shapes.DesiredAllocation) -> None:
+        allocation, job = order.allocation, order.job
+        is_new = allocation.id not in self._work
+        work = self._work.setdefault(allocation.id, _Work(allocation.id, 0, status=allocation.client_status))
         work.seen_index = allocation.alloc_modify_index
         if work.status in (ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST):
             return
         if allocation.desired_status is not DesiredStatus.RUN:
             self._finish(work, ClientStatus.COMPLETE)
         elif is_new:
-            self._start(work, fetched.job, allocation.task_group)
+            self._start(work, job, allocation.task_group)
         if is_new or work.deployment_id != allocation.deployment_id:
             # A new deployment wants to know anew, also of what was updated in place.
             work.deployment_id = allocation.deployment_id
-            work.healthy = work.told_healthy = None
-            is_service = fetched.job is not None and fetched.job.type == JobType.SERVICE
+            work.healthy = None
+            is_service = job is not None and job.type == JobType.SERVICE
             work.is_judged = bool(work.deployment_id) or is_service
-            work.min_healthy_s = _min_healthy_s(
-                fetched.job, allocation.task_group, is_deployed=bool(work.deployment_id)
-            )
+            work.min_healthy_s = _min_healthy_s(job, allocation.task_group, is_deployed=bool(work.deployment_id))
             self._judge_health(work)
 
-    def _start(self, work: _Work, job: Job | None, group_name: str) -> None:
-        script = _script(job, group_name)
-        work.script, work.tasks = script, script.tasks
-        work.started_ns = self._world.now_ns()
-        if script.start_error:
-            self._finish(work, ClientStatus.FAILED)
-            return
-        work.status = ClientStatus.RUNNING
-        self._changed.set()
-        if script.run_for_s is not None:
-            ended = ClientStatus.FAILED if script.exit_code else ClientStatus.COMPLETE
-            work.ends = asyncio.get_running_loop().call_later(script.run_for_s, self._finish, work, ended)
-
-    def _judge_health(self, work: _Work) -> None:
-        """What has run for long enough is healthy; what failed is not, whatever it was before."""
-        if not work.is_judged:
-            return
-        if work.status is ClientStatus.FAILED:
-            work.healthy = False
-            self._changed.set()
-        elif work.status is ClientStatus.RUNNING and work.becomes_healthy is None:
-            loop = asyncio.get_running_loop()
-            work.becomes_healthy = loop.call_later(work.min_healthy_s, self._become_healthy, work)
-
-    def _become_healthy(self, work: _Work) -> None:
-        work.becomes_healthy = None
-        work.healthy = True
-        self._changed.set()
-
-    def _finish(self, work: _Work, status: ClientStatus) -> None:
-        self._end(work)
-        work.status = status
-        self._judge_health(work)
-        work.finished_ns = self._world.now_ns()
-        self._changed.set()
-
-    @staticmethod
-    def _end(work: _Work) -> None:
-        for timer in (work.ends, work.becomes_healthy):
-            if timer is not None:
-                timer.cancel()
-        work.ends = work.becomes_healthy = None
-
-    async def _tell(self) -> None:
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            try:
-                while (report := self._next_report()) is not None:
-                    self._report = report  # Until it is answered: said again it has the same id and changes nothing.
-                    reply = await self._client.node_agents.report(self.id, self._secret_id, report)
-                    self._on_told(report, must_report=reply.must_report)
-            except (Refusal, Unreachable) as error:
-                log.info("%s: report failed: %s", self._machine.name, error)
-                if isinstance(error, Refusal) and error.code is Code.INVALID:
-                    self._report = None  # As it is it will never be taken.
-                await asyncio.sleep(RETRY_S)
-                self._changed.set()
-
-    def _next_report(self) -> shapes.NodeReportRequest | None:
-        if self._report is not None and not (self._must_report and not self._report.is_whole):
-            return self._report
-        is_whole = self._must_report
-        news = [
-            i
-            for i, work in self._work.items()
-            if is_whole or work.told is not work.status or work.told_healthy is not work.healthy
-        ]
-        if not news and not is_whole:
-            return None
-        updates = tuple(self._update(i, self._work[i]) for i in news)
-        return shapes.NodeReportRequest(report_id=self._world.new_id(), allocations=updates, is_whole=is_whole)
-
-    def _on_told(self, report: shapes.NodeReportRequest, *, must_report: bool) -> None:
-        self._report = None
-        for update in report.allocations:
-            work = self._work.get(update.id)
-            if work is not None:
-                work.told = update.client_status
-                work.told_healthy = update.deployment_status.healthy if update.deployment_status is not None else None
-        self._must_report = must_report
-
-    @staticmethod
-    def _update(allocation_id: str, work: _Work) -> shapes.AllocationUpdate:
+    def update_of(self, allocation_id: str) -> shapes.AllocationUpdate:
+        work = self._work[allocation_id]
         states = {ClientStatus.RUNNING: TaskStatus.RUNNING, ClientStatus.PENDING: TaskStatus.PENDING}
         state = TaskState(
             state=states.get(work.status, TaskStatus.DEAD),
@@ -326,6 +168,57 @@ class FakeNode:
             task_states=dict.fromkeys(work.tasks, state),
             deployment_status=AllocDeploymentStatus(healthy=work.healthy) if work.healthy is not None else None,
         )
+
+    def on_contact(self) -> None:
+        """What it plays goes on in any case."""
+
+    def on_silence(self, since_s: float) -> None:
+        """As above."""
+
+    # -- what its tasks seem to do
+
+    def _start(self, work: _Work, job: Job | None, group_name: str) -> None:
+        script = _script(job, group_name)
+        work.script, work.tasks = script, script.tasks
+        work.started_ns = self._world.now_ns()
+        if script.start_error:
+            self._finish(work, ClientStatus.FAILED)
+            return
+        work.status = ClientStatus.RUNNING
+        self._talk.changed(work.id)
+        if script.run_for_s is not None:
+            ended = ClientStatus.FAILED if script.exit_code else ClientStatus.COMPLETE
+            work.ends = asyncio.get_running_loop().call_later(script.run_for_s, self._finish, work, ended)
+
+    def _judge_health(self, work: _Work) -> None:
+        """What has run for long enough is healthy; what failed is not, whatever it was before."""
+        if not work.is_judged:
+            return
+        if work.status is ClientStatus.FAILED:
+            work.healthy = False
+            self._talk.changed(work.id)
+        elif work.status is ClientStatus.RUNNING and work.becomes_healthy is None:
+            loop = asyncio.get_running_loop()
+            work.becomes_healthy = loop.call_later(work.min_healthy_s, self._become_healthy, work)
+
+    def _become_healthy(self, work: _Work) -> None:
+        work.becomes_healthy = None
+        work.healthy = True
+        self._talk.changed(work.id)
+
+    def _finish(self, work: _Work, status: ClientStatus) -> None:
+        self._end(work)
+        work.status = status
+        self._judge_health(work)
+        work.finished_ns = self._world.now_ns()
+        self._talk.changed(work.id)
+
+    @staticmethod
+    def _end(work: _Work) -> None:
+        for timer in (work.ends, work.becomes_healthy):
+            if timer is not None:
+                timer.cancel()
+        work.ends = work.becomes_healthy = None
 
 
 def _why_it_failed(work: _Work) -> tuple[TaskEvent, ...] | None:

@@ -61,8 +61,12 @@ class ServerTalk:
         identity: NodeIdentity,
         work: Work,
         describe: Callable[[], Awaitable[Node]],
+        *,
+        name: str = "the node",
     ) -> None:
+        """`name`: as it is called in the log, where more than one node may speak."""
         self._world = world
+        self._name = name
         self._client = client
         self._identity = identity
         self._work = work
@@ -82,7 +86,7 @@ class ServerTalk:
         """Until cancelled."""
         await self._register()
         parts = ((self._beat(), "heartbeat"), (self._follow(), "orders"), (self._tell(), "reports"))
-        tasks = [self._world.start(work, name=f"node {name}") for work, name in parts]
+        tasks = [self._world.start(work, name=f"{self._name} {part}") for work, part in parts]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -109,7 +113,7 @@ class ServerTalk:
             except (Refusal, Unreachable) as error:
                 if said != str(error):  # Tried once a second: who reads wants to know when the reason changes.
                     said = str(error)
-                    log.warning("the node cannot register yet: %s", error)
+                    log.warning("%s cannot register yet: %s", self._name, error)
                 self._work.on_silence(self._heard_s)
             await asyncio.sleep(RETRY_S)
 
@@ -130,7 +134,7 @@ class ServerTalk:
             try:
                 wait_s = await self._heartbeat()
             except (Refusal, Unreachable) as error:
-                log.warning("heartbeat failed: %s", error)
+                log.warning("a heartbeat of %s failed: %s", self._name, error)
                 self._work.on_silence(self._heard_s)
                 wait_s = RETRY_S
                 if isinstance(error, Refusal) and error.code is Code.UNKNOWN:
@@ -151,7 +155,7 @@ class ServerTalk:
                     self._index = max(1, answer.index) if self._index == asked else 0
                     continue
             except (Refusal, Unreachable) as error:
-                log.warning("the node cannot follow its orders: %s", error)
+                log.warning("%s cannot follow its orders: %s", self._name, error)
             await asyncio.sleep(RETRY_S)
 
     async def _take(self, desired: Mapping[str, int]) -> bool:
@@ -176,7 +180,7 @@ class ServerTalk:
                     reply = await self._client.node_agents.report(self._identity.id, self._identity.secret_id, report)
                     self._on_told(report, must_report=reply.must_report)
             except (Refusal, Unreachable) as error:
-                log.warning("the node's report failed: %s", error)
+                log.warning("a report of %s failed: %s", self._name, error)
                 if isinstance(error, Refusal) and error.code is Code.INVALID:
                     self._forget_report()  # As it is it will never be taken.
                 await asyncio.sleep(RETRY_S)
@@ -201,7 +205,8 @@ class ServerTalk:
     def _on_told(self, report: shapes.NodeReportRequest, *, must_report: bool) -> None:
         self._report = None
         for update in report.allocations:
-            self._told[update.id] = update
+            if self._work.seen_index(update.id) is not None:  # Else nobody would ever forget it.
+                self._told[update.id] = update
         self._must_report = must_report
 
     def _forget_report(self) -> None:
