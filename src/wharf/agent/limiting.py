@@ -88,7 +88,7 @@ class ApiLimits:
             stands_for = (replica.epoch, replica.last_change(ACL_TOKENS))
             if stands_for != self._stands_for:
                 self._stands_for = stands_for
-                self._limits.desk.use_directory(self._tokens)
+                self._limits.desk.callers.use(self._tokens)
             await inner(scope, receive, send)
 
         return serve

@@ -84,7 +84,7 @@ class Limits:
         service = LimitService(rules, self.store, self._now_ms)
         self.desk: Final = Desk(service, world, settings, directory=known, folder=settings.data_folder)
         self.webhook = Webhook(settings.webhook_url) if settings.webhook_url else None
-        self.desk.board = self.far
+        self.desk.orders.board = self.far
         if self.webhook is not None:
             self.desk.alerts, self.desk.send_alerts = Alerts(), self.webhook.send
         self.watcher: Final = Watcher(world, list(self._watched()))
@@ -136,7 +136,7 @@ class Limits:
         await self.desk.use_rules(text, path)
 
     async def _take_directory(self, text: str) -> None:
-        self.desk.use_directory(read_directory(text, str(self.settings.directory_file)))
+        self.desk.callers.use(read_directory(text, str(self.settings.directory_file)))
 
     async def open(self) -> None:
         """Open the store and begin to work. Raises LimitsRefused."""

@@ -319,7 +319,7 @@ def test_the_meta_page_is_for_client_id_and_secret_too() -> None:
 
 def test_without_limits_nothing_is_told_and_the_status_page_is_not_there() -> None:
     desk = a_desk()
-    desk.off_until_ms = desk.now_ms() + 60_000
+    desk.orders.off_until_ms = desk.now_ms() + 60_000
 
     assert ask(desk, Caller(token=ADA)).headers == {}
     assert ask(desk, Caller("/rate_limit", token=ADA)).status == 404

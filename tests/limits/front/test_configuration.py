@@ -142,10 +142,10 @@ def test_files_that_change_are_in_force_and_those_that_are_wrong_change_nothing(
             seen.append(max(limits.desk.service.rules.rules[core].ceilings.values()))
         directory.path.write_text("user = 1")
         await directory.look()
-        seen.append(len(limits.desk.directory.users))  # type: ignore[attr-defined] # A register, out of a file.
+        seen.append(len(limits.desk.callers.directory.users))  # type: ignore[attr-defined] # A register, out of a file.
         directory.path.write_text("")
         await directory.look()
-        seen.append(len(limits.desk.directory.users))  # type: ignore[attr-defined] # The same.
+        seen.append(len(limits.desk.callers.directory.users))  # type: ignore[attr-defined] # The same.
         return seen
 
     assert run(scenario) == [20, 20, 20, 30, 1, 0]

@@ -34,7 +34,7 @@ def test_credentials_in_the_query_are_refused_though_the_caller_is_known(query: 
 def test_a_revoked_token_is_refused_from_the_next_request_on() -> None:
     desk = a_desk()
     before = ask(desk, Caller(token=ADA)).status
-    desk.use_directory(read_directory(DIRECTORY.replace('name = "laptop",', 'name = "laptop", revoked = true,')))
+    desk.callers.use(read_directory(DIRECTORY.replace('name = "laptop",', 'name = "laptop", revoked = true,')))
 
     assert (before, ask(desk, Caller(token=ADA)).status) == (200, 401)
 
@@ -44,7 +44,7 @@ def test_a_token_that_expires_is_refused_from_that_moment_on() -> None:
     desk = a_desk(world=world)
     now_s = world.now_ns() // 1_000_000_000
     moment = datetime.datetime.fromtimestamp(now_s + 10, tz=datetime.UTC).isoformat()
-    desk.use_directory(
+    desk.callers.use(
         read_directory(f'[[user]]\nlogin = "ada"\ntokens = [{{ sha256 = "{sha256_of(ADA)}", expires = {moment} }}]\n')
     )
     before = ask(desk, Caller(token=ADA)).status
@@ -90,5 +90,5 @@ def test_what_callers_choose_themselves_fills_no_memory() -> None:
     heard = [ask(desk, Caller("/" + "x" * 9_000, headers=[("x-forwarded-for", long)])) for _ in range(2)]
 
     assert [h.headers["x-ratelimit-used"] for h in heard] == ["1", "2"]
-    assert len(desk._callers) == 0
+    assert len(desk.callers) == 0
     assert [len(noted.path) for noted in desk.journal.recent()] == [1_024, 1_024]

@@ -136,7 +136,7 @@ def test_a_grant_holds_at_once_ends_by_itself_and_is_audited(tmp_path: Path) -> 
         said = [await desk.ask(ADA_SENDS) for _ in range(3)]
         await desk.type("grant", "ada", "--amount", "2", "--for", "1h", "--reason", "a migration")
         said += [await desk.ask(ADA_SENDS) for _ in range(3)]
-        grants = desk.place.desk.grants
+        grants = desk.place.desk.orders.grants
         grants.grants = [type(grant)(**{**_facts(grant), "until_ms": 1}) for grant in grants.grants]
         await desk.place.desk.tick(renews=False)
         return said

@@ -65,10 +65,10 @@ def test_a_grant_and_its_end_reach_the_other_process(tmp_path: Path) -> None:
     async def scenario(one: Process, other: Process) -> list[int]:
         spent = [await one.ask(), await one.ask(), await other.ask()]
         await one.acts.grant("user:ada", resource="core", amount=5, for_ms=60_000, by="eve", reason="a test")
-        await wait_on_loop_until(lambda: len(other.place.desk.grants.grants) == 1, what="the other knows")
+        await wait_on_loop_until(lambda: len(other.place.desk.orders.grants.grants) == 1, what="the other knows")
         granted = await other.ask()
         await other.acts.revoke("user:ada", resource=None, by="eve", reason="over")
-        await wait_on_loop_until(lambda: one.place.desk.grants.grants == [], what="it is over everywhere")
+        await wait_on_loop_until(lambda: one.place.desk.orders.grants.grants == [], what="it is over everywhere")
         return [*spent, granted, await one.ask()]
 
     with running_redis(tmp_path) as redis:
@@ -79,10 +79,10 @@ def test_limits_are_off_and_on_again_in_all_processes(tmp_path: Path) -> None:
     async def scenario(one: Process, other: Process) -> list[int]:
         statuses = [await one.ask(), await one.ask(), await one.ask()]
         await one.acts.off(for_ms=60_000, by="eve", reason="")
-        await wait_on_loop_until(lambda: other.place.desk.is_off, what="off there too")
+        await wait_on_loop_until(lambda: other.place.desk.orders.is_off, what="off there too")
         statuses.append(await other.ask())
         await other.acts.off(for_ms=0, by="eve", reason="")
-        await wait_on_loop_until(lambda: not one.place.desk.is_off, what="on here too")
+        await wait_on_loop_until(lambda: not one.place.desk.orders.is_off, what="on here too")
         return [*statuses, await one.ask()]
 
     with running_redis(tmp_path) as redis:
@@ -123,12 +123,12 @@ def test_grants_outlive_a_redis_that_forgets(tmp_path: Path) -> None:
     async def scenario(one: Process, other: Process) -> int:
         await one.ask()
         await one.acts.grant("user:ada", resource="core", amount=5, for_ms=60_000, by="eve", reason="")
-        await wait_on_loop_until(lambda: len(other.place.desk.grants.grants) == 1, what="the other knows")
+        await wait_on_loop_until(lambda: len(other.place.desk.orders.grants.grants) == 1, what="the other knows")
         await asyncio.to_thread(redis.ask, "FLUSHALL")
         for process in (one, other):
-            await process.place.desk.follow_board()
-        await one.place.desk.follow_board()
-        return len(one.place.desk.grants.grants)
+            await process.place.desk.orders.follow_board()
+        await one.place.desk.orders.follow_board()
+        return len(one.place.desk.orders.grants.grants)
 
     with running_redis(tmp_path) as redis:
         assert in_two(tmp_path, scenario, redis) == 1

@@ -5,56 +5,47 @@ It joins what others decide: who is calling (`core.recognition`), whether there 
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from wharf.limits.configuration.settings import Settings
-from wharf.limits.core.address import Address, find_address, parse_address
 from wharf.limits.core.answer import JSON, Headers, Refusal, headers_of, refusal_of
-from wharf.limits.core.caller import Caller, Case, CredentialKind
-from wharf.limits.core.credential import Shown, read_credential
+from wharf.limits.core.caller import Caller, Case
 from wharf.limits.core.decision import Decision, Verdict
 from wharf.limits.core.directory import Directory, Register
 from wharf.limits.core.graphql import TooComplex
 from wharf.limits.core.large_files import UnreadableBatch, count_objects
-from wharf.limits.core.limiter import Grant
-from wharf.limits.core.recognition import Recognition, Unrecognised, anonymous
+from wharf.limits.core.recognition import Unrecognised
 from wharf.limits.core.request import QueryFacts, Request
 from wharf.limits.core.rule import Interface
 from wharf.limits.desk.alerts import Alert, Alerts
 from wharf.limits.desk.arrival import Arrival, Reply
-from wharf.limits.desk.grants import ON_BOARD, GrantBook, name_of, read_grant
+from wharf.limits.desk.callers import Callers
 from wharf.limits.desk.journal import Journal, Noted, append
+from wharf.limits.desk.orders import Orders
 from wharf.limits.desk.passage import Passage
 from wharf.limits.desk.tally import Tally
 from wharf.limits.desk.telling import SCOPES, Telling, head_lines, scopes_line
+from wharf.limits.desk.work import Work
 from wharf.limits.service import LimitService
 from wharf.limits.stores.memory import MemoryStore
-from wharf.limits.stores.port import Board, GaveBack, StoreLost
+from wharf.limits.stores.port import GaveBack, StoreLost
 from wharf.world import World
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-CallerKey = tuple[str | None, str] | tuple[str | None, str, tuple[str, ...], tuple[str, ...]]
 
 STATUS_PATH: Final = "/rate_limit"
 META_PATH: Final = "/meta"
 BATCH_ENDING: Final = "/objects/batch"
 BODY_BYTES_MOST: Final = 1 << 20
 """Of a body that is read before a decision."""
-CALLERS_REMEMBERED: Final = 65_536
-FORWARDED_REMEMBERED_MOST: Final = 256
-SPENT_LEAST_MS: Final = 10
-SLICE_MS: Final = 5_000
 RENEWED_EVERY_S: Final = 10
 LONG_S: Final = 1.0
-LOCAL: Final = "127.0.0.1"
-OFF: Final = "off"
 
 
 def drive(work: Coroutine[Any, Any, T]) -> T:
@@ -83,28 +74,19 @@ class Desk:
         self.world: Final = world
         self.tally: Final = Tally()
         self.journal: Final = Journal(folder, self.settings.decisions)
-        self.grants: Final = GrantBook(folder / "grants.json" if folder is not None else None)
+        self.orders: Final = Orders(folder, self.now_ms, lambda grants: self.service.limiter.set_grants(grants))
+        self.callers: Final = Callers(directory or Register(), self.settings.proxies)
         self.running: Final[dict[str, Passage]] = {}
         self.is_immediate: Final = isinstance(service.store, MemoryStore)
         """Whether nothing here waits: then `drive` may be used."""
-        self.off_until_ms = 0
         self.revived = 0
         """Slots that had run out while their requests went on."""
         self.alerts: Alerts | None = None
         """Kept where somebody wants them: see `send_alerts`."""
         self.send_alerts: Callable[[list[Alert]], Coroutine[Any, Any, None]] | None = None
-        self.board: Board | None = None
-        """Where what operators say is left for other processes; None where there are none."""
-        self._board_version = -1
-        self.directory: Directory = directory or Register()
         self.telling = Telling(service.rules, self.settings.request_id_header)
         self._folder = folder
-        self._recognition = Recognition(self.directory)
-        self._callers: dict[CallerKey, Caller] = {}
-        self._owed_ms: dict[str, float] = {}
-        self._owed_graphql_ms: dict[str, float] = {}
-        self._proxies = self.settings.proxies
-        self._has_proxies = bool(self._proxies.trusted or self._proxies.hops)
+        self._work = Work()
         chance = world.token_bytes(9).hex().upper()
         self._id_begins = f"{chance[:4]}:{chance[4:10]}:{chance[10:]}"
         self._id_number = 0
@@ -116,8 +98,7 @@ class Desk:
     def open(self) -> None:
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-        self.grants.load(self.now_ms())
-        self.apply_grants()
+        self.orders.open()
         self._ticker = self.world.start(self._keep_ticking(), name="limits: renew, charge and write")
 
     async def close(self) -> None:
@@ -135,76 +116,9 @@ class Desk:
     def now_ms(self) -> int:
         return self.world.now_ns() // 1_000_000
 
-    def use_directory(self, directory: Directory) -> None:
-        """Tiers, memberships and revocations hold from the next request on."""
-        self.directory = directory
-        self._recognition = Recognition(directory)
-        self._callers = {}
-
     async def use_rules(self, text: str, file: str) -> None:
         await self.service.reload(text, file)
         self.telling = Telling(self.service.rules, self.settings.request_id_header)
-
-    def apply_grants(self) -> None:
-        self.service.limiter.set_grants(self.grants.grants)
-
-    async def give(self, grants: Iterable[Grant]) -> None:
-        """Grants hold from now on, here and wherever the store is shared. Raises StoreLost."""
-        new = [grant for grant in grants if grant not in self.grants.grants]
-        if self.board is not None:
-            for grant in new:
-                await self.board.write_board(name_of(grant), msgspec.json.encode(grant))
-        self.grants.add(new)
-        self.apply_grants()
-
-    async def revoke(self, owner: str, resource: str | None) -> list[Grant]:
-        """End the grants of an owner everywhere. Returns which. Raises StoreLost."""
-        if self.board is not None:
-            for grant in self.grants.grants:
-                if grant.owner == owner and resource in (None, grant.resource):
-                    await self.board.write_board(name_of(grant), None)
-        ended = self.grants.revoke(owner, resource)
-        self.apply_grants()
-        return ended
-
-    async def switch_off(self, until_ms: int) -> None:
-        """All limits are off until then, wherever the store is shared; 0 is on again. Raises StoreLost."""
-        if self.board is not None:
-            await self.board.write_board(OFF, str(until_ms).encode())
-        self.off_until_ms = until_ms
-
-    async def follow_board(self) -> None:
-        """Take what operators said to other processes. Raises StoreLost."""
-        if self.board is None:
-            return
-        told = await self.board.read_board(self._board_version)
-        if told is None:
-            return
-        version, entries = told
-        if version < max(1, self._board_version):
-            # Nobody wrote there yet, or it was lost with the store: what is known here is what holds.
-            for grant in self.grants.grants:
-                await self.board.write_board(name_of(grant), msgspec.json.encode(grant))
-            await self.board.write_board(OFF, str(self.off_until_ms).encode())
-            self._board_version = 0
-            return
-        self._board_version = version
-        now_ms = self.now_ms()
-        found = [read_grant(value) for name, value in entries.items() if name.startswith(ON_BOARD)]
-        self.grants.replace(grant for grant in found if now_ms < grant.until_ms)
-        self.apply_grants()
-        off_until_ms = int(entries.get(OFF, b"0"))
-        self.off_until_ms = off_until_ms if now_ms < off_until_ms else 0
-
-    async def _take_down(self, grant: Grant) -> None:
-        """It ended by itself; where it stands for longer, everybody knows that it is over."""
-        if self.board is not None:
-            with contextlib.suppress(StoreLost):
-                await self.board.write_board(name_of(grant), None)
-
-    @property
-    def is_off(self) -> bool:
-        return bool(self.off_until_ms) and self.now_ms() < self.off_until_ms
 
     # -- who is calling --------------------------------------------------------------------------------------------
 
@@ -212,42 +126,6 @@ class Desk:
         """Five groups of hexadecimal digits, the last one the second: as existing clients show and log it."""
         self._id_number += 1
         return f"{self._id_begins}:{self._id_number:04X}:{now_ms // 1_000:X}"
-
-    def caller_of(self, arrival: Arrival, now_ms: int) -> Caller | Unrecognised:
-        key = self._key(arrival)
-        known = self._callers.get(key) if key is not None else None
-        if known is not None:
-            return known
-        shown = read_credential(arrival.authorization, arrival.query)
-        caller = self._recognition.caller(shown, self._address_of(arrival), arrival.path, now_ms)
-        if key is not None and isinstance(caller, Caller) and self._may_remember(caller, shown):
-            if len(self._callers) >= CALLERS_REMEMBERED:
-                self._callers.clear()
-            self._callers[key] = caller
-        return caller
-
-    def _key(self, arrival: Arrival) -> CallerKey | None:
-        """What a caller is remembered by; None where nothing is to be remembered. A query may hold a credential."""
-        query = arrival.query
-        if query and ("access_token" in query or "client_secret" in query):
-            return None
-        if self._has_proxies:
-            if sum(map(len, arrival.forwarded_for)) + sum(map(len, arrival.forwarded)) > FORWARDED_REMEMBERED_MOST:
-                return None  # Callers choose what these say: long ones would fill the memory.
-            return (arrival.authorization, arrival.peer, arrival.forwarded_for, arrival.forwarded)
-        return (arrival.authorization, arrival.peer)
-
-    def _may_remember(self, caller: Caller, shown: Shown) -> bool:
-        """Not where the path or the moment matters: a workflow token's path, and a token that will expire."""
-        return caller.kind is not CredentialKind.WORKFLOW_TOKEN and not self._recognition.expires(shown)
-
-    def address_caller(self, arrival: Arrival) -> Caller:
-        """The address alone, for what is answered before a caller is known."""
-        return anonymous(self._address_of(arrival))
-
-    def _address_of(self, arrival: Arrival) -> Address:
-        peer = arrival.peer if parse_address(arrival.peer) is not None else LOCAL  # A Unix socket has no address.
-        return find_address(peer, self._proxies, forwarded_for=arrival.forwarded_for, forwarded=arrival.forwarded)
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
@@ -263,9 +141,9 @@ class Desk:
             return self.admit_here(arrival, body)
         now_ms = self.now_ms()
         request_id = self.new_id(now_ms)
-        if self.off_until_ms and self.is_off:
+        if self.orders.off_until_ms and self.orders.is_off:
             return self._pass_freely(request_id, arrival)
-        caller = self.caller_of(arrival, now_ms)
+        caller = self.callers.find(arrival, now_ms)
         if isinstance(caller, Unrecognised):
             return await self._refuse_credential(request_id, arrival, caller.message)
         request, problem = self._request(request_id, arrival, caller, body)
@@ -277,9 +155,9 @@ class Desk:
         """`admit` by counters in this process: nothing is waited for."""
         now_ms = self.world.now_ns() // 1_000_000
         request_id = self.new_id(now_ms)
-        if self.off_until_ms and self.is_off:
+        if self.orders.off_until_ms and self.orders.is_off:
             return self._pass_freely(request_id, arrival)
-        caller = self.caller_of(arrival, now_ms)
+        caller = self.callers.find(arrival, now_ms)
         if isinstance(caller, Unrecognised):
             return drive(self._refuse_credential(request_id, arrival, caller.message))
         service = self.service
@@ -328,14 +206,14 @@ class Desk:
 
     def _pass_freely(self, request_id: str, arrival: Arrival) -> Passage:
         now_s = self.world.monotonic_s()
-        return Passage(request_id, None, self.address_caller(arrival), False, now_s, now_s)
+        return Passage(request_id, None, self.callers.address_alone(arrival), False, now_s, now_s)
 
     def _reply(self, request_id: str, refusal: Refusal) -> Reply:
         headers = (*refusal.headers, (self.settings.request_id_header, request_id))
         return Reply(refusal.status, headers, refusal.body, is_refusal=True)
 
     async def _refuse_credential(self, request_id: str, arrival: Arrival, message: str) -> Reply:
-        caller = self.address_caller(arrival)
+        caller = self.callers.address_alone(arrival)
         decision = await self.service.failed_login(request_id, caller)
         rules, now_ms = self.service.rules, self.now_ms()
         self.tally.unauthorized += 1
@@ -357,13 +235,13 @@ class Desk:
         )
         plain: Headers = (("content-type", JSON), ("cache-control", "no-cache"))
         now_ms = self.now_ms()
-        if self.is_off or (passage is not None and passage.decision is None):
+        if self.orders.is_off or (passage is not None and passage.decision is None):
             return Reply(status, plain, body)
         if passage is not None and passage.decision is not None:
             told: Headers = headers_of(passage.decision, self.service.rules)
             request_id = passage.id
         else:
-            told = await self.service.headers_for_unknown(self.address_caller(arrival))
+            told = await self.service.headers_for_unknown(self.callers.address_alone(arrival))
             request_id = self.new_id(now_ms)
         return Reply(status, (*told, *plain, (self.settings.request_id_header, request_id)), body)
 
@@ -438,7 +316,7 @@ class Desk:
         decision = passage.decision
         if decision is None:
             return
-        due_ms = self._due_ms(passage, decision)
+        due_ms = self._work.due_ms(passage, decision, self.world.monotonic_s())
         if due_ms:
             try:
                 await self.service.spend_cpu(decision, due_ms)
@@ -456,7 +334,7 @@ class Desk:
         decision, here = passage.decision, self.service.here
         if decision is None or here is None:
             return
-        due_ms = self._due_ms(passage, decision)
+        due_ms = self._work.due_ms(passage, decision, self.world.monotonic_s())
         now_ms = self.world.now_ns() // 1_000_000
         if due_ms:
             here.spend(decision.plan.meters, due_ms, now_ms)
@@ -474,26 +352,6 @@ class Desk:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _due_ms(self, passage: Passage, decision: Decision) -> int:
-        """What of its work is to be charged. Small amounts are kept until they are worth it, so that none is lost."""
-        plan = decision.plan
-        if not plan.meters:
-            return 0
-        work_ms: float | None = passage.measured_ms
-        if work_ms is None:
-            work_ms = passage.worked_ms(self.world.monotonic_s())
-        owed = self._owed_graphql_ms if plan.interface is Interface.GRAPHQL else self._owed_ms
-        owner = plan.meters[0].owner
-        total_ms = owed.get(owner, 0.0) + work_ms - passage.charged_ms
-        if total_ms < SPENT_LEAST_MS:
-            if len(owed) >= CALLERS_REMEMBERED:
-                owed.clear()
-            owed[owner] = total_ms
-            return 0
-        whole_ms = int(total_ms)
-        owed[owner] = total_ms - whole_ms
-        return whole_ms
-
     # -- now and then ----------------------------------------------------------------------------------------------
 
     async def _keep_ticking(self) -> None:
@@ -503,7 +361,7 @@ class Desk:
             count += 1
             try:
                 await self.tick(renews=count % RENEWED_EVERY_S == 0)
-                await self.follow_board()
+                await self.orders.follow_board()
             except StoreLost:
                 log.debug("slots could not be renewed: the store is away")
             except OSError as problem:
@@ -515,25 +373,20 @@ class Desk:
             if passage.on_long is not None and now_s - passage.started_s >= LONG_S:
                 on_long, passage.on_long = passage.on_long, None
                 on_long()
-            decision = passage.decision
-            if decision is None or not decision.plan.meters or passage.measured_ms is not None:
-                continue
-            slice_ms = int(passage.worked_ms(now_s)) - passage.charged_ms
-            if slice_ms >= SLICE_MS:
-                passage.charged_ms += slice_ms
-                await self.service.spend_cpu(decision, slice_ms)
+            slice_ms = self._work.slice_ms(passage, now_s)
+            if slice_ms and passage.decision is not None:
+                await self.service.spend_cpu(passage.decision, slice_ms)
         if renews and self.running:
             held = [p.id for p in self.running.values() if p.decision is not None and p.decision.plan.leases]
             if held:
                 self.revived += await self.service.store.renew(held)
         self.tally.fold(now_ms)
-        for grant in self.grants.end_those_over(now_ms):
-            self.apply_grants()
-            if self.board is not None:
-                self.start(self._take_down(grant))
+        ended = self.orders.end_grants(now_ms)
+        for grant in ended:
             self.audit("grant ended", by="time", owner=grant.owner, resource=grant.resource, amount=grant.amount)
-        if self.off_until_ms and now_ms >= self.off_until_ms:
-            self.off_until_ms = 0
+        if ended:
+            self.start(self.orders.take_down(ended))
+        if self.orders.end_off(now_ms):
             self.audit("limits are on again", by="time")
         if self.alerts is not None and self.send_alerts is not None:
             alerts = self.alerts.take()

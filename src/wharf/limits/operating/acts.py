@@ -97,7 +97,7 @@ class Acts:
             "case": caller.case.value,
             "ban_subject": caller.ban_subject,
             "banned_for_s": await self._banned_for_s(caller.ban_subject, now_ms),
-            "grants": [msgspec.to_builtins(g) for g in desk.grants.grants if g.owner == caller.owner],
+            "grants": [msgspec.to_builtins(g) for g in desk.orders.grants.grants if g.owner == caller.owner],
             "limits": limits,
         }
 
@@ -162,7 +162,7 @@ class Acts:
         if seen is not None:
             return seen
         kind, _, rest = owner.partition(":")
-        directory = self._desk.directory
+        directory = self._desk.callers.directory
         nowhere = "address:0.0.0.0"
         if kind == "address":
             return Caller(kind=CredentialKind.NONE, case=Case.NONE, owner=owner, address=owner, spoken=rest)
@@ -208,7 +208,7 @@ class Acts:
         until_ms = self._desk.now_ms() + for_ms
         grant = Grant(owner=owner, resource=resource, amount=amount, until_ms=until_ms, by=by, reason=reason)
         try:
-            await self._desk.give([grant])
+            await self._desk.orders.give([grant])
         except StoreLost as lost:
             raise _away(lost) from None
         told: dict[str, Any] = msgspec.to_builtins(grant)
@@ -217,7 +217,7 @@ class Acts:
 
     async def revoke(self, name: str, *, resource: str | None, by: str, reason: str) -> list[dict[str, Any]]:
         try:
-            ended = await self._desk.revoke(self.caller(name).owner, resource)
+            ended = await self._desk.orders.revoke(self.caller(name).owner, resource)
         except StoreLost as lost:
             raise _away(lost) from None
         if not ended:
@@ -261,11 +261,11 @@ class Acts:
     async def off(self, *, for_ms: int, by: str, reason: str) -> dict[str, Any]:
         """Switch limits off for a time; with 0 on again."""
         try:
-            await self._desk.switch_off(self._desk.now_ms() + for_ms if for_ms > 0 else 0)
+            await self._desk.orders.switch_off(self._desk.now_ms() + for_ms if for_ms > 0 else 0)
         except StoreLost as lost:
             raise _away(lost) from None
         self._desk.audit("limits off" if for_ms > 0 else "limits on", by=by, reason=reason, for_ms=for_ms)
-        return {"off_until_ms": self._desk.off_until_ms}
+        return {"off_until_ms": self._desk.orders.off_until_ms}
 
     async def reload(self) -> dict[str, Any]:
         await self._limits.watcher.look()
@@ -295,7 +295,7 @@ class Acts:
 
     def export(self) -> dict[str, Any]:
         """Grants, and where counters are in memory, these and the bans."""
-        told: dict[str, Any] = {"form": 1, "grants": [msgspec.to_builtins(g) for g in self._desk.grants.grants]}
+        told: dict[str, Any] = {"form": 1, "grants": [msgspec.to_builtins(g) for g in self._desk.orders.grants.grants]}
         store = self._limits.store
         if isinstance(store, MemoryStore):
             counters = store.counters
@@ -315,7 +315,7 @@ class Acts:
         if found.form != 1:
             raise ActRefused(f"this export has the form {found.form}, and form 1 is read here")
         try:
-            await self._desk.give(found.grants)
+            await self._desk.orders.give(found.grants)
         except StoreLost as lost:
             raise _away(lost) from None
         loaded = 0

@@ -137,7 +137,7 @@ class AdminServer:
             case ["orgs", organization, "insights", "api", *rest]:
                 desk = self._limits.desk
                 desk.tally.fold(desk.now_ms())
-                return insights(desk.tally, desk.directory, organization, "/".join(rest), query)
+                return insights(desk.tally, desk.callers.directory, organization, "/".join(rest), query)
             case _:
                 raise ActRefused(f"there is nothing at {path}", 404)
 

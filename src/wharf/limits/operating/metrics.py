@@ -44,8 +44,8 @@ def _lines(limits: Limits, gateway: Gateway | None) -> Iterator[Line]:
     yield "near_ratio", "The share of these among admitted requests.", "", ratio
     yield "running", "Requests that run now.", "", len(desk.running)
     yield "revived_slots_total", "Slots that had run out while their requests went on.", "", desk.revived
-    yield "grants", "Grants that hold now.", "", len(desk.grants.grants)
-    yield "off", "Whether limits are switched off.", "", float(desk.is_off)
+    yield "grants", "Grants that hold now.", "", len(desk.orders.grants.grants)
+    yield "off", "Whether limits are switched off.", "", float(desk.orders.is_off)
     yield "journal_lost_total", "Decisions that the log had no room for.", "", desk.journal.lost
     refused = sum(bool(file.problem) for file in limits.watcher.files)
     yield "files_refused", "Watched files that are not in force as they stand.", "", refused
