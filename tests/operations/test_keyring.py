@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.kit.state import AState, Refused
+from tests.builders import a_job
+from tests.kit.state import AState, Refused, an_allocation
+from wharf.model.allocation import ClientStatus
 from wharf.model.changes import THIS
 from wharf.model.cluster import KeyringKey, KeyState
 from wharf.model.durations import HOUR
@@ -15,7 +17,7 @@ from wharf.model.token import Token, TokenType
 from wharf.operations import keyring, tokens
 from wharf.operations.keyring import RotationRequest
 from wharf.operations.variables import VariableKey, put
-from wharf.state.tables import ACL_TOKENS, KEYRING, VARIABLES
+from wharf.state.tables import ACL_TOKENS, ALLOCATIONS, KEYRING, VARIABLES
 
 
 def a_key(state: AState, name: str) -> KeyringKey:
@@ -117,6 +119,22 @@ def test_a_key_is_collected_only_when_it_is_unused_and_long_out_of_force() -> No
     state.do(due)
 
     assert (early, states(state)) == (None, {"used": "inactive", "active": "active"})
+
+
+def test_a_key_stays_while_a_task_may_hold_an_identity_that_it_signed() -> None:
+    state = AState()
+    rotated(state, "old")
+    lives = an_allocation(a_job("web"), create_time=state.now_ns - HOUR)
+    state.put(ALLOCATIONS.put(lives))
+    state.now_ns += 1
+    rotated(state, "active")
+    state.now_ns += 2 * HOUR
+
+    kept = keyring.collect_keys(state.replica, state.moment, threshold_ns=HOUR)
+    state.put(ALLOCATIONS.put(replace(lives, client_status=ClientStatus.COMPLETE)))
+    due = keyring.collect_keys(state.replica, state.moment, threshold_ns=HOUR)
+
+    assert (kept, due is not None) == (None, True)
 
 
 def test_a_rotation_is_due_when_the_key_in_force_is_too_old() -> None:

@@ -18,6 +18,7 @@ from wharf.api.endpoints import (
     documents,
     evaluations,
     events,
+    explanations,
     host_volumes,
     identities,
     jobs,
@@ -26,6 +27,7 @@ from wharf.api.endpoints import (
     metrics,
     namespaces,
     node_agents,
+    node_identities,
     node_pools,
     nodes,
     operator,
@@ -42,9 +44,9 @@ from wharf.server.server import Server
 from wharf.state import Replica
 
 ROOMS: Final = (
-    jobs, evaluations, allocations, deployments, services, scaling, search, nodes, node_agents, node_pools, namespaces,
-    quotas, host_volumes, client_agents, system, events, acl, identities, variables, keyring, agent, members, status,
-    operator, metrics, regions, documents,
+    jobs, evaluations, allocations, deployments, services, scaling, search, nodes, node_agents, node_identities,
+    node_pools, namespaces, quotas, host_volumes, client_agents, system, events, acl, identities, variables,
+    keyring, agent, members, status, operator, metrics, regions, documents, explanations,
 )  # fmt: skip
 
 READS: Final[dict[str, Reading]] = {name: reading for room in ROOMS for name, reading in room.READS.items()}

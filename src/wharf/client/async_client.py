@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
+
+import msgspec
 
 from wharf.client.calls import Ask
 from wharf.client.exchange import Exchange, Opened, Reply, Request, Unreachable
@@ -29,6 +31,9 @@ from wharf.wire.endpoints import Endpoint
 from wharf.world import World
 
 T = TypeVar("T")
+
+TOKEN_HEADER: Final = "x-cluster-token"
+FORBIDDEN: Final = 403
 
 
 class AsyncClient(Nouns["AsyncClient"]):
@@ -59,6 +64,12 @@ class AsyncClient(Nouns["AsyncClient"]):
     async def close(self) -> None:
         for exchange in self._exchanges:
             await exchange.close()
+
+    def speaking_as(self, bearer: "Bearer") -> "AsyncClient":
+        """The same servers, asked in another's name. It needs no closing of its own."""
+        standing = self._standing
+        exchanges = [_OnBehalf(exchange, bearer) for exchange in self._exchanges]
+        return AsyncClient(standing.world, exchanges, defaults=standing.defaults, retries=standing.retries)
 
     async def send(self, request: Request) -> Reply:
         """Any request, for what has no method. The reply may be a refusal. Raises `Unreachable`."""
@@ -115,3 +126,39 @@ class AsyncClient(Nouns["AsyncClient"]):
             case Pause(seconds):
                 await asyncio.sleep(seconds)
         return None
+
+
+class Bearer(Protocol):
+    """In whose name requests are made."""
+
+    async def token(self) -> str:
+        """Looked up for each request. Raises `Unreachable` where it cannot be had now."""
+        ...
+
+    def refused(self, token: str) -> None:
+        """A server said that this token may not do what was asked, or is none."""
+        ...
+
+
+class _OnBehalf:
+    def __init__(self, exchange: Exchange, bearer: Bearer) -> None:
+        self._exchange = exchange
+        self._bearer = bearer
+
+    async def send(self, request: Request) -> Reply:
+        named, token = await self._named(request)
+        reply = await self._exchange.send(named)
+        if reply.status == FORBIDDEN:
+            self._bearer.refused(token)
+        return reply
+
+    async def open(self, request: Request) -> Opened:
+        named, _ = await self._named(request)
+        return await self._exchange.open(named)
+
+    async def close(self) -> None:
+        """It is another's."""
+
+    async def _named(self, request: Request) -> tuple[Request, str]:
+        token = await self._bearer.token()
+        return msgspec.structs.replace(request, headers={**request.headers, TOKEN_HEADER: token}), token

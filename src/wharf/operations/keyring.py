@@ -20,6 +20,7 @@ from wharf.state import Index, Replica, Table
 from wharf.state.tables import (
     ACL_AUTH_METHODS,
     ACL_TOKENS,
+    ALLOCATIONS,
     IDEMPOTENCY_KEYS,
     IDEMPOTENCY_KEYS_SEALED_WITH,
     KEYRING,
@@ -95,13 +96,16 @@ def delete_key(snapshot: Replica, key_id: str, *, force: bool = False) -> Decisi
 def collect_keys(snapshot: Replica, moment: Moment, *, threshold_ns: int) -> Decision[KeyWritten] | None:
     """Keys that have not been active for so long and that nothing needs; None: there are none.
 
-    How long ago a key stepped down is not kept; it was in force until its successor was made.
+    How long ago a key stepped down is not kept; it was in force until its successor was made. Which identities it signed
+    is not kept either: most hold as long as their allocations, so it stays while one that is older goes on.
     """
     keys = sorted(snapshot.all(KEYRING), key=lambda key: max(key.create_time, key.publish_time))
     gone = []
     for key, successor in pairwise(keys):
-        is_old = moment.now_ns - max(successor.create_time, successor.publish_time) > threshold_ns
-        if key.state in (KeyState.INACTIVE, KeyState.DEPRECATED) and is_old and not is_in_use(snapshot, key.key_id):
+        until_ns = max(successor.create_time, successor.publish_time)
+        if key.state not in (KeyState.INACTIVE, KeyState.DEPRECATED) or moment.now_ns - until_ns <= threshold_ns:
+            continue
+        if not is_in_use(snapshot, key.key_id) and not _may_have_signed(snapshot, until_ns):
             gone.append(key)
     if not gone:
         return None
@@ -117,6 +121,11 @@ def wrap_anew(snapshot: Replica, keys: Sequence[KeyringKey]) -> Decision[KeyWrit
 
 def is_in_use(snapshot: Replica, key_id: str) -> bool:
     return any(snapshot.count_those(place.sealed_with, key_id) for place in SEALED_PLACES)
+
+
+def _may_have_signed(snapshot: Replica, until_ns: int) -> bool:
+    """Whether somebody lives who may hold an identity that was signed before. Most often the first ones tell."""
+    return any(each.create_time < until_ns and not each.is_terminal for each in snapshot.all(ALLOCATIONS))
 
 
 # -- sealing anew ----------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ RS256: Final = "RS256"
 SigningKey = OKPKey | RSAKey
 
 WORKLOAD: Final = "workload"
+NODE: Final = "node"
 INTRODUCTION: Final = "introduction"
 KIND_CLAIM: Final = "wharf_identity"
 PUBLISHED: Final = frozenset({KeyState.ACTIVE, KeyState.INACTIVE, KeyState.REKEYING, KeyState.PREPUBLISHED})
@@ -58,6 +59,21 @@ class WorkloadToSign(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def subject(self) -> str:
         return ":".join((self.region, self.namespace, self.job_id, self.group, self.task, self.name))
+
+
+class NodeToSign(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes the claims of a node's identity. It opens nothing here: others may want to know who asks them."""
+
+    region: str
+    node_id: str
+    node_class: str
+    node_pool: str
+    datacenter: str
+    ttl_ns: int
+
+    @property
+    def subject(self) -> str:
+        return f"node:{self.region}:{self.node_pool}:{self.node_id}:default"
 
 
 class Identities:
@@ -87,6 +103,19 @@ class Identities:
         if workload.audience:
             claims["aud"] = list(workload.audience)
         return self._sign(snapshot, claims, moment, ttl_ns=workload.ttl_ns)
+
+    def sign_node(self, snapshot: Replica, node: NodeToSign, moment: Moment) -> str:
+        claims = {
+            KIND_CLAIM: NODE,
+            "sub": node.subject,
+            "jti": moment.new_id(),
+            "aud": "nomadproject.io",
+            "nomad_node_id": node.node_id,
+            "nomad_node_class": node.node_class,
+            "nomad_node_pool": node.node_pool,
+            "nomad_node_datacenter": node.datacenter,
+        }
+        return self._sign(snapshot, claims, moment, ttl_ns=node.ttl_ns)
 
     def sign_introduction(self, snapshot: Replica, introduction: Introduction, moment: Moment, *, ttl_ns: int) -> str:
         claims = {

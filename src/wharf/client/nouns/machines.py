@@ -8,7 +8,7 @@ from wharf.client.methods import M, Noun, calls, lists, reads, streams
 from wharf.model.host_volume import HostVolume, HostVolumeStub
 from wharf.model.node import Node
 from wharf.model.node_pool import NodePool
-from wharf.wire import client_shapes, node_shapes, shapes, volume_shapes, work_shapes
+from wharf.wire import client_shapes, identity_shapes, node_shapes, shapes, volume_shapes, work_shapes
 from wharf.wire.client_shapes import AllocFileInfo, Figures
 
 
@@ -116,11 +116,30 @@ class NodeAgents(Noun[M]):
     ) -> Call[list[shapes.DesiredAllocation]]:
         return Call(options, node_id, headers=_known_by(secret_id), body=shapes.DesiredRequest(ids=tuple(ids)))
 
+    @reads("node.former")
+    def former(
+        self, node_id: str, secret_id: str, alloc_id: str, **options: Unpack[ReadOptions]
+    ) -> Read[shapes.FormerAllocation]:
+        """The allocation whose place one of the node's own takes."""
+        return Read(options, node_id, alloc_id, headers=_known_by(secret_id))
+
     @calls("node.report")
     def report(
         self, node_id: str, secret_id: str, report: shapes.NodeReportRequest, **options: Unpack[CallOptions]
     ) -> Call[shapes.NodeReportResponse]:
         return Call(options, node_id, headers=_known_by(secret_id), body=report)
+
+    @calls("node.identities")
+    def identities(
+        self, node_id: str, secret_id: str, wanted: identity_shapes.IdentitiesRequest, **options: Unpack[CallOptions]
+    ) -> Call[identity_shapes.IdentitiesReply]:
+        return Call(options, node_id, headers=_known_by(secret_id), body=wanted)
+
+    @calls("node.own_identity")
+    def own_identity(
+        self, node_id: str, secret_id: str, **options: Unpack[CallOptions]
+    ) -> Call[identity_shapes.NodeIdentityReply]:
+        return Call(options, node_id, headers=_known_by(secret_id))
 
 
 def _known_by(secret_id: str) -> dict[str, str]:
@@ -236,6 +255,6 @@ class Files(Noun[M]):
         return Stream(options, alloc_id, task=task, type=type, offset=offset, origin=origin, follow=follow)
 
     @streams("client.snapshot")
-    def snapshot(self, alloc_id: str, **options: Unpack[CallOptions]) -> Stream[bytes]:
-        """The allocation's folder as one archive."""
-        return Stream(options, alloc_id)
+    def snapshot(self, alloc_id: str, *, migrate_token: str = "", **options: Unpack[CallOptions]) -> Stream[bytes]:
+        """What an ended allocation keeps (`alloc/data` and each task's `local`) as one archive."""
+        return Stream(options, alloc_id, headers={"x-cluster-token": migrate_token} if migrate_token else None)

@@ -23,6 +23,7 @@ from wharf.wire.endpoints import (
     metrics,
     namespaces,
     node_agents,
+    node_identities,
     node_pools,
     nodes,
     operator,
@@ -38,9 +39,9 @@ from wharf.wire.endpoints import (
 from wharf.wire.endpoints.endpoint import Decides, Endpoint, Kind, Lists, Parameter, ParameterKind
 
 NOUNS: Final = (
-    jobs, evaluations, allocations, deployments, services, scaling, search, nodes, node_agents, node_pools, namespaces,
-    quotas, host_volumes, client_agents, system, events, acl, identities, variables, keyring, agent, members, status,
-    operator, metrics, regions, documents, left_out,
+    jobs, evaluations, allocations, deployments, services, scaling, search, nodes, node_agents, node_identities,
+    node_pools, namespaces, quotas, host_volumes, client_agents, system, events, acl, identities, variables, keyring,
+    agent, members, status, operator, metrics, regions, documents, left_out,
 )  # fmt: skip
 """In the order of the documents. All but the last have a room of the same name in `wharf.api`."""
 
