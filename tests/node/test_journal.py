@@ -12,6 +12,7 @@ import pytest
 
 from wharf.model.allocation import ClientStatus
 from wharf.node.agent.journal import HEAD_BYTES, Came, Forgotten, Journal, Kept, entries_of, framed
+from wharf.node.agent.journal_file import FileOnDisk
 from wharf.node.core.record import AllocationRecord, TaskRecord
 from wharf.node.core.steps import TaskStep
 from wharf.wire.shapes import DesiredAllocation, DesiredWork
@@ -28,7 +29,7 @@ def came(id: str, step: TaskStep) -> Came:
 
 
 def opened(folder: Path, boot: str = BOOT) -> Journal:
-    journal = Journal(folder / "journal", boot)
+    journal = Journal(FileOnDisk(folder / "journal"), boot)
     journal.load()
     return journal
 
@@ -39,7 +40,7 @@ def test_what_was_written_last_holds(tmp_path: Path) -> None:
         journal.put(entry)
     journal.close()
 
-    found = Journal(tmp_path / "journal", BOOT).load()
+    found = Journal(FileOnDisk(tmp_path / "journal"), BOOT).load()
     assert sorted(found) == ["a1", "a2"]
     record = found["a1"].record
     assert record is not None
@@ -53,7 +54,7 @@ def test_what_is_forgotten_is_gone(tmp_path: Path) -> None:
         journal.put(entry)
     journal.close()
 
-    assert Journal(tmp_path / "journal", BOOT).load() == {}
+    assert Journal(FileOnDisk(tmp_path / "journal"), BOOT).load() == {}
 
 
 @pytest.mark.parametrize("cut_bytes", [1, 5, HEAD_BYTES, 20])
@@ -65,11 +66,11 @@ def test_an_entry_that_was_cut_off_counts_as_not_written(tmp_path: Path, cut_byt
     path = tmp_path / "journal"
     os.truncate(path, path.stat().st_size - cut_bytes)
 
-    again = Journal(path, BOOT)
+    again = Journal(FileOnDisk(path), BOOT)
     assert list(again.load()) == ["a1"]
     again.put(kept("a3"))
     again.close()
-    assert list(Journal(path, BOOT).load()) == ["a1", "a3"]
+    assert list(Journal(FileOnDisk(path), BOOT).load()) == ["a1", "a3"]
 
 
 def test_it_tells_whether_the_machine_was_booted_since(tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ def test_it_is_written_anew_when_most_of_it_is_old(tmp_path: Path) -> None:
     journal.close()
 
     assert (tmp_path / "journal").stat().st_size < 5_000_000
-    assert list(Journal(tmp_path / "journal", BOOT).load()) == ["a1"]
+    assert list(Journal(FileOnDisk(tmp_path / "journal"), BOOT).load()) == ["a1"]
 
 
 def test_whatever_byte_is_damaged_all_other_entries_are_read() -> None:
@@ -110,24 +111,24 @@ def test_what_is_damaged_is_told_and_kept_aside(tmp_path: Path) -> None:
     damaged = whole.replace(b"a1", b"b1")
     path.write_bytes(damaged)
 
-    again = Journal(path, BOOT)
+    again = Journal(FileOnDisk(path), BOOT)
     assert list(again.load()) == ["a0", "a2"]
     again.close()
     assert "damaged and left out" in again.damage
     assert path.with_suffix(".damaged").read_bytes() == damaged
-    healed = Journal(path, BOOT)
+    healed = Journal(FileOnDisk(path), BOOT)
     assert (list(healed.load()), healed.damage) == (["a0", "a2"], "")
 
 
 def test_a_file_that_was_never_a_journal_is_told_and_begun_anew(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     path.write_bytes(bytes(range(256)) * 100)
-    journal = Journal(path, BOOT)
+    journal = Journal(FileOnDisk(path), BOOT)
     assert journal.load() == {}
     assert journal.damage == "25600 of 25600 bytes of the node's journal are damaged and left out"
     journal.put(kept("a1"))
     journal.close()
-    assert list(Journal(path, BOOT).load()) == ["a1"]
+    assert list(Journal(FileOnDisk(path), BOOT).load()) == ["a1"]
 
 
 class OnASmallDisk:
@@ -136,7 +137,7 @@ class OnASmallDisk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.told: list[str] = []
-        self.journal = Journal(folder / "journal", BOOT, on_trouble=self.told.append)
+        self.journal = Journal(FileOnDisk(folder / "journal"), BOOT, on_trouble=self.told.append)
 
     def fill(self) -> None:
         with suppress(OSError), open(self.folder / "filler", "wb", buffering=0) as file:
@@ -187,7 +188,7 @@ async def _fill_and_mend(small: OnASmallDisk) -> None:
     assert small.told == ["No space left on device", ""]
     small.journal.put(kept("last"))
     small.journal.close()
-    assert sorted(Journal(small.folder / "journal", BOOT).load()) == sorted([*ids, "later", "last"])
+    assert sorted(Journal(FileOnDisk(small.folder / "journal"), BOOT).load()) == sorted([*ids, "later", "last"])
 
 
 @pytest.mark.needs("namespaces")
@@ -198,7 +199,7 @@ def test_a_disk_that_may_only_be_read_is_told_and_what_was_written_is_remembered
     mount = ["mount", "-o", "remount"]
     subprocess.run([*mount, "-o", "ro", str(small.folder)], check=True)
 
-    again = Journal(small.folder / "journal", BOOT, on_trouble=small.told.append)
+    again = Journal(FileOnDisk(small.folder / "journal"), BOOT, on_trouble=small.told.append)
     assert list(again.load()) == ["a1"]
     again.put(kept("a2"))
     assert (small.told, again.is_well) == (["Read-only file system"], False)
@@ -206,4 +207,4 @@ def test_a_disk_that_may_only_be_read_is_told_and_what_was_written_is_remembered
     subprocess.run([*mount, "-o", "rw", str(small.folder)], check=True)
     assert again.mend() is True
     again.close()
-    assert list(Journal(small.folder / "journal", BOOT).load()) == ["a1", "a2"]
+    assert list(Journal(FileOnDisk(small.folder / "journal"), BOOT).load()) == ["a1", "a2"]

@@ -3,23 +3,22 @@
 A file of entries, each with a mark, its length and a checksum. Entries are appended; what is written last holds. What is
 damaged is left out and told of, and reading goes on at the next mark. The file is written anew when most of it is old.
 
-Writing goes to the kernel at once, which is enough for the death of the process; `synced` waits until it is on the disk.
+Where it lies is a port (`journal_file`). Writing goes to the kernel at once, which is enough for the death of the process;
+`synced` waits until it is on the disk.
 A disk that cannot be written stops nothing that runs: all is kept in memory, `synced` waits, and so do those who may only
 begin something that is surely written down. `mend` tries again to write everything.
 """
 
 import asyncio
 import contextlib
-import errno
 import logging
-import os
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from wharf.node.agent.journal_file import JournalFile
 from wharf.node.core.record import AllocationRecord
 from wharf.wire.shapes import DesiredAllocation
 
@@ -27,7 +26,6 @@ log = logging.getLogger(__name__)
 
 MARK: Final = b"WJ1\n"
 HEAD_BYTES: Final = 12
-DAMAGED: Final = ".damaged"
 GROWTH_BYTES: Final = 4_000_000
 """A file smaller than this is not written anew."""
 
@@ -66,19 +64,21 @@ class Remembered(msgspec.Struct):
 class Journal:
     """`load` it before anything is put."""
 
-    def __init__(self, path: Path, boot_id: str, *, on_trouble: Callable[[str], None] = lambda _why: None) -> None:
+    def __init__(
+        self, file: JournalFile, boot_id: str, *, on_trouble: Callable[[str], None] = lambda _why: None
+    ) -> None:
         """`on_trouble` is told why it cannot be written; and with nothing to say, when it can again."""
-        self._path = path
+        self._file = file
         self._boot_id = boot_id
         self._on_trouble = on_trouble
         self._encoder = msgspec.msgpack.Encoder()
         self._live: dict[str, dict[str, bytes]] = {}
         self._live_bytes = 0
-        self._file = -1
-        self._size = 0
+        self._is_loaded = False
         self._written = 0
         self._on_disk = 0
-        self._syncing: asyncio.Future[None] | None = None
+        self._syncing: tuple[asyncio.Future[None], int] | None = None
+        """What is on its way to the disk, and how many entries are there when it has come."""
         self._is_well = asyncio.Event()
         self.was_other_boot = False
         self.damage = ""
@@ -111,18 +111,16 @@ class Journal:
             self._fail(error)
         else:
             self._is_well.set()
+        self._is_loaded = True
         return found
 
     def _read(self) -> list[Entry]:
-        try:
-            data = self._path.read_bytes()
-        except FileNotFoundError:
-            return []
+        data = self._file.read()
         entries, lost = entries_of(data)
         if lost:
             self.damage = f"{lost} of {len(data)} bytes of the node's journal are damaged and left out"
             with contextlib.suppress(OSError):  # For whoever wants to know what was in it.
-                self._path.with_suffix(DAMAGED).write_bytes(data)
+                self._file.keep_damaged(data)
             log.error("%s", self.damage)
         return entries
 
@@ -133,8 +131,8 @@ class Journal:
         if not self.is_well:
             return
         try:
-            self._append(framed)
-            if self._size > GROWTH_BYTES and self._size > 4 * self._live_bytes:
+            self._file.append(framed)
+            if self._file.size > GROWTH_BYTES and self._file.size > 4 * self._live_bytes:
                 self._write_anew()
         except OSError as error:
             self._fail(error)
@@ -156,16 +154,9 @@ class Journal:
 
     def _fail(self, error: OSError) -> None:
         """From here on all is kept in memory, until it is mended."""
-        if self.is_well or self._file < 0:
+        if self.is_well or not self._is_loaded:
             self._is_well.clear()
             self._on_trouble(error.strerror or str(error))
-
-    def _append(self, framed: bytes) -> None:
-        written = os.write(self._file, framed)
-        if written < len(framed):  # A full disk: what was written in part must not stand before what comes next.
-            os.ftruncate(self._file, self._size)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._size += len(framed)
 
     def _framed(self, entry: Entry) -> bytes:
         return framed(self._encoder.encode(entry))
@@ -190,27 +181,7 @@ class Journal:
         parts = [self._framed(Booted(self._boot_id))]
         for kept in self._live.values():
             parts += [kept[name] for name in ("order", "record") if name in kept]
-        draft = self._path.with_suffix(".new")
-        file = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(os.dup(file), "wb") as writing:
-                writing.writelines(parts)
-            os.fdatasync(file)
-            draft.rename(self._path)
-            folder = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-        except OSError:
-            os.close(file)
-            with contextlib.suppress(OSError):
-                draft.unlink()
-            raise
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = file
-        self._size = sum(map(len, parts))
+        self._file.replace(parts)
         self._on_disk = self._written
 
     async def synced(self) -> None:
@@ -219,30 +190,19 @@ class Journal:
         while self._on_disk < wanted:
             await self._is_well.wait()
             if self._syncing is None:
-                self._syncing = asyncio.get_running_loop().run_in_executor(
-                    None, self._sync, os.dup(self._file), self._written
-                )
-            syncing = self._syncing
+                self._syncing = self._file.sync(), self._written
+            syncing, count = self._syncing
             try:
                 await asyncio.shield(syncing)
+                self._on_disk = max(self._on_disk, count)
             except OSError as error:
                 self._fail(error)
             finally:
-                if self._syncing is syncing and syncing.done():
+                if self._syncing is not None and self._syncing[0] is syncing and syncing.done():
                     self._syncing = None
 
-    def _sync(self, file: int, written: int) -> None:
-        """`file` is a descriptor of its own: the journal may be written anew meanwhile."""
-        try:
-            os.fdatasync(file)
-        finally:
-            os.close(file)
-        self._on_disk = max(self._on_disk, written)
-
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._file.close()
 
 
 def framed(body: bytes) -> bytes:

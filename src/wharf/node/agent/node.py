@@ -21,13 +21,16 @@ from wharf.model.node_resources import (
     ReservedResources,
 )
 from wharf.node.agent import machine
+from wharf.node.agent.arrivals import Arrivals
 from wharf.node.agent.asked import Asked, FilesAsked
 from wharf.node.agent.channel_line import ChannelLine
 from wharf.node.agent.commands import Commands
+from wharf.node.agent.departures import Departures
 from wharf.node.agent.environment import Place
 from wharf.node.agent.folders import AllocationFolders
 from wharf.node.agent.interpolation import facts_of
 from wharf.node.agent.journal import Journal, Remembered
+from wharf.node.agent.journal_file import FileOnDisk
 from wharf.node.agent.keeper_link import KeeperLink
 from wharf.node.agent.measured import Measured
 from wharf.node.agent.metadata import Metadata, MetadataAsked
@@ -90,7 +93,7 @@ class NodeAgent:
         places.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._news = NodeNews(world)
         self._taken_ports: set[int] = set()
-        self._journal = Journal(places.state_folder / JOURNAL, boot_id(), on_trouble=self._on_journal)
+        self._journal = Journal(FileOnDisk(places.state_folder / JOURNAL), boot_id(), on_trouble=self._on_journal)
         self._folders = AllocationFolders(places.allocation_folder)
         self.link = KeeperLink(world, places.state_folder, identity.id, self, way=settings.finds_left_overs_by)
         raw_exec = RawExec(self.link, is_allowed=settings.drivers.raw_exec.enabled)
@@ -125,6 +128,7 @@ class NodeAgent:
             on_taken_port=self._on_taken_port,
             max_kill_timeout_s=settings.max_kill_timeout.s,
             log_tail_bytes=settings.log_tail_bytes,
+            arrivals=Arrivals(client, identity, self._folders),
         )
         self._upkeep.attach(self.works)
         self.talk = ServerTalk(world, client, identity, self.works, self._describe)
@@ -192,7 +196,8 @@ class NodeAgent:
         commands = Commands(
             self._world, self.works, is_allowed=not self._settings.disable_remote_exec, mark=self._identity.id
         )
-        rooms = (files, steered, measured, metadata, commands)
+        departures = Departures(self._folders, steered.tasks_if_over)
+        rooms = (files, steered, measured, metadata, commands, departures)
         return Asked({verb: answer for room in rooms for verb, answer in room.answers().items()})
 
     async def _keep_channel(self) -> None:
