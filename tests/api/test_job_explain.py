@@ -1,12 +1,19 @@
-"""`GET /v1/job/<id>/explain`: why a job's work is where it is, or nowhere."""
+"""`GET /v1/job/<id>/explain`, and the same of evaluations and allocations: why work is where it is, or nowhere."""
 
 from tests.builders import a_batch_job, a_group, a_job, a_system_job, a_task, some_resources
+from tests.kit.callers import a_token
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.requests import get, put, read
+from tests.kit.requests import commit, get, put, read
+from tests.kit.state import an_allocation, an_evaluation
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
+from wharf.model.changes import THIS
+from wharf.model.evaluation import EvaluationStatus
 from wharf.model.job import Job
 from wharf.operations.explaining import unexplained
-from wharf.state.tables import JOBS
+from wharf.state.tables import ALLOCATIONS, EVALUATIONS, JOBS
+
+EVALUATION = "8a6f0c44-0000-0000-0000-000000000021"
+ALLOCATION = "8a6f0c44-0000-0000-0000-000000000022"
 
 
 def needing(memory_mb: int, job_id: str = "shop", count: int = 1) -> Job:
@@ -87,3 +94,39 @@ async def test_no_job_stays_pending_or_incomplete_without_an_answer() -> None:
         for _ in range(60):
             await pass_time(5)
             assert unexplained(server.replica) == []
+
+
+@in_virtual_time
+async def test_an_evaluation_and_an_allocation_are_explained_by_their_ids() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1, memory_mb=1_000)
+        await server.client.jobs.register(needing(700, count=2))
+        await until(lambda: statuses(server)["shop"] == "running", what="it runs")
+        await pass_time(15)
+        blocked = next(each for each in server.replica.all(EVALUATIONS) if each.status is EvaluationStatus.BLOCKED)
+        placed = next(iter(server.replica.all(ALLOCATIONS)))
+
+        of_evaluation = read(await get(server, f"/v1/evaluation/{blocked.id}/explain"))
+        of_allocation = read(await get(server, f"/v1/allocation/{placed.id}/explain"))
+
+        assert ("room", "shop") == (of_evaluation["Waits"][0]["WaitsFor"], of_evaluation["Job"]["JobID"])
+        assert of_allocation["Text"].startswith("shop.web[0] runs on ")
+        assert 404 == (await get(server, f"/v1/evaluation/{placed.id}/explain")).status
+        assert 404 == (await get(server, f"/v1/allocation/{blocked.id}/explain")).status
+        assert 400 == (await get(server, "/v1/evaluation/abc/explain")).status
+
+
+@in_virtual_time
+async def test_who_may_not_read_jobs_of_a_namespace_gets_no_explanation_of_their_work() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(access=True)
+        job = a_job("shop", create_index=THIS)
+        evaluation, allocation = an_evaluation(job, EVALUATION), an_allocation(job, ALLOCATION)
+        await commit(server, JOBS.put(job), EVALUATIONS.put(evaluation), ALLOCATIONS.put(allocation))
+        elsewhere = await a_token(server, 'namespace "other" { policy = "read" }')
+        here = await a_token(server, 'namespace "default" { policy = "read" }')
+
+        for path in (f"/v1/evaluation/{EVALUATION}/explain", f"/v1/allocation/{ALLOCATION}/explain"):
+            assert 403 == (await get(server, path, headers=elsewhere)).status
+            assert 200 == (await get(server, path, headers=here)).status

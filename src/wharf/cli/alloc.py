@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 HERE: Final = "wharf.cli.alloc"
 COMMANDS: Final = {
     "status": Entry(HERE, "status", "Show an allocation: where it is, its tasks and what happened to them."),
+    "explain": Entry(HERE, "explain", "Say why an allocation is where it is, what it waits for and what led to it."),
     "stop": Entry(HERE, "stop", "Stop an allocation; its job gets another in its place."),
     "restart": Entry(HERE, "restart", "Restart the tasks of an allocation where they are."),
     "signal": Entry("wharf.cli.alloc_acts", "send_signal", "Send a signal to the tasks of an allocation."),
@@ -51,6 +52,21 @@ def status(talk: Talk, alloc_id: str) -> None:
     wharf alloc status 1a2b3c4d
     """
     show_allocation(talk, alloc_id)
+
+
+@click.command(cls=Speaking)
+@an_allocation
+def explain(talk: Talk, alloc_id: str) -> None:
+    """Say why an allocation is where it is, what it waits for and what led to it.
+
+    wharf alloc explain 1a2b3c4d
+    """
+    from wharf.cli.explaining import allocation_told
+    from wharf.cli.finding import find_allocation
+
+    found = find_allocation(talk, alloc_id)
+    explanation = talk.client.allocations.explain(found.id, namespace=found.namespace).value
+    talk.show(explanation, lambda: allocation_told(talk, explanation))
 
 
 @click.command(cls=Quiet)

@@ -16,6 +16,7 @@ HERE: Final = "wharf.cli.evaluation"
 COMMANDS: Final = {
     "list": Entry(HERE, "list_", "List evaluations, the newest first."),
     "status": Entry(HERE, "status", "Show an evaluation: what it decided, and why work has no place."),
+    "explain": Entry(HERE, "explain", "Say why a job was looked at, what came of it, and what it waits for."),
 }
 
 
@@ -53,6 +54,21 @@ def status(talk: Talk, eval_id: str) -> None:
     wharf eval status 1a2b3c4d
     """
     show_evaluation(talk, eval_id)
+
+
+@click.command(cls=Speaking)
+@click.argument("eval_id", metavar="EVAL", shell_complete=complete_evaluations)
+def explain(talk: Talk, eval_id: str) -> None:
+    """Say why a job was looked at, what came of it, and what it waits for.
+
+    wharf eval explain 1a2b3c4d
+    """
+    from wharf.cli.explaining import evaluation_told
+    from wharf.cli.finding import find_evaluation
+
+    found = find_evaluation(talk, eval_id)
+    explanation = talk.client.evaluations.explain(found.id, namespace=found.namespace).value
+    talk.show(explanation, lambda: evaluation_told(explanation))
 
 
 def show_evaluation(talk: Talk, eval_id: str) -> None:

@@ -7,7 +7,15 @@ from wharf.cli.speaking import Talk
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wharf.model.explanation import Exclusion, Explanation, GroupExplanation, PlacementExplanation, Shortage
+    from wharf.model.explanation import (
+        AllocationExplanation,
+        EvaluationExplanation,
+        Exclusion,
+        Explanation,
+        GroupExplanation,
+        PlacementExplanation,
+        Shortage,
+    )
 
 
 def explanation_told(talk: Talk, explanation: "Explanation") -> str:
@@ -17,13 +25,59 @@ def explanation_told(talk: Talk, explanation: "Explanation") -> str:
     # The first sentence says the most urgent already; nothing is said twice.
     waits = [each.text for each in explanation.waits if each.text not in explanation.text]
     if waits:
-        lines.append(section("It waits", "\n".join(f"· {text}" for text in waits)))
+        lines.append(section("It waits", _listed(waits)))
     if explanation.queue_length > 1:
         lines.append(section("In the queue", f"place {explanation.queue_place} of {explanation.queue_length}"))
     lines += [section(f"Group {group.group}", _group_told(group, explanation.text)) for group in explanation.groups]
     if explanation.placements:
         lines.append(section("Where it is", _placements_told(talk, explanation.placements)))
     return "\n".join(lines)
+
+
+def evaluation_told(explanation: "EvaluationExplanation") -> str:
+    from wharf.cli.tables import heading, section
+
+    lines = [heading(explanation.text)]
+    waits = [each.text for each in explanation.waits if each.text not in explanation.text]
+    if waits:
+        lines.append(section("It waits", _listed(waits)))
+    if explanation.before:
+        lines.append(section("Before it", _listed(explanation.before)))
+    if explanation.after:
+        lines.append(section("After it", _listed(explanation.after)))
+    job = explanation.job
+    # What is waited for is of the job too, and has been said.
+    if job is not None and not any(each.text in explanation.text for each in job.waits):
+        lines.append(section("Its job now", job.text))
+    return "\n".join(lines)
+
+
+def allocation_told(talk: Talk, explanation: "AllocationExplanation") -> str:
+    from wharf.cli.tables import heading, section, table
+
+    lines = [heading(explanation.text)]
+    waits = [each.text for each in explanation.waits if each.text not in explanation.text]
+    if waits:
+        lines.append(section("It waits", _listed(waits)))
+    if explanation.story:
+        lines.append(section("How it came here", _listed(explanation.story)))
+    scores = explanation.placement.scores
+    if scores:
+        names = sorted({name for each in scores for name in each.scores or {}} - {"normalized-score"})
+        rows = [
+            [
+                f"{talk.short(each.node_id)}{' (here)' if each.node_id == explanation.placement.node_id else ''}",
+                *(f"{value:.3f}" if (value := (each.scores or {}).get(name)) else "-" for name in names),
+                f"{each.norm_score:.3f}",
+            ]
+            for each in scores
+        ]
+        lines.append(section("The best nodes then", table(["Node", *names, "Score"], rows)))
+    return "\n".join(lines)
+
+
+def _listed(texts: "Sequence[str]") -> str:
+    return "\n".join(f"· {text}" for text in texts)
 
 
 def _group_told(group: "GroupExplanation", said: str) -> str:

@@ -99,3 +99,34 @@ class Explanation(Record):
     @property
     def is_explained(self) -> bool:
         return bool(self.text) and all(each.waits_for is not Waits.UNKNOWN for each in self.waits)
+
+
+class EvaluationExplanation(Record):
+    """Why a job was looked at, what came of it, and what it leads to. `groups`: those that found no room, as it found them.
+    `job`: how its job stands now; None: there is none any more."""
+
+    eval_id: str
+    job_id: str
+    namespace: str
+    status: str
+    triggered_by: str
+    text: str
+    waits: tuple[Waiting, ...] = ()
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    placed: int = 0
+    groups: tuple[GroupExplanation, ...] = ()
+    job: Explanation | None = None
+
+
+class AllocationExplanation(Record):
+    """Why an allocation is where it is. `story`: what led to it and what came after, the oldest first."""
+
+    alloc_id: str
+    name: str
+    job_id: str
+    namespace: str
+    text: str
+    waits: tuple[Waiting, ...] = ()
+    story: tuple[str, ...] = ()
+    placement: PlacementExplanation

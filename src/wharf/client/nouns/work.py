@@ -8,6 +8,7 @@ from wharf.client.methods import M, Noun, calls, lists, reads
 from wharf.model.allocation import AllocationStub
 from wharf.model.deployment import Deployment
 from wharf.model.evaluation import Evaluation
+from wharf.model.explanation import AllocationExplanation, EvaluationExplanation
 from wharf.model.registration import ServiceRegistration
 from wharf.model.scaling import ScalingPolicy
 from wharf.wire import client_shapes, search_shapes, work_shapes
@@ -26,6 +27,11 @@ class Evaluations(Noun[M]):
     @reads("evaluation.read")
     def read(self, eval_id: str, *, related: bool = False, **options: Unpack[ReadOptions]) -> Read[Evaluation]:
         return Read(options, eval_id, related="true" if related else "")
+
+    @reads("evaluation.explain")
+    def explain(self, eval_id: str, **options: Unpack[ReadOptions]) -> Read[EvaluationExplanation]:
+        """Why its job was looked at, what came of it, and what it waits for."""
+        return Read(options, eval_id)
 
     @lists("evaluation.allocations")
     def allocations(self, eval_id: str, **options: Unpack[ReadOptions]) -> Listing[AllocationStub]:
@@ -49,6 +55,11 @@ class Allocations(Noun[M]):
 
     @reads("allocation.read")
     def read(self, alloc_id: str, **options: Unpack[ReadOptions]) -> Read[work_shapes.AllocationShown]:
+        return Read(options, alloc_id)
+
+    @reads("allocation.explain")
+    def explain(self, alloc_id: str, **options: Unpack[ReadOptions]) -> Read[AllocationExplanation]:
+        """Why it is where it is, what it waits for, and what led to it."""
         return Read(options, alloc_id)
 
     @lists("allocation.services")

@@ -1,4 +1,4 @@
-"""What a brain is asked to think through without doing it: dry runs of jobs, and why a job's work is where it is.
+"""What a brain is asked to think through without doing it: dry runs of jobs, and why work is where it is.
 
 Any server's brain answers from its own replica, as soon as that is as new as whoever asks. It thinks on the sideline,
 never on its loop.
@@ -10,13 +10,14 @@ from typing import Final
 import msgspec
 
 from wharf.controllers.rebalancer import begin
-from wharf.model.explanation import Explanation
+from wharf.model.explanation import EvaluationExplanation, Explanation
 from wharf.model.job import Job
 from wharf.model.job_settings import JobSettings
 from wharf.model.moment import Moment
 from wharf.model.rebalancing import Rebalancing
 from wharf.model.refusal import Code, Refusal
 from wharf.operations.explaining import explain
+from wharf.operations.explaining_work import explain_evaluation
 from wharf.operations.planning import DryRun, dry_run
 from wharf.scheduling.rebalancing import rebalance
 from wharf.server.brain import Brain
@@ -41,6 +42,11 @@ class JobToExplain(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
 
 
+class EvaluationToExplain(msgspec.Struct, frozen=True, kw_only=True):
+    index: int
+    eval_id: str
+
+
 class ToRebalance(msgspec.Struct, frozen=True, kw_only=True):
     """`only_plan`: nothing is moved. `cause`: the request that asks for it."""
 
@@ -58,6 +64,7 @@ class Thought(msgspec.Struct, frozen=True):
 
 TRY_JOB: Final = Subject("try-job", JobToTry, DryRun)
 EXPLAIN_JOB: Final = Subject("explain-job", JobToExplain, Explanation)
+EXPLAIN_EVALUATION: Final = Subject("explain-evaluation", EvaluationToExplain, EvaluationExplanation)
 REBALANCE: Final = Subject("rebalance", ToRebalance, Rebalancing)
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -93,6 +100,12 @@ class Forethought:
         return await self._think(
             asked.index,
             lambda: explain(brain.follower.replica, asked.namespace, asked.job_id, lambda: brain.ground),
+        )
+
+    async def explain_evaluation(self, asked: EvaluationToExplain) -> msgspec.Raw:
+        brain = self._brain
+        return await self._think(
+            asked.index, lambda: explain_evaluation(brain.follower.replica, asked.eval_id, lambda: brain.ground)
         )
 
     async def rebalance(self, asked: ToRebalance) -> msgspec.Raw:
@@ -131,5 +144,6 @@ def answers_of(brain: Brain, sideline: Sideline) -> tuple[AnsweredBy, ...]:
     return (
         (TRY_JOB, thinking.try_job),
         (EXPLAIN_JOB, thinking.explain_job),
+        (EXPLAIN_EVALUATION, thinking.explain_evaluation),
         (REBALANCE, thinking.rebalance),
     )

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from wharf.api.answers import Missing, Reading, Thinking, by_creation, one
+from wharf.api.answers import Missing, Reading, by_creation, one
 from wharf.api.endpoints.allocations import allocation_stub
 from wharf.api.endpoints.jobs.stubs import job_stub
 from wharf.api.listing import Listing, by_namespace
@@ -12,7 +12,6 @@ from wharf.model.deployment import Deployment
 from wharf.model.job import Job
 from wharf.model.refusal import invalid
 from wharf.operations.scaling import scale_of
-from wharf.server.answering.forethought import EXPLAIN_JOB, JobToExplain
 from wharf.server.reading import Found
 from wharf.state import Index, Replica, Table
 from wharf.state import watches as watch
@@ -24,7 +23,6 @@ from wharf.state.tables import (
     EVALUATIONS,
     EVALUATIONS_OF_JOB,
     JOBS,
-    NODES,
     REGISTRATIONS_OF_JOB,
     SCALING_EVENTS,
     SERVICES,
@@ -91,24 +89,6 @@ def job_services(replica: Replica, request: Request, options: ReadOptions) -> Fo
         return Found(Missing(NOT_FOUND), replica.last_change(JOBS), [watch.one(JOBS, *key)])
     found = replica.those_by_key(REGISTRATIONS_OF_JOB, *key)
     return _belonging(replica, SERVICES, REGISTRATIONS_OF_JOB, found, key)
-
-
-def job_explain(replica: Replica, request: Request, options: ReadOptions) -> Found:
-    """Moves with the job and with what belongs to it, and with every node: any of them may be what is waited for."""
-    key = _key(request, options)
-    if replica.get(JOBS, *key) is None:
-        return Found(Missing(NOT_FOUND), replica.last_change(JOBS), [watch.one(JOBS, *key)])
-    watched = [
-        watch.one(JOBS, *key),
-        watch.those(EVALUATIONS_OF_JOB, *key),
-        watch.those(ALLOCATIONS_OF_JOB, *key),
-        watch.those(DEPLOYMENTS_OF_JOB, *key),
-        watch.whole(NODES),
-    ]
-    index = max(replica.last_change(table) for table in (JOBS, EVALUATIONS, ALLOCATIONS, DEPLOYMENTS, NODES))
-    namespace, job_id = key
-    asked = JobToExplain(index=replica.index, namespace=namespace, job_id=job_id)
-    return Found(Thinking(EXPLAIN_JOB, asked), index, watched)
 
 
 def job_actions(replica: Replica, request: Request, options: ReadOptions) -> Found:
@@ -183,7 +163,6 @@ READS: Final[dict[str, Reading]] = {
     "job.deployment": job_deployment,
     "job.services": job_services,
     "job.actions": job_actions,
-    "job.explain": job_explain,
     "job.submission": job_submission,
     "job.scale-status": job_scale,
 }
