@@ -58,9 +58,7 @@ def test_an_evaluation_that_placed_everything_says_how_many() -> None:
 
     told = of_evaluation(state, evaluation.id)
 
-    assert told.text == (
-        "shop was looked at because it was registered: it has 3 allocations that this placed or changed last"
-    )
+    assert told.text == ("shop was looked at because it was registered: it placed or last changed 3 allocations")
     assert (3, ()) == (told.placed, told.waits)
 
 

@@ -108,11 +108,7 @@ def _came_to(evaluation: Evaluation, placed: int, groups: tuple[GroupExplanation
             return f"could not be decided ({said or 'no reason was kept'})"
         case EvaluationStatus.CANCELED:
             return f"needed no look any more ({said or 'another one stands for it'})"
-    done = (
-        f"has {allocations(placed)} that this placed or changed last"
-        if placed
-        else "has nothing that this changed last"
-    )
+    done = f"placed or last changed {allocations(placed)}" if placed else "changed nothing that still stands"
     if not groups:
         return done
     words = "; ".join(each.text for each in groups)
