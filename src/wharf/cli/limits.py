@@ -86,7 +86,7 @@ def top(count: int, minutes: int, path: Path, as_json: bool) -> None:
     """Show who asks most, and who is refused."""
     from wharf.cli.tables import table
 
-    found = _together(ask_all(path, f"/top?count=1000&minutes={minutes}"))[:count]
+    found = _together(path, f"/top?minutes={minutes}")[:count]
     if as_json:
         show_json(found)
         return
@@ -94,8 +94,13 @@ def top(count: int, minutes: int, path: Path, as_json: bool) -> None:
     click.echo(table(("CALLER", "REQUESTS", "REFUSED", "BUSIEST AT"), rows))
 
 
-def _together(told: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def _together(path: Path, target: str) -> list[dict[str, Any]]:
     """What all processes saw of each caller, busiest first; where it is busiest, the process says that saw most of it."""
+    answers = ask_all(path, target)
+    # Who shares a Redis tells what the others left there, some seconds ago; what each says of itself is fresh.
+    seen = {process: rows for answer in answers for process, rows in answer["seen"].items()}
+    seen |= {answer["process"]: answer["seen"][answer["process"]] for answer in answers}
+    told: list[list[dict[str, Any]]] = list(seen.values())
     found: dict[str, dict[str, Any]] = {}
     most: dict[str, int] = {}
     for row in (row for rows in told for row in rows):

@@ -24,7 +24,7 @@ from wharf.limits.stores.guard import GuardedStore
 from wharf.limits.stores.memory import MemoryStore
 from wharf.limits.stores.port import Store, StoreLost, StoreRefused
 from wharf.limits.stores.quota import QuotaLeases
-from wharf.limits.stores.redis import RedisStore
+from wharf.limits.stores.redis import RedisRecords, RedisStore
 from wharf.limits.stores.saved import SavedRefused
 from wharf.limits.watching import WatchedFile, Watcher
 from wharf.limits.webhook import Webhook
@@ -84,10 +84,24 @@ class Limits:
         service = LimitService(rules, self.store, self._now_ms)
         self.desk: Final = Desk(service, world, settings, directory=known, folder=settings.data_folder)
         self.webhook = Webhook(settings.webhook_url) if settings.webhook_url else None
-        self.desk.orders.board = self.far
+        self._share()
         if self.webhook is not None:
             self.desk.alerts, self.desk.send_alerts = Alerts(), self.webhook.send
         self.watcher: Final = Watcher(world, list(self._watched()))
+
+    def _share(self) -> None:
+        """What operators say, and what they ask for, goes over the store where others count there too."""
+        if self.far is None:
+            return
+        self.desk.orders.board = self.far
+        decisions = self.settings.decisions
+        if decisions.is_kept:
+            self.desk.sharing.records = RedisRecords(
+                self.far.link,
+                self.settings.store.redis.prefix,
+                decisions_most=decisions.shared_most,
+                kept_ms=decisions.kept_ms,
+            )
 
     def _now_ms(self) -> int:
         return self._world.now_ns() // 1_000_000

@@ -14,8 +14,11 @@ from tests.limits.gateway.places import Place, a_place
 from tests.limits.stores.redis_server import RedisServer, running_redis
 from tests.waiting import wait_on_loop_until
 from wharf.cli.root import root
+from wharf.limits.desk.sharing import WAITING_MOST
 from wharf.limits.operating.acts import ActRefused
 from wharf.limits.operating.admin import AdminServer
+from wharf.limits.stores.port import StoreLost
+from wharf.limits.stores.redis import RedisRecords
 
 T = TypeVar("T")
 ADA_SENDS = f"Authorization: token {ADA}"
@@ -55,8 +58,8 @@ def in_two(folder: Path, scenario: Callable[[Process, Process], Awaitable[T]], r
     return run(whole)
 
 
-async def typed(folder: Path, *words: str) -> str:
-    done = await asyncio.to_thread(CliRunner().invoke, root, ["limits", *words, "--socket", str(folder)])
+async def typed_at(path: Path, *words: str) -> str:
+    done = await asyncio.to_thread(CliRunner().invoke, root, ["limits", *words, "--socket", str(path)])
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -108,15 +111,69 @@ def test_top_adds_up_what_all_processes_of_the_machine_saw(tmp_path: Path) -> No
     async def scenario(one: Process, other: Process) -> tuple[list[dict[str, object]], str]:
         for process in (one, other, other):
             await process.ask()
-        told = msgspec.json.decode(await typed(tmp_path, "top", "--json"), type=list[dict[str, object]])
+        told = msgspec.json.decode(await typed_at(tmp_path, "top", "--json"), type=list[dict[str, object]])
         request_id = next(iter(other.place.desk.journal.recent())).id
-        return told, await typed(tmp_path, "why", request_id)
+        return told, await typed_at(tmp_path, "why", request_id)
 
     with running_redis(tmp_path) as redis:
         told, why = in_two(tmp_path, scenario, redis)
 
     assert told == [{"caller": "user:ada", "requests": 3, "refused": 1, "busiest": "GET /things"}]
     assert "refused (primary) by core" in why
+
+
+def test_what_another_process_decided_and_saw_is_told_by_any(tmp_path: Path) -> None:
+    """Their files and sockets may be on different machines: only Redis is common."""
+
+    async def scenario(one: Process, other: Process) -> tuple[str, object, object]:
+        for _ in range(3):
+            await other.ask()
+        await one.ask()
+        desk = other.place.desk
+        desk.tally.fold(desk.now_ms())
+        await desk.journal.write(desk.now_ms())
+        await desk.sharing.write(desk.now_ms(), is_last=True)
+        refused = next(iter(desk.journal.recent())).id
+        since = "2020-01-01T00:00:00Z"
+        activity = await typed_at(tmp_path / "limits-a.sock", "activity", "acme", "--since", since)
+        top = await typed_at(tmp_path / "limits-a.sock", "top", "--json")
+        why = await typed_at(tmp_path / "limits-a.sock", "why", refused)
+        return why, msgspec.json.decode(top), msgspec.json.decode(activity)["total_request_count"]
+
+    with running_redis(tmp_path) as redis:
+        why, top, activity = in_two(tmp_path, scenario, redis)
+
+    assert "GET /things of user:ada (personal_token, 127.0.0.1)\nrefused (primary) by core" in why
+    assert top == [{"caller": "user:ada", "requests": 4, "refused": 2, "busiest": "GET /things"}]
+    assert activity == 4
+
+
+def test_what_is_left_for_others_is_bounded_and_a_store_that_is_away_holds_up_nobody(tmp_path: Path) -> None:
+    """The caller was at its limit when the store was seen last, and stays there."""
+
+    async def scenario(one: Process, _other: Process) -> tuple[bool, int, int, int]:
+        for _ in range(3):
+            await one.ask()
+        sharing, now_ms = one.place.desk.sharing, one.place.desk.now_ms()
+        assert isinstance(sharing.records, RedisRecords)
+        few = RedisRecords(one.place.gateway.limits.far.link, "few:", decisions_most=100, kept_ms=60_000)  # type: ignore[union-attr] # It is on Redis.
+        sharing.records = few
+        for number in range(1_000):
+            sharing.note(f"A:{number:04X}:{now_ms // 1_000:X}", b"{}")
+        await sharing.write(now_ms)
+        kept = int((await asyncio.to_thread(redis.ask, "XLEN", "few:{decisions}")).strip(":\r\n"))
+        age_ms = int((await asyncio.to_thread(redis.ask, "PTTL", "few:{decisions}")).strip(":\r\n"))
+        await asyncio.to_thread(redis.kill)
+        for number in range(WAITING_MOST + 5):
+            sharing.note(f"B:{number:04X}:{now_ms // 1_000:X}", b"{}")
+        with pytest.raises(StoreLost):
+            await sharing.write(now_ms)
+        return 100 <= kept < 300, age_ms, sharing.lost, await one.ask()
+
+    with running_redis(tmp_path) as redis:
+        is_bounded, age_ms, lost, status = in_two(tmp_path, scenario, redis)
+
+    assert (is_bounded, 0 < age_ms <= 60_000, lost, status) == (True, True, 5, 403)
 
 
 def test_grants_outlive_a_redis_that_forgets(tmp_path: Path) -> None:

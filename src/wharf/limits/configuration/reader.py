@@ -213,6 +213,7 @@ class _Reader:
             ("one_in", "one_in"),
             ("keep", "kept_ms"),
             ("cut_addresses", "cuts_addresses"),
+            ("shared_most", "shared_most"),
         ):
             if name in values:
                 found[ours] = values[name]

@@ -118,6 +118,12 @@ DECISIONS: Final = Table(
         Key("one_in", number(1, 1_000_000), "Of admitted requests one in so many; refusals are all kept.", "`100`"),
         Key("megabytes_most", number(1, 1_000_000), "How large it may grow.", "`100`"),
         Key("keep", DURATION, "How long entries are kept.", "`24h`"),
+        Key(
+            "shared_most",
+            number(0, 10_000_000),
+            "How many are kept on Redis, so that every process can tell of all; one takes up to 2 kB there.",
+            "`20000`",
+        ),
         Key("cut_addresses", FLAG, "Whether addresses are cut to their network.", "`false`"),
     ),
 )

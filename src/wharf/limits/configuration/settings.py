@@ -85,6 +85,8 @@ class DecisionLogSettings(msgspec.Struct, frozen=True, kw_only=True):
     bytes_most: int = 100 * MEBIBYTE
     kept_ms: int = 24 * 3_600_000
     cuts_addresses: bool = False
+    shared_most: int = 20_000
+    """How many stand on a shared store, for `why` asked of another process; 0 for none."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

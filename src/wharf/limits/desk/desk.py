@@ -5,6 +5,7 @@ It joins what others decide: who is calling (`core.recognition`), whether there 
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -28,6 +29,7 @@ from wharf.limits.desk.callers import Callers
 from wharf.limits.desk.journal import Journal, Noted, append
 from wharf.limits.desk.orders import Orders
 from wharf.limits.desk.passage import Passage
+from wharf.limits.desk.sharing import Sharing
 from wharf.limits.desk.tally import Tally
 from wharf.limits.desk.telling import SCOPES, Telling, head_lines, scopes_line
 from wharf.limits.desk.work import Work
@@ -73,7 +75,6 @@ class Desk:
         self.settings: Final = settings or Settings()
         self.world: Final = world
         self.tally: Final = Tally()
-        self.journal: Final = Journal(folder, self.settings.decisions)
         self.orders: Final = Orders(folder, self.now_ms, lambda grants: self.service.limiter.set_grants(grants))
         self.callers: Final = Callers(directory or Register(), self.settings.proxies)
         self.running: Final[dict[str, Passage]] = {}
@@ -90,6 +91,10 @@ class Desk:
         chance = world.token_bytes(9).hex().upper()
         self._id_begins = f"{chance[:4]}:{chance[4:10]}:{chance[10:]}"
         self._id_number = 0
+        decisions = self.settings.decisions
+        self.sharing: Final = Sharing(self.tally, self._id_begins, kept_ms=decisions.kept_ms)
+        self.journal: Final = Journal(folder, decisions, self.sharing.note)
+        self._sharer: asyncio.Task[None] | None = None
         self._ticker: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -100,18 +105,23 @@ class Desk:
             self._folder.mkdir(parents=True, exist_ok=True)
         self.orders.open()
         self._ticker = self.world.start(self._keep_ticking(), name="limits: renew, charge and write")
+        if self.sharing.records is not None:
+            self._sharer = self.world.start(self._keep_sharing(), name="limits: tell other processes")
 
     async def close(self) -> None:
         """Free what is held, and write what is not written."""
-        if self._ticker is not None:
-            self._ticker.cancel()
-            await asyncio.gather(self._ticker, return_exceptions=True)
-            self._ticker = None
+        beside = [task for task in (self._ticker, self._sharer) if task is not None]
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+        self._ticker = self._sharer = None
         for passage in list(self.running.values()):
             await self.end(passage)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.tally.fold(self.now_ms())
         await self.journal.write(self.now_ms())
+        with contextlib.suppress(StoreLost):
+            await self.sharing.write(self.now_ms(), is_last=True)
 
     def now_ms(self) -> int:
         return self.world.now_ns() // 1_000_000
@@ -366,6 +376,14 @@ class Desk:
                 log.debug("slots could not be renewed: the store is away")
             except OSError as problem:
                 log.warning("the decision log could not be written: %s", problem)
+
+    async def _keep_sharing(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            try:
+                await self.sharing.write(self.now_ms())
+            except StoreLost:
+                log.debug("other processes could not be told: the store is away")
 
     async def tick(self, *, renews: bool) -> None:
         now_ms, now_s = self.now_ms(), self.world.monotonic_s()

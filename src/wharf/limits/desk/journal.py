@@ -6,7 +6,7 @@ The last decisions stand in memory whole; a file keeps the rest within a size an
 import asyncio
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,8 @@ from wharf.limits.core.decision import Decision
 
 RECENT_MOST: Final = 10_000
 UNWRITTEN_MOST: Final = 50_000
+WRITTEN_AT_ONCE: Final = 256
+"""Requests are decided between two such parts."""
 PATH_CHARACTERS_MOST: Final = 1_024
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -34,10 +36,13 @@ class Noted(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class Journal:
-    """`folder` None keeps nothing on disk."""
+    """`folder` None keeps nothing on disk. `tell` hears of every decision that is kept there, as it stands in the file."""
 
-    def __init__(self, folder: Path | None, settings: DecisionLogSettings) -> None:
+    def __init__(
+        self, folder: Path | None, settings: DecisionLogSettings, tell: Callable[[str, bytes], None] | None = None
+    ) -> None:
         self.lost = 0
+        self._tell = tell
         self._settings = settings
         self._path = folder / "decisions.jsonl" if folder is not None and settings.is_kept else None
         self._recent: deque[Noted] = deque(maxlen=RECENT_MOST)
@@ -68,11 +73,14 @@ class Journal:
         """Write what is not written yet. The file becomes the older one at half of the size or the age."""
         if self._path is None or self._older is None:
             return
-        some, self._unwritten = self._unwritten, deque()
-        if some:
-            text = b"".join(_encode(self.told(noted)) + b"\n" for noted in some)
-            await asyncio.to_thread(append, self._path, text)
+        while self._unwritten:
+            some = [self._unwritten.popleft() for _ in range(min(len(self._unwritten), WRITTEN_AT_ONCE))]
+            lines = [_encode(self.told(noted)) for noted in some]
+            await asyncio.to_thread(append, self._path, b"".join(line + b"\n" for line in lines))
             self._began_ms = self._began_ms or now_ms
+            if self._tell is not None:
+                for noted, line in zip(some, lines, strict=True):
+                    self._tell(noted.id, line)
         is_old = bool(self._began_ms) and now_ms - self._began_ms >= self._settings.kept_ms // 2
         if self._path.exists() and (is_old or self._path.stat().st_size >= self._settings.bytes_most // 2):
             self._path.replace(self._older)

@@ -1,6 +1,7 @@
 """What an operator may ask and do. Every act is audited with who and why; what cannot be done is refused with a sentence."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +14,7 @@ from wharf.limits.core.limiter import Grant
 from wharf.limits.core.plan import Charge
 from wharf.limits.core.recognition import is_enterprise_account
 from wharf.limits.core.rule import UNLIMITED
+from wharf.limits.desk.tally import Row
 from wharf.limits.rules import lint
 from wharf.limits.stores.memory import MemoryStore
 from wharf.limits.stores.port import StoreLost
@@ -44,6 +46,21 @@ class _Exported(msgspec.Struct, frozen=True):
     counters: dict[str, dict[str, tuple[int, ...]]] = {}
 
 
+def _busiest(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    by_owner: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        entry = by_owner.setdefault(
+            row.caller.owner, {"caller": row.caller.owner, "requests": 0, "refused": 0, "endpoints": {}}
+        )
+        entry["requests"] += row.total
+        entry["refused"] += row.primary + row.secondary
+        entry["endpoints"][row.endpoint] = entry["endpoints"].get(row.endpoint, 0) + row.total
+    for entry in by_owner.values():
+        endpoints = entry.pop("endpoints")
+        entry["busiest"] = max(endpoints, key=lambda name: endpoints[name])
+    return sorted(by_owner.values(), key=lambda entry: (-entry["requests"], entry["caller"]))
+
+
 class Acts:
     def __init__(self, limits: Limits, world: World) -> None:
         self._limits = limits
@@ -53,23 +70,21 @@ class Acts:
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
-    def top(self, count: int = 20, minutes: int = 1) -> list[dict[str, Any]]:
-        """Callers by requests in the last minutes, busiest first."""
-        desk, now_ms = self._desk, self._desk.now_ms()
-        desk.tally.fold(now_ms)
-        by_owner: dict[str, dict[str, Any]] = {}
-        for row in desk.tally.rows(since_ms=now_ms - minutes * TOP_MINUTE_MS):
-            entry = by_owner.setdefault(
-                row.caller.owner, {"caller": row.caller.owner, "requests": 0, "refused": 0, "endpoints": {}}
-            )
-            entry["requests"] += row.total
-            entry["refused"] += row.primary + row.secondary
-            entry["endpoints"][row.endpoint] = entry["endpoints"].get(row.endpoint, 0) + row.total
-        found = sorted(by_owner.values(), key=lambda entry: (-entry["requests"], entry["caller"]))
-        for entry in found:
-            endpoints = entry.pop("endpoints")
-            entry["busiest"] = max(endpoints, key=lambda name: endpoints[name])
-        return found[: min(count, TOP_MOST)]
+    async def seen(self, since_ms: int, until_ms: int | None = None) -> dict[str, list[Row]]:
+        """What was seen since then, by each process that shares the store; by this one alone while the store is away."""
+        sharing, now_ms = self._desk.sharing, self._desk.now_ms()
+        try:
+            return await sharing.seen(now_ms=now_ms, since_ms=since_ms, until_ms=until_ms)
+        except StoreLost:
+            return {sharing.process: sharing.seen_here(now_ms=now_ms, since_ms=since_ms, until_ms=until_ms)}
+
+    async def top(self, minutes: int = 1) -> dict[str, Any]:
+        """Callers by requests in the last minutes, busiest first, as each process saw them."""
+        seen = await self.seen(self._desk.now_ms() - minutes * TOP_MINUTE_MS)
+        return {
+            "process": self._desk.sharing.process,
+            "seen": {process: _busiest(rows)[:TOP_MOST] for process, rows in seen.items()},
+        }
 
     async def show(self, name: str) -> dict[str, Any]:
         """All counters of one caller that can be listed, its grants, and its ban."""
@@ -116,8 +131,13 @@ class Acts:
         rules = [r for r in self._desk.service.rules.rules if r.per_endpoint and r.applies_to(caller.case)]
         return [charge_of(rule, caller, endpoint=name, cost=1) for rule in rules for name in names[:ENDPOINTS_MOST]]
 
-    def why(self, request_id: str) -> dict[str, Any]:
+    async def why(self, request_id: str) -> dict[str, Any]:
         found = self._desk.journal.find(request_id)
+        if found is None:
+            try:
+                found = await self._desk.sharing.find(request_id)
+            except StoreLost as lost:
+                raise ActRefused(f"{request_id} is not known here, and others cannot be asked: {lost}", 503) from None
         if found is None:
             raise ActRefused(
                 f"no decision with the id {request_id} is kept: refusals are all kept, and of admitted requests the "

@@ -14,7 +14,7 @@ from wharf.limits.building import Limits
 from wharf.limits.gateway.gateway import Gateway
 from wharf.limits.gateway.heads import BadHead, read_request_head
 from wharf.limits.operating.acts import ActRefused, Acts
-from wharf.limits.operating.insights import InsightsRefused, insights
+from wharf.limits.operating.insights import InsightsRefused, asked_times, insights
 from wharf.limits.operating.metrics import metrics_text
 from wharf.world import World
 
@@ -125,19 +125,20 @@ class AdminServer:
         parts = [unquote(part) for part in path.strip("/").split("/")]
         match parts:
             case ["top"]:
-                return self.acts.top(_count(query, "count", 20), _count(query, "minutes", 1))
+                return await self.acts.top(_count(query, "minutes", 1))
             case ["callers", *name]:
                 return await self.acts.show("/".join(name))
             case ["why", request_id]:
-                return self.acts.why(request_id)
+                return await self.acts.why(request_id)
             case ["rules"]:
                 return self.acts.rules()
             case ["export"]:
                 return self.acts.export()
             case ["orgs", organization, "insights", "api", *rest]:
-                desk = self._limits.desk
-                desk.tally.fold(desk.now_ms())
-                return insights(desk.tally, desk.callers.directory, organization, "/".join(rest), query)
+                since_ms, until_ms = asked_times(query)
+                seen = await self.acts.seen(since_ms, until_ms)
+                rows = [row for some in seen.values() for row in some]
+                return insights(rows, self._limits.desk.callers.directory, organization, "/".join(rest), query)
             case _:
                 raise ActRefused(f"there is nothing at {path}", 404)
 

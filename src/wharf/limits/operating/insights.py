@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from wharf.limits.core.caller import Caller, CredentialKind
 from wharf.limits.core.directory import Directory
-from wharf.limits.desk.tally import MINUTE_MS, Row, Tally
+from wharf.limits.desk.tally import MINUTE_MS, Row
 
 ACTOR_TYPES: Final = {
     CredentialKind.PERSONAL_TOKEN: "classic_pat",
@@ -27,12 +27,18 @@ class InsightsRefused(ValueError):
     """A question that cannot be answered. Its text says why."""
 
 
-def insights(tally: Tally, directory: Directory, organization: str, path: str, query: Mapping[str, str]) -> Any:
-    """Answer one of the paths below `/orgs/{organization}/insights/api/`. Raises InsightsRefused."""
-    since_ms = _moment(query, "min_timestamp", needed=True)
-    until_ms = _moment(query, "max_timestamp") or None
+def asked_times(query: Mapping[str, str]) -> tuple[int, int | None]:
+    """Since when, and until when if that is said. Raises InsightsRefused."""
+    return _moment(query, "min_timestamp", needed=True), _moment(query, "max_timestamp") or None
+
+
+def insights(
+    seen: Iterable[Row], directory: Directory, organization: str, path: str, query: Mapping[str, str]
+) -> Any:  # JSON: an object, or a list of them.
+    """Answer one of the paths below `/orgs/{organization}/insights/api/`, out of what was seen in the times that it asks
+    for. Raises InsightsRefused."""
     acts_for = _acts_for(directory, organization)
-    rows = [row for row in tally.rows(since_ms=since_ms, until_ms=until_ms) if acts_for(row.caller)]
+    rows = [row for row in seen if acts_for(row.caller)]
     kind, *rest = path.strip("/").split("/")
     rows = _of_actor(rows, rest)
     match kind:

@@ -47,6 +47,7 @@ def _lines(limits: Limits, gateway: Gateway | None) -> Iterator[Line]:
     yield "grants", "Grants that hold now.", "", len(desk.orders.grants.grants)
     yield "off", "Whether limits are switched off.", "", float(desk.orders.is_off)
     yield "journal_lost_total", "Decisions that the log had no room for.", "", desk.journal.lost
+    yield "shared_lost_total", "Decisions that other processes cannot tell of.", "", desk.sharing.lost
     refused = sum(bool(file.problem) for file in limits.watcher.files)
     yield "files_refused", "Watched files that are not in force as they stand.", "", refused
     if limits.webhook is not None:

@@ -1,6 +1,6 @@
 """What a limiter asks of a store. Every store passes the same suite (`tests/limits/stores/contract.py`)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -88,4 +88,27 @@ class Board(Protocol):
 
     async def write_board(self, name: str, value: bytes | None) -> None:
         """Put something there under a name, or with None take it away. Raises StoreLost."""
+        ...
+
+
+class Records(Protocol):
+    """What processes that share a store tell each other beside counters, for operators who ask one of them.
+
+    It is bounded by count and by age, and whoever decides never waits for it.
+    """
+
+    async def write_decisions(self, entries: Sequence[tuple[str, bytes]]) -> None:
+        """Put decisions there by their request ids, behind those that are there. Raises StoreLost."""
+        ...
+
+    async def find_decision(self, request_id: str, since_ms: int) -> bytes | None:
+        """The decision of a request that came then or later; None where nobody left it. Raises StoreLost."""
+        ...
+
+    async def write_activity(self, minute: int, process: str, rows: bytes) -> None:
+        """What a process saw in a minute, in place of what it said of that minute before. Raises StoreLost."""
+        ...
+
+    async def read_activity(self, minutes: Iterable[int]) -> Mapping[str, Sequence[bytes]]:
+        """What each process said of these minutes. Raises StoreLost."""
         ...

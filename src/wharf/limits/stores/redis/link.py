@@ -5,7 +5,7 @@ Nothing here is cancelled in flight: whoever awaits `run` is a task of the batch
 
 import contextlib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from importlib.resources import files
 from typing import Any, Final
 
@@ -95,6 +95,12 @@ class RedisLink:
                 await self._client.aclose()
             for sentinel in self._sentinel.sentinels if self._sentinel is not None else ():
                 await sentinel.aclose()
+
+    @contextlib.asynccontextmanager
+    async def asking(self) -> AsyncIterator[Any]:  # Redis or RedisCluster, see `_client`.
+        """The client, for what is no batch of decisions. Its losses are told as StoreLost."""
+        with _lost():
+            yield self._client
 
     async def check(self) -> dict[str, Any]:
         """Ask the server about itself. Raises StoreLost when it does not answer, and the first time StoreRefused when it
