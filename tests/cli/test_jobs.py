@@ -360,6 +360,18 @@ def test_a_beginning_of_an_id_stops_nothing_without_yes(person: Person, tmp_path
     person.does("job", "stop", "--yes", "we")
 
 
+def test_several_jobs_are_stopped_together_or_none_of_them(person: Person, tmp_path: Path) -> None:
+    for name in ("web", "shop"):
+        person.does("job", "run", a_file(tmp_path, WEB.replace("ID: web", f"ID: {name}")))
+
+    refused = person.wharf("job", "stop", "web", "nobody", "shop")
+    still_there = [person.does("job", "inspect", "-t", "{{.Stop}}", name) for name in ("web", "shop")]
+    told = person.does("job", "stop", "web", "shop")
+
+    assert (1, ["false\n", "false\n"]) == (refused.code, still_there)
+    assert ["web is being stopped", "shop is being stopped"] == told.splitlines()[:2]
+
+
 def test_a_template_of_a_job_is_dispatched_with_meta(person: Person, tmp_path: Path) -> None:
     job = WEB.replace("ID: web", "ID: encode\nType: batch\nParameterizedJob: {MetaRequired: [name]}").replace(
         "    Update: {MinHealthyTime: 1s}\n", ""

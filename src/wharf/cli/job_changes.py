@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from wharf.cli.job_files import JobFile
+    from wharf.wire.shapes import JobStub
 
 INTERRUPTED: Final = 130
 _COUNT_OF_WARNINGS: Final = re.compile(r"\d+ warnings?:")
@@ -84,34 +85,50 @@ def run(
 
 
 @click.command(cls=Quiet)
-@a_job
+@click.argument("job_ids", metavar="JOB...", nargs=-1, required=True, shell_complete=complete_jobs)
 @detachable
 @click.option("--purge", is_flag=True, help="Forget it altogether, with its history.")
 @click.option("--yes", is_flag=True, help="Do not ask. Without a terminal nobody is asked.")
 @click.option("--no-shutdown-delay", is_flag=True, help="Stop at once, without the delays of its groups.")
 @click.option("--global", "everywhere", is_flag=True, hidden=True)
 def stop(
-    talk: Talk, job_id: str, detach: bool, purge: bool, yes: bool, no_shutdown_delay: bool, everywhere: bool
+    talk: Talk,
+    job_ids: tuple[str, ...],
+    detach: bool,
+    purge: bool,
+    yes: bool,
+    no_shutdown_delay: bool,
+    everywhere: bool,
 ) -> None:
-    """Stop a job.
+    """Stop a job, or several.
 
-    JOB may be the beginning of its id, and then it is asked whether that one was meant.
+    JOB may be the beginning of its id, and then it is asked whether that one was meant. Where one of several is not
+    there, none is stopped.
 
     wharf job stop web
     """
+    jobs = [_job_to_stop(talk, job_id, is_sure=yes) for job_id in job_ids]
+    evaluations = []
+    for job in jobs:
+        answer = talk.client.jobs.deregister(
+            job.id, purge=purge, no_shutdown_delay=no_shutdown_delay, everywhere=everywhere, namespace=job.namespace
+        )
+        click.echo(f"{job.id} is {'purged' if purge else 'being stopped'}")
+        evaluations += [(answer.eval_id, job.namespace)] if answer.eval_id else []
+    if not detach and not purge:
+        for eval_id, namespace in evaluations:
+            see_evaluation(talk, eval_id, namespace)
+
+
+def _job_to_stop(talk: Talk, job_id: str, *, is_sure: bool) -> "JobStub":
     from wharf.cli.finding import find_job
 
     found = find_job(talk, job_id)
-    if found.id != job_id and not yes:
+    if found.id != job_id and not is_sure:
         if not sys.stdin.isatty():
             raise Failed(f"{job_id} is the beginning of {found.id}: give the whole id, or --yes")
         click.confirm(f"Stop {found.id}?", abort=True, err=True)
-    answer = talk.client.jobs.deregister(
-        found.id, purge=purge, no_shutdown_delay=no_shutdown_delay, everywhere=everywhere, namespace=found.namespace
-    )
-    click.echo(f"{found.id} is {'purged' if purge else 'being stopped'}")
-    if answer.eval_id and not detach and not purge:
-        see_evaluation(talk, answer.eval_id, found.namespace)
+    return found
 
 
 @click.command(cls=Quiet)
