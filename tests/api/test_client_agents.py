@@ -8,8 +8,8 @@ import pytest
 from tests.builders import a_group, a_job, a_task
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.requests import DENIED, commit, get, put, send, told
-from tests.kit.state import a_node, an_allocation
+from tests.kit.requests import DENIED, commit, get, put, read, send, told
+from tests.kit.state import SECRET, a_node, an_allocation
 from tests.kit.streams import AStream
 from tests.kit.virtual_time import in_virtual_time
 from wharf.model.allocation import ClientStatus, DesiredStatus
@@ -51,8 +51,8 @@ async def _frames() -> AsyncIterator[bytes]:
         yield frame
 
 
-async def with_work(cluster: ACluster, *, driver: str = "docker") -> OneServer:
-    server = await cluster.a_server()
+async def with_work(cluster: ACluster, *, driver: str = "docker", access: bool = False) -> OneServer:
+    server = await cluster.a_server(access=access)
     job = a_job("shop", a_group("web", a_task("server", driver=driver)), create_index=THIS)
     await commit(
         server,
@@ -271,7 +271,7 @@ async def test_an_allocation_that_should_not_run_is_not_restarted() -> None:
 )
 async def test_each_question_needs_its_right_in_the_allocations_namespace(capability: str, allowed: set[str]) -> None:
     async with ACluster() as cluster:
-        server = await with_work(cluster)
+        server = await with_work(cluster, access=True)
         enable_acl(server)
         right = await a_token(server, f'namespace "default" {{ capabilities = ["{capability}"] }}')
         elsewhere = await a_token(server, f'namespace "team" {{ capabilities = ["{capability}"] }}')
@@ -318,3 +318,44 @@ async def test_of_nodes_figures_need_to_read_them_and_the_rest_to_write_them() -
         assert {what for what, is_open in answers.items() if is_open} == {
             ("GET", "metadata"), ("GET", "stats"), ("GET", "identity"),
         }  # fmt: skip
+
+
+TAKES_PLACE = "8a6f0c44-0000-0000-0000-000000000013"
+OTHER_NODE = "8a6f0c44-0000-0000-0000-000000000002"
+AS_THE_NODE = {"X-Cluster-Node-Secret": SECRET}
+
+
+@in_virtual_time
+async def test_what_an_allocation_keeps_is_given_to_the_node_on_which_its_place_is_taken_and_to_nobody_else() -> None:
+    async with ACluster() as cluster:
+        server = await with_work(cluster, access=True)
+        enable_acl(server)
+        operator = await a_token(server, management=True)
+        job = server.server.replica.get(JOBS, "default", "shop")
+        other = a_node(OTHER_NODE, status=NodeStatus.READY, create_index=THIS)
+        taking = an_allocation(job, TAKES_PLACE, node_id=OTHER_NODE, previous_allocation=ENDED)
+        await commit(server, NODES.put(other), ALLOCATIONS.put(taking))
+        server.server.channels = Echo()
+        target = f"/v1/client/allocation/{ENDED}/snapshot"
+
+        told_of = read(await get(server, f"/v1/node/{OTHER_NODE}/former/{ENDED}", headers=AS_THE_NODE))
+        by_its_token = {"X-Cluster-Token": told_of["MigrateToken"]}
+
+        assert (NODE, "complete") == (told_of["NodeID"], told_of["ClientStatus"])
+        assert (200, '{"Verb": "snapshot"}') == told(await get(server, target, headers=by_its_token))
+        assert [DENIED] * 3 == [
+            told(await get(server, target)),
+            told(await get(server, target, headers=operator)),
+            told(await get(server, target.replace(ENDED, RUNS), headers=by_its_token)),
+        ]
+
+
+@in_virtual_time
+async def test_a_node_is_told_only_of_allocations_whose_place_one_of_its_own_takes() -> None:
+    async with ACluster() as cluster:
+        server = await with_work(cluster)
+
+        not_taken = await get(server, f"/v1/node/{NODE}/former/{ENDED}", headers=AS_THE_NODE)
+        no_secret = await get(server, f"/v1/node/{NODE}/former/{ENDED}")
+
+        assert [(404, "alloc not found"), DENIED] == [told(not_taken), told(no_secret)]

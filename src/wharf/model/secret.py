@@ -1,6 +1,7 @@
 """How a secret is told apart without being kept, and the form in which it is kept where it must be."""
 
 import hashlib
+import hmac
 
 import msgspec
 
@@ -8,6 +9,13 @@ import msgspec
 def secret_digest(secret: str) -> str:
     """SHA-256 in hex; nothing for no secret, which matches nothing."""
     return hashlib.sha256(secret.encode()).hexdigest() if secret else ""
+
+
+def migrate_token(allocation_id: str, node_secret_digest: str) -> str:
+    """Shows that its bearer may read what this allocation has left on its node; nothing where the node has no secret."""
+    if not node_secret_digest:
+        return ""
+    return hmac.new(node_secret_digest.encode(), f"migrate {allocation_id}".encode(), hashlib.sha256).hexdigest()
 
 
 class Sealed(msgspec.Struct, frozen=True):

@@ -138,6 +138,21 @@ class DesiredAllocation(Record):
     job: Job | None = None
 
 
+class FormerAllocation(Record):
+    """What a node must know of an allocation whose place one of its own takes."""
+
+    id: str
+    node_id: str = ""
+    client_status: ClientStatus = ClientStatus.PENDING
+    migrate_token: str = ""
+    """With it what the allocation has left may be read: empty where its node is known no more."""
+
+    @property
+    def is_out_of_the_way(self) -> bool:
+        """Nobody waits for what has ended, nor for what is on a node that nobody hears of."""
+        return self.client_status.is_terminal or self.client_status is ClientStatus.UNKNOWN
+
+
 class AllocationUpdate(Record):
     """What a node says of one of its allocations."""
 

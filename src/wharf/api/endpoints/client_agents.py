@@ -5,12 +5,14 @@ node's, through its channel.
 """
 
 from collections.abc import Callable, Mapping
+from hmac import compare_digest
 from re import compile as pattern
 from typing import Any, Final
 
 import msgspec
 
 from wharf.api.answers import Act, Done, Packed, Reading, Streamed
+from wharf.api.gate import token_of
 from wharf.api.log_tails import kept_log
 from wharf.api.onward import holder_of, passed_to_holder
 from wharf.api.request import Request
@@ -18,6 +20,7 @@ from wharf.model.allocation import Allocation
 from wharf.model.job import Job
 from wharf.model.need import EXEC_ON_NODE
 from wharf.model.refusal import Code, Refusal, invalid, unknown
+from wharf.model.secret import migrate_token
 from wharf.server.node_channels import NodeQuestion, NoPath, Talk
 from wharf.server.server import Server
 from wharf.state.tables import ALLOCATIONS, JOB_VERSIONS, NODES
@@ -106,6 +109,16 @@ class ClientAgents:
         if asked.schedule_state not in PAUSE_STATES:
             raise invalid(f"invalid schedule state {asked.schedule_state!r}: use one of {', '.join(PAUSE_STATES)}")
         return await self._ask_about(request, lambda allocation, job: _check_task(allocation, job, asked.task))
+
+    async def snapshot(self, request: Request) -> Done:
+        """For the node on which another allocation takes this one's place."""
+        allocation = await self._allocation(request, None)
+        if self._server.access.settings.enabled:
+            node = self._server.replica.get(NODES, allocation.node_id)
+            expected = migrate_token(allocation.id, node.secret_digest if node is not None else "")
+            if not expected or not compare_digest(token_of(request.headers).encode(), expected.encode()):
+                raise Refusal(Code.FORBIDDEN, "Permission denied")
+        return await self._ask(request, allocation.node_id, about=allocation.id)
 
     async def execute(self, request: Request) -> Done:
         """Without a websocket nothing runs; what is wrong with the question is told all the same."""
@@ -241,7 +254,7 @@ def _check_origin(request: Request) -> None:
 def acts_of(server: Server) -> dict[str, Act]:
     agents = ClientAgents(server)
     of_node = ("metadata", "stats", "gc", "gc_now", "identity")
-    of_allocation = ("pause_state", "alloc_stats", "checks", "snapshot", "alloc_gc", "alloc_gc_now", "fs_list")
+    of_allocation = ("pause_state", "alloc_stats", "checks", "alloc_gc", "alloc_gc_now", "fs_list")
     return {
         **{f"client.{name}": agents.of_node for name in of_node},
         **{f"client.{name}": agents.of_allocation for name in of_allocation},
@@ -251,6 +264,7 @@ def acts_of(server: Server) -> dict[str, Act]:
         "client.restart": agents.restart,
         "client.signal": agents.signal,
         "client.pause": agents.pause,
+        "client.snapshot": agents.snapshot,
         "client.exec": agents.execute,
         "client.fs_stat": agents.with_path,
         "client.fs_cat": agents.with_path,

@@ -4,14 +4,14 @@ from typing import Final
 
 import msgspec
 
-from wharf.api.answers import Act, Done, Reading
+from wharf.api.answers import Act, Done, Missing, Reading, one
 from wharf.api.endpoints.allocations import version_key
 from wharf.api.gate import token_of
 from wharf.api.request import ReadOptions, Request
 from wharf.model.allocation import Allocation
 from wharf.model.node import Node
 from wharf.model.refusal import Code, Refusal, invalid, unknown
-from wharf.model.secret import secret_digest
+from wharf.model.secret import migrate_token, secret_digest
 from wharf.operations import node_pools
 from wharf.operations.introductions import admit
 from wharf.operations.nodes import AllocationReport, refuse_pool
@@ -40,6 +40,26 @@ def node_desired(replica: Replica, request: Request, options: ReadOptions) -> Fo
     return Found(found, max(index, min(options.index, replica.index)), [watch.those(ALLOCATIONS_ON_NODE, node_id)])
 
 
+def node_former(replica: Replica, request: Request, _options: ReadOptions) -> Found:
+    """Only of those whose place an allocation of the node takes: its data are the other's business alone."""
+    _authenticated(replica, request)
+    allocation_id = request.value("alloc_id")
+    former, index, watched = one(replica, ALLOCATIONS, allocation_id, missing="alloc not found")
+    if isinstance(former, Missing):
+        return Found(former, index, watched)
+    own = replica.those(ALLOCATIONS_ON_NODE, request.value("node_id"))
+    if not any(allocation.previous_allocation == allocation_id for allocation in own):
+        raise unknown("alloc not found")
+    node = replica.get(NODES, former.node_id)
+    told = shapes.FormerAllocation(
+        id=former.id,
+        node_id=former.node_id,
+        client_status=former.client_status,
+        migrate_token=migrate_token(former.id, node.secret_digest) if node is not None else "",
+    )
+    return Found(told, index, watched)
+
+
 def _order_index(replica: Replica, allocation: Allocation) -> int:
     """The allocation's AllocModifyIndex; after a restore of the log at least the index at which its epoch began.
 
@@ -49,7 +69,7 @@ def _order_index(replica: Replica, allocation: Allocation) -> int:
     return max(allocation.alloc_modify_index, replica.epoch_since)
 
 
-READS: Final[dict[str, Reading]] = {"node.desired": node_desired}
+READS: Final[dict[str, Reading]] = {"node.desired": node_desired, "node.former": node_former}
 
 
 class NodeSpeech:

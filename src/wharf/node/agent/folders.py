@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,8 @@ from wharf.node.core.collection import Room
 
 REMOVED: Final = ".removed"
 """Holds what is being deleted."""
+ARRIVING: Final = ".arriving"
+"""Holds folders whose data come from another node, until they are whole."""
 
 
 class TaskFolders(msgspec.Struct, frozen=True):
@@ -38,9 +41,12 @@ class AllocationFolders:
         self._removing = ThreadPoolExecutor(1, thread_name_prefix="removing")
         root.mkdir(parents=True, exist_ok=True)
         root.chmod(0o711)
-        (root / REMOVED).mkdir(mode=0o700, exist_ok=True)
+        for place in (REMOVED, ARRIVING):
+            (root / place).mkdir(mode=0o700, exist_ok=True)
+        for left in list((root / ARRIVING).iterdir()):  # Out of the way: it may be fetched again at once.
+            left.rename(root / REMOVED / f"{left.name}{ARRIVING}")
         for left in list((root / REMOVED).iterdir()):
-            self._removing.submit(shutil.rmtree, left, ignore_errors=True)
+            self._removing.submit(_delete, left)
 
     def of(self, allocation_id: str) -> Path:
         return self._root / allocation_id
@@ -51,20 +57,32 @@ class AllocationFolders:
 
     def make(self, allocation_id: str, task: str) -> TaskFolders:
         """All that a task needs. Raises OSError."""
-        folders = self.of_task(allocation_id, task)
-        self.of(allocation_id).mkdir(mode=0o755, exist_ok=True)
-        shared, own = str(folders.shared), str(folders.task)
-        for folder, mode in (
-            *((shared, 0o777), (f"{shared}/data", 0o777), (f"{shared}/logs", 0o777), (f"{shared}/tmp", 0o777)),
-            *((own, 0o777), (f"{own}/local", 0o777), (f"{own}/secrets", 0o777), (f"{own}/private", 0o700)),
-            (f"{own}/tmp", 0o1777),
-        ):
-            try:
-                os.mkdir(folder)
-            except FileExistsError:
-                continue
-            os.chmod(folder, mode)
-        return folders
+        return _lay_out(self.of(allocation_id), task)
+
+    def begin_arrival(self, allocation_id: str, tasks: Sequence[str]) -> Path:
+        """A new folder as the allocation's will be, at a place where nobody looks. Raises OSError."""
+        place = self._root / ARRIVING / allocation_id
+        shutil.rmtree(place, ignore_errors=True)
+        for task in tasks:
+            _lay_out(place, task)
+        return place
+
+    def end_arrival(self, allocation_id: str) -> None:
+        """It becomes the allocation's folder, in one moment, unless that is there. Raises OSError."""
+        if not self.of(allocation_id).exists():
+            (self._root / ARRIVING / allocation_id).rename(self.of(allocation_id))
+
+    def archive_of_arrival(self, allocation_id: str) -> Path:
+        return self._root / ARRIVING / f"{allocation_id}.tar"
+
+    def drop_arrival(self, allocation_id: str) -> None:
+        """What is left of it, if anything is."""
+        self.archive_of_arrival(allocation_id).unlink(missing_ok=True)
+        shutil.rmtree(self._root / ARRIVING / allocation_id, ignore_errors=True)
+
+    def free_bytes(self) -> int:
+        found = os.statvfs(self._root)
+        return found.f_bavail * found.f_frsize
 
     def inherit(self, former: str, allocation_id: str, task: str) -> None:
         """What the former allocation left behind becomes this one's: what tasks share, and the task's own `local`.
@@ -77,7 +95,8 @@ class AllocationFolders:
                 source.rename(target)
 
     def known(self) -> list[str]:
-        return sorted(entry.name for entry in self._root.iterdir() if entry.is_dir() and entry.name != REMOVED)
+        ours = (REMOVED, ARRIVING)
+        return sorted(entry.name for entry in self._root.iterdir() if entry.is_dir() and entry.name not in ours)
 
     def room(self) -> Room:
         found = os.statvfs(self._root)
@@ -92,7 +111,32 @@ class AllocationFolders:
             return
         except OSError:  # Something is mounted in it, or it was removed in part before.
             removed = self.of(allocation_id)
-        self._removing.submit(shutil.rmtree, removed, ignore_errors=True)
+        self._removing.submit(_delete, removed)
+
+
+def _lay_out(folder: Path, task: str) -> TaskFolders:
+    """All that a task needs. Raises OSError."""
+    folders = TaskFolders(folder / task, folder / "alloc")
+    folder.mkdir(mode=0o755, exist_ok=True)
+    shared, own = str(folders.shared), str(folders.task)
+    for path, mode in (
+        *((shared, 0o777), (f"{shared}/data", 0o777), (f"{shared}/logs", 0o777), (f"{shared}/tmp", 0o777)),
+        *((own, 0o777), (f"{own}/local", 0o777), (f"{own}/secrets", 0o777), (f"{own}/private", 0o700)),
+        (f"{own}/tmp", 0o1777),
+    ):
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            continue
+        os.chmod(path, mode)
+    return folders
+
+
+def _delete(place: Path) -> None:
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        place.unlink(missing_ok=True)
 
 
 def _used_percent(all_: int, free: int) -> float:

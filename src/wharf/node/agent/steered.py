@@ -67,6 +67,11 @@ class Steered:
         check_task(work, task)
         return work.record.task(task).is_dead
 
+    def tasks_if_over(self, allocation_id: str) -> tuple[str, ...] | None:
+        """Of an allocation that has ended; None: it has not. Raises Refusal."""
+        work = found(self._works, allocation_id)
+        return tuple(task.name for task in work.record.tasks) if work.record.is_over else None
+
     async def _restart(self, question: channel.Ask, _: AsyncIterator[bytes]) -> Reply:
         work = found(self._works, question.about)
         asked = _read(question, AllocRestartRequest)

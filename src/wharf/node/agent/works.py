@@ -14,8 +14,10 @@ from wharf.model.job import Job
 from wharf.model.log_tails import pack
 from wharf.model.task import Task
 from wharf.model.task_state import TaskEventType
+from wharf.node.agent.arrivals import Arrivals
 from wharf.node.agent.environment import Place, environment_of
 from wharf.node.agent.folders import AllocationFolders, TaskFolders
+from wharf.node.agent.formers import Formers, disk_of
 from wharf.node.agent.interpolation import Facts, resolve
 from wharf.node.agent.journal import Came, Forgotten, Journal, Kept, Remembered
 from wharf.node.agent.ports import first_taken, is_asked_for
@@ -88,6 +90,7 @@ class Works:
         on_taken_port: Callable[[int], None] = lambda _port: None,
         max_kill_timeout_s: float,
         log_tail_bytes: int = 0,
+        arrivals: Arrivals | None = None,
     ) -> None:
         self._world = world
         self._journal = journal
@@ -106,8 +109,7 @@ class Works:
         self._works: dict[str, Work] = {}
         self._live: dict[str, Work] = {}
         """Those that are not over. The others are many, and need nothing but to be remembered."""
-        self._waiting: set[str] = set()
-        """Those that wait for the end of the allocation whose place they take."""
+        self._formers = Formers(world, self, arrivals)
         self._doing: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._silent_since_s: float | None = None
@@ -133,7 +135,7 @@ class Works:
                 turned = step(AllocationRecord(wanted.id), NO_PLAN, on.StopWanted(), self._now())
                 self._put(Work(kept, NO_PLAN, turned.record), turned)
             else:
-                waits = self._is_live(wanted.previous_allocation)
+                waits = self._formers.must_wait(order)
                 turned = receive(wanted.id, plan, self._now(), waits_for_former=waits)
                 self._put(Work(kept, plan, turned.record), turned)
             return
@@ -148,27 +150,12 @@ class Works:
         elif is_judged_anew:
             self.happen(wanted.id, on.Judged())
 
-    def _is_live(self, allocation_id: str) -> bool:
-        known = self._works.get(allocation_id)
-        return known is not None and not known.record.is_over
-
     def _note_life(self, work: Work) -> None:
         id = work.record.id
         if work.record.is_over:
             self._live.pop(id, None)
         else:
             self._live[id] = work
-        if work.record.waits_for_former:
-            self._waiting.add(id)
-
-    def _end_waiting(self) -> None:
-        """For those whose former allocation has ended meanwhile."""
-        for id in list(self._waiting):
-            work = self._works.get(id)
-            if work is None or not self._is_live(work.order.allocation.previous_allocation):
-                self._waiting.discard(id)
-                if work is not None:
-                    self.happen(id, on.FormerEnded())
 
     def drop(self, allocation_id: str) -> None:
         work = self._works[allocation_id]
@@ -312,9 +299,10 @@ class Works:
             self._do(work, action)
         if changed:
             self._upkeep.look(work)
+            self._formers.look(work)
             self._forget_if_over(work)
             if turned.record.is_over:
-                self._end_waiting()
+                self._formers.end_waiting()
 
     def _end_preparing(self, work: Work) -> None:
         """What is to end needs nothing any more."""
@@ -349,7 +337,7 @@ class Works:
 
     async def keep_time(self) -> None:
         """Until cancelled: hand every allocation its time when something of it is due."""
-        self._end_waiting()
+        self._formers.end_waiting()
         while True:
             self._wake.clear()
             due_s = earliest([next_due_s(work.record, work.plan) for work in self._live.values()])
@@ -418,8 +406,8 @@ class Works:
 
     def _inherit(self, work: Work, name: str) -> None:
         """What a sticky group keeps. Raises OSError."""
-        group, former = work.job.group(work.order.allocation.task_group), work.order.allocation.previous_allocation
-        if group is not None and group.ephemeral_disk is not None and group.ephemeral_disk.sticky and former:
+        disk, former = disk_of(work.order), work.order.allocation.previous_allocation
+        if disk is not None and (disk.sticky or disk.migrate) and former:
             self._folders.inherit(former, work.record.id, name)
 
     def _taken_port(self, work: Work) -> AllocatedPort | None:
@@ -511,6 +499,8 @@ class Works:
             self._note_life(self._works[id])
             self._upkeep.look(self._works[id])
             self._on_change(id)
+        for work in self._works.values():
+            self._formers.look(work)
 
     async def recover(self, driver: Driver) -> None:
         """Have the driver tell what became of its runs, and say again what may not have been heard."""

@@ -64,10 +64,10 @@ class Inside:
                     f"{name[:200]} is a folder already, where a file should be", is_lasting=True
                 ) from None
 
-    def link(self, path: str, target: str) -> None:
-        """A link to what lies inside; one that leads outside is refused."""
+    def link(self, path: str, target: str, *, may_lead_out: bool = False) -> None:
+        """A link to what lies inside; one that leads outside is refused, where it is not a task's own."""
         *folders, name = _steps(path)
-        if target.startswith("/") or _leads_out(folders, target):
+        if not may_lead_out and (target.startswith("/") or _leads_out(folders, target)):
             raise ArtifactError(
                 f"{path[:200]} is a link to {target[:200]}, outside of the task's folder", is_lasting=True
             )

@@ -90,8 +90,8 @@ ROWS: Final[tuple[Endpoint, ...]] = (
         ),
     ),
     tells(
-        "client.snapshot", f"{ALLOCATION}/snapshot", need=need.WRITE_NODE,
-        summary="Read the folder of an allocation as an archive, to take its place elsewhere.",
+        "client.snapshot", f"{ALLOCATION}/snapshot", need=need.NOTHING,
+        summary="Read what an ended allocation keeps as an archive, with its migrate token, to take its place elsewhere.",
     ),
     tells(
         "client.alloc_gc", f"{ALLOCATION}/gc", need=need.COLLECT_ALLOCATION, decides=Decides.OBJECT,

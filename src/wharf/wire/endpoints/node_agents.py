@@ -24,6 +24,11 @@ ROWS: Final[tuple[Endpoint, ...]] = (
         summary="Whole allocations, for the ids that a node asks for.",
         body=shapes.DesiredRequest, returns=list[shapes.DesiredAllocation],
     ),
+    reads(
+        "node.former", "/v1/node/{node_id}/former/{alloc_id}", need=need.NOTHING,
+        summary="The allocation whose place one of the node's own takes: where it is, and whether it has ended.",
+        returns=shapes.FormerAllocation,
+    ),
     asks(
         "node.report", "/v1/node/{node_id}/report", need=need.NOTHING, summary="A node says what became of its work.",
         body=shapes.NodeReportRequest, returns=shapes.NodeReportResponse,

@@ -1,0 +1,214 @@
+"""What an allocation keeps follows it to another node; and what may go wrong on the way."""
+
+import os
+import tarfile
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node.nodes import ANode, a_node, a_raw_job, a_server
+from tests.waiting import wait_until
+from wharf.node.artifacts.archives import Budget
+from wharf.node.migrating import NotWhole, pack, unpack
+from wharf.node.migrating.packing import LAST
+
+TASKS = ("web",)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """What an allocation has left."""
+    root = tmp_path / "left"
+    for folder in ("alloc/data/deep", "alloc/logs", "web/local", "web/secrets"):
+        (root / folder).mkdir(parents=True)
+    (root / "alloc/data/deep/file").write_bytes(b"shared")
+    (root / "alloc/data/deep/file").chmod(0o640)
+    (root / "web/local/own").write_text("own")
+    (root / "web/local/other-name").hardlink_to(root / "web/local/own")
+    (root / "web/local/away").symlink_to("/etc/passwd")
+    os.mkfifo(root / "web/local/pipe")
+    (root / "web/secrets/token").write_text("secret")
+    (root / "alloc/logs/web.stdout.0").write_text("said")
+    return root
+
+
+def packed(root: Path) -> bytes:
+    target = BytesIO()
+    pack(root, TASKS, target)
+    return target.getvalue()
+
+
+def unpacked(archive: bytes, folder: Path, *, files_max: int = 1_000) -> Path:
+    (folder / "archive").write_bytes(archive)
+    root = folder / "root"
+    root.mkdir()
+    unpack(folder / "archive", TASKS, root, Budget(1 << 20, files_max))
+    return root
+
+
+def test_what_tasks_share_and_their_own_come_over_as_they_are_and_nothing_else(kept: Path, tmp_path: Path) -> None:
+    root = unpacked(packed(kept), tmp_path)
+
+    found = sorted(str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir())
+    assert ["alloc/data/deep/file", "web/local/away", "web/local/other-name", "web/local/own"] == found
+    assert (b"shared", 0o640) == (
+        (root / "alloc/data/deep/file").read_bytes(),
+        (root / "alloc/data/deep/file").stat().st_mode & 0o777,
+    )
+    assert "/etc/passwd" == os.readlink(root / "web/local/away")
+
+
+def test_an_archive_that_breaks_off_is_none_wherever_it_does(kept: Path, tmp_path: Path) -> None:
+    archive = packed(kept)
+    end = archive.index(LAST.encode()) + 512  # Beyond it there are only zeroes.
+    for number, length in enumerate(range(0, end, 256)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with pytest.raises(NotWhole):
+            unpacked(archive[:length], folder)
+
+
+def entry(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> bytes:
+    made = BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = kind, target
+        archive.addfile(info)
+        last = tarfile.TarInfo(LAST)
+        last.size = 1
+        archive.addfile(last, BytesIO(b"1"))
+    return made.getvalue()
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [
+        entry("web/secrets/token"),
+        entry("other/local/x"),
+        entry("web/local/../../x"),
+        entry("/etc/x"),
+        entry("web/local/disk", tarfile.BLKTYPE),
+        entry("web/local/pipe", tarfile.FIFOTYPE),
+        entry("web/local/name", tarfile.LNKTYPE, "../../etc/passwd"),
+    ],
+)
+def test_what_no_allocation_keeps_is_not_taken(archive: bytes, tmp_path: Path) -> None:
+    with pytest.raises(NotWhole):
+        unpacked(archive, tmp_path)
+
+    assert not [path for path in (tmp_path / "root").rglob("*") if path.is_file()]
+
+
+def test_more_files_than_there_may_be_are_refused(kept: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotWhole):
+        unpacked(packed(kept), tmp_path, files_max=3)
+
+
+# -- two nodes
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ANode, ANode]]:
+    folder = tmp_path_factory.mktemp("migrating")
+    with (
+        a_server(folder / "server") as server,
+        a_node(server, folder / "one") as one,
+        a_node(server, folder / "two") as two,
+    ):
+        wait_until(lambda: len(ready(one)) == 2, what="both are ready", within_s=30)
+        yield one, two
+
+
+def ready(node: ANode) -> list[dict[str, Any]]:
+    found: Any = node.server.get("/v1/nodes")
+    return [each for each in found if each["Status"] == "ready"]
+
+
+SCRIPT = """
+trap 'sleep 1; echo "end of $VERSION" >>$WHARF_ALLOC_DIR/data/kept; exit 0' INT
+cat $WHARF_ALLOC_DIR/data/kept
+echo begun >$WHARF_TASK_DIR/own
+while :; do sleep 0.1; done
+"""
+
+
+def moving(node: ANode, id: str, **disk: Any) -> None:
+    job = a_raw_job(id, SCRIPT, kind="service", Env={"VERSION": "one"})
+    job["TaskGroups"][0]["EphemeralDisk"] = {"SizeMB": 30, **disk}
+    job["TaskGroups"][0]["Migrate"] = {"MaxParallel": 1, "HealthCheck": "task_states", "MinHealthyTime": 1}
+    node.run(job)
+    wait_until(lambda: running(node, id), what="it runs", within_s=30)
+
+
+def running(node: ANode, id: str) -> list[dict[str, Any]]:
+    return [each for each in node.allocations(id) if each["ClientStatus"] == "running"]
+
+
+def move_away(node: ANode, id: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """From the node where it runs: the former allocation and the new one, which runs."""
+    (former,) = running(node, id)
+    node.server.put(f"/v1/node/{former['NodeID']}/eligibility", {"Eligibility": "ineligible"})
+    try:
+        node.server.put(f"/v1/allocation/{former['ID']}/stop", {})
+        wait_until(
+            lambda: [each["ID"] for each in running(node, id)] not in ([], [former["ID"]]),
+            what="the other runs",
+            within_s=30,
+        )
+    finally:
+        node.server.put(f"/v1/node/{former['NodeID']}/eligibility", {"Eligibility": "eligible"})
+    (new,) = [each for each in running(node, id) if each["ID"] != former["ID"]]
+    return former, new
+
+
+def files_of(nodes: tuple[ANode, ANode], allocation: dict[str, Any]) -> Path:
+    return next(folder for node in nodes for folder in (node.folder / "alloc").glob(allocation["ID"]))
+
+
+def said(allocation: dict[str, Any]) -> list[str]:
+    return [event["Message"] for event in allocation["TaskStates"]["t"]["Events"] if "hook" in event["Type"]]
+
+
+def test_an_allocation_finds_on_another_node_what_its_former_one_had_written_to_its_end(
+    nodes: tuple[ANode, ANode],
+) -> None:
+    node, _ = nodes
+    moving(node, "moves", Migrate=True)
+
+    former, new = move_away(node, "moves")
+
+    assert former["NodeID"] != new["NodeID"]
+    folder = files_of(nodes, new)
+    assert "end of one\n" == (folder / "alloc/data/kept").read_text()
+    assert "begun\n" == (folder / "t/local/own").read_text()
+    (message,) = said(new)
+    assert message.startswith(f"The data of allocation {former['ID']} came from node {former['NodeID']}")
+
+
+def test_data_that_are_gone_are_told_and_the_allocation_begins_without_them(nodes: tuple[ANode, ANode]) -> None:
+    node, _ = nodes
+    moving(node, "loses", Migrate=True)
+    (former,) = running(node, "loses")
+    place = files_of(nodes, former)
+    place.rename(place.with_name("elsewhere"))
+
+    _, new = move_away(node, "loses")
+
+    why = "node {NodeID} does not give them: the allocation's files are gone from its node".format(**former)
+    assert [f"The data of allocation {former['ID']} have not come: {why}. It starts without them"] == said(new)
+    wait_until(lambda: (files_of(nodes, new) / "t/local/own").exists(), what="it begins")
+    assert [] == list((nodes[0].folder / "alloc/.arriving").iterdir()) + list(
+        (nodes[1].folder / "alloc/.arriving").iterdir()
+    )
+
+
+def test_a_link_in_the_place_of_a_kept_folder_leads_nowhere(kept: Path, tmp_path: Path) -> None:
+    (kept / "web/local").rename(kept / "web/elsewhere")
+    (kept / "web/local").symlink_to("/etc")
+
+    root = unpacked(packed(kept), tmp_path)
+
+    assert not (root / "web").exists()
