@@ -1,4 +1,4 @@
-"""Whoever changes what a node can take, and whoever places on it, cannot both be right: the placement record decides.
+"""Whoever changes what a node can take, and whoever places on it, cannot both be right: the marks of room decide.
 
 Each race is run both ways. A part of a plan is checked, something else is committed, and the part comes too late; or the
 something else is decided, the part is committed, and that comes too late and is decided anew.
@@ -24,11 +24,13 @@ from wharf.operations.drains import DrainOrder, DrainWish
 from wharf.operations.nodes import AllocationReport
 from wharf.scheduling.evaluate import evaluate
 from wharf.scheduling.plan import Plan, check
+from wharf.scheduling.room_marks import EVERY_NODE
 from wharf.scheduling.usage import Usage, room_of, usage_of
 from wharf.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, NODE_PLACEMENTS, NODES
 
 MANY = 100
-PLACEMENT = (NODE_PLACEMENTS.name, "node-1")
+NODE_CHANGED = (NODE_PLACEMENTS.name, "node-1")
+PLACED = (NODE_PLACEMENTS.name, EVERY_NODE)
 
 
 def a_shop(name: str = "shop", count: int = 2) -> Job:
@@ -110,7 +112,7 @@ def test_a_part_that_was_checked_before_a_node_changed_comes_too_late(race: str)
     state.lead(RACES[race](state))
     outcome = state.try_commit(part)
 
-    assert PLACEMENT in moved(outcome)
+    assert NODE_CHANGED in moved(outcome)
     assert check(plan, state.replica, changes_max=MANY).dropped_nodes == ["node-1"]
     assert occupying(state) == 0
     assert_nothing_over_committed(state)
@@ -124,7 +126,7 @@ def test_what_was_decided_about_a_node_before_something_was_placed_there_is_deci
     state.commit(part_of(state, plan_of(state)))
     outcome = state.try_commit(too_late)
 
-    assert PLACEMENT in moved(outcome)
+    assert PLACED in moved(outcome)
     again = state.try_commit(with_derived(state.replica, write_of(RACES[race](state))))
     assert isinstance(again, Committed)
 
@@ -138,7 +140,7 @@ def test_of_two_plans_for_the_same_room_one_is_carried_out() -> None:
     outcomes = [state.try_commit(part) for part in parts]
 
     assert [isinstance(outcome, Committed) for outcome in outcomes] == [True, False]
-    assert PLACEMENT in moved(outcomes[1])
+    assert PLACED in moved(outcomes[1])
     assert check(plans[1], state.replica, changes_max=MANY).dropped_nodes == ["node-1"]
     assert_nothing_over_committed(state)
 
@@ -167,7 +169,7 @@ def test_a_part_that_was_checked_before_a_node_returned_with_its_work_comes_too_
     state.lead(returned())
     outcome = state.try_commit(part)
 
-    assert PLACEMENT in moved(outcome)
+    assert NODE_CHANGED in moved(outcome)
     assert check(plan, state.replica, changes_max=MANY).dropped_nodes == ["node-1"]
     assert_nothing_over_committed(state)
 
@@ -180,7 +182,7 @@ def test_a_return_that_was_decided_before_something_was_placed_is_decided_anew()
     state.commit(part_of(state, plan_of(state)))
     outcome = state.try_commit(too_late)
 
-    assert PLACEMENT in moved(outcome)
+    assert PLACED in moved(outcome)
 
 
 def state_with_work_out_of_contact(state: AState) -> Callable[[], Decision[Any]]:

@@ -92,10 +92,10 @@ class IdempotencyKey(Record):
 
 
 class NodePlacement(Record):
-    """Stands for a node's room. Its version is a condition of every plan that places something there.
+    """The mark of a node's room. Its version is a condition of every plan that places something there.
 
     Whoever lowers the node's capacity, changes its eligibility or drain, or makes an allocation occupy it again,
-    writes it too; it holds nothing, because only its version matters.
+    writes it; it holds nothing, because only its version matters. Plans write one that stands for all nodes.
     """
 
     node_id: str

@@ -17,6 +17,7 @@ from wharf.model.job import Job, JobStatus, JobType
 from wharf.model.moment import to_time
 from wharf.model.node import NodeStatus
 from wharf.operations.decision import Decision, Moment
+from wharf.scheduling import room_marks
 from wharf.state import Replica
 from wharf.state.tables import (
     ACL_TOKENS,
@@ -30,7 +31,6 @@ from wharf.state.tables import (
     EVALUATIONS_OF_JOB,
     JOB_VERSIONS,
     JOBS,
-    NODE_PLACEMENTS,
     NODES,
     ONE_TIME_TOKENS,
     PERIODIC_LAUNCHES,
@@ -270,8 +270,8 @@ def _nodes(snapshot: Replica, before_ns: int) -> _Bundles:
         if any(not allocation.is_terminal for allocation in here):
             continue
         yield _bundle(
-            (NODES.drop(node.id), NODE_PLACEMENTS.drop(node.id)),
-            (snapshot.unchanged(NODES, node), snapshot.as_seen(NODE_PLACEMENTS, node.id)),
+            (NODES.drop(node.id), room_marks.goes(node.id)),
+            (snapshot.unchanged(NODES, node), *room_marks.rests_on_both(snapshot, node.id)),
         )
 
 

@@ -9,7 +9,6 @@ from typing import Final
 import msgspec
 
 from wharf.model.changes import Cause, CauseKind, Condition, Drop, Put, Write
-from wharf.model.cluster import NodePlacement
 from wharf.model.evaluation import Evaluation, EvaluationTrigger
 from wharf.model.job import Job, JobType
 from wharf.model.moment import to_time
@@ -17,9 +16,10 @@ from wharf.model.node import Node, NodeEvent, NodeEventSubsystem, NodeStatus, wi
 from wharf.model.refusal import unknown
 from wharf.operations.decision import Decision, Moment
 from wharf.operations.evaluations import new_evaluation
+from wharf.scheduling import room_marks
 from wharf.scheduling.reach import is_in_reach
 from wharf.state import Replica
-from wharf.state.tables import ALLOCATIONS_ON_NODE, EVALUATIONS, JOBS, JOBS_OF_TYPE, NODE_PLACEMENTS, NODES
+from wharf.state.tables import ALLOCATIONS_ON_NODE, EVALUATIONS, JOBS, JOBS_OF_TYPE, NODES
 
 ROOM: Final = ("status", "scheduling_eligibility", "drain_strategy", "node_resources", "reserved_resources")
 """What decides how much can be put on a node: a change of it disturbs the plans that rest on the node."""
@@ -43,13 +43,13 @@ def node_write(
     *,
     cause: Cause | None = None,
 ) -> Decision[NodeWritten]:
-    """Every write that touches what a node can take also moves its placement record: plans on the old one conflict."""
+    """Every write that touches what a node can take also moves its mark: plans that rest on the old one conflict."""
     changes: list[Put | Drop] = [NODES.put(node), *more]
     conditions = [snapshot.as_seen(NODES, node.id), *conditions]
     stored = snapshot.get(NODES, node.id)
     if stored is None or any(getattr(stored, name) != getattr(node, name) for name in ROOM):
-        changes.append(NODE_PLACEMENTS.put(NodePlacement(node_id=node.id)))
-        conditions.append(snapshot.as_seen(NODE_PLACEMENTS, node.id))
+        changes.append(room_marks.moves(node.id))
+        conditions += room_marks.rests_on_both(snapshot, node.id)
     changes += [EVALUATIONS.put(evaluation) for evaluation in evaluations]
     ids = tuple(evaluation.id for evaluation in evaluations)
     must_report = must_report_of(node)

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from wharf.model.allocation import Allocation, AllocDeploymentStatus, ClientStatus, DesiredStatus, NetworkStatus
 from wharf.model.changes import THIS, Cause, CauseKind, Condition, Drop, Put, Write
-from wharf.model.cluster import NodePlacement
 from wharf.model.evaluation import EvaluationTrigger
 from wharf.model.job import Job, JobType
 from wharf.model.log_tails import PACKED_MAX_BYTES
@@ -43,6 +42,7 @@ from wharf.operations.node_writes import (
     with_message,
 )
 from wharf.operations.story import with_story
+from wharf.scheduling import room_marks
 from wharf.scheduling.node_class import computed_class
 from wharf.scheduling.reconcile.classes import lost_after_ns, unknown_since_ns
 from wharf.state import Replica
@@ -54,7 +54,6 @@ from wharf.state.tables import (
     EVALUATIONS_OF_JOB,
     JOB_VERSIONS,
     JOBS,
-    NODE_PLACEMENTS,
     NODE_POOLS,
     NODES,
 )
@@ -282,8 +281,8 @@ def purge(
     write = Write(
         "node-purged",
         Cause(CauseKind.REQUEST, cause),
-        [NODES.drop(node_id), NODE_PLACEMENTS.drop(node_id), *map(EVALUATIONS.put, evaluations)],
-        [snapshot.as_seen(NODES, node_id), snapshot.as_seen(NODE_PLACEMENTS, node_id)],
+        [NODES.drop(node_id), room_marks.goes(node_id), *map(EVALUATIONS.put, evaluations)],
+        [snapshot.as_seen(NODES, node_id), *room_marks.rests_on_both(snapshot, node_id)],
     )
     ids = tuple(evaluation.id for evaluation in evaluations)
     return Decision(write, lambda index: NodeWritten(index, ids))
@@ -354,8 +353,8 @@ def report(
     if not changes:
         return replace(nothing_to_write(node), refused=tuple(refused))
     if occupies_again:
-        changes.append(NODE_PLACEMENTS.put(NodePlacement(node_id=node_id)))
-        conditions.append(snapshot.as_seen(NODE_PLACEMENTS, node_id))
+        changes.append(room_marks.moves(node_id))
+        conditions += room_marks.rests_on_both(snapshot, node_id)
     changes += [EVALUATIONS.put(evaluation) for evaluation in evaluations]
     must_report = must_report_of(node)
     return Decision(

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from wharf.model.allocation import Allocation
 from wharf.model.changes import Cause, CauseKind, Condition, Drop, Put, Write
-from wharf.model.cluster import NodePlacement
 from wharf.model.deployment import Deployment
 from wharf.model.evaluation import Evaluation
 from wharf.model.job import Job
+from wharf.scheduling import room_marks
 from wharf.scheduling.ground import Ground
 from wharf.scheduling.holdings import Holdings, cores_in, devices_in, holds_anything, ports_in
 from wharf.scheduling.quota import allowance_of, fits_quota
@@ -24,12 +24,11 @@ from wharf.state.tables import (
     EVALUATIONS,
     JOB_VERSIONS,
     JOBS,
-    NODE_PLACEMENTS,
     NODES,
 )
 
-SPOKEN_FOR: Final = 2
-"""Conditions of every part: the evaluation and the job."""
+SPOKEN_FOR: Final = 3
+"""Conditions of every part: the evaluation, the job, and the mark of all nodes."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -203,7 +202,8 @@ def _take_placements(
 ) -> tuple[dict[str, tuple[Allocation, ...]], list[str]]:
     """Put nodes into the part as long as they fit; answers what is left, and the nodes that cannot take theirs.
 
-    A node with more than a part takes comes in several. Each of them is checked anew and moves the placement record.
+    A node with more than a part takes comes in several. Each of them is checked anew. Whatever is placed moves the mark
+    of all nodes, and rests on that of its own.
     """
     left = dict(plan.placements)
     dropped: list[str] = []
@@ -211,10 +211,11 @@ def _take_placements(
     allowance = None
     if job is not None and left:
         allowance = allowance_of(snapshot, job.namespace, job.region, ground.quota_use.of_quota)
-    roomy = _with_room(ground, islice(plan.placements.items(), part.room() // 2 + 1))
+    roomy = _with_room(ground, islice(plan.placements.items(), part.room() + 1))
+    has_placed = False
     for node_id, placed in plan.placements.items():
-        room = part.room() - 1
-        if (part.changes and len(placed) > room) or room < 1 or not part.has_room_for(2, 1):
+        room = part.room() - (not has_placed)
+        if (part.changes and len(placed) > room) or room < 1 or not part.has_room_for(1, 1):
             break
         taken, later = placed[:room], placed[room:]
         del left[node_id]
@@ -224,9 +225,12 @@ def _take_placements(
         if not fits or not is_new or not fits_quota(allowance, taken):
             dropped.append(node_id)
             continue
-        part.changes.append(NODE_PLACEMENTS.put(NodePlacement(node_id=node_id)))
+        if not has_placed:
+            has_placed = True
+            part.changes.append(room_marks.moves_for_all())
+            part.conditions.append(room_marks.rests_on_all(snapshot))
         part.changes += [ALLOCATIONS.put(allocation) for allocation in taken]
-        part.conditions.append(snapshot.as_seen(NODE_PLACEMENTS, node_id))
+        part.conditions.append(room_marks.rests_on(snapshot, node_id))
         if later:
             left = {node_id: later, **left}
             break
