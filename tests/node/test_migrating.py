@@ -165,7 +165,8 @@ def move_away(node: ANode, id: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def files_of(nodes: tuple[ANode, ANode], allocation: dict[str, Any]) -> Path:
-    return next(folder for node in nodes for folder in (node.folder / "alloc").glob(allocation["ID"]))
+    (found,) = [folder for node in nodes for folder in (node.folder / "alloc").glob(allocation["ID"])]
+    return found
 
 
 def said(allocation: dict[str, Any]) -> list[str]:
