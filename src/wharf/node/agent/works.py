@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from wharf.model.allocated_resources import AllocatedPort
 from wharf.model.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus
 from wharf.model.job import Job
@@ -126,6 +128,8 @@ class Works:
     def take(self, order: shapes.DesiredAllocation) -> None:
         wanted = order.allocation
         known = self._works.get(wanted.id)
+        if order.job is None and known is not None:  # It was purged meanwhile; what runs ends as its job said.
+            order = replace(order, job=known.order.job)
         plan = self._plan_of(order)
         kept = Kept(wanted.id, order)
         if known is None:
