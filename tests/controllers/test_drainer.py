@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from tests.builders import a_batch_job, a_group, a_job, a_system_job
 from tests.kit.state import SECOND_NS, AState
 from wharf.controllers import drainer
+from wharf.controllers.leaving import Leaving
 from wharf.model.allocation import AllocDeploymentStatus, ClientStatus
 from wharf.model.evaluation import EvaluationTrigger
 from wharf.model.job import Job
@@ -47,18 +48,29 @@ def drain(state: AState, node_id: str = "node-1", **order: Any) -> None:
     state.lead(drains.drain(state.replica, wish, state.moment, evaluations_max=MANY))
 
 
+def drains_of(state: AState, *, after_s: int = 0) -> drainer.Drains:
+    return drainer.drains_of(state.replica, Leaving.of(state.replica).nodes, state.now_ns + after_s * SECOND_NS)
+
+
 def step(state: AState, *, changes_max: int = MANY) -> list[str]:
     """All that may leave now is told to; answers which that were."""
     before = {each.id for each in state.replica.all(ALLOCATIONS) if each.is_to_migrate}
-    standing = drainer.drains_of(state.replica, state.now_ns)
-    left = tuple(drainer.jobs_on(state.replica, standing))
+    left = tuple(Leaving.of(state.replica).take_jobs(state.replica))
     while left:
-        left = state.lead(drainer.move(state.replica, standing, left, state.moment, changes_max=changes_max)).left
+        decision = drainer.move(
+            state.replica,
+            drains_of(state),
+            left,
+            state.moment,
+            leaving=Leaving.of(state.replica),
+            changes_max=changes_max,
+        )
+        left = () if decision is None else state.lead(decision).left
     return sorted(each.id for each in state.replica.all(ALLOCATIONS) if each.is_to_migrate and each.id not in before)
 
 
 def finish(state: AState, node_id: str = "node-1") -> bool:
-    decision = drainer.finish(state.replica, node_id, state.moment)
+    decision = drainer.finish(state.replica, drains_of(state), node_id, state.moment, leaving=Leaving.of(state.replica))
     if decision is not None:
         state.lead(decision)
     return decision is not None
@@ -216,7 +228,7 @@ def test_a_drain_without_a_deadline_waits_for_batch_work_for_as_long_as_it_takes
 
     assert step(state) == []
     assert not finish(state)
-    assert drainer.next_deadline_ns(state.replica, state.now_ns) is None
+    assert drainer.next_deadline_ns(state.replica, ["node-1"], state.now_ns) is None
 
 
 def test_a_drain_does_not_end_before_all_that_must_be_told_was_told() -> None:
@@ -247,13 +259,12 @@ def test_deadlines_within_five_seconds_are_met_together_with_the_last_of_them() 
     drain(state, "node-1", deadline_ns=60 * SECOND_NS)
     drain(state, "node-2", deadline_ns=64 * SECOND_NS)
     drain(state, "node-3", deadline_ns=66 * SECOND_NS)
-    began_ns = state.now_ns
 
     def forced_after(seconds: int) -> list[str]:
-        drained = drainer.drains_of(state.replica, began_ns + seconds * SECOND_NS)
-        return [node_id for node_id, each in drained.items() if each.is_forced]
+        return [node_id for node_id, each in drains_of(state, after_s=seconds).items() if each.is_forced]
 
     assert forced_after(63) == []
     assert forced_after(64) == ["node-1", "node-2"]
     assert forced_after(66) == ["node-1", "node-2", "node-3"]
-    assert drainer.next_deadline_ns(state.replica, began_ns) == began_ns + 64 * SECOND_NS
+    nodes = ["node-1", "node-2", "node-3"]
+    assert drainer.next_deadline_ns(state.replica, nodes, state.now_ns) == state.now_ns + 64 * SECOND_NS

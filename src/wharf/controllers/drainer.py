@@ -1,7 +1,8 @@
 """What leaves a node that is drained, and when: a few at a time, or all of it when the time is over (scheduling.md 9.3).
 
 Services leave within the limits of their groups, work that ends has until the deadline, system jobs go last. All is read
-from the state, so a new leader goes on where the old one was. It holds nothing.
+from the state, so a new leader goes on where the old one was. It holds nothing; what changed since the last look is told
+by `leaving`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from wharf.controllers.leaving import JobKey, Leaving, is_movable
 from wharf.model.allocation import Allocation
 from wharf.model.group import TaskGroup
 from wharf.model.job import Job, JobType
@@ -20,9 +22,7 @@ from wharf.operations.decision import Decision
 from wharf.operations.moving import Moved
 from wharf.operations.node_writes import NodeWritten
 from wharf.state import Replica
-from wharf.state.tables import ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE, JOBS, NODES
-
-JobKey = tuple[str, str]
+from wharf.state.tables import ALLOCATIONS, ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE, JOBS, NODES
 
 SECOND_NS: Final = 1_000_000_000
 WINDOW_NS: Final = 5 * SECOND_NS
@@ -38,8 +38,6 @@ class Drain(msgspec.Struct, frozen=True):
     node: Node
     is_forced: bool
     ignores_system: bool
-    is_done_but_system: bool
-    """All is over there, but what runs on every node."""
 
 
 Drains = Mapping[str, Drain]
@@ -52,9 +50,9 @@ class Step(msgspec.Struct, frozen=True):
     left: tuple[JobKey, ...]
 
 
-def drains_of(snapshot: Replica, now_ns: int) -> Drains:
-    """The nodes that are being drained, by id."""
-    nodes = [node for node in snapshot.all(NODES) if node.drain_strategy is not None]
+def drains_of(snapshot: Replica, node_ids: Iterable[str], now_ns: int) -> Drains:
+    """Those of these nodes that are being drained, by id."""
+    nodes = _drained(snapshot, node_ids)
     forced = {node.id: None for node in nodes if _is_at_once(node)}
     forced |= {node_id: None for due_ns, ids in _windows(nodes) if due_ns <= now_ns for node_id in ids}
     return {
@@ -62,53 +60,48 @@ def drains_of(snapshot: Replica, now_ns: int) -> Drains:
             node=node,
             is_forced=node.id in forced,
             ignores_system=node.drain_strategy is not None and node.drain_strategy.ignore_system_jobs,
-            is_done_but_system=not any(not _is_system(snapshot, each) for each in _occupying(snapshot, node.id)),
         )
         for node in nodes
     }
 
 
-def next_deadline_ns(snapshot: Replica, now_ns: int) -> int | None:
-    """When the time of the next nodes is over; None: time alone decides nothing."""
-    nodes = [node for node in snapshot.all(NODES) if node.drain_strategy is not None]
-    return min((due_ns for due_ns, _ in _windows(nodes) if due_ns > now_ns), default=None)
+def next_deadline_ns(snapshot: Replica, node_ids: Iterable[str], now_ns: int) -> int | None:
+    """When the time of the next of these nodes is over; None: time alone decides nothing."""
+    return min((due_ns for due_ns, _ in _windows(_drained(snapshot, node_ids)) if due_ns > now_ns), default=None)
 
 
-def jobs_on(snapshot: Replica, drains: Drains) -> list[JobKey]:
-    """The jobs that have something on these nodes which nobody has marked yet."""
-    found: dict[JobKey, None] = {}
-    for node_id in drains:
-        for allocation in snapshot.those_by_key(ALLOCATIONS_ON_NODE, node_id):
-            if _is_movable(allocation):
-                found[allocation.namespace, allocation.job_id] = None
-    return list(found)
+def _drained(snapshot: Replica, node_ids: Iterable[str]) -> list[Node]:
+    nodes = [snapshot.get(NODES, node_id) for node_id in node_ids]
+    return [node for node in nodes if node is not None and node.drain_strategy is not None]
 
 
 def move(
-    snapshot: Replica, drains: Drains, jobs: Sequence[JobKey], moment: Moment, *, changes_max: int
-) -> Decision[Step]:
-    """As much of what may leave now as fits in one write. A group with more than that goes on with the next."""
+    snapshot: Replica, drains: Drains, jobs: Sequence[JobKey], moment: Moment, *, leaving: Leaving, changes_max: int
+) -> Decision[Step] | None:
+    """As much of what may leave now as fits in one write. A group with more than that goes on with the next. None: nothing
+    of these may leave.
+    """
     nodes: dict[str, None] = {}
     taken: list[tuple[Job, Sequence[Allocation]]] = []
     room, left = changes_max, tuple(jobs)
     for position, key in enumerate(jobs):
         left = tuple(jobs[position:])
         job = snapshot.get(JOBS, *key)
-        leaving = to_move(snapshot, drains, key) if job is not None else []
-        if job is not None and leaving:
+        going = to_move(snapshot, drains, job, leaving.of_job(key)) if job is not None else []
+        if job is not None and going:
             if taken and room < CHANGES_AN_EVALUATION + 2:
                 break
             room -= CHANGES_AN_EVALUATION
-            fitting = _fitting(leaving, nodes, room)
+            fitting = _fitting(going, nodes, room)
             taken.append((job, fitting))
             room -= moving.cost_of(fitting, nodes)
             nodes |= {each.node_id: None for each in fitting}
-            if len(fitting) < len(leaving):
+            if len(fitting) < len(going):
                 break
         left = tuple(jobs[position + 1 :])
     decision: Decision[Moved] | None = moving.move(snapshot, taken, moment)
     if decision is None:
-        return Decision(None, lambda _index: Step(0, left))
+        return None
     reply = decision.reply
     return Decision(decision.write, lambda index: Step(reply(index).marked, left))
 
@@ -121,33 +114,36 @@ def _fitting(leaving: Sequence[Allocation], nodes: Mapping[str, None], room: int
     return fitting
 
 
-def to_move(snapshot: Replica, drains: Drains, key: JobKey) -> list[Allocation]:
-    """What of the job leaves now. What is stopped leaves anyway."""
-    job = snapshot.get(JOBS, *key)
-    if job is None or job.stop:
+def to_move(snapshot: Replica, drains: Drains, job: Job, ids: Iterable[str]) -> list[Allocation]:
+    """Which of these allocations of the job leave now. What is stopped leaves anyway."""
+    if job.stop:
         return []
-    everyone = snapshot.those_by_key(ALLOCATIONS_OF_JOB, *key)
-    here = [each for each in everyone if _is_movable(each) and each.node_id in drains]
+    found = [each for each_id in ids if (each := snapshot.get(ALLOCATIONS, each_id)) is not None]
+    here = [each for each in found if each.node_id in drains and is_movable(each)]
     if job.type == JobType.SYSTEM:
-        drained = {each.id: drains[each.node_id] for each in here if not drains[each.node_id].ignores_system}
-        return [
-            each
-            for each in here
-            if each.id in drained and (drained[each.id].is_forced or drained[each.id].is_done_but_system)
-        ]
+        return _system_work(snapshot, drains, here)
     forced = [each for each in here if drains[each.node_id].is_forced]
-    if job.type != JobType.SERVICE:
+    if job.type != JobType.SERVICE or len(forced) == len(here):
         return forced
+    everyone = snapshot.those(ALLOCATIONS_OF_JOB, job.namespace, job.id)
     gentle = {each.id: each for each in here if not drains[each.node_id].is_forced}
     return [*forced, *_by_limits(job, everyone, gentle, forced)]
+
+
+def _system_work(snapshot: Replica, drains: Drains, here: Iterable[Allocation]) -> list[Allocation]:
+    """What runs everywhere leaves last."""
+    drained = [(each, drains[each.node_id]) for each in here]
+    return [
+        each
+        for each, drain in drained
+        if not drain.ignores_system and (drain.is_forced or _is_done_but_system(snapshot, each.node_id))
+    ]
 
 
 def _by_limits(
     job: Job, everyone: Iterable[Allocation], gentle: Mapping[str, Allocation], forced: Iterable[Allocation]
 ) -> Iterator[Allocation]:
     """So many of each group that `count` less `max_parallel` of it stay well."""
-    if not gentle:
-        return
     going = {each.id: None for each in forced}
     well = well_by_group(each for each in everyone if each.id not in going)
     for group in job.groups:
@@ -170,20 +166,30 @@ def least_well(group: TaskGroup) -> int:
     return group.count - (group.migrate or MigratePolicy()).max_parallel
 
 
-def finish(snapshot: Replica, node_id: str, moment: Moment) -> Decision[NodeWritten] | None:
+def finish(
+    snapshot: Replica, drains: Drains, node_id: str, moment: Moment, *, leaving: Leaving
+) -> Decision[NodeWritten] | None:
     """The end of the node's drain, once nothing is left there to be moved; None: it is not over."""
-    drain = drains_of(snapshot, moment.now_ns).get(node_id)
-    if drain is None or not is_finished(snapshot, drain):
+    drain = drains.get(node_id)
+    if drain is None or not is_finished(snapshot, drain, leaving):
         return None
     is_out_of_time = drain.is_forced and any(True for _ in _concerned(snapshot, drain))
     return moving.complete(snapshot, drain.node, moment, is_out_of_time=is_out_of_time)
 
 
-def is_finished(snapshot: Replica, drain: Drain) -> bool:
-    """Whether all has left, or is told to where there is no more time."""
-    if not drain.is_forced and not drain.is_done_but_system:
+def is_finished(snapshot: Replica, drain: Drain, leaving: Leaving) -> bool:
+    """Whether all has left, or is told to where there is no more time. What is of a job that is stopped leaves anyway."""
+    if not drain.is_forced and not _is_done_but_system(snapshot, drain.node.id):
         return False
-    return not any(_is_movable(each) and _is_wanted(snapshot, each) for each in _concerned(snapshot, drain))
+    jobs = (snapshot.get(JOBS, *key) for key in leaving.jobs_on(drain.node.id))
+    return not any(
+        job is not None and not job.stop and not (drain.ignores_system and job.type == JobType.SYSTEM) for job in jobs
+    )
+
+
+def _is_done_but_system(snapshot: Replica, node_id: str) -> bool:
+    """All is over there, but what runs on every node."""
+    return all(_is_system(snapshot, each) for each in _occupying(snapshot, node_id))
 
 
 def _concerned(snapshot: Replica, drain: Drain) -> Iterator[Allocation]:
@@ -193,23 +199,13 @@ def _concerned(snapshot: Replica, drain: Drain) -> Iterator[Allocation]:
             yield each
 
 
-def _is_wanted(snapshot: Replica, allocation: Allocation) -> bool:
-    """Whether its job is there and goes on: all others are stopped without any drain."""
-    job = snapshot.get(JOBS, allocation.namespace, allocation.job_id)
-    return job is not None and not job.stop
-
-
 def _occupying(snapshot: Replica, node_id: str) -> Iterator[Allocation]:
-    return (each for each in snapshot.those(ALLOCATIONS_ON_NODE, node_id) if each.is_occupying)
+    return (each for _, each in snapshot.each_of(ALLOCATIONS_ON_NODE, node_id) if each.is_occupying)
 
 
 def _is_system(snapshot: Replica, allocation: Allocation) -> bool:
     job = snapshot.get(JOBS, allocation.namespace, allocation.job_id)
     return job is not None and job.type == JobType.SYSTEM
-
-
-def _is_movable(allocation: Allocation) -> bool:
-    return not allocation.is_terminal and not allocation.is_to_migrate
 
 
 def _is_judged(allocation: Allocation) -> bool:

@@ -4,6 +4,7 @@ Read from the state alone, so that a new leader goes on where the old one was. I
 """
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final
 
 from wharf.model.allocation import Allocation
@@ -15,7 +16,7 @@ from wharf.operations import deployments
 from wharf.operations.deployments import OUT_OF_TIME, UNHEALTHY, Deciding
 from wharf.scheduling.reconcile.rescheduling import may_ever_retry
 from wharf.state import Replica
-from wharf.state.tables import ALLOCATIONS_OF_JOB, DEPLOYMENTS, EVALUATIONS_OF_JOB, JOB_VERSIONS, JOBS
+from wharf.state.tables import ALLOCATIONS_OF_JOB, DEPLOYMENTS, EVALUATIONS_OF_JOB, JOB_VERSIONS
 
 NEVER: Final = None
 
@@ -26,16 +27,14 @@ def next_step(snapshot: Replica, deployment_id: str, moment: Moment, *, changes_
     if deployment is None or deployment.status is not DeploymentStatus.RUNNING:
         return None
     job = snapshot.get(JOB_VERSIONS, deployment.namespace, deployment.job_id, deployment.job_version)
-    # Which life of the job it is of is asked of the job: a restore raises the CreateIndex of a version written once.
-    current = snapshot.get(JOBS, deployment.namespace, deployment.job_id)
-    if job is None or current is None or current.create_index != deployment.job_create_index:
+    if job is None or job.create_index != deployment.job_create_index:
         return None  # The next evaluation of the job ends it.
     mine = [
         allocation
-        for allocation in snapshot.those_by_key(ALLOCATIONS_OF_JOB, deployment.namespace, deployment.job_id)
+        for allocation in snapshot.those(ALLOCATIONS_OF_JOB, deployment.namespace, deployment.job_id)
         if allocation.deployment_id == deployment.id
     ]
-    sick = [each for each in mine if _is_sick(each)]
+    sick = sorted((each for each in mine if _is_sick(each)), key=attrgetter("id"))
     hopeless = {each.task_group for each in sick if _is_hopeless(each, deployment, job)}
     if hopeless:
         return deployments.give_up(snapshot, deployment.id, moment, why=UNHEALTHY, groups=sorted(hopeless))

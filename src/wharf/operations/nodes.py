@@ -48,7 +48,6 @@ from wharf.scheduling.reconcile.classes import lost_after_ns, unknown_since_ns
 from wharf.state import Replica
 from wharf.state.tables import (
     ALLOCATIONS,
-    ALLOCATIONS_OF_JOB,
     ALLOCATIONS_ON_NODE,
     EVALUATIONS,
     EVALUATIONS_OF_JOB,
@@ -416,9 +415,12 @@ def look_at_the_rest(
 
 def _is_overlooked(snapshot: Replica, job: Job, node: Node) -> bool:
     """Whether the node's status asks something of the job that no open evaluation will find."""
+    if node.status is NodeStatus.READY and job.type != JobType.SYSTEM:
+        return False
     if _has_open_evaluation(snapshot, job):
         return False
-    here = [each for each in snapshot.those(ALLOCATIONS_OF_JOB, job.namespace, job.id) if each.node_id == node.id]
+    key = (job.namespace, job.id)
+    here = [each for each in snapshot.those(ALLOCATIONS_ON_NODE, node.id) if (each.namespace, each.job_id) == key]
     if node.status is NodeStatus.DOWN:
         return any(not allocation.is_client_terminal for allocation in here)
     if node.status is NodeStatus.DISCONNECTED:
