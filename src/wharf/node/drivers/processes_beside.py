@@ -98,8 +98,11 @@ class ProcessBeside:
 
     async def close_input(self) -> None:
         if self._terminal is not None:
-            with contextlib.suppress(ProcessLookupError):
+            try:
                 os.killpg(self._process.pid, signal.SIGHUP)
+            except ProcessLookupError:  # It leads no group yet, or has ended.
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.send_signal(signal.SIGHUP)
             return
         pipe = self._process.stdin
         assert pipe is not None, "it was asked for"
