@@ -7,17 +7,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.builders import a_job
+from tests.engines.contract import EngineKind, commit, kinds
 from wharf.agent import saving
 from wharf.agent.refusal import Refused
 from wharf.engines.memory import MemoryEngine
 from wharf.engines.memory_log import MemoryLog
 from wharf.engines.port import Change, Engine, LogWrite
 from wharf.engines.snapshot import save_snapshot
-from wharf.model.changes import Cause, CauseKind
+from wharf.model.changes import THIS, Cause, CauseKind
 from wharf.model.cluster import Format, Leader, Member
 from wharf.model.namespace import Namespace
+from wharf.state import Replica
 from wharf.state.codec import encode
-from wharf.state.tables import FORMAT, LEADER, MEMBERS, NAMESPACES
+from wharf.state.tables import ALL_TABLES, FORMAT, JOBS, LEADER, MEMBERS, NAMESPACES
 from wharf.world import RealWorld
 
 WORLD = RealWorld()
@@ -99,6 +102,29 @@ def test_a_snapshot_that_this_program_cannot_read_changes_nothing(
 
     with_log(save, change)
     with_log(restore, A_NAMESPACE, A_LEADER)
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_what_others_hold_of_a_record_is_still_so_after_a_restore(tmp_path: Path, kind: EngineKind) -> None:
+    """A job that nothing wrote a second time is still in the life that its allocations say."""
+    path, replica = tmp_path / "a.snap", Replica(ALL_TABLES)
+
+    async def run() -> None:
+        async with kind.fresh(tmp_path / "log") as log:
+            engine = await log.door()
+            written = await commit(engine, Change("jobs", "default\0shop", encode(JOBS, a_job(create_index=THIS))))
+            await saving.save(engine, path, world=WORLD)
+            await commit(engine, Change("jobs", "default\0shop", None))
+            await saving.restore(engine, path)
+            loading = engine.load()
+            rows = [row async for some in loading.slices() for row in some]
+            replica.load(rows, await loading.standing())
+
+            job = replica.get(JOBS, "default", "shop")
+            assert job is not None
+            assert (job.create_index, job.modify_index > written) == (written, True)
+
+    asyncio.run(run())
 
 
 def test_a_damaged_file_is_refused_in_a_sentence(tmp_path: Path) -> None:

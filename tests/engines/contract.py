@@ -98,6 +98,12 @@ async def load(door: Engine) -> tuple[dict[Place, tuple[int, bytes]], Standing]:
     return rows, await loading.standing()
 
 
+async def written(door: Engine) -> dict[Place, int]:
+    """When each record was written, whatever befell the log since."""
+    loading = door.load()
+    return {(row.table, row.key): row.written_at async for slice in loading.slices() for row in slice}
+
+
 async def records(door: Engine) -> dict[Place, bytes]:
     """What every place holds."""
     rows, _ = await load(door)

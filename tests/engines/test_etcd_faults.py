@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.contract import a_write, commit, drop, load, put, records, unchanged
+from tests.engines.contract import a_write, commit, drop, load, put, records, unchanged, written
 from tests.engines.etcd_server import EtcdCluster, running_etcd
 from tests.engines.workload import Follower, Workload
 from tests.waiting import wait_on_loop_until
@@ -192,6 +192,28 @@ async def test_an_etcd_restored_from_an_older_copy_begins_a_new_epoch_above_ever
         assert isinstance(await one.commit(a_write(put("a"), conditions=[unchanged("a", lost)])), Conflict)
         version, _ = rows["jobs", "a"]
         assert await commit(two, put("a", b"new"), conditions=[unchanged("a", version)]) > standing.index
+
+
+async def test_a_row_in_etcd_tells_when_it_was_written_however_often_an_older_copy_is_put_back(
+    etcd: EtcdCluster,
+) -> None:
+    async with doors(etcd, 2) as (one, two):
+        told = {("jobs", "a"): await commit(one, put("a"))}
+        for key in ("b", "c"):
+            snapshot = etcd.save_snapshot()
+            await commit(one, put("a", b"lost"), put(key, b"lost"))
+            await one.barrier()
+            etcd.restore_snapshot(snapshot)
+            await records(one)  # Whoever looks finds the copy out.
+            told["jobs", key] = await commit(one, put(key))
+
+        assert told == await written(one) == await written(two)
+        rows, standing = await load(two)
+        assert standing.epoch == 2
+        assert {place for place, (version, _) in rows.items() if version > told[place]} == {
+            ("jobs", "a"),
+            ("jobs", "b"),
+        }
 
 
 async def test_a_restored_etcd_that_has_moved_past_what_a_door_saw_is_still_found_out(etcd: EtcdCluster) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from simulation.loop import SimulatedLoop
-from tests.engines.contract import a_write, commit, follow_to, load, put, records, unchanged
+from tests.engines.contract import a_write, commit, follow_to, load, put, records, unchanged, written
 from wharf.engines.faults import (
     CancelWatch,
     CompactAll,
@@ -268,6 +268,21 @@ def test_an_older_copy_put_back_begins_an_epoch_above_every_index_told() -> None
         assert {place: data for place, (_, data) in rows.items()} == {("jobs", "a"): b"old"}
         assert all(version > lost for version, _ in rows.values())
         assert (standing.epoch, standing.index > lost) == (1, True)
+
+    play(scene)
+
+
+def test_a_row_tells_when_it_was_written_however_often_an_older_copy_is_put_back() -> None:
+    async def scene(stage: Stage) -> None:
+        first = await commit(stage.door, put("a"))
+        stage.log.put_back(stage.log.copy())
+        second = await commit(stage.door, put("b"))
+        stage.log.put_back(stage.log.copy())
+        third = await commit(stage.door, put("c"))
+
+        assert await written(stage.door) == {("jobs", "a"): first, ("jobs", "b"): second, ("jobs", "c"): third}
+        versions, _ = await load(stage.door)
+        assert all(version > second for version, _ in versions.values())
 
     play(scene)
 

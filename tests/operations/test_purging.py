@@ -222,19 +222,7 @@ def test_a_step_that_another_overtook_is_in_conflict() -> None:
     assert type(state.try_commit(decision.write)).__name__ == "Conflict"
 
 
-def test_a_version_whose_index_a_restore_has_raised_goes_with_its_job() -> None:
-    state = AState()
-    state.register(a_job("shop"))
-    version = state.replica.get(JOB_VERSIONS, *KEY, 0)
-    assert version is not None
-    state.put(JOB_VERSIONS.put(replace(version, create_index=THIS)))
-
-    purge(state)
-
-    assert (list(state.replica.all(JOB_VERSIONS)), intents(state)) == ([], [])
-
-
-def test_what_waits_for_a_later_life_is_left_alone_though_a_restore_has_raised_the_index_of_the_purge() -> None:
+def test_what_waits_for_a_later_life_is_left_alone_by_a_purge_that_goes_on() -> None:
     state = AState()
     state.with_node()
     state.register(a_job("shop"))
@@ -246,8 +234,6 @@ def test_what_waits_for_a_later_life_is_left_alone_though_a_restore_has_raised_t
         for each in state.replica.all(EVALUATIONS)
         if each.triggered_by == "job-register" and not each.status.is_terminal
     ]
-    (intent,) = intents(state)
-    state.put(JOB_PURGES.put(replace(intent, create_index=THIS)))
 
     go_on(state)
 

@@ -13,7 +13,7 @@ from wharf.model.policies import UpdatePolicy
 from wharf.operations.derived import with_derived
 from wharf.scheduling.evaluate import evaluate
 from wharf.scheduling.plan import Plan, check
-from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS, JOB_VERSIONS
+from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS
 
 UPDATE = UpdatePolicy(max_parallel=1, canary=1, min_healthy_time=SECOND_NS)
 
@@ -110,13 +110,10 @@ def test_a_canary_that_failed_in_an_older_try_is_not_tried_again_in_the_next() -
     assert len(wanted(state, 0)) == 3
 
 
-def test_what_comes_back_as_it_was_is_of_its_jobs_life_also_where_a_restore_has_raised_the_versions_index() -> None:
+def test_what_comes_back_as_it_was_is_of_its_jobs_life() -> None:
     state = a_cluster_that_runs_version_0()
     state.register(of_version(1))
     run(state)
-    first = state.replica.get(JOB_VERSIONS, "default", "shop", f"{0:020d}")
-    assert first is not None
-    state.put(JOB_VERSIONS.put(replace(first, create_index=THIS)))
     moved = wanted(state, 0)[0]
     state.put_led(ALLOCATIONS.put(replace(moved, desired_transition=DesiredTransition(migrate=True))))
 

@@ -493,6 +493,32 @@ async def test_after_a_restore_nodes_tell_again_what_the_older_copy_does_not_kno
 
 
 @in_virtual_time
+async def test_after_a_restore_a_job_that_nothing_wrote_a_second_time_keeps_its_work() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 2)
+        task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
+        await server.client.jobs.register(a_system_job("shop", a_group("web", task)))
+        await until(lambda: running(server) == 2, what="it runs on every node")
+        before = {each.id for each in server.replica.all(ALLOCATIONS)}
+        job = server.replica.get(JOBS, "default", "shop")
+        assert job is not None
+
+        cluster.log.put_back(cluster.log.copy())
+        server.election.again()
+        await until(lambda: server.replica.epoch == 1, what="the replica has heard of it")
+        await until(lambda: server.brain.is_leading, what="it leads again")
+        await server.client.jobs.evaluate("shop")
+        await until(lambda: not open_evaluations(server), what="the job is looked at again")
+
+        restored = server.replica.get(JOBS, "default", "shop")
+        assert restored is not None
+        assert (restored.create_index, restored.modify_index > job.modify_index) == (job.create_index, True)
+        assert before == {each.id for each in server.replica.all(ALLOCATIONS)}
+        assert running(server) == 2
+
+
+@in_virtual_time
 async def test_nobody_leads_a_log_that_is_not_founded_and_founding_is_tried_until_it_is_done() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()

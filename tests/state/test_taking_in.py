@@ -259,6 +259,17 @@ def test_the_marker_is_replaced_wherever_it_may_stand_when_applied_and_when_load
     assert plain(loaded.get(CRATES, "north", "a")) == expected
 
 
+def test_a_marker_stands_for_when_a_row_was_written_also_where_a_restore_has_raised_its_version() -> None:
+    replica = a_replica()
+    row = a_row(CRATES, 5, a_crate("a", seal=Seal(sealed_index=THIS), moved_index=3))
+
+    replica.load([Row(row.table, row.key, 1_005, row.data, row.version)], Standing(1_010, {"crates": 1_005}, 1, 1_001))
+
+    assert plain(replica.get(CRATES, "north", "a")) == plain(
+        a_crate("a", seal=Seal(sealed_index=5), moved_index=3, create_index=5, modify_index=1_005)
+    )
+
+
 def test_equal_parts_of_many_records_are_one_object_also_after_a_load() -> None:
     replica = a_replica()
     tea = Contents(what="tea", pieces=3)

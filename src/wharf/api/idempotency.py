@@ -133,7 +133,9 @@ class Idempotency:
         sealed = Sealed(kept.answer_sealed, kept.sealed_with)
         about = about_answer(kept.scope, kept.key)
         plain = self._server.access.keyring.open(self._server.replica, sealed, about=about)
-        return _done(msgspec.msgpack.decode(plain, type=Answer), kept.create_index)
+        done = _done(msgspec.msgpack.decode(plain, type=Answer), kept.create_index)
+        # Before a restore of the log the caller may have been told more, and the index of a reply never falls.
+        return msgspec.structs.replace(done, index=max(done.index, self._server.replica.epoch_since))
 
 
 def _answer_of(done: Done) -> Answer | None:

@@ -18,6 +18,7 @@ from wharf.engines.etcd_layout import (
     GenerationKeys,
     Head,
     Keys,
+    PastEpoch,
     decode_epoch,
     decode_head,
     encode,
@@ -200,7 +201,9 @@ class EtcdDoor:
             if found.number <= self.epoch.number or found.index_of(1) <= told:
                 number = max(found.number, self.epoch.number) + 1
                 value = next_epoch_value(number=number, generation=found.generation, base=told + HEADROOM)
-                await self.put_epoch(found, encode(value))
+                over = encode(PastEpoch(found.since, found.base))
+                past = [messages.put(self.rows_of(found).past_of(found.number), over)] if found.fence else []
+                await self.put_epoch(found, encode(value), past)
             self.lineage += 1
             self._told = told
             self._seen = 0

@@ -7,12 +7,14 @@
     <prefix>/g/<generation>/last/<table>        put by a batch that drops from a table and puts nothing there
     <prefix>/g/<generation>/held/<table>/<key>  put with every record that hangs on a lease, and stays when it vanishes
     <prefix>/g/<generation>/ended/<table>       the revision at which a lease last took records of the table along
+    <prefix>/g/<generation>/past/<number>       PastEpoch: how revisions became indexes in an epoch that is over
 
 The epoch's key is also the fence: every write compares its revision, so that putting it again ends all that is still
 on its way. A restore fills a generation of its own and puts it in force by one put of the epoch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -66,6 +68,29 @@ UNFOUNDED: Final = Epoch(number=0, generation=FIRST_GENERATION, base=0, since=0,
 """How a log counts in which nothing was ever written."""
 
 
+class PastEpoch(msgspec.Struct, frozen=True, array_like=True):
+    """How the log counted from the revision `since` on, until the next epoch began."""
+
+    since: int
+    base: int
+
+
+class Past:
+    """At which indexes rows were written, as they were told then, whatever epochs began since."""
+
+    def __init__(self, epoch: Epoch, over: Sequence[PastEpoch]) -> None:
+        self._epoch = epoch
+        self._over = sorted((each for each in over if each.since < epoch.since), key=attrgetter("since"), reverse=True)
+
+    def index_of(self, revision: int) -> int:
+        """0: as the epoch in force says. So it is of what was written before anybody kept account of epochs, too."""
+        if revision >= self._epoch.since or not self._over:
+            return 0
+        # What is older than all that are known was told by the first of them since.
+        told_by = next((each for each in self._over if each.since <= revision), self._over[-1])
+        return revision + told_by.base
+
+
 class Head(msgspec.Struct, frozen=True, array_like=True):
     """The newest write. Its drops stand here, because etcd tells no event when nothing was there to drop."""
 
@@ -79,6 +104,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
 
 _epochs: Final = msgspec.msgpack.Decoder(EpochValue)
 _heads: Final = msgspec.msgpack.Decoder(Head)
+_past_epochs: Final = msgspec.msgpack.Decoder(PastEpoch)
 _encoder: Final = msgspec.msgpack.Encoder()
 
 
@@ -86,7 +112,7 @@ class FormatUnknown(Unavailable):
     """The log was written by a newer program, or the keys are not ours."""
 
 
-def encode(value: EpochValue | Head) -> bytes:
+def encode(value: EpochValue | Head | PastEpoch) -> bytes:
     return _encoder.encode(value)
 
 
@@ -109,6 +135,13 @@ def decode_epoch(data: bytes, revision: int) -> Epoch:
     base = 1 - revision if value.base is None else value.base
     since = revision if value.since is None else value.since
     return Epoch(value.number, value.generation, base, since, revision)
+
+
+def decode_past_epoch(data: bytes) -> PastEpoch:
+    try:
+        return _past_epochs.decode(data)
+    except msgspec.MsgspecError as error:
+        raise FormatUnknown(f"a past epoch of the log in etcd cannot be read: {error}") from error
 
 
 def founding_value() -> EpochValue:
@@ -154,6 +187,8 @@ class GenerationKeys:
         self.held_end = end_of(self.held)
         self.ended = root + b"ended/"
         self.ended_end = end_of(self.ended)
+        self.past = root + b"past/"
+        self.past_end = end_of(self.past)
         self._row_at = len(self.rows)
 
     def row(self, table: str, key: str) -> bytes:
@@ -179,6 +214,9 @@ class GenerationKeys:
 
     def ended_of(self, table: str) -> bytes:
         return self.ended + table.encode()
+
+    def past_of(self, number: int) -> bytes:
+        return self.past + b"%d" % number
 
     def table_of_mark(self, key: bytes) -> str:
         """The table of a key under `last` or `ended`."""

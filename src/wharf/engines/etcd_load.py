@@ -8,7 +8,7 @@ from wharf.engines import etcd_messages as messages
 from wharf.engines.etcd_client import EtcdRefusal, Reason
 from wharf.engines.etcd_door import EtcdDoor
 from wharf.engines.etcd_history import lease_endings
-from wharf.engines.etcd_layout import Epoch, raise_to
+from wharf.engines.etcd_layout import Epoch, Past, decode_past_epoch, raise_to
 from wharf.engines.etcd_messages import Message
 from wharf.engines.port import Behind, Row, Standing, Unavailable
 
@@ -30,6 +30,7 @@ class EtcdLoad:
             return
         marks: dict[str, int] = {}
         rows = self._door.rows_of(epoch)
+        past = await self._past(epoch, revision)
         start, more = rows.rows, True
         while more:
             reply = await self._page(start, rows.rows_end, revision)
@@ -38,9 +39,10 @@ class EtcdLoad:
                 some = []
                 for pair in pairs[first : first + _SLICE_ROWS]:
                     table, key = rows.place(pair.key)
-                    some.append(Row(table, key, epoch.index_of(pair.mod_revision), pair.value))
-                    if pair.mod_revision > marks.get(table, 0):
-                        marks[table] = pair.mod_revision
+                    at = pair.mod_revision
+                    some.append(Row(table, key, epoch.index_of(at), pair.value, past.index_of(at)))
+                    if at > marks.get(table, 0):
+                        marks[table] = at
                 yield some
                 await asyncio.sleep(0)
             if pairs:
@@ -58,6 +60,13 @@ class EtcdLoad:
     async def standing(self) -> Standing:
         assert self._standing is not None, "the standing of a load is known after its last slice"
         return self._standing
+
+    async def _past(self, epoch: Epoch, revision: int) -> Past:
+        if not epoch.number:
+            return Past(epoch, [])
+        rows = self._door.rows_of(epoch)
+        reply = await self._page(rows.past, rows.past_end, revision)
+        return Past(epoch, [decode_past_epoch(pair.value) for pair in reply.kvs])
 
     async def _marks(self, epoch: Epoch, revision: int) -> dict[str, int]:
         rows = self._door.rows_of(epoch)

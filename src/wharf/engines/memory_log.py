@@ -194,7 +194,10 @@ class MemoryLog:
         """
         shift = self.index + 1
         self.epoch += 1
-        self._rows = {place: Row(row.table, row.key, row.version + shift, row.data) for place, row in copy.rows.items()}
+        self._rows = {
+            place: Row(row.table, row.key, row.version + shift, row.data, row.written_at)
+            for place, row in copy.rows.items()
+        }
         self._last_changes = {table: index + shift for table, index in copy.last_changes.items()}
         self.epoch_since = shift
         self._begin_epoch(copy.index + shift)

@@ -15,6 +15,8 @@ Promises, held by one contract suite for all engines:
    index of the last batch that put or dropped anything in it, read from a load as from the feed.
 8. A lease that ends takes the records put with it along, in one batch of kind `LEASE_ENDED` with cause LEASE and
    without an id. A later write of a key takes the key off its lease. A write on an ended lease is `Refused`.
+9. A load tells of every row the index at which it was written, as it was told then (`Row.written_at`), also where an older
+   copy of the log was put back beneath us since and every version was raised. A `restore` writes its rows anew.
 
 Records are bytes here: what they mean is no concern of an engine.
 """
@@ -183,6 +185,7 @@ class Engine(Protocol):
     async def restore(self, rows: AsyncIterator[Sequence[Row]], standing: Standing) -> int:
         """Replace everything by `rows`, which stood at `standing` in some log; answer the index where this log stands then.
 
+        - Markers in the rows would stand for this writing: whoever restores has settled them (`wharf.state.settling`).
         - The answer exceeds every earlier index of this log and `standing.index`. So does the version of every row: it
           is an index that the restore used, at most the one answered. The last-change index of every table that holds
           anything, or held anything before, becomes the one answered.

@@ -1,7 +1,8 @@
 """What a decision asks of the log: a write, its conditions and its changes.
 
 Deciders build a `Write` of records; nothing here knows how records are stored or where the log lives. Index fields of
-a record may hold `THIS`: it stands for the index that the batch will get, and is replaced when the batch is applied.
+a record may hold `THIS`: it stands for the index that the batch will get, and is replaced when the batch is applied. It
+stands for the same number ever after, whatever is restored; only the version of the record is raised then.
 """
 
 import enum

@@ -44,12 +44,22 @@ class Batch(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Row(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One record as it stands, with its version: the index of the batch that wrote it last."""
+    """One record as it stands, with its version: the index of the batch that wrote it last.
+
+    Where an older copy of the log was put back beneath us since, its version was raised and `written` is the index of that
+    batch as it was told then. 0: it is the version.
+    """
 
     table: str
     key: str
     version: int
     data: bytes
+    written: int = 0
+
+    @property
+    def written_at(self) -> int:
+        """What the marker THIS in it stands for: no restore moves it."""
+        return self.written or self.version
 
 
 class Standing(msgspec.Struct, frozen=True, gc=False):

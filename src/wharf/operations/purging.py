@@ -158,7 +158,7 @@ def _leftovers(snapshot: Replica, intent: JobPurge, moment: Moment) -> Iterator[
         (
             _Leftover(JOB_VERSIONS.drop(*key, each.version), snapshot.unchanged(JOB_VERSIONS, each))
             for each in snapshot.those_by_key(VERSIONS_OF_JOB, *key)
-            if each.version > kept
+            if each.create_index == intent.job_create_index
         ),
         (
             _Leftover(SUBMISSIONS.drop(*key, each.version), snapshot.unchanged(SUBMISSIONS, each))
@@ -174,10 +174,7 @@ def _leftovers(snapshot: Replica, intent: JobPurge, moment: Moment) -> Iterator[
 
 
 def _later_life(snapshot: Replica, intent: JobPurge) -> Job | None:
-    """The job of the same name that was registered since. What is of which life is told by it and by what allocations
-    and deployments say of theirs. Indexes of records of different kinds do not tell: a restore of the log raises those
-    of a record that was written once, and leaves those that others hold.
-    """
+    """The job of the same name that was registered since."""
     job = snapshot.get(JOBS, intent.namespace, intent.job_id)
     return None if job is None or job.create_index == intent.job_create_index else job
 

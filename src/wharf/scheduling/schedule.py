@@ -145,14 +145,7 @@ class _Schedule:
 
     def _version_of(self, allocation: Allocation) -> Job | None:
         job = self._snapshot.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
-        return self._in_this_life(job, allocation.job_create_index)
-
-    def _in_this_life(self, version: Job | None, job_create_index: int) -> Job | None:
-        """The version, if this life of the job is meant, which only the job itself tells: a restore of the log raises the
-        CreateIndex of a record that was written once, as versions are, and leaves the numbers that others hold."""
-        if version is None or self._job is None or self._job.create_index != job_create_index:
-            return None
-        return version if version.create_index == job_create_index else replace(version, create_index=job_create_index)
+        return job if job is not None and job.create_index == allocation.job_create_index else None
 
     def _is_pending(self, evaluation_id: str) -> bool:
         found = self._snapshot.get(EVALUATIONS, evaluation_id)
@@ -166,9 +159,8 @@ class _Schedule:
         for deployment in deployments:
             state = (deployment.task_groups or {}).get(group)
             if state is not None and (state.promoted or not state.desired_canaries):
-                version = self._snapshot.get(JOB_VERSIONS, *key, deployment.job_version)
-                job = self._in_this_life(version, deployment.job_create_index)
-                if job is not None:
+                job = self._snapshot.get(JOB_VERSIONS, *key, deployment.job_version)
+                if job is not None and job.create_index == deployment.job_create_index:
                     return job, deployment.id
         return None
 

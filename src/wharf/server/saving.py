@@ -1,9 +1,11 @@
 """Saving and restoring the whole state: what of it goes into a snapshot, and what a restored one must not bring along.
 
 Who is a member and who leads is of the moment: those records live on leases, and a restored copy would never end. They
-carry secrets of the running servers too. So they are left out both ways.
+carry secrets of the running servers too. So they are left out both ways. And a restored row must not say another index
+than it did where it was saved, so it is settled first.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -15,11 +17,14 @@ from wharf.engines.snapshot import SnapshotFacts, SnapshotRefused, restore_snaps
 from wharf.model.cluster import Format
 from wharf.state.codec import Damaged, Decoder, NewerFormat
 from wharf.state.formats import NEWEST_FORMAT
+from wharf.state.settling import Settling
 from wharf.state.tables import ALL_TABLES
 from wharf.world import World
 
 OF_THE_MOMENT: Final = frozenset((LEADER_TABLE, MEMBERS_TABLE))
 
+SETTLED_AT_ONCE: Final = 250
+"""Rows in one step of the loop: about three milliseconds."""
 
 KEYRING_NEEDED: Final = (
     "the key of its cluster's keyring (keyring.key) to read what is sealed: tokens, variables, logins"
@@ -66,7 +71,7 @@ class _Lasting:
         return _LastingLoad(self._engine.load())
 
     async def restore(self, rows: AsyncIterator[Sequence[Row]], standing: Standing) -> int:
-        return await self._engine.restore(_lasting(rows), standing)
+        return await self._engine.restore(_settled(_lasting(rows)), standing)
 
 
 class _LastingLoad:
@@ -83,6 +88,14 @@ class _LastingLoad:
 async def _lasting(slices: AsyncIterator[Sequence[Row]]) -> AsyncGenerator[Sequence[Row], None]:
     async for rows in slices:
         yield [row for row in rows if row.table not in OF_THE_MOMENT]
+
+
+async def _settled(slices: AsyncIterator[Sequence[Row]]) -> AsyncGenerator[Sequence[Row], None]:
+    settling = Settling(ALL_TABLES)
+    async for rows in slices:
+        for start in range(0, len(rows), SETTLED_AT_ONCE):
+            yield [settling.settled(row) for row in rows[start : start + SETTLED_AT_ONCE]]
+            await asyncio.sleep(0)
 
 
 class _Proof:

@@ -121,7 +121,7 @@ class Telling:
                 self._changed.clear()
                 subscription.rearm()
                 leader = self._replica.get(LEADER)
-                who = (leader.member_id, leader.create_index) if leader is not None else None
+                who = (leader.member_id, leader.modify_index) if leader is not None else None
                 if who is None or (who == told_to and not self._new):
                     await self._changed.wait()
                 elif await self._tell(is_whole=who != told_to):

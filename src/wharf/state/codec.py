@@ -61,6 +61,11 @@ def encoder_of(table: Table[R], *, cluster_format: int = NEWEST) -> Callable[[R]
             f"the records of {table.name} exist from format {table.since} on, and the cluster is at {cluster_format} "
             "until every server runs the new version"
         )
+    return encoder_in_form(table, version)
+
+
+def encoder_in_form(table: Table[R], version: int) -> Callable[[R], bytes]:
+    """Encodes records of the table in this form, counted from 1."""
     if version < table.version:
         return partial(_in_older_form, table, version=version)
     if version == 1:
@@ -75,6 +80,11 @@ def _in_older_form(table: Table[Any], record: Any, version: int) -> bytes:
         plain = form.downgrade(plain)
     data = _encoder.encode(plain)
     return data if version == 1 else bytes([version]) + data
+
+
+def form_of(data: bytes) -> int:
+    """The form that a record's bytes have, counted from 1."""
+    return 1 if data[0] >= FIRST_MAP_BYTE else data[0]
 
 
 class Decoder(Generic[R]):
@@ -105,14 +115,17 @@ class Decoder(Generic[R]):
         )  # fmt: skip
         """Decoders with the same here make the same record of the same bytes."""
 
-    def record(self, key: str, data: bytes, index: int) -> R:
-        """The record written at `index`, complete: markers replaced, recurring values shared."""
+    def record(self, key: str, data: bytes, index: int, written_at: int = 0) -> R:
+        """The record of version `index`, complete: markers replaced, recurring values shared.
+
+        `written_at`: where a restore has raised the version since it was written.
+        """
         try:
             if self._is_first_format and data[0] >= FIRST_MAP_BYTE:
                 record = self._decode(data)
             else:
                 record = self._in_its_format(data)
-            self._finish(record, key, index)
+            self._finish(record, key, index, written_at or index)
             for name in self._must_open:
                 if (packed := getattr(record, name)) is not None:
                     packed.opened()
@@ -136,7 +149,8 @@ class Decoder(Generic[R]):
         return record
 
     def _in_its_format(self, data: bytes) -> R:
-        version, body = (1, data) if data[0] >= FIRST_MAP_BYTE else (data[0], data[1:])
+        version = form_of(data)
+        body = data if data[0] >= FIRST_MAP_BYTE else data[1:]
         if version == self.table.version:
             return self._decode(body)
         if version > self.table.version:
@@ -154,22 +168,22 @@ class Decoder(Generic[R]):
 
 def _compiled_finish(
     table: Table[Any], sharing: Mapping[str, "_Sharing"], packing: Mapping[str, "_Packing"]
-) -> Callable[[Any, str, int], None]:
+) -> Callable[[Any, str, int, int], None]:
     """A function that sets a fresh record's version, its THIS fields, its interned, shared and packed ones.
 
     Written out for each table: a loop over names costs half again as much, and this runs for every change of the log.
     """
     names: dict[str, Any] = {"put": force_setattr, "intern": sys.intern, "stamp": _stamp_nested, "THIS": THIS}
-    lines = ["def finish(record, key, index):", "    put(record, 'modify_index', index)"]
+    lines = ["def finish(record, key, index, written_at):", "    put(record, 'modify_index', index)"]
     if len(table.key_attributes) == 1:
         (name,) = table.key_attributes
         lines.append(f"    if record.{name} != key: raise ValueError('it belongs under another key')")
         lines.append(f"    put(record, {name!r}, key)")  # One text in memory instead of two.
     for field, dot, name in (path.partition(".") for path in table.stamped):
         if dot:
-            lines.append(f"    if record.{field} is not None: stamp(record.{field}, {name!r}, index)")
+            lines.append(f"    if record.{field} is not None: stamp(record.{field}, {name!r}, written_at)")
         else:
-            lines.append(f"    if record.{field} == THIS: put(record, {field!r}, index)")
+            lines.append(f"    if record.{field} == THIS: put(record, {field!r}, written_at)")
     lines += [f"    put(record, {name!r}, intern(record.{name}))" for name in table.interned]
     names |= {f"shared_{name}": each.of_bytes for name, each in sharing.items()}
     lines += [
@@ -182,7 +196,7 @@ def _compiled_finish(
         for name in table.packed
     ]
     exec(_code("\n".join(lines)), names)  # Only names of declared attributes reach this text; tables check them.
-    finish: Callable[[Any, str, int], None] = names["finish"]
+    finish: Callable[[Any, str, int, int], None] = names["finish"]
     return finish
 
 

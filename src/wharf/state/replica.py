@@ -307,7 +307,9 @@ class Loading:
             name, key = row.table, row.key
             if name not in self._rows:
                 raise _unknown_table(name)
-            slices.setdefault(name, {})[key] = self._rows[name].decoder.record(key, row.data, row.version)
+            slices.setdefault(name, {})[key] = self._rows[name].decoder.record(
+                key, row.data, row.version, row.written_at
+            )
         for name, records in slices.items():
             self._rows[name].add_many(records)
             if self._begun_at:  # A first load wakes everybody: no need to note what is new.
