@@ -128,9 +128,10 @@ class Works:
     def take(self, order: shapes.DesiredAllocation) -> None:
         wanted = order.allocation
         known = self._works.get(wanted.id)
-        if order.job is None and known is not None:  # It was purged meanwhile; what runs ends as its job said.
-            order = replace(order, job=known.order.job)
         plan = self._plan_of(order)
+        if known is not None and [task.name for task in known.plan.tasks] != [task.name for task in plan.tasks]:
+            # Its job was purged, or is another one by now: what runs is not what is wanted, and ends as its own job says.
+            order, plan = replace(order, job=known.order.job), known.plan
         kept = Kept(wanted.id, order)
         if known is None:
             self._journal.put(kept)
