@@ -10,6 +10,7 @@ from random import Random
 from typing import Final
 
 from simulation.cluster import Cluster, NodeHost, ServerProcess
+from simulation.machine import TASK_FAULTS, PlayedMachine
 from simulation.process import Process, current_process
 from simulation.story import Story
 from simulation.weather import CALM, NETWORK_FAULTS, STORM, USUAL
@@ -30,6 +31,10 @@ SERVER_HELD: Final = "server process held"
 CUT_FROM_LOG: Final = "server cut from the log"
 SERVERS_PARTED: Final = "servers parted"
 NODE_KILLED: Final = "node killed"
+POWER_LOST: Final = "node's machine lost its power"
+SUPERVISOR_KILLED: Final = "supervisor killed"
+SHIM_KILLED: Final = "shim killed"
+DISK_FULL: Final = "node's disk full"
 NODE_RETURNED: Final = "node returned"
 NODE_HELD: Final = "node held"
 NODE_CUT_OFF: Final = "node cut off"
@@ -41,9 +46,9 @@ LOG_RESTORED: Final = "log restored from an older copy"
 WEATHER_CHANGED: Final = "storm"
 
 ALL_FAULTS: Final = (
-    *NETWORK_FAULTS, LOG_SLOW, LOG_REQUEST_LOST, LOG_REPLY_LOST, LOG_REFUSES, FEED_LATE, FEED_CANCELLED,
+    *NETWORK_FAULTS, *TASK_FAULTS, LOG_SLOW, LOG_REQUEST_LOST, LOG_REPLY_LOST, LOG_REFUSES, FEED_LATE, FEED_CANCELLED,
     DIED_BEFORE_COMMIT, DIED_AFTER_COMMIT, HELD_AT_COMMIT, SERVER_KILLED, SERVER_RESTARTED, SERVER_HELD, CUT_FROM_LOG,
-    SERVERS_PARTED, NODE_KILLED, NODE_RETURNED, NODE_HELD, NODE_CUT_OFF, CLOCK_STEPPED, COMPACTED, KEYS_OF_OTHERS,
+    SERVERS_PARTED, NODE_KILLED, POWER_LOST, SUPERVISOR_KILLED, SHIM_KILLED, DISK_FULL, NODE_RETURNED, NODE_HELD, NODE_CUT_OFF, CLOCK_STEPPED, COMPACTED, KEYS_OF_OTHERS,
     LEASE_RAN_OUT, LOG_RESTORED, WEATHER_CHANGED,
 )  # fmt: skip
 
@@ -65,6 +70,7 @@ class Chaos:
             (4, self._kill_server), (4, self._hold_server), (4, self._cut_from_log), (3, self._part_servers),
             (4, self._kill_node), (3, self._hold_node), (3, self._cut_off_node), (2, self._step_clock),
             (2, self._compact), (2, self._write_other_keys), (2, self._change_weather), (1, self._restore_log),
+            (2, self._cut_power), (2, self._kill_supervisor), (1, self._kill_shim), (1, self._fill_disk),
         )  # fmt: skip
         cluster.decide_for = self._decide_for
         cluster.log.after_commit = self._after_commit
@@ -106,6 +112,8 @@ class Chaos:
                 self._restart(server)
         for node in cluster.nodes:
             self._release(node)
+            if node.ground is not None:
+                node.ground.fill_disk(is_full=False)
             if not node.is_alive:
                 self._return(node)
         self._story.event("calm: everything is mended")
@@ -207,6 +215,8 @@ class Chaos:
     def _release(self, one: ServerProcess | NodeHost) -> None:
         if one.process is not None and one.process.is_held and not one.process.is_dead:
             self._cluster.loop.release(one.process)
+            if isinstance(one, NodeHost) and one.ground is not None:
+                one.ground.note_trouble()
             if isinstance(one, ServerProcess):
                 one.halted_until_s = self._cluster.loop.time()
             self._story.event(f"{one.name} goes on", one.name)
@@ -251,6 +261,34 @@ class Chaos:
     def _return(self, node: NodeHost) -> None:
         self._tell(NODE_RETURNED, node.name)
         node.start()
+
+    def _cut_power(self) -> None:
+        node = self._some_node()
+        if node is not None and node.ground is not None:
+            self._tell(POWER_LOST, node.name)
+            self._cluster.kill(node)
+            node.ground.lose_power()
+            self._later((1.0, 60.0), lambda: self._return(node))
+
+    def _some_machine(self) -> PlayedMachine | None:
+        able = [node.ground for node in self._cluster.nodes if node.ground is not None]
+        return self._random.choice(able) if able else None
+
+    def _kill_supervisor(self) -> None:
+        if (machine := self._some_machine()) is not None:
+            self._tell(SUPERVISOR_KILLED, machine.name)
+            machine.lose_supervisor()
+
+    def _kill_shim(self) -> None:
+        machine = self._some_machine()
+        if machine is not None and machine.lose_shim():
+            self._tell(SHIM_KILLED, machine.name)
+
+    def _fill_disk(self) -> None:
+        if (machine := self._some_machine()) is not None:
+            self._tell(DISK_FULL, machine.name)
+            machine.fill_disk(is_full=True)
+            self._later((1.0, 30.0), lambda: machine.fill_disk(is_full=False))
 
     def _hold_node(self) -> None:
         if (node := self._some_node()) is not None:

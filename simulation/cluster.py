@@ -9,9 +9,12 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
+from simulation.core_node import CoreNode
 from simulation.exchange import SimulatedExchange
+from simulation.ledger import Ledger
 from simulation.links import SimulatedLink, brain_address, brain_app
 from simulation.loop import SimulatedLoop
+from simulation.machine import PlayedMachine
 from simulation.network import AsgiApp, Network
 from simulation.observed_log import ObservedLog
 from simulation.process import Process
@@ -26,6 +29,7 @@ from wharf.engines.memory import MemoryEngine
 from wharf.engines.memory_log import ETCD_BOUNDS
 from wharf.engines.port import Unavailable
 from wharf.model.refusal import Refusal
+from wharf.node.agent.servers import NodeIdentity
 from wharf.node.fake import FakeMachine, FakeNode
 from wharf.server.asking import Answers, Leader
 from wharf.server.brain import Brain
@@ -41,6 +45,8 @@ from wharf.world import SimulatedWorld
 
 SERVERS: Final = 3
 NODES: Final = 20
+FAKE_EVERY: Final = 4
+"""Every so many of them is a fake one."""
 # A leader that is new waits this long for nodes to find it; the product's five minutes would make every run an hour.
 HEARTBEATS: Final = HeartbeatSettings(min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=40.0)
 DATACENTERS: Final = ("dc1", "dc2")
@@ -153,20 +159,26 @@ class Member:
 
 
 class NodeHost:
-    """A machine with a node on it, through all its lives. Its id and secret stay the same."""
+    """A machine with a node on it, through all the lives of its agent. The node's id and secret stay the same.
+
+    Most run the product's own core; some are fake nodes, as `wharf dev` has them, and have no `ground`.
+    """
 
     def __init__(self, cluster: "Cluster", number: int) -> None:
         self.cluster = cluster
         self.name = f"node-{number}"
         self.lives = 0
         self.process: Process | None = None
-        self.node: FakeNode | None = None
-        self.machine = FakeMachine(
+        self.node: FakeNode | CoreNode | None = None
+        self.looks = FakeMachine(
             name=self.name,
             datacenter=DATACENTERS[number % len(DATACENTERS)],
             cpu_mhz=(2_000, 4_000)[number % 2],
             memory_mb=(2_048, 4_096)[number % 2],
         )
+        self.ground: PlayedMachine | None = None
+        if number % FAKE_EVERY:
+            self.ground = PlayedMachine(self.name, cluster.seed, cluster.loop, cluster.weather, cluster.ledger)
 
     @property
     def is_alive(self) -> bool:
@@ -178,19 +190,27 @@ class NodeHost:
         self.lives += 1
         # The first two ids that a node draws are its own and its secret: the same world gives the same again.
         world = cluster.world(self.name, clock_of=self.name)
+        identity = NodeIdentity(world.new_id(), world.new_secret())
+        world.random = Random(f"{cluster.seed}/{self.name}#{self.lives}")
         process = Process(f"{self.name}#{self.lives}", self.name, world)
         self.process = process
         exchange = SimulatedExchange(cluster.network, process, cluster.server_chooser(self.name))
         client = AsyncClient(world, [exchange], retries=ONCE)
-        self.node = FakeNode(world, client, self.machine)
-        world.random = Random(f"{cluster.seed}/{self.name}#{self.lives}")
-        process.start(self.node.run(), name=self.name)
+        if self.ground is None:
+            node: FakeNode | CoreNode = FakeNode(world, client, self.looks, identity=identity)
+        else:
+            world.booted_s = self.ground.booted_s
+            self.ground.note_trouble()
+            draw = Random(f"{cluster.seed}/{self.name}#{self.lives}/driver")
+            node = CoreNode(world, client, self.looks, identity, self.ground, process, draw)
+        self.node = node
+        process.start(node.run(), name=self.name)
 
 
 class Cluster:
     """`hooks` are where the chaos and the invariants take part."""
 
-    def __init__(self, seed: int, loop: SimulatedLoop, log: ObservedLog, weather: Weather) -> None:
+    def __init__(self, seed: int, loop: SimulatedLoop, log: ObservedLog, weather: Weather, ledger: Ledger) -> None:
         Decoder.proves_adopted = True  # What a writer takes in without decoding it is compared with what others decode.
         self.seed = seed
         self.loop = loop
@@ -198,6 +218,7 @@ class Cluster:
         self.weather = weather
         self.log_world = SimulatedWorld(seed, loop.time, member="outside")
         """Of no machine: what the chaos and the workload start belongs here."""
+        self.ledger = ledger
         self.network = Network(loop, weather)
         self.heartbeats = HEARTBEATS
         self.clock_offsets_ns: dict[str, int] = {}

@@ -4,7 +4,7 @@ Every check is computed plainly from the records, apart from the product's own a
 in the same way.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -12,12 +12,14 @@ from simulation.process import Process
 from simulation.story import Broken
 from simulation.witness import Changed, Taken, Witness
 from wharf.engines.port import LogWrite
+from wharf.model.allocated_resources import AllocatedResources, AllocatedTaskResources
 from wharf.model.allocation import Allocation, ClientStatus, DesiredStatus
 from wharf.model.changes import CauseKind
 from wharf.model.deployment import DeploymentStatus
 from wharf.model.evaluation import EvaluationStatus
 from wharf.model.job import Job, JobStatus, JobType
 from wharf.model.node import Node
+from wharf.model.task import LifecycleHook
 from wharf.model.transitions import ALLOCATION, ALLOCATION_DESIRED, DEPLOYMENT, EVALUATION, JOB, NODE, AnyMachine
 from wharf.operations.explaining import unexplained
 from wharf.scheduling.ground import Ground
@@ -138,7 +140,7 @@ class BatchInvariants:
             if changed.table != JOBS.name or changed.new is None:
                 continue
             job: Job = changed.new
-            require_version(self._replica, job, taken.batch.index, epoch_since=self._witness.epoch_since)
+            require_version(self._replica, job, taken.batch.index)
             old: Job | None = changed.old
             if old is not None and not old.version <= job.version <= old.version + 1:
                 raise Broken(f"job {job.id} went from version {old.version} to {job.version}", job.id)
@@ -182,9 +184,9 @@ def require_room(replica: Replica, node_id: str, index: int) -> None:
         things: list[tuple[str, object]] = [
             ("port", (port.host_ip, port.value)) for port in resources.shared.ports or () if not port.ignore_collision
         ]
+        cpu += most_at_once(resources, lambda task: task.cpu.cpu_shares)
+        memory += most_at_once(resources, lambda task: task.memory.memory_mb)
         for task in (resources.tasks or {}).values():
-            cpu += task.cpu.cpu_shares
-            memory += task.memory.memory_mb
             things += [("core", core) for core in task.cpu.reserved_cores or ()]
             things += [("device", one) for device in task.devices or () for one in device.device_ids or ()]
         for thing in things:
@@ -209,21 +211,32 @@ def require_room(replica: Replica, node_id: str, index: int) -> None:
             )  # fmt: skip
 
 
+def most_at_once(resources: AllocatedResources, of: Callable[[AllocatedTaskResources], int]) -> int:
+    """Of what its tasks have, that of those which run at the same time: before the main ones, with them, after them."""
+    before = beside = after = 0
+    for name, task in (resources.tasks or {}).items():
+        lifecycle = (resources.task_lifecycles or {}).get(name)
+        hook = lifecycle.hook if lifecycle is not None else ""
+        is_sidecar = lifecycle is not None and lifecycle.sidecar
+        before += of(task) if hook == LifecycleHook.PRESTART else 0
+        beside += (
+            of(task) if hook in ("", LifecycleHook.POSTSTART) or (hook == LifecycleHook.PRESTART and is_sidecar) else 0
+        )
+        after += of(task) if hook == LifecycleHook.POSTSTOP else 0
+    return max(before, beside, after)
+
+
 def _takes_room(allocation: Allocation) -> bool:
     """Until it is over on the node's side, whatever servers want of it."""
     return allocation.client_status not in (ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST)
 
 
-def require_version(replica: Replica, job: Job, index: int, *, epoch_since: int) -> None:
-    """The version of a job is kept, and says the same; its summary is there.
-
-    After a restore the version of a record is counted anew, and a number kept inside of one is not.
-    """
+def require_version(replica: Replica, job: Job, index: int) -> None:
+    """The version of a job is kept, and says the same, also in its indexes; its summary is there."""
     version = replica.get(JOB_VERSIONS, job.namespace, job.id, f"{job.version:020d}")
     if version is None:
         raise Broken(f"version {job.version} of job {job.id} is not kept at {index}", job.id)
-    is_counted_alike = min(version.job_modify_index, job.job_modify_index) >= epoch_since
-    is_same = version.job_modify_index == job.job_modify_index or not is_counted_alike
+    is_same = (version.create_index, version.job_modify_index) == (job.create_index, job.job_modify_index)
     if not is_same or version.meta != job.meta or version.stop != job.stop:
         raise Broken(f"version {job.version} of job {job.id} says something else than the job at {index}", job.id)
     if replica.get(SUMMARIES, job.namespace, job.id) is None:
@@ -301,7 +314,7 @@ def require_whole(witness: Witness) -> None:
     for node in replica.all(NODES):
         require_room(replica, node.id, replica.index)
     for job in replica.all(JOBS):
-        require_version(replica, job, replica.index, epoch_since=witness.epoch_since)
+        require_version(replica, job, replica.index)
     for table, machines in MACHINES_OF_TABLES.items():
         for record in replica.all(replica.tables[table]):
             for machine, field in machines:

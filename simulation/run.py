@@ -21,6 +21,7 @@ from simulation.invariants import (
     require_rest,
     require_whole,
 )
+from simulation.ledger import Ledger
 from simulation.linearizability import Model, check_all
 from simulation.loop import RunFailed, SimulatedLoop, StandsStill
 from simulation.models import NOTHING, Answer, Asked, Purge, Read, Register, Restored, Seen, VersionedRecord
@@ -29,6 +30,7 @@ from simulation.reads import Judge
 from simulation.rollouts import RolloutInvariants
 from simulation.sketches import value_of
 from simulation.story import Broken, LogLines, Story
+from simulation.tasks import TaskInvariants
 from simulation.weather import CALM, Weather
 from simulation.witness import Taken, Witness
 from simulation.workload import Workload
@@ -77,8 +79,10 @@ class Run:
         self.log = new_log(self.loop, seed)
         self.weather = Weather(seed)
         self.weather.roughness = CALM
-        self.cluster = Cluster(seed, self.loop, self.log, self.weather)
         self.witness = Witness(self.story, self.loop.fail)
+        self.ledger = Ledger(self.witness, self.story, self.loop.fail)
+        self.cluster = Cluster(seed, self.loop, self.log, self.weather, self.ledger)
+        self.tasks = TaskInvariants(self.cluster, self.witness)
         self.log.eye = self.witness
         self.invariants = BatchInvariants(self.witness)
         self.rollouts = RolloutInvariants(self.witness, self.loop.time)
@@ -163,6 +167,7 @@ class Run:
             await asyncio.sleep(10.0)
             try:
                 require_rest(self.witness, self._leaders_clock_ns())
+                self.tasks.what_runs_is_what_the_log_says()
                 self._require_caught_up()
                 return
             except Broken:
@@ -195,6 +200,7 @@ class Run:
     def _check_in_full(self, *, deep: bool) -> None:
         self.full_checks += 1
         require_whole(self.witness)
+        self.tasks.what_is_to_stop_ends()
         for process in self.cluster.server_processes:
             if process.is_alive and process.server is not None and process.server.replica.index:
                 require_equal(self.witness, process.server.replica, process.name, deep=deep)

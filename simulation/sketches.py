@@ -9,11 +9,15 @@ from typing import Final
 
 from wharf.model.group import TaskGroup
 from wharf.model.job import Job, JobType, Parameterized
-from wharf.model.policies import DisconnectPolicy, MigratePolicy, Reconcile, UpdatePolicy
+from wharf.model.policies import DisconnectPolicy, MigratePolicy, Reconcile, RestartPolicy, UpdatePolicy
 from wharf.model.resources import Resources
-from wharf.model.task import Task
+from wharf.model.task import Lifecycle, LifecycleHook, Task
 
 JOBS_COUNT: Final = 30
+HOOKS: Final = (
+    (LifecycleHook.PRESTART, False), (LifecycleHook.PRESTART, True), (LifecycleHook.POSTSTART, False),
+    (LifecycleHook.POSTSTOP, False),
+)  # fmt: skip
 SECOND_NS: Final = 1_000_000_000
 KINDS: Final = (
     *[JobType.SERVICE] * 20, *[JobType.BATCH] * 6, *[JobType.SYSTEM] * 2, *[JobType.SYSBATCH] * 2
@@ -47,9 +51,12 @@ class JobSketch:
             name="task", driver="mock", config=config,
             resources=Resources(cpu=50 if per_node else self.cpu, memory_mb=draw.choice([32, 64, 256])),
         )  # fmt: skip
+        restart = RestartPolicy(
+            attempts=draw.choice([0, 0, 1, 2]), interval=1_800 * SECOND_NS, delay=draw.randint(1, 3) * SECOND_NS,
+        )  # fmt: skip
         group = TaskGroup(
-            name="group", count=1 if per_node else draw.randint(1, 5), tasks=(task,),
-            update=self._update(draw), migrate=self._migrate(draw), disconnect=self._disconnect(draw),
+            name="group", count=1 if per_node else draw.randint(1, 5), tasks=(task, *self._beside(draw)),
+            restart_policy=restart, update=self._update(draw), migrate=self._migrate(draw), disconnect=self._disconnect(draw),
         )  # fmt: skip
         datacenters = draw.choice([("*",), ("dc1",), ("dc1", "dc2")])
         return Job(
@@ -57,6 +64,20 @@ class JobSketch:
             meta={"value": str(value)}, task_groups=(group,),
             parameterized_job=Parameterized(max_running=self.max_running) if self.is_template else None,
         )  # fmt: skip
+
+    def _beside(self, draw: Random) -> list[Task]:
+        """Tasks before, beside and after the main one: some jobs have some."""
+        if self.type in (JobType.SYSTEM, JobType.SYSBATCH) or draw.random() < 0.75:
+            return []
+        hooks = draw.sample(HOOKS, draw.randint(1, 2))
+        return [
+            Task(
+                name=f"{hook}-{is_sidecar}".lower(), driver="mock",
+                config={} if is_sidecar else {"run_for": draw.randint(1, 3) * SECOND_NS},
+                lifecycle=Lifecycle(hook=hook, sidecar=is_sidecar), resources=Resources(cpu=20, memory_mb=16),
+            )
+            for hook, is_sidecar in hooks
+        ]  # fmt: skip
 
     def _update(self, draw: Random) -> UpdatePolicy | None:
         """How it is rolled out: mostly with a deployment, within times that fit a seed."""

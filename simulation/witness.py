@@ -43,7 +43,6 @@ class Witness:
         self.checks: list[Callable[[Taken], None]] = []
         self.asked_checks: list[Callable[[LogWrite, Process | None], None]] = []
         self.on_new_epoch: list[Callable[[], None]] = []
-        self.epoch_since = 0
         """The first index of the epoch that the log is in."""
         self.table_changes: dict[str, list[int]] = {table.name: [1] for table in ALL_TABLES}
         self._versions: dict[tuple[str, str], list[tuple[int, Any]]] = {}
@@ -81,7 +80,6 @@ class Witness:
     def on_restored(self, rows: list[Row], standing: Standing, since: int) -> None:
         """An older state stands in place of all: every record is as it is there, from the index `since` on."""
         replica = self.replica
-        self.epoch_since = since
         replica.load(rows, standing)
         for table in replica.tables.values():
             records = replica.rows(table).records

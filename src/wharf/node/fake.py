@@ -87,37 +87,7 @@ class FakeNode:
         return self.describe()
 
     def describe(self) -> Node:
-        machine = self._machine
-        healthy = DriverInfo(
-            attributes={},
-            detected=True,
-            healthy=True,
-            health_description="fake",
-            update_time=to_time(self._world.now_ns()),
-        )
-        return Node(
-            id=self.id,
-            name=machine.name,
-            datacenter=machine.datacenter,
-            node_class=machine.node_class,
-            attributes={
-                "kernel.name": "linux",
-                "kernel.arch": "x86_64",
-                "cpu.arch": "amd64",
-                "os.signals": "SIGHUP,SIGINT,SIGKILL,SIGQUIT,SIGTERM,SIGUSR1,SIGUSR2",
-                "wharf.fake": "true",
-                "unique.hostname": machine.name,
-                # Both names: constraints that admission adds use ours, job files of the peer use theirs.
-                **{f"{product}.{name}": value for product in ("wharf", "nomad") for name, value in PRODUCT.items()},
-                **{f"driver.{name}": "1" for name in DRIVERS},
-            },
-            node_resources=NodeResources(
-                cpu=NodeCpu(cpu_shares=machine.cpu_mhz, total_cpu_cores=max(1, machine.cpu_mhz // 1_000)),
-                memory=NodeMemory(memory_mb=machine.memory_mb),
-                disk=NodeDisk(disk_mb=machine.disk_mb),
-            ),
-            drivers=dict.fromkeys(DRIVERS, healthy),
-        )
+        return describe(self.id, self._machine, self._world.now_ns())
 
     # -- what servers say (the port `Work` of `agent.servers`)
 
@@ -169,6 +139,9 @@ class FakeNode:
             deployment_status=AllocDeploymentStatus(healthy=work.healthy) if work.healthy is not None else None,
         )
 
+    def on_end_told(self, allocation_id: str) -> None:
+        """What it remembers is little anyway."""
+
     def on_contact(self) -> None:
         """What it plays goes on in any case."""
 
@@ -219,6 +192,40 @@ class FakeNode:
             if timer is not None:
                 timer.cancel()
         work.ends = work.becomes_healthy = None
+
+
+def describe(node_id: str, machine: FakeMachine, now_ns: int) -> Node:
+    """What such a machine says of itself."""
+    healthy = DriverInfo(
+        attributes={},
+        detected=True,
+        healthy=True,
+        health_description="fake",
+        update_time=to_time(now_ns),
+    )
+    return Node(
+        id=node_id,
+        name=machine.name,
+        datacenter=machine.datacenter,
+        node_class=machine.node_class,
+        attributes={
+            "kernel.name": "linux",
+            "kernel.arch": "x86_64",
+            "cpu.arch": "amd64",
+            "os.signals": "SIGHUP,SIGINT,SIGKILL,SIGQUIT,SIGTERM,SIGUSR1,SIGUSR2",
+            "wharf.fake": "true",
+            "unique.hostname": machine.name,
+            # Both names: constraints that admission adds use ours, job files of the peer use theirs.
+            **{f"{product}.{name}": value for product in ("wharf", "nomad") for name, value in PRODUCT.items()},
+            **{f"driver.{name}": "1" for name in DRIVERS},
+        },
+        node_resources=NodeResources(
+            cpu=NodeCpu(cpu_shares=machine.cpu_mhz, total_cpu_cores=max(1, machine.cpu_mhz // 1_000)),
+            memory=NodeMemory(memory_mb=machine.memory_mb),
+            disk=NodeDisk(disk_mb=machine.disk_mb),
+        ),
+        drivers=dict.fromkeys(DRIVERS, healthy),
+    )
 
 
 def _why_it_failed(work: _Work) -> tuple[TaskEvent, ...] | None:

@@ -20,13 +20,15 @@ class SimulatedWorld:
     def __init__(self, seed: int, elapsed_s: Callable[[], float] = lambda: 0.0, *, member: str = "") -> None:
         self.random = Random(f"{seed}/{member}")
         self.clock_offset_ns = 0
+        self.booted_s = 0.0
+        """When its machine was booted: from there on the monotonic clock counts."""
         self._elapsed_s = elapsed_s
 
     def now_ns(self) -> int:
         return EPOCH_NS + round(self._elapsed_s() * 1_000_000_000) + self.clock_offset_ns
 
     def monotonic_s(self) -> float:
-        return self._elapsed_s()
+        return self._elapsed_s() - self.booted_s
 
     def new_id(self) -> str:
         return str(uuid.UUID(int=self.random.getrandbits(128), version=4))

@@ -1,0 +1,161 @@
+"""What programs really did on the simulated machines, and what must hold of it: checked when one begins, when a node's
+report is in the log, now and then, and when all has come to rest.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from simulation.story import Broken, Story
+from simulation.witness import Taken, Witness
+from wharf.model.allocation import Allocation, ClientStatus, DesiredStatus
+from wharf.model.group import TaskGroup
+from wharf.model.policies import RestartMode, RestartPolicy
+from wharf.model.task import LifecycleHook, Task
+from wharf.model.task_state import MAX_EVENTS_KEPT, TaskEventType, TaskState
+from wharf.node.core.outcome import Outcome
+from wharf.state.tables import ALLOCATIONS
+
+OVER: Final = (ClientStatus.COMPLETE, ClientStatus.FAILED)
+LONG_NS: Final = 1_800_000_000_000
+"""Within an interval of this length all the starts of one allocation of a seed lie."""
+
+
+class Play(msgspec.Struct):
+    """One start of one task: what became of it."""
+
+    run: str
+    allocation_id: str
+    task: str
+    group: TaskGroup
+    config: Mapping[str, Any]
+    began_s: float | None = None
+    ended_s: float | None = None
+    told: Outcome | None = None
+    """How it ended, as far as anybody can know."""
+    is_deaf: bool = False
+    is_asked_to_end: bool = False
+    is_to_be_killed: bool = False
+    is_shim_gone: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        return self.ended_s is None
+
+    @property
+    def is_alive(self) -> bool:
+        return self.began_s is not None and self.ended_s is None
+
+
+class Ledger:
+    def __init__(self, witness: Witness, story: Story, fail: Callable[[Exception], None]) -> None:
+        self._witness = witness
+        self._story = story
+        self._fail = fail
+        self._plays: dict[str, dict[str, list[Play]]] = {}
+        """Those that began, by allocation and task, in order."""
+        witness.checks.append(self.what_nodes_report_is_what_happened)
+
+    def begin(self, play: Play) -> None:
+        """Called from the middle of the machine: what is wrong ends the run at the next step."""
+        self._story.note(f"{play.run} of {play.task} begins", play.allocation_id)
+        try:
+            self._require_begin(play)
+        except Broken as broken:
+            self._fail(broken)
+        self._plays.setdefault(play.allocation_id, {}).setdefault(play.task, []).append(play)
+
+    def of(self, allocation_id: str, task: str) -> list[Play]:
+        return self._plays.get(allocation_id, {}).get(task, [])
+
+    def _require_begin(self, play: Play) -> None:
+        before = self.of(play.allocation_id, play.task)
+        about = play.allocation_id
+        if any(each.run == play.run for each in before):
+            raise Broken(f"{play.run} of {play.task} is started a second time", about)
+        if any(each.is_alive for each in before):
+            raise Broken(f"{play.run} of {play.task} begins, and an earlier start still runs", about)
+        known: Allocation | None = self._witness.replica.get(ALLOCATIONS, about)
+        if known is not None and known.client_status in OVER:
+            raise Broken(f"{play.run} of {play.task} begins after it was told as {known.client_status}", about)
+        task = next(each for each in play.group.tasks or () if each.name == play.task)
+        policy = task.restart_policy or play.group.restart_policy or RestartPolicy()
+        is_counted = policy.mode == RestartMode.FAIL and policy.interval >= LONG_NS
+        if is_counted and len(before) + 1 > policy.attempts + 1:
+            raise Broken(
+                f"{play.task} of {about} is started {len(before) + 1} times; {policy.attempts} restarts may be", about
+            )
+        self._require_turn(play, task)
+
+    def _require_turn(self, play: Play, task: Task) -> None:
+        hook, about = hook_of(task), play.allocation_id
+        for other in play.group.tasks or ():
+            plays, theirs = self.of(about, other.name), hook_of(other)
+            if other.name == task.name:
+                continue
+            if theirs == LifecycleHook.POSTSTOP and plays and hook != LifecycleHook.POSTSTOP:
+                raise Broken(f"{play.task} of {about} begins after {other.name}, which is for the end", about)
+            if not hook and theirs == LifecycleHook.PRESTART:
+                is_done = bool(plays) and (
+                    is_sidecar(other) or (plays[-1].told is not None and plays[-1].told.is_success)
+                )
+                if not is_done:
+                    raise Broken(f"{play.task} of {about} begins before {other.name} is done", about)
+            if hook == LifecycleHook.POSTSTART and not theirs and not plays:
+                raise Broken(f"{play.task} of {about} begins before {other.name}", about)
+            if hook == LifecycleHook.POSTSTOP and theirs != LifecycleHook.POSTSTOP and plays and plays[-1].is_alive:
+                raise Broken(f"{play.task} of {about} begins while {other.name} runs", about)
+
+    # -- what is reported
+
+    def what_nodes_report_is_what_happened(self, taken: Taken) -> None:
+        for changed in taken.changes:
+            if changed.table != ALLOCATIONS.name or changed.new is None:
+                continue
+            new: Allocation = changed.new
+            if new.id not in self._plays or (changed.old is not None and changed.old.task_states is new.task_states):
+                continue
+            is_news = changed.old is None or changed.old.client_status is not new.client_status
+            if is_news and new.client_status in OVER:
+                self._require_over(new, taken.batch.index)
+            for name, state in (new.task_states or {}).items():
+                self._require_true(new, name, state, taken.batch.index)
+
+    def _require_over(self, told: Allocation, index: int) -> None:
+        plays = [play for plays in self._plays[told.id].values() for play in plays]
+        for play in plays:
+            if play.is_alive:
+                raise Broken(f"{told.id} is told as {told.client_status} at {index}, and {play.run} runs", told.id)
+        if told.client_status is ClientStatus.COMPLETE and told.desired_status is DesiredStatus.RUN:
+            ill = [
+                each[-1].run for each in self._plays[told.id].values() if each[-1].told and not each[-1].told.is_success
+            ]
+            if ill and not any(play.is_asked_to_end or play.is_to_be_killed for play in plays):
+                raise Broken(f"{told.id} is told as complete at {index}; {' '.join(ill)} did not end well", told.id)
+
+    def _require_true(self, told: Allocation, task: str, state: TaskState, index: int) -> None:
+        """Of each start that ended is told how, once and in order; of many the first are dropped."""
+        events = state.events or ()
+        reported = [
+            ((event.details or {}).get("exit_code"), (event.details or {}).get("signal"))
+            for event in events
+            if event.type == TaskEventType.TERMINATED
+        ]
+        happened = [(str(p.told.exit_code), str(p.told.signal)) for p in self.of(told.id, task) if p.told is not None]
+        if len(events) < MAX_EVENTS_KEPT:
+            is_true = happened[: len(reported)] == reported
+        else:
+            is_true = any(happened[at : at + len(reported)] == reported for at in range(len(happened) + 1))
+        if not is_true:
+            raise Broken(
+                f"{task} of {told.id} is told to have ended as {reported} at {index}; it was {happened}", told.id
+            )
+
+
+def hook_of(task: Task) -> str:
+    return task.lifecycle.hook if task.lifecycle is not None else ""
+
+
+def is_sidecar(task: Task) -> bool:
+    return task.lifecycle is not None and task.lifecycle.sidecar
