@@ -1,4 +1,4 @@
-"""Eight processes that count on one Redis, on a clock that is given to all of them."""
+"""Eight processes that count on one Redis, or at one that counts for them, on a clock that is given to all of them."""
 
 import asyncio
 import multiprocessing
@@ -6,12 +6,15 @@ import queue
 from collections import Counter
 from collections.abc import Sequence
 from multiprocessing.sharedctypes import Synchronized
-from multiprocessing.synchronize import Barrier
+from multiprocessing.synchronize import Barrier, Event
+from pathlib import Path
 
 from tests.limits.builders import MINUTE_MS, NOON_MS, a_user, only
 from wharf.limits.core.limiter import Limiter
 from wharf.limits.core.request import Request
 from wharf.limits.rules import read_rules
+from wharf.limits.stores.memory import MemoryStore
+from wharf.limits.stores.neighbours import CountingPlace, NeighbourStore
 from wharf.limits.stores.quota import QuotaLeases, QuotaSettings
 from wharf.limits.stores.redis import RedisSettings, RedisStore
 from wharf.world import RealWorld
@@ -34,7 +37,8 @@ def rules_of(minute: int, hour: int) -> str:
 def count_in_eight(
     address: str, rules: str, *, callers: int, minutes: int, each_tick: int, lease: int | None = None
 ) -> Admitted:
-    """Each process sends so many requests of each caller at each tick. Returns what all of them admitted."""
+    """Each process sends so many requests of each caller at each tick. Returns what all of them admitted. The address is
+    of a Redis, or the path of the socket at which one counts who is started here too."""
     context = multiprocessing.get_context("spawn")
     barrier, clock = context.Barrier(PROCESSES), context.Value("q", NOON_MS)
     results: multiprocessing.Queue[Admitted] = context.Queue()
@@ -42,7 +46,10 @@ def count_in_eight(
     processes = [
         context.Process(target=_work, args=(number, shape, barrier, clock, results)) for number in range(PROCESSES)
     ]
-    for process in processes:
+    is_over = context.Event()
+    if "/" in address:
+        processes.append(context.Process(target=_count_for_them, args=(address, rules, clock, is_over)))
+    for process in reversed(processes):  # Who counts for the others is first.
         process.start()
     admitted: Admitted = Counter()
     try:
@@ -54,6 +61,7 @@ def count_in_eight(
             except queue.Empty:
                 assert not any(process.exitcode for process in processes), "a process failed; its output says why"
     finally:
+        is_over.set()
         for process in processes:
             process.join(timeout=20)
             if process.is_alive():
@@ -62,6 +70,22 @@ def count_in_eight(
         results.close()
         results.join_thread()
     return admitted
+
+
+def _count_for_them(address: str, rules: str, clock: "Synchronized[int]", is_over: "Event") -> None:
+    async def count() -> None:
+        path = Path(address)
+        store = MemoryStore(
+            RealWorld(), read_rules(rules), path=path.parent / "counters", clock=lambda: clock.value, keeps_changes=True
+        )
+        await store.open()
+        place = CountingPlace(store, path)
+        await place.open()
+        await asyncio.to_thread(is_over.wait)
+        await place.close()
+        await store.close()
+
+    asyncio.run(count())
 
 
 def _work(
@@ -87,11 +111,18 @@ async def _count(
     address, text, callers, ticks, each_tick, lease = shape
     rules, world = read_rules(text), RealWorld()
     limiter = Limiter(rules)
-    far = RedisStore(world, rules, RedisSettings(addresses=(address,), give_up_ms=60_000), clock=lambda: clock.value)
-    store: RedisStore | QuotaLeases = far
+    far: RedisStore | NeighbourStore
+    if "/" in address:
+        far = NeighbourStore(world, Path(address))
+    else:
+        redis = RedisSettings(addresses=(address,), give_up_ms=60_000)
+        far = RedisStore(world, rules, redis, clock=lambda: clock.value)
+    store: RedisStore | NeighbourStore | QuotaLeases = far
     if lease is not None:
         store = QuotaLeases(far, world, QuotaSettings(size=lease, processes=PROCESSES), clock=lambda: clock.value)
-    await far.open()
+    while not await far.open():
+        await far.close()
+        await asyncio.sleep(0.01)
     users = [a_user(f"u{caller}", token=f"t{caller}") for caller in range(callers)]
     admitted: Admitted = Counter()
 

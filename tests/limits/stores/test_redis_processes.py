@@ -16,9 +16,12 @@ LEASED_MINUTELY, LEASED_HOURLY, LEASE = 1_000, 3_500, 10
 
 def prove_exact(folder: Path, *, callers: int, minutes: int) -> None:
     """Requests come at ten times the limits, so that every window is full to the last."""
-    rules = rules_of(MINUTELY, HOURLY)
     with running_redis(folder) as server:
-        admitted = count_in_eight(server.address, rules, callers=callers, minutes=minutes, each_tick=2)
+        prove_exact_at(server.address, callers=callers, minutes=minutes)
+
+
+def prove_exact_at(address: str, *, callers: int, minutes: int) -> None:
+    admitted = count_in_eight(address, rules_of(MINUTELY, HOURLY), callers=callers, minutes=minutes, each_tick=2)
     for caller in range(callers):
         by_hour = windows_of(admitted, caller, HOUR_MS)
         assert by_hour == tuple_of_hours(minutes), caller
@@ -35,6 +38,15 @@ def tuple_of_hours(minutes: int) -> list[int]:
 
 def test_in_eight_processes_exactly_the_limit_is_admitted_in_every_window(tmp_path: Path) -> None:
     prove_exact(tmp_path, callers=10, minutes=4)
+
+
+def test_eight_neighbours_of_one_that_counts_admit_exactly_the_limit_in_every_window(tmp_path: Path) -> None:
+    prove_exact_at(str(tmp_path / "counters.sock"), callers=10, minutes=4)
+
+
+@pytest.mark.faults
+def test_in_three_hours_of_eight_neighbours_exactly_the_limit_is_admitted_in_every_window(tmp_path: Path) -> None:
+    prove_exact_at(str(tmp_path / "counters.sock"), callers=200, minutes=180)
 
 
 @pytest.mark.faults

@@ -68,6 +68,8 @@ class Counters:
         self._faults: dict[tuple[str, str], tuple[int, int]] = {}
         self._evict_again_ms: dict[str, int] = {}
         self._parts: dict[str, dict[str, int]] = {}  # By rule and owner, how many counters there are.
+        self.adopted = 0
+        """How often rules were taken: what was made of rules before holds no longer."""
         self.adopt(rules)
 
     # -- rules -----------------------------------------------------------------------------------------------------
@@ -80,6 +82,19 @@ class Counters:
         self.tables = {rule.name: self._table_for(rule, *old.get(rule.name, (None, None))) for rule in rules}
         self._parts = {renamed.get(name, name): parts for name, parts in self._parts.items()}
         self._rules = {rule.name: rule for rule in rules}
+        self.adopted += 1
+
+    def rule(self, name: str) -> Rule | None:
+        return self._rules.get(name)
+
+    @property
+    def unsaved(self) -> frozenset[str]:
+        """Rules whose counts end with the requests that run."""
+        return frozenset(name for name, rule in self._rules.items() if rule.algorithm is Algorithm.LEASES)
+
+    def knows(self, request_id: str) -> bool:
+        """Whether a request that was admitted runs."""
+        return request_id in self._running
 
     def _table_for(self, rule: Rule, old_rule: Rule | None, old: Table | None) -> Table:
         if old is None or old_rule is None or old_rule.algorithm is not rule.algorithm:
@@ -353,7 +368,7 @@ class Counters:
     def load(self, name: str, key: str, numbers: tuple[int, ...]) -> None:
         """Put back a counter that was saved. The key of a caller is one text, in however many tables it stands."""
         rule = self._rules[name]
-        if rule.is_partitioned:
+        if rule.is_partitioned and key not in self.tables[name]:
             owner = owner_of_key(key)
             parts = self._parts.setdefault(name, {})
             parts[owner] = parts.get(owner, 0) + (key != shared_key(owner))

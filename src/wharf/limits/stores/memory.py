@@ -10,6 +10,7 @@ from wharf.limits.core.call import Call, Reading, Taken
 from wharf.limits.core.counters import Counters
 from wharf.limits.core.plan import Charge
 from wharf.limits.core.rule import RuleSet
+from wharf.limits.stores.changes import Changes, NotedCounters
 from wharf.limits.stores.port import GaveBack
 from wharf.limits.stores.saved import SavedRefused, read_frames, write_frames
 from wharf.world import World
@@ -21,9 +22,18 @@ class MemoryStore:
     """`clock` gives milliseconds; by default they are the world's. `path` is where counters are kept over restarts."""
 
     def __init__(
-        self, world: World, rules: RuleSet, *, path: Path | None = None, clock: Callable[[], int] | None = None
+        self,
+        world: World,
+        rules: RuleSet,
+        *,
+        path: Path | None = None,
+        clock: Callable[[], int] | None = None,
+        keeps_changes: bool = False,
     ) -> None:
-        self.counters: Final = Counters(rules.rules, keys_most=rules.keys_most)
+        """`keeps_changes`: what is answered outlives a killed process, where `path` is given too."""
+        self._changes = Changes(path) if keeps_changes and path is not None else None
+        kind = NotedCounters if self._changes is not None else Counters
+        self.counters: Final = kind(rules.rules, keys_most=rules.keys_most)
         self._world = world
         self._path = path
         self._clock = clock
@@ -37,6 +47,8 @@ class MemoryStore:
         if self._path is None:
             return
         await self.load()
+        if self._changes is not None:
+            self._changes.begin()
         self._saver = self._world.start(self._keep_saving(), name="limits: save counters")
 
     async def close(self) -> None:
@@ -47,6 +59,8 @@ class MemoryStore:
             self._saver = None
         if self._path is not None:
             await self.save()
+        if self._changes is not None:
+            self._changes.close()
 
     async def _keep_saving(self) -> None:
         while True:
@@ -60,6 +74,7 @@ class MemoryStore:
         if self._path is None:
             return
         new = self._path.with_name(f"{self._path.name}.new")
+        number = None if self._changes is None else self._changes.begin()
         with new.open("wb") as file:
             os.fchmod(file.fileno(), 0o600)
             for frame in write_frames(self.counters):
@@ -68,15 +83,23 @@ class MemoryStore:
             file.flush()
             await asyncio.to_thread(os.fsync, file.fileno())
         new.replace(self._path)
+        if self._changes is not None and number is not None:
+            self._changes.end_before(number)
+
+    def write_changes(self) -> None:
+        """Write what changed since the last time, so that it outlives this process."""
+        if self._changes is not None and isinstance(self.counters, NotedCounters):
+            self._changes.write(self.counters)
 
     async def load(self) -> None:
         """Read what was saved. Raises SavedRefused for a file that is not ours or of a newer form."""
-        if self._path is None or not self._path.exists():
-            return
-        with self._path.open("rb") as file:
-            for rows in read_frames(file, self._path.name):
-                rows.load_into(self.counters)
-                await asyncio.sleep(0)
+        if self._path is not None and self._path.exists():
+            with self._path.open("rb") as file:
+                for rows in read_frames(file, self._path.name):
+                    rows.load_into(self.counters)
+                    await asyncio.sleep(0)
+        if self._changes is not None:
+            self._changes.load_into(self.counters)
 
     # -- the port --------------------------------------------------------------------------------------------------
 

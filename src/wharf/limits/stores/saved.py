@@ -23,7 +23,7 @@ class SavedRefused(Exception):
     """A file of counters that cannot be read. Its text says why, and what to do."""
 
 
-class _Header(msgspec.Struct, tag="counters"):
+class Header(msgspec.Struct, tag="counters"):
     form: int
 
 
@@ -36,7 +36,10 @@ class Rows(msgspec.Struct, tag="rows"):
     def load_into(self, counters: Counters) -> None:
         table = counters.tables.get(self.rule)
         for key, numbers in self.rows if table is not None else ():
-            counters.load(self.rule, key, numbers)
+            if numbers:
+                counters.load(self.rule, key, numbers)
+            elif table is not None:
+                table.reset(key)  # It was begun anew.
 
 
 class BanRows(msgspec.Struct, tag="bans"):
@@ -47,50 +50,53 @@ class BanRows(msgspec.Struct, tag="bans"):
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(_Header | Rows | BanRows)
+_decoder: Final = msgspec.msgpack.Decoder(Header | Rows | BanRows)
 
 
 def write_frames(counters: Counters) -> Iterator[bytes]:
     """All counters, some rows at a time. Between two frames they may change: each row is right when it is written."""
-    yield _frame(_Header(FORM))
+    yield frame_of(Header(FORM))
     for name, table in list(counters.tables.items()):
         keys = iter(list(table.keys()))
         while some := list(islice(keys, ROWS_AT_ONCE)):
             found = ((key, table.saved(key)) for key in some)
             rows = [(key, numbers) for key, numbers in found if numbers is not None]
             if rows:
-                yield _frame(Rows(name, rows))
+                yield frame_of(Rows(name, rows))
     subjects = iter(list(counters.bans))
     while some := list(islice(subjects, ROWS_AT_ONCE)):
-        yield _frame(BanRows([(subject, counters.bans[subject]) for subject in some if subject in counters.bans]))
+        yield frame_of(BanRows([(subject, counters.bans[subject]) for subject in some if subject in counters.bans]))
 
 
-def _frame(value: _Header | Rows | BanRows) -> bytes:
+def frame_of(value: Header | Rows | BanRows) -> bytes:
     data = _encoder.encode(value)
     return len(data).to_bytes(_LENGTH_BYTES, "big") + data
 
 
-def read_frames(file: BinaryIO, name: str) -> Iterator[Rows | BanRows]:
+def read_frames(file: BinaryIO, name: str, *, may_be_torn: bool = False) -> Iterator[Rows | BanRows]:
+    """`may_be_torn`: the last frame may be cut off, as whoever wrote it was killed; nobody was told of it."""
     first = _read_frame(file, name)
-    if not isinstance(first, _Header):
+    if not isinstance(first, Header):
         raise SavedRefused(f"{name} holds no counters of a limiter: move it away, or name another file")
     if first.form > FORM:
         raise SavedRefused(f"{name} was written by a newer version (form {first.form}; this one reads up to {FORM})")
-    while (frame := _read_frame(file, name)) is not None:
-        if not isinstance(frame, _Header):
+    while (frame := _read_frame(file, name, may_be_torn=may_be_torn)) is not None:
+        if not isinstance(frame, Header):
             yield frame
 
 
-def _read_frame(file: BinaryIO, name: str) -> _Header | Rows | BanRows | None:
+def _read_frame(file: BinaryIO, name: str, *, may_be_torn: bool = False) -> Header | Rows | BanRows | None:
     length = file.read(_LENGTH_BYTES)
     if not length:
         return None
     size = int.from_bytes(length, "big")
     data = file.read(min(size, _FRAME_BYTES_MOST))
+    if may_be_torn and (len(length) < _LENGTH_BYTES or len(data) != size):
+        return None
     try:
         if len(length) < _LENGTH_BYTES or len(data) != size:
             raise msgspec.DecodeError("the file ends too early")
-        frame: _Header | Rows | BanRows = _decoder.decode(data)
+        frame: Header | Rows | BanRows = _decoder.decode(data)
     except msgspec.DecodeError as problem:
         raise SavedRefused(f"{name} is damaged ({problem}): move it away, and counters begin anew") from None
     return frame

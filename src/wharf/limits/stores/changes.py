@@ -1,0 +1,131 @@
+"""Counters that can be put back to the last answer that was given, also after a process was killed.
+
+What a call changed is written, as it stands then, behind the last save before anybody is told; a frame read twice changes
+nothing. The kernel keeps what was written when the process ends; only a machine that fails loses the last moments.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from wharf.limits.core.call import Call, Taken
+from wharf.limits.core.counters import Counters
+from wharf.limits.core.plan import Charge
+from wharf.limits.core.rule import Rule
+from wharf.limits.stores.saved import BanRows, Header, Rows, frame_of, read_frames
+
+log = logging.getLogger(__name__)
+
+FORM: Final = 1
+
+
+class NotedCounters(Counters):
+    """Counters that know what changed since it was asked for last. `on_change` is told of the first change after that."""
+
+    def __init__(self, rules: Sequence[Rule] = (), *, keys_most: int = 1_000_000) -> None:
+        super().__init__(rules, keys_most=keys_most)
+        self.on_change: Callable[[], object] | None = None
+        self.changed: dict[str, set[str]] = {}
+        """Keys by rule."""
+        self.changed_bans: set[str] = set()
+
+    def _note(self, charges: Iterable[Charge], keys: tuple[str, ...] = (), bans: Iterable[str] = ()) -> None:
+        if not self.changed and not self.changed_bans and self.on_change is not None:
+            self.on_change()
+        for index, charge in enumerate(charges):
+            self.changed.setdefault(charge.name, set()).add(keys[index] if keys else charge.key)
+        self.changed_bans.update(bans)
+
+    def take(self, call: Call, now_ms: int) -> Taken:
+        taken = super().take(call, now_ms)
+        if taken.admitted:
+            self._note(call.charges, taken.keys)
+        else:
+            self._note((), bans=(call.plan.ban_subject,))
+        return taken
+
+    def give_back(self, request_id: str, now_ms: int, *, is_fault: bool) -> bool:
+        answered = self._find(request_id)
+        is_done = super().give_back(request_id, now_ms, is_fault=is_fault)
+        if is_done and answered is not None:
+            self._note(answered.call.charges[:1], answered.taken.keys[:1])
+        return is_done
+
+    def spend(self, charges: Iterable[Charge], amount: int, now_ms: int) -> None:
+        charges = tuple(charges)
+        super().spend(charges, amount, now_ms)
+        self._note(charges)
+
+    def reset(self, charges: Iterable[Charge]) -> None:
+        charges = tuple(charges)
+        super().reset(charges)
+        self._note(charges)
+
+    def ban(self, subject: str, until_ms: int) -> None:
+        super().ban(subject, until_ms)
+        self._note((), bans=(subject,))
+
+
+class Changes:
+    """The files behind a save: `<name>.1`, `<name>.2`, … in their order. A save begins a new one and ends the others."""
+
+    def __init__(self, beside: Path) -> None:
+        self._begins = f"{beside.name}.changes."
+        self._folder = beside.parent
+        self._number = 0
+        self._file: int | None = None
+        self._is_failing = False
+
+    def _files(self) -> list[tuple[int, Path]]:
+        found = [(path.name.removeprefix(self._begins), path) for path in self._folder.glob(f"{self._begins}*")]
+        return sorted((int(number), path) for number, path in found if number.isdigit())
+
+    def load_into(self, counters: Counters) -> None:
+        for number, path in self._files():
+            self._number = max(self._number, number)
+            with path.open("rb") as file:
+                for rows in read_frames(file, path.name, may_be_torn=True):
+                    rows.load_into(counters)
+
+    def begin(self) -> int:
+        """Write to a new file from now on. Returns its number: `end_before` it is for whoever saved what came before."""
+        self.close()
+        self._number += 1
+        path = self._folder / f"{self._begins}{self._number}"
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.write(self._file, frame_of(Header(FORM)))
+        return self._number
+
+    def end_before(self, number: int) -> None:
+        for old, path in self._files():
+            if old < number:
+                path.unlink()
+
+    def write(self, counters: NotedCounters) -> None:
+        """Write what changed, as it stands now."""
+        parts: list[bytes] = []
+        for name, keys in counters.changed.items():
+            table = counters.tables.get(name)
+            if table is not None and name not in counters.unsaved:
+                parts.append(frame_of(Rows(name, [(key, table.saved(key) or ()) for key in keys])))
+        if counters.changed_bans:
+            bans = counters.bans
+            parts.append(frame_of(BanRows([(who, bans[who]) for who in counters.changed_bans if who in bans])))
+        counters.changed.clear()
+        counters.changed_bans.clear()
+        if self._file is None or not parts:
+            return
+        try:
+            os.write(self._file, b"".join(parts))
+            self._is_failing = False
+        except OSError as problem:
+            if not self._is_failing:
+                log.error("changes of counters cannot be written, and would be lost with this process: %s", problem)
+            self._is_failing = True
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None

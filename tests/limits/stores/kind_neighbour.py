@@ -1,0 +1,33 @@
+"""The store of a neighbour in the contract suite: counters behind a socket of this process."""
+
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from tests.limits.stores.contract import Clock
+from wharf.limits.core.rule import RuleSet
+from wharf.limits.stores import MemoryStore, Store
+from wharf.limits.stores.neighbours import CountingPlace, NeighbourStore
+from wharf.world import RealWorld
+
+
+class NeighbourKind:
+    name = "neighbour"
+    programs: Sequence[str] = ()
+
+    @contextlib.asynccontextmanager
+    async def fresh(self, rules: RuleSet, clock: Clock) -> AsyncIterator[Store]:
+        with tempfile.TemporaryDirectory() as folder:
+            place = CountingPlace(MemoryStore(RealWorld(), rules, clock=clock), Path(folder) / "counters.sock")
+            await place.open()
+            store = NeighbourStore(RealWorld(), Path(folder) / "counters.sock")
+            assert await store.open()
+            try:
+                yield store
+            finally:
+                await store.close()
+                await place.close()
+
+
+KIND = NeighbourKind()

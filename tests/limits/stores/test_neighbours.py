@@ -1,0 +1,118 @@
+"""Counters of a neighbour: what happens to them, and to those who ask, when the one that counts is gone."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from tests.limits.builders import NOON_MS, a_user
+from tests.limits.stores.contract import Clock, Counter
+from tests.waiting import wait_on_loop_until
+from wharf.limits.rules import read_rules
+from wharf.limits.stores.guard import GuardedStore, GuardSettings
+from wharf.limits.stores.memory import MemoryStore
+from wharf.limits.stores.neighbours import CountingPlace, NeighbourStore
+from wharf.limits.stores.port import StoreLost, StoreRefused
+from wharf.world import RealWorld
+
+RULES = '[[rule]]\nname = "core"\nceiling = 50\n'
+
+
+def _count(folder: str, ready: Connection) -> None:
+    async def count() -> None:
+        rules = read_rules(RULES)
+        path = Path(folder) / "counters"
+        store = MemoryStore(RealWorld(), rules, path=path, clock=lambda: NOON_MS, keeps_changes=True)
+        await store.open()
+        place = CountingPlace(store, Path(folder) / "counters.sock")
+        await place.open()
+        ready.send(os.getpid())
+        await asyncio.Event().wait()
+
+    asyncio.run(count())
+
+
+def a_counting_process(folder: Path) -> int:
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    context.Process(target=_count, args=(str(folder), there), daemon=True).start()
+    assert here.poll(30)
+    return int(here.recv())
+
+
+def test_what_was_answered_outlives_a_killed_process_to_the_last_request(tmp_path: Path) -> None:
+    async def scenario() -> tuple[int, int, int]:
+        store, rules = NeighbourStore(RealWorld(), tmp_path / "counters.sock"), read_rules(RULES)
+        counter = Counter(store, rules, Clock())
+        process = a_counting_process(tmp_path)
+        await store.open()
+        before = sum([(await counter.send(a_user())).is_admitted for _ in range(30)])
+        await counter.send(a_user(), holds=True, request_id="held")
+        os.kill(process, signal.SIGKILL)
+        await wait_on_loop_until(lambda: store._transport is None, what="the end is noticed")
+        with pytest.raises(StoreLost):
+            await counter.send(a_user())
+        process = a_counting_process(tmp_path)
+        await wait_on_loop_until(lambda: store._transport is not None, what="the new one is found")
+        await store.renew(["held"])
+        slots = await counter.used(a_user(), "concurrent")
+        after = sum([(await counter.send(a_user())).is_admitted for _ in range(30)])
+        await store.close()
+        os.kill(process, signal.SIGKILL)
+        return before, slots, after
+
+    assert asyncio.run(scenario()) == (30, 1, 19)
+
+
+def test_while_nobody_counts_requests_are_decided_within_the_bound_by_each_rule(tmp_path: Path) -> None:
+    async def scenario() -> tuple[bool, int]:
+        rules = read_rules(RULES)
+        store = NeighbourStore(RealWorld(), tmp_path / "counters.sock")
+        guarded = GuardedStore(store, rules, GuardSettings(fallback_processes=10), RealWorld())
+        await store.open()
+        await guarded.open()
+        counter = Counter(guarded, rules, Clock())
+        admitted = sum([(await counter.send(a_user())).is_admitted for _ in range(30)])
+        is_away = guarded.counts.is_away
+        await guarded.close()
+        await store.close()
+        return is_away, admitted
+
+    assert asyncio.run(scenario()) == (True, 5)
+
+
+def test_a_second_one_that_would_count_is_refused_and_its_socket_is_the_owners_only(tmp_path: Path) -> None:
+    async def scenario() -> int:
+        store, path = MemoryStore(RealWorld(), read_rules(RULES)), tmp_path / "counters.sock"
+        place = CountingPlace(store, path)
+        await place.open()
+        with pytest.raises(StoreRefused, match="another process counts"):
+            await CountingPlace(store, path).open()
+        mode = path.stat().st_mode & 0o777
+        await place.close()
+        return mode
+
+    assert asyncio.run(scenario()) == 0o600
+
+
+def test_a_neighbour_that_sends_nonsense_is_cut_off_and_the_others_are_served(tmp_path: Path) -> None:
+    async def scenario() -> tuple[bytes, int]:
+        store, path = MemoryStore(RealWorld(), read_rules(RULES)), tmp_path / "counters.sock"
+        place = CountingPlace(store, path)
+        await place.open()
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        heard = await asyncio.wait_for(reader.read(), 30)
+        writer.close()
+        other = NeighbourStore(RealWorld(), path)
+        await other.open()
+        left = (await Counter(other, read_rules(RULES), Clock()).send(a_user())).remaining
+        await other.close()
+        await place.close()
+        return heard, left
+
+    assert asyncio.run(scenario()) == (b"", 49)
