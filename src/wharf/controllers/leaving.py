@@ -54,7 +54,7 @@ class Leaving:
             if table == NODES.name:
                 self._hear_node(snapshot, key, after)
             elif table == ALLOCATIONS.name and self._on_node:
-                self._hear_allocation(key, before or after, is_movable=after is not None and is_movable(after))
+                self._hear_allocation(key, before, after)
             elif table == JOBS.name and (after or before) is not None:
                 job = after or before
                 self._look_at_job((job.namespace, job.id))
@@ -70,15 +70,18 @@ class Leaving:
         if not is_known:
             self._on_node[node_id] = {}
             for allocation in snapshot.those(ALLOCATIONS_ON_NODE, node_id):
-                self._hear_allocation(allocation.id, allocation, is_movable=is_movable(allocation))
+                self._hear_allocation(allocation.id, None, allocation)
         self._look_at_node(node_id)
 
-    def _hear_allocation(self, allocation_id: str, allocation: Allocation, *, is_movable: bool) -> None:
+    def _hear_allocation(self, allocation_id: str, before: Allocation | None, after: Allocation | None) -> None:
+        allocation = after or before
+        if allocation is None:
+            return
         job = (allocation.namespace, allocation.job_id)
         here = self._on_node.get(allocation.node_id)
         if here is not None:
             self._nodes_changed[allocation.node_id] = None
-            if is_movable:
+            if after is not None and is_movable(after):
                 here[allocation_id] = job
                 self._of_job.setdefault(job, {})[allocation_id] = None
             elif here.pop(allocation_id, None) is not None:
