@@ -7,6 +7,7 @@ from pathlib import Path
 
 from wharf.agent.fake_nodes import own_identity
 from wharf.client import ONCE, AsyncClient
+from wharf.client.doors import ServerDoor
 from wharf.client.http import HttpExchange
 from wharf.client.sockets import WebSocketPassage
 from wharf.node.agent.node import NodeAgent, NodePlaces
@@ -23,7 +24,15 @@ async def main(address: str, folder: Path, way: str) -> None:
     places = NodePlaces(
         name="one", datacenter="dc1", region="global", state_folder=state, allocation_folder=folder / "alloc"
     )
-    node = NodeAgent(world, client, settings, places, own_identity(world, state), [WebSocketPassage(address)])
+    node = NodeAgent(
+        world,
+        client,
+        settings,
+        places,
+        own_identity(world, state),
+        [WebSocketPassage(address)],
+        [ServerDoor(address)],
+    )
     await node.run(lambda: None)
 
 

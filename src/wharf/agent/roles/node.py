@@ -11,6 +11,7 @@ from wharf.agent.fake_nodes import fake_nodes, own_identity
 from wharf.agent.identity import name_of
 from wharf.agent.life import CannotStart, Life
 from wharf.client import ONCE, AsyncClient
+from wharf.client.doors import Door, ServerDoor
 from wharf.client.http import HttpExchange
 from wharf.client.sockets import SocketPassage, WebSocketPassage
 from wharf.node.agent.node import NodeAgent, NodePlaces
@@ -31,6 +32,7 @@ async def run(life: Life) -> None:
         for address in settings.client.servers or (life.order.address,)
     ]
     sockets = [WebSocketPassage(address, tls=tls if address.startswith("https") else None) for address in addresses]
+    doors = [ServerDoor(address, tls=tls) for address in addresses]
     exchanges = [
         HttpExchange(
             address,
@@ -43,7 +45,7 @@ async def run(life: Life) -> None:
     client = AsyncClient(life.world, exchanges, retries=ONCE)  # Nodes say everything again themselves.
     data_folder = Path(life.order.data_folder)
     try:
-        node = _node(life, client, data_folder, sockets)
+        node = _node(life, client, data_folder, sockets, doors)
     except OSError as error:
         raise CannotStart(f"the node's folder {error.filename} cannot be used: {error.strerror}") from error
     details = {"drivers": ", ".join(await node.working_drivers())}
@@ -72,7 +74,9 @@ async def run(life: Life) -> None:
     await client.close()
 
 
-def _node(life: Life, client: AsyncClient, data_folder: Path, sockets: Sequence[SocketPassage]) -> NodeAgent:
+def _node(
+    life: Life, client: AsyncClient, data_folder: Path, sockets: Sequence[SocketPassage], doors: Sequence[Door]
+) -> NodeAgent:
     settings = life.order.settings
     places = NodePlaces(
         name=name_of(settings),
@@ -83,4 +87,4 @@ def _node(life: Life, client: AsyncClient, data_folder: Path, sockets: Sequence[
     )
     places.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     identity = own_identity(life.world, places.state_folder)
-    return NodeAgent(life.world, client, settings.client, places, identity, sockets)
+    return NodeAgent(life.world, client, settings.client, places, identity, sockets, doors)

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from wharf.client import AsyncClient
+from wharf.client.doors import Door
 from wharf.client.sockets import SocketPassage
 from wharf.model.moment import to_time
 from wharf.model.node import DriverInfo, HostNetwork, Node, NodeEventSubsystem, NodeHostVolume
@@ -34,6 +35,7 @@ from wharf.node.agent.journal_file import FileOnDisk
 from wharf.node.agent.keeper_link import KeeperLink
 from wharf.node.agent.measured import Measured
 from wharf.node.agent.metadata import Metadata, MetadataAsked
+from wharf.node.agent.naming import Naming
 from wharf.node.agent.news import NodeNews
 from wharf.node.agent.ports import is_taken
 from wharf.node.agent.servers import NodeIdentity, ServerTalk
@@ -44,6 +46,7 @@ from wharf.node.core.collection import Bounds
 from wharf.node.core.outcome import Outcome
 from wharf.node.docker.config import DockerSettings
 from wharf.node.drivers.docker import Docker, find_socket
+from wharf.node.drivers.exec import Exec
 from wharf.node.drivers.missing import Missing
 from wharf.node.drivers.mock import Mock
 from wharf.node.drivers.port import Driver, Health
@@ -53,6 +56,7 @@ from wharf.node.measuring import MachineMeter, TaskMeter
 from wharf.node.settings import ClientSettings
 from wharf.node.supervisor.messages import ForgetRun, KillRun
 from wharf.node.supervisor.processes import boot_id
+from wharf.node.walls import DEFAULT_FOLDERS
 from wharf.world import World
 
 log = logging.getLogger(__name__)
@@ -84,8 +88,9 @@ class NodeAgent:
         places: NodePlaces,
         identity: NodeIdentity,
         servers: Sequence[SocketPassage],
+        doors: Sequence[Door] = (),
     ) -> None:
-        """`servers`: the ways to them for the node's channel, used in turn."""
+        """`servers`: the ways to them for the node's channel, used in turn; `doors`: for what tasks ask themselves."""
         self._world = world
         self._settings = settings
         self._places = places
@@ -94,13 +99,16 @@ class NodeAgent:
         self._news = NodeNews(world)
         self._taken_ports: set[int] = set()
         self._journal = Journal(FileOnDisk(places.state_folder / JOURNAL), boot_id(), on_trouble=self._on_journal)
-        self._folders = AllocationFolders(places.allocation_folder)
+        self._folders = AllocationFolders(places.allocation_folder, removed_at_once=settings.gc_parallel_destroys)
         self.link = KeeperLink(world, places.state_folder, identity.id, self, way=settings.finds_left_overs_by)
         raw_exec = RawExec(self.link, is_allowed=settings.drivers.raw_exec.enabled)
         self._docker = self._docker_driver()
-        found: list[Driver] = [raw_exec, self._docker, Mock(self), Mock(self, name="mock_driver"), Missing(self)]
+        walled = Exec(
+            self.link, settings.drivers.exec, settings.chroot_env or DEFAULT_FOLDERS, places.state_folder
+        )
+        found: list[Driver] = [raw_exec, walled, self._docker, Mock(self), Mock(self, name="mock_driver"), Missing(self)]
         self._drivers: Mapping[str, Driver] = {driver.name: driver for driver in found}
-        self._raw_exec = raw_exec
+        self._supervised: tuple[Driver, ...] = (raw_exec, walled)
         self._health: dict[str, DriverInfo] = {}
         self._metadata = Metadata(places.state_folder / METADATA, settings.meta)
         self._machine = self._look()
@@ -115,7 +123,7 @@ class NodeAgent:
             total_mhz=self._machine.resources.cpu.cpu_shares,
             volumes=node.host_volumes or {},
         )
-        self._upkeep = Upkeep(world, client, place)
+        self._upkeep = Upkeep(world, Naming(world, client, identity, doors), place)
         self.works = Works(
             world,
             self._journal,
@@ -139,7 +147,7 @@ class NodeAgent:
         remembered = await self._remember(on_ready)
         self.works.load(remembered, is_other_boot=self._journal.was_other_boot)
         for driver in self._drivers.values():
-            if driver is not self._raw_exec:
+            if driver not in self._supervised:
                 await self.works.recover(driver)
         tasks = [
             self._world.start(self.link.run(self._on_supervisor), name="node supervisor"),
@@ -174,7 +182,8 @@ class NodeAgent:
         )
         await self._probe()  # What can be bounded is known only now.
         self._news.has_changed()
-        await self.works.recover(self._raw_exec)
+        for driver in self._supervised:
+            await self.works.recover(driver)
         for run in self.link.runs():
             if not self.works.is_wanted(run):
                 # A start that nobody remembers is ended, never repeated.
@@ -349,7 +358,11 @@ class NodeAgent:
         )
         while True:
             await asyncio.sleep(settings.gc_interval.s)
-            self.works.collect(self._folders.room(), bounds)
+            before: list[str] = []
+            # What cannot be removed is not tried again at once.
+            while (chosen := self.works.collect(self._folders.room(), bounds)) and chosen != before:
+                before = chosen
+                await self._folders.emptied()  # Only then the disk tells whether that was enough.
 
     def _node(self) -> Node:
         settings, looked = self._settings, self._machine

@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from wharf.client import AsyncClient
 from wharf.model.job import Job
 from wharf.model.registration import ServiceRegistration
 from wharf.model.task import Task
@@ -17,11 +16,13 @@ from wharf.node.agent.checking import Checking
 from wharf.node.agent.environment import Place
 from wharf.node.agent.folders import TaskFolders
 from wharf.node.agent.interpolation import Facts
+from wharf.node.agent.naming import Naming
 from wharf.node.core import happenings as on
 from wharf.node.core.record import AllocationRecord
 from wharf.node.core.steps import TaskStep
 from wharf.node.drivers.beside import Command, CommandOrder, RunsBeside, Stream
 from wharf.node.drivers.port import CannotStart, Driver
+from wharf.node.preparing.identities import exposed_by
 from wharf.node.preparing.secrets import mount_secrets, unmount_secrets
 from wharf.node.preparing.tending import Tending
 from wharf.node.preparing.work import NotReady, TaskWork
@@ -64,10 +65,11 @@ class Works(Protocol):
 class Upkeep:
     """`attach` it before anything else."""
 
-    def __init__(self, world: World, client: AsyncClient, place: Place) -> None:
+    def __init__(self, world: World, naming: Naming, place: Place) -> None:
         self._world = world
         self._place = place
-        self._tending = Tending(world, client)
+        self._naming = naming
+        self._tending = Tending(world, naming.client_of)
         self._checking = Checking(world, self._happen, self._run_in_task)
         self._wiped: dict[tuple[str, str], None] = {}
         """Tasks that are over, whose secrets are gone."""
@@ -89,26 +91,25 @@ class Upkeep:
         except OSError as error:
             why = f"the folder of its secrets cannot be kept in memory: {error.strerror}"
             raise NotReady(why, TaskEventType.SETUP_FAILURE, "setup_error") from error
-        await self._tending.prepare(self._task_work(work, name), _Tells(self, work.record.id, name))
+        tells = _Tells(self, work.record.id, name)
+        await self._naming.prepare(self._task_work(work, name), tells)
+        # Again: its identities may be in its variables now.
+        await self._tending.prepare(self._task_work(work, name), tells)
 
     def environment(self, allocation_id: str, task: str) -> dict[str, str]:
-        return self._tending.environment(allocation_id, task)
+        return self._naming.environment(allocation_id, task) | self._tending.environment(allocation_id, task)
 
     def look(self, work: Work) -> None:
         record, id = work.record, work.record.id
-        if not record.tasks:
+        if not record.tasks or (record.is_over and work.order.job is None):
             return
         for task in record.tasks:
             if task.is_dead:
+                self._naming.end(id, task.name)
                 self._tending.end(id, task.name)
                 self._wipe_secrets(work, task.name)
-            elif task.has_process and work.task(task.name).templates:
-                self._tending.keep(
-                    lambda name=task.name: self._task_work(work, name),  # type: ignore[misc]  # bound for the loop
-                    id,
-                    task.name,
-                    _Tells(self, id, task.name),
-                )
+            elif task.has_process:
+                self._keep(work, task.name)
         if record.is_over:
             self._checking.end(id)
             return
@@ -119,6 +120,15 @@ class Upkeep:
             )
         self._checking.look(id, lambda task: _up_since_s(record, task))
 
+    def _keep(self, work: Work, name: str) -> None:
+        wanted = work.task(name)
+        if not has_secrets(wanted):
+            return
+        id, tells = work.record.id, _Tells(self, work.record.id, name)
+        self._naming.keep(lambda: self._task_work(work, name), id, wanted, tells)
+        if wanted.templates:
+            self._tending.keep(lambda: self._task_work(work, name), id, name, tells)
+
     def _wipe_secrets(self, work: Work, task: str) -> None:
         key = (work.record.id, task)
         if key not in self._wiped and has_secrets(work.task(task)):
@@ -128,7 +138,7 @@ class Upkeep:
     def services(self, work: Work) -> tuple[ServiceRegistration, ...]:
         """Of what runs now."""
         wanted, record = work.order.allocation, work.record
-        if not record.tasks:
+        if not record.tasks or record.is_over:
             return ()
         return tuple(
             registration(wanted, announced, self._place, self._facts(work, announced.task))
@@ -140,6 +150,7 @@ class Upkeep:
         """Nobody wants to know of it any more."""
         self._checking.end(allocation_id)
         for task in tasks:
+            self._naming.end(allocation_id, task)
             self._tending.end(allocation_id, task)
             self._wiped.pop((allocation_id, task), None)
 
@@ -148,6 +159,7 @@ class Upkeep:
 
     async def close(self) -> None:
         await self._tending.close()
+        await self._naming.close()
 
     # -- for one task
 
@@ -243,7 +255,7 @@ class _Tells:
 
 def has_secrets(task: Task) -> bool:
     """Whether the node itself may put some there. To mount costs more than a short task runs: so not for every one."""
-    return bool(task.templates or task.identity or task.identities or task.secrets)
+    return bool(task.templates or task.secrets or exposed_by(task))
 
 
 async def _all_said(command: Command, stream: Stream) -> bytes:

@@ -79,6 +79,9 @@ class TaskSources:
 
     def _list(self, kind: str, name: str) -> Sequence[Mapping[str, object]]:
         answer = self._cluster.answer(kind, name)
+        if answer is not None and answer.why:
+            # An empty list in its place would be a wrong file.
+            raise Missing(f"{kind}({name}): {answer.why}")
         return answer.value if answer is not None and isinstance(answer.value, list) else []
 
 

@@ -7,11 +7,12 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from wharf.node.mounts import libc, unmount
+
 SIZE: Final = "1m"
 MS_NOSUID: Final = 2
 MS_NODEV: Final = 4
 MS_NOEXEC: Final = 8
-MNT_DETACH: Final = 2
 
 
 def mount_secrets(folder: Path) -> None:
@@ -23,15 +24,14 @@ def mount_secrets(folder: Path) -> None:
 def mount_memory(folder: Path) -> None:
     """Raises OSError."""
     flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
-    if _libc().mount(b"tmpfs", os.fsencode(folder), b"tmpfs", flags, f"size={SIZE},mode=0777".encode()):
+    if libc().mount(b"tmpfs", os.fsencode(folder), b"tmpfs", flags, f"size={SIZE},mode=0777".encode()):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), str(folder))
 
 
 def unmount_secrets(folder: Path) -> None:
     if os.path.ismount(folder):
-        # Whoever still uses it keeps it until he ends: nothing is to wait for him.
-        _libc().umount2(os.fsencode(folder), MNT_DETACH)
+        unmount(folder)
 
 
 @functools.cache
@@ -44,8 +44,3 @@ def can_mount() -> bool:
             return False
         unmount_secrets(Path(folder))
     return True
-
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)

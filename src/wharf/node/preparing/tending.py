@@ -48,9 +48,10 @@ class _Tended:
 
 
 class Tending:
-    def __init__(self, world: World, client: AsyncClient) -> None:
+    def __init__(self, world: World, client_of: Callable[[TaskWork], AsyncClient]) -> None:
+        """`client_of`: servers, asked in the name of the task."""
         self._world = world
-        self._client = client
+        self._client_of = client_of
         self._tended: dict[tuple[str, str], _Tended] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -98,7 +99,9 @@ class Tending:
         key = (work.allocation_id, work.task.name)
         if key not in self._tended:
             templates = TaskTemplates(
-                self._world, work, lambda on_change: Cluster(self._world, self._client, work.namespace, on_change)
+                self._world,
+                work,
+                lambda on_change: Cluster(self._world, self._client_of(work), work.namespace, on_change),
             )
             self._tended[key] = _Tended(templates, tells)
         return self._tended[key]

@@ -58,7 +58,7 @@ class TaskWork(msgspec.Struct, frozen=True):
         """
         path = self.resolved(path)
         for root, seen in ((self.folders.shared, "/alloc"), (self.folders.task, "/")):
-            for start in (f"{root}/", f"{seen.rstrip('/')}/" if self.view is View.OWN else ""):
+            for start in (f"{root}/", f"{seen.rstrip('/')}/" if self.view is not View.HOST else ""):
                 if start and path.startswith(start):
                     return Spot(root, path.removeprefix(start))
         if path.startswith("../alloc/"):

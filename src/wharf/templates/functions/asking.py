@@ -3,7 +3,7 @@ the template is rendered anew when the answer changes. The names are those that 
 ones of our own."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from wharf.templates.errors import Wrong
@@ -85,7 +85,7 @@ def _variables_or_wait(rendering: Rendering, prefix: Any = "") -> list[Fields]:
 
 def _services(rendering: Rendering) -> list[Fields]:
     rendering.note("services", "")
-    return [Fields(found) for found in rendering.sources.services()]
+    return _told(rendering, rendering.sources.services)
 
 
 def _service(rendering: Rendering, *arguments: Any) -> list[Fields]:
@@ -98,8 +98,17 @@ def _service(rendering: Rendering, *arguments: Any) -> list[Fields]:
         case _:
             raise Wrong('service takes a name, or a count, a key and a name: service 1 "key" "name"')
     rendering.note("service", shown(name))
-    found = [Fields(instance) for instance in rendering.sources.service(shown(name))]
+    found = _told(rendering, lambda: rendering.sources.service(shown(name)))
     return found if count is None else _chosen(found, shown(key))[: max(count, 0)]
+
+
+def _told(rendering: Rendering, ask: Callable[[], Iterable[Mapping[str, object]]]) -> list[Fields]:
+    """None is an answer, too; that it may not be known is none."""
+    try:
+        return [Fields(found) for found in ask()]
+    except Missing as missing:
+        rendering.miss(missing)
+        return []
 
 
 def _chosen(found: Sequence[Fields], key: str) -> list[Fields]:

@@ -1,0 +1,38 @@
+"""The way to one server as bare bytes: for whoever passes on what another says, and does not look at it."""
+
+import asyncio
+import ssl
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from wharf.client.exchange import Unreachable
+from wharf.client.http import CONNECT_S
+from wharf.client.passage import UNIX
+
+Bytes = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Door(Protocol):
+    async def open(self) -> Bytes:
+        """A connection of its own. Raises `Unreachable`."""
+        ...
+
+
+class ServerDoor:
+    def __init__(self, address: str, *, tls: ssl.SSLContext | None = None) -> None:
+        """`address`: as that of the server's HTTP, with its scheme."""
+        self._address = address
+        self._tls = tls
+
+    async def open(self) -> Bytes:
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                if self._address.startswith(UNIX):
+                    return await asyncio.open_unix_connection(self._address.removeprefix(UNIX))
+                parts = urlsplit(self._address)
+                is_tls = parts.scheme == "https"
+                context = (self._tls or ssl.create_default_context()) if is_tls else None
+                port = parts.port or (443 if is_tls else 80)
+                return await asyncio.open_connection(parts.hostname, port, ssl=context)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise Unreachable(f"no server answers at {self._address} ({error})", sent=False) from error

@@ -1,0 +1,108 @@
+"""When a task's identities are signed: once, again before they end, and not because the agent came back."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.kit.virtual_time import in_virtual_time, pass_time
+from wharf.client import Unreachable
+from wharf.model.durations import SECOND
+from wharf.model.identity import WorkloadIdentity
+from wharf.model.task import Task
+from wharf.model.task_state import TaskEventType
+from wharf.node.agent.folders import TaskFolders
+from wharf.node.agent.interpolation import Facts
+from wharf.node.drivers.port import View
+from wharf.node.preparing.identities import TaskIdentities
+from wharf.node.preparing.work import TaskWork
+from wharf.wire.identity_shapes import SignedIdentity
+from wharf.world import SimulatedWorld, World
+
+TTL_S = 100
+
+
+class Servers:
+    """They sign with a number, which is the token's text; or cannot be reached."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.signed = 0
+        self.are_away = False
+
+    async def sign(self, _alloc: str, _task: str, names: Sequence[str]) -> Sequence[SignedIdentity]:
+        if self.are_away:
+            raise Unreachable("nobody answers", sent=False)
+        self.signed += 1
+        now_ns = self._world.now_ns()
+        return [
+            SignedIdentity(name=name, jwt=f"{name}-{self.signed}", issued=now_ns, expires=now_ns + TTL_S * SECOND)
+            for name in names
+        ]
+
+
+class Told:
+    """The port `Tells`: what was done about the task."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, kind: TaskEventType, message: str = "", **_details: str) -> None:
+        self.said.append(f"{kind}: {message}")
+
+    def restart(self, reason: str) -> None:
+        self.said.append(reason)
+
+    def signal(self, name: str, reason: str) -> None:
+        self.said.append(f"{name}: {reason}")
+
+    async def run(self, _command: tuple[str, ...], *, within_s: float) -> tuple[int, str]:
+        raise AssertionError(f"nothing is to be run within {within_s}")
+
+
+def a_task_of(folder: Path) -> TaskWork:
+    short = WorkloadIdentity(name="short", ttl=TTL_S * SECOND, file=True, change_mode="restart")
+    task = Task(name="t", driver="raw_exec", identities=(short,))
+    (folder / "secrets").mkdir(exist_ok=True)
+    (folder / "private").mkdir(exist_ok=True)
+    return TaskWork("a1", "default", "global", task, TaskFolders(folder, folder), View.HOST, {}, Facts({}))
+
+
+def a_world() -> SimulatedWorld:
+    return SimulatedWorld(7, asyncio.get_running_loop().time)
+
+
+@in_virtual_time
+async def test_an_identity_is_renewed_in_the_middle_of_its_life_and_not_by_an_agent_that_came_back(
+    tmp_path: Path,
+) -> None:
+    world, told, work = a_world(), Told(), a_task_of(tmp_path)
+    servers, file = Servers(world), tmp_path / "secrets" / "nomad_short.jwt"
+    await TaskIdentities(world, servers, work).prepare(told.say)
+    await pass_time(TTL_S * 0.3)
+
+    keeping = world.start(TaskIdentities(world, servers, work).keep(told), name="the next agent")
+    await pass_time(TTL_S * 0.1)
+    before = (file.read_text(), list(told.said))
+    await pass_time(TTL_S * 0.2)
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+
+    assert before == ("short-1", [])
+    assert (file.read_text(), told.said) == ("short-3", ["identity short was renewed"])
+
+
+@in_virtual_time
+async def test_a_task_waits_for_servers_that_are_away_and_says_so(tmp_path: Path) -> None:
+    world, told = a_world(), Told()
+    servers = Servers(world)
+    servers.are_away = True
+    identities = TaskIdentities(world, servers, a_task_of(tmp_path))
+    preparing = world.start(identities.prepare(told.say), name="prepare")
+
+    await pass_time(20)
+    while_away = (preparing.done(), told.said)
+    servers.are_away = False
+    await pass_time(30)
+
+    assert while_away == (False, ["Task hook message: waits for its identity to be signed: nobody answers"])
+    assert (preparing.done(), (tmp_path / "secrets" / "nomad_short.jwt").read_text()) == (True, "short-1")
