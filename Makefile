@@ -57,9 +57,9 @@ simulate: environment ## run SEEDS=300 fresh seeds of the simulated cluster
 faults: environment programs ## the long proofs: real servers killed, paused and cut off, many times
 	@exec $(PYTHON_HERE) -m pytest -m faults $(ARGS)
 
-clients: environment ## existing clients of code hosts against the gateway; installs them in build/clients/, so not offline
+clients: environment ## existing clients against the API and the gateway; installs them in build/clients/, so not offline
 	@tools/install-clients.sh build/clients
-	@exec env WHARF_CLIENTS=build/clients $(PYTHON_HERE) -m pytest tests/limits/existing $(ARGS)
+	@exec env WHARF_CLIENTS=build/clients $(PYTHON_HERE) -m pytest tests/api/existing tests/limits/existing $(ARGS)
 
 fuzz: environment ## all property tests with many fresh examples, and 100,000 made-up requests (FUZZ_SEED=1)
 	@exec env HYPOTHESIS_PROFILE=fuzz $(PYTHON_HERE) -m pytest -m "hypothesis or fuzz" $(ARGS)
