@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "drain": Entry(HERE, "drain", "Move everything off a node, or call that off."),
     "eligibility": Entry(HERE, "eligibility", "Say whether new work may come to a node."),
     "intro": Entry("wharf.cli.node_intro", "intro", "Introduce new nodes, where access control is on."),
+    "identity": Entry("wharf.cli.node_identity", "identity", "What nodes prove about themselves to others."),
     "pool": Entry("wharf.cli.node_pool", "pool", "Show and make the pools that nodes are in."),
 }
 a_node = click.argument("node_id", metavar="NODE", shell_complete=complete_nodes)
@@ -27,7 +28,7 @@ DRAIN_WAIT_S: Final = 2.0
 
 
 ALSO: Final = {"list": Entry(HERE, "status", "wharf node status")}
-MISSING: Final = {"config": NOT_YET, "meta": NOT_YET, "identity": NOT_YET}
+MISSING: Final = {"config": NOT_YET, "meta": NOT_YET}
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS, also=ALSO, missing=MISSING)

@@ -209,3 +209,26 @@ def test_an_identity_is_renewed_before_it_ends_and_the_task_is_told(cluster: Clu
     assert claims_of(first)["exp"] < claims_of(second)["exp"]
     told = wait_until(lambda: cluster.events("renews", "Signaling"), what="that is said", within_s=30.0)
     assert "Task being sent signal SIGHUP: identity short was renewed" == told[0]
+
+
+def test_a_node_proves_to_others_who_it_is_and_gets_a_new_identity_when_asked(cluster: Cluster) -> None:
+    (node,) = cluster.ask("GET", "/v1/nodes")
+
+    def claims() -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = cluster.ask("GET", "/v1/client/identity")["Claims"]
+        except urllib.error.HTTPError:  # Not signed yet.
+            return {}
+        return found
+
+    first = wait_until(claims, what="it is signed", within_s=30.0)
+    second = cluster.ask("PUT", "/v1/client/identity/renew", {"NodeID": node["ID"]})["Claims"]
+
+    assert f"global:default:{node['ID']}:default" == str(first["sub"]).removeprefix("node:")
+    assert (24 * 3600.0, True) == (first["exp"] - first["iat"], first["jti"] != second["jti"])
+    assert second["jti"] == claims()["jti"]
+    wait_until(
+        lambda: cluster.ask("GET", f"/v1/node/{node['ID']}")["IdentitySigningKeyID"],
+        what="servers know by which key it was signed",
+        within_s=30.0,
+    )

@@ -37,6 +37,7 @@ from wharf.node.agent.measured import Measured
 from wharf.node.agent.metadata import Metadata, MetadataAsked
 from wharf.node.agent.naming import Naming
 from wharf.node.agent.news import NodeNews
+from wharf.node.agent.own_identity import OwnIdentity
 from wharf.node.agent.ports import is_taken
 from wharf.node.agent.servers import NodeIdentity, ServerTalk
 from wharf.node.agent.steered import Steered
@@ -103,14 +104,20 @@ class NodeAgent:
         self.link = KeeperLink(world, places.state_folder, identity.id, self, way=settings.finds_left_overs_by)
         raw_exec = RawExec(self.link, is_allowed=settings.drivers.raw_exec.enabled)
         self._docker = self._docker_driver()
-        walled = Exec(
-            self.link, settings.drivers.exec, settings.chroot_env or DEFAULT_FOLDERS, places.state_folder
-        )
-        found: list[Driver] = [raw_exec, walled, self._docker, Mock(self), Mock(self, name="mock_driver"), Missing(self)]
+        walled = Exec(self.link, settings.drivers.exec, settings.chroot_env or DEFAULT_FOLDERS, places.state_folder)
+        found: list[Driver] = [
+            raw_exec,
+            walled,
+            self._docker,
+            Mock(self),
+            Mock(self, name="mock_driver"),
+            Missing(self),
+        ]
         self._drivers: Mapping[str, Driver] = {driver.name: driver for driver in found}
         self._supervised: tuple[Driver, ...] = (raw_exec, walled)
         self._health: dict[str, DriverInfo] = {}
         self._metadata = Metadata(places.state_folder / METADATA, settings.meta)
+        self._own_identity = OwnIdentity(world, client, identity, self._news.has_changed)
         self._machine = self._look()
         node = self._node()
         facts = facts_of(node, region=places.region)
@@ -158,6 +165,7 @@ class NodeAgent:
             self._world.start(self._tell_news(), name="node news"),
             self._world.start(self._mend_journal(), name="node journal"),
             self._world.start(self._keep_room(), name="node room"),
+            self._world.start(self._keep_identity(), name="node identity"),
         ]
         on_ready()
         try:
@@ -193,7 +201,7 @@ class NodeAgent:
     # -- what is asked of the node
 
     def _asked(self) -> Asked:
-        steered = Steered(self.works, self._folders, self._upkeep.check_results)
+        steered = Steered(self.works, self._upkeep.check_results)
         mhz = self._machine.resources.cpu.cpu_shares
         measured = Measured(
             self.works,
@@ -206,8 +214,12 @@ class NodeAgent:
             self._world, self.works, is_allowed=not self._settings.disable_remote_exec, mark=self._identity.id
         )
         departures = Departures(self._folders, steered.tasks_if_over)
-        rooms = (files, steered, measured, metadata, commands, departures)
+        rooms = (self._own_identity, files, steered, measured, metadata, commands, departures)
         return Asked({verb: answer for room in rooms for verb, answer in room.answers().items()})
+
+    async def _keep_identity(self) -> None:
+        await self.talk.is_registered.wait()
+        await self._own_identity.keep()
 
     async def _keep_channel(self) -> None:
         """A server takes the channel only of a node that it knows."""
@@ -387,6 +399,7 @@ class NodeAgent:
                 disk=NodeDisk(disk_mb=reserved.disk),
                 networks=ReservedNetworks(reserved_host_ports=with_ports(reserved.reserved_ports, self._taken_ports)),
             ),
+            identity_signing_key_id=self._own_identity.signing_key_id,
             events=self._news.events,
             drivers=dict(self._health),
             host_volumes={
