@@ -1,15 +1,20 @@
 """The folders of allocations: one for all tasks of an allocation, and one for each task."""
 
+import asyncio
+import logging
 import os
 import shutil
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from wharf.node.core.collection import Room
+from wharf.node.mounts import mounts_below, unmount_below
+
+log = logging.getLogger(__name__)
 
 REMOVED: Final = ".removed"
 """Holds what is being deleted."""
@@ -36,9 +41,10 @@ class TaskFolders(msgspec.Struct, frozen=True):
 
 
 class AllocationFolders:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, removed_at_once: int = 1) -> None:
         self._root = root
-        self._removing = ThreadPoolExecutor(1, thread_name_prefix="removing")
+        self._removing = ThreadPoolExecutor(removed_at_once, thread_name_prefix="removing")
+        self._leaving: set[Future[None]] = set()
         root.mkdir(parents=True, exist_ok=True)
         root.chmod(0o711)
         for place in (REMOVED, ARRIVING):
@@ -46,7 +52,7 @@ class AllocationFolders:
         for left in list((root / ARRIVING).iterdir()):  # Out of the way: it may be fetched again at once.
             left.rename(root / REMOVED / f"{left.name}{ARRIVING}")
         for left in list((root / REMOVED).iterdir()):
-            self._removing.submit(_delete, left)
+            self._leave(left)
 
     def of(self, allocation_id: str) -> Path:
         return self._root / allocation_id
@@ -111,7 +117,16 @@ class AllocationFolders:
             return
         except OSError:  # Something is mounted in it, or it was removed in part before.
             removed = self.of(allocation_id)
-        self._removing.submit(_delete, removed)
+        self._leave(removed)
+
+    def _leave(self, place: Path) -> None:
+        leaving = self._removing.submit(_delete, place)
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+
+    async def emptied(self) -> None:
+        """Until all that was to be removed has gone."""
+        await asyncio.gather(*map(asyncio.wrap_future, self._leaving))
 
 
 def _lay_out(folder: Path, task: str) -> TaskFolders:
@@ -133,10 +148,15 @@ def _lay_out(folder: Path, task: str) -> TaskFolders:
 
 
 def _delete(place: Path) -> None:
-    if place.is_dir() and not place.is_symlink():
-        shutil.rmtree(place, ignore_errors=True)
-    else:
+    """Never what is mounted below: that may be a folder of the machine."""
+    if not place.is_dir() or place.is_symlink():
         place.unlink(missing_ok=True)
+        return
+    unmount_below(place)
+    if mounted := mounts_below(place):
+        log.error("%s is not removed: %s is mounted in it", place, mounted[0])
+        return
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def _used_percent(all_: int, free: int) -> float:

@@ -46,6 +46,10 @@ class Work(Protocol):
 
     def update_of(self, allocation_id: str) -> shapes.AllocationUpdate: ...
 
+    def on_end_told(self, allocation_id: str) -> None:
+        """Servers know that it is over: little needs to be remembered of it."""
+        ...
+
     def on_contact(self) -> None: ...
 
     def on_silence(self, since_s: float) -> None:
@@ -205,7 +209,12 @@ class ServerTalk:
     def _on_told(self, report: shapes.NodeReportRequest, *, must_report: bool) -> None:
         self._report = None
         for update in report.allocations:
-            if self._work.seen_index(update.id) is not None:  # Else nobody would ever forget it.
+            if self._work.seen_index(update.id) is None:
+                continue  # Nobody would ever forget it.
+            if update.client_status.is_terminal:
+                self._told.pop(update.id, None)
+                self._work.on_end_told(update.id)
+            else:
                 self._told[update.id] = update
         self._must_report = must_report
 

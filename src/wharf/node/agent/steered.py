@@ -8,7 +8,6 @@ import msgspec
 from wharf.model.refusal import Code, Refusal, invalid, unknown
 from wharf.node.agent.asked import JSON, Answer
 from wharf.node.agent.channel import Reply
-from wharf.node.agent.folders import AllocationFolders
 from wharf.node.agent.works import Work, Works
 from wharf.node.core import happenings as on
 from wharf.wire import channel
@@ -40,9 +39,8 @@ def check_task(work: Work, task: str) -> None:
 
 
 class Steered:
-    def __init__(self, works: Works, folders: AllocationFolders, checks_of: ChecksOf = no_checks) -> None:
+    def __init__(self, works: Works, checks_of: ChecksOf = no_checks) -> None:
         self._works = works
-        self._folders = folders
         self._checks_of = checks_of
 
     def answers(self) -> dict[str, Answer]:
@@ -111,14 +109,14 @@ class Steered:
 
     async def _collect_all(self, _question: channel.Ask, _: AsyncIterator[bytes]) -> Reply:
         for id in self._works.ended():
-            self._folders.remove(id)
+            self._works.remove_files(id)
         return Reply(JSON)
 
     async def _collect(self, question: channel.Ask, _: AsyncIterator[bytes]) -> Reply:
         work = found(self._works, question.about)
         if not work.record.is_over:
             raise invalid("No such allocation on client, or allocation not eligible for GC: it has not ended")
-        self._folders.remove(question.about)
+        self._works.remove_files(question.about)
         return Reply(JSON)
 
 

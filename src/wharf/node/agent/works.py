@@ -55,7 +55,7 @@ class Work:
         self.plan = plan
         self.record = record
         self.log_tails: bytes | None = None
-        """When it is over: the ends of its tasks' logs, packed. None: not read yet."""
+        """When it is over: the ends of its tasks' logs, packed. None: not read yet, or told."""
 
     @property
     def order(self) -> shapes.DesiredAllocation:
@@ -70,6 +70,17 @@ class Work:
         group = self.job.group(self.order.allocation.task_group)
         assert group is not None
         return next(task for task in group.tasks or () if task.name == name)
+
+    @property
+    def is_settled(self) -> bool:
+        return self.order.job is None and self.record.is_over
+
+    def settle(self) -> None:
+        """It is over and servers know it: what it was to be is of no use any more."""
+        wanted = replace(self.order.allocation, allocated_resources=None)
+        self.kept = replace(self.kept, order=replace(self.order, allocation=wanted, job=None))
+        self.plan = NO_PLAN
+        self.log_tails = None
 
     def run_of(self, task: str, run: int) -> str:
         """The name of one start: it is never used again."""
@@ -144,6 +155,10 @@ class Works:
                 turned = receive(wanted.id, plan, self._now(), waits_for_former=waits)
                 self._put(Work(kept, plan, turned.record), turned)
             return
+        if known.is_settled:
+            known.kept = kept
+            self._settle(known)
+            return
         is_judged_anew = known.order.allocation.deployment_id != wanted.deployment_id
         self._journal.put(kept)
         if [task.name for task in known.plan.tasks] != [task.name for task in plan.tasks]:
@@ -189,10 +204,22 @@ class Works:
             services=self._upkeep.services(work),
         )
 
+    def on_end_told(self, allocation_id: str) -> None:
+        work = self._works.get(allocation_id)
+        if work is not None and work.record.is_over and not work.is_settled:
+            self._settle(work)
+
+    def _settle(self, work: Work) -> None:
+        work.settle()
+        self._journal.put(work.kept)
+        self._upkeep.end(work.record.id, tuple(task.name for task in work.record.tasks))
+
     def _log_tails(self, work: Work) -> bytes:
-        """Read once: later the files may be gone."""
+        """Read before the files are gone. Once they are told nothing is said without files: servers keep what they have."""
         if not work.record.is_over or not work.record.tasks:
             work.log_tails = None
+            return b""
+        if work.log_tails is None and not self._folders.of(work.record.id).is_dir():
             return b""
         if work.log_tails is None:
             folder = Folder(self._folders.of(work.record.id))
@@ -269,7 +296,7 @@ class Works:
             seen_folders(folders, view),
             self._place,
             self.facts,
-            of_agent=self._of_agent if view is View.HOST else {},
+            of_agent=self._of_agent if view is not View.OWN else {},
         )
         return environment | self._upkeep.environment(id, name), folders
 
@@ -496,16 +523,17 @@ class Works:
                 self._journal.put(Forgotten(id))
                 continue
             record = after_boot(each.record) if is_other_boot else each.record
-            plan = self._plan_of(each.order.order) if record.tasks else NO_PLAN
-            if [task.name for task in record.tasks] != [task.name for task in plan.tasks]:
+            plan = self._plan_of(each.order.order) if record.tasks and not record.is_over else NO_PLAN
+            if not record.is_over and [task.name for task in record.tasks] != [task.name for task in plan.tasks]:
                 log.error("the journal's orders for %s do not fit what it has begun", id)
                 continue
             self._works[id] = Work(each.order, plan, record)
             self._note_life(self._works[id])
             self._upkeep.look(self._works[id])
             self._on_change(id)
-        for work in self._works.values():
+        for work in list(self._works.values()):
             self._formers.look(work)
+            self._forget_if_over(work)
 
     async def recover(self, driver: Driver) -> None:
         """Have the driver tell what became of its runs, and say again what may not have been heard."""
@@ -533,8 +561,8 @@ class Works:
 
     # -- room
 
-    def collect(self, room: Room, bounds: Bounds) -> None:
-        """Remove folders of what has ended, as far as there must be room."""
+    def collect(self, room: Room, bounds: Bounds) -> list[str]:
+        """Remove folders of what has ended, as far as there must be room. Which."""
         has_folder = frozenset(self._folders.known())
         ended = [
             Ended(id, work.record.finished_s)
@@ -542,9 +570,17 @@ class Works:
             if work.record.finished_s is not None and id in has_folder
         ]
         live = sum(not work.record.is_over for work in self._works.values())
-        for id in choose(ended, live, room, bounds):
+        chosen = choose(ended, live, room, bounds)
+        for id in chosen:
             log.info("the folder of an ended allocation is removed to have room", extra={"allocation": id})
-            self._folders.remove(id)
+            self.remove_files(id)
+        return chosen
+
+    def remove_files(self, allocation_id: str) -> None:
+        work = self._works[allocation_id]
+        if not work.is_settled:
+            self._log_tails(work)  # Servers have not been told yet.
+        self._folders.remove(allocation_id)
 
     # -- the end of the agent
 
