@@ -1,0 +1,122 @@
+"""What a node remembers of what has ended, and what it removes."""
+
+import subprocess
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.processes import RunningAgent, running
+from tests.node.nodes import ANode, a_node, a_raw_job, a_server
+from tests.waiting import wait_until
+from wharf.node.agent.folders import AllocationFolders
+from wharf.node.agent.journal import Kept, entries_of
+
+SETTINGS = """\
+data_dir = "{folder}/data"
+[server]
+enabled = true
+[client]
+enabled = true
+gc_max_allocs = 2
+gc_interval = "200ms"
+stop_on_shutdown = true
+[client.drivers.raw_exec]
+enabled = true
+[ports]
+http = 0
+"""
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def of(server: RunningAgent, job: str) -> list[dict[str, Any]]:
+    found: Any = server.get(f"/v1/job/{job}/allocations")
+    return list(found)
+
+
+def statuses(server: RunningAgent, job: str) -> set[str]:
+    return {each["ClientStatus"] for each in of(server, job)}
+
+
+def test_of_many_allocations_that_ended_only_so_many_keep_their_folders_and_all_their_ends_of_logs(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "wharf.toml").write_text(SETTINGS.format(folder=tmp_path))
+    with running(tmp_path, "agent", "--config", "wharf.toml") as server:
+        server.wait_ready()
+        server.put("/v1/jobs", {"Job": a_raw_job("runs", "exec sleep 1000", kind="service")})
+        server.put("/v1/jobs", {"Job": a_raw_job("ends", "echo said", count=5)})
+        wait_until(lambda: statuses(server, "runs") == {"running"}, what="one runs", within_s=30)
+        wait_until(lambda: statuses(server, "ends") == {"complete"}, what="five end", within_s=30)
+        folders = tmp_path / "data" / "alloc"
+        wait_until(lambda: len(list(folders.glob("*-*"))) == 2, what="only as many as may be have folders", within_s=30)
+
+        assert (folders / of(server, "runs")[0]["ID"]).exists()
+        assert 5 == sum(log_of(server, each["ID"]) == b"said\n" for each in of(server, "ends"))
+
+
+def log_of(server: RunningAgent, alloc: str) -> bytes:
+    path = f"{server.address}/v1/client/fs/logs/{alloc}?task=t&type=stdout&plain=true"
+    with urllib.request.urlopen(path, timeout=10) as reply:
+        found: bytes = reply.read()
+        return found
+
+
+def journaled(node: ANode) -> dict[str, Kept]:
+    entries, _ = entries_of((node.folder / "node" / "journal").read_bytes())
+    return {entry.id: entry for entry in entries if isinstance(entry, Kept)}
+
+
+def test_of_what_has_ended_no_orders_are_kept_and_a_node_that_comes_back_knows_its_end_all_the_same(
+    tmp_path: Path,
+) -> None:
+    with a_server(tmp_path / "server") as server, a_node(server, tmp_path / "node") as node:
+        node.run(a_raw_job("ends", "echo said", Templates=[{"EmbeddedTmpl": "x", "DestPath": "secrets/x"}]))
+        wait_until(lambda: statuses(server, "ends") == {"complete"}, what="it ends", within_s=30)
+        (ended,) = node.allocations("ends")
+        wait_until(lambda: journaled(node)[ended["ID"]].order.job is None, what="its orders are forgotten", within_s=30)
+
+        node.kill_agent()
+        node.wait_ready()
+        node.run(a_raw_job("next", "true"))
+        wait_until(lambda: statuses(server, "next") == {"complete"}, what="the node works again", within_s=30)
+
+        (told,) = node.allocations("ends")
+        assert ("complete", ended["TaskStates"]) == (told["ClientStatus"], told["TaskStates"])
+        assert b"said\n" == log_of(server, ended["ID"])
+
+        gone = urllib.request.Request(f"{server.address}/v1/client/allocation/{ended['ID']}/gc", method="PUT")
+        urllib.request.urlopen(gone, timeout=10).close()
+        wait_until(lambda: not left_of(node, ended["ID"]), what="nothing of it is left", within_s=30)
+        assert b"said\n" == log_of(server, ended["ID"])
+
+
+def left_of(node: ANode, alloc: str) -> list[str]:
+    """Folders, mounts, control groups, runs."""
+    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    groups = subprocess.run(
+        ["find", str(CGROUPS), "-type", "d", "-name", f"{alloc}.*"], capture_output=True, check=True, text=True
+    ).stdout
+    return [
+        *(str(path) for path in (node.folder / "alloc").rglob(alloc)),
+        *(str(path) for path in (node.folder / "node" / "runs").glob(f"{alloc}.*")),
+        *(line for line in mounts if alloc in line),
+        *groups.split(),
+    ]
+
+
+@pytest.mark.needs("namespaces")
+def test_what_is_mounted_in_a_folder_that_is_removed_keeps_its_files(tmp_path: Path) -> None:
+    folders, host = AllocationFolders(tmp_path / "alloc"), tmp_path / "host"
+    host.mkdir()
+    (host / "precious").write_text("kept")
+    place = folders.make("a", "t").task / "a folder of the machine"
+    place.mkdir()
+    subprocess.run(["mount", "--bind", str(host), str(place)], check=True)
+
+    folders.remove("a")
+
+    wait_until(lambda: not list((tmp_path / "alloc" / ".removed").iterdir()), what="it is removed")
+    assert "kept" == (host / "precious").read_text()
+    assert [] == [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(tmp_path) in line]
