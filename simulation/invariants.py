@@ -4,8 +4,7 @@ Every check is computed plainly from the records, apart from the product's own a
 in the same way.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable
 from typing import Any, Final
 
 from simulation.process import Process
@@ -15,26 +14,17 @@ from wharf.engines.port import LogWrite
 from wharf.model.allocated_resources import AllocatedResources, AllocatedTaskResources
 from wharf.model.allocation import Allocation, ClientStatus, DesiredStatus
 from wharf.model.changes import CauseKind
-from wharf.model.deployment import DeploymentStatus
-from wharf.model.evaluation import EvaluationStatus
-from wharf.model.job import Job, JobStatus, JobType
+from wharf.model.job import Job, JobType
 from wharf.model.node import Node
 from wharf.model.task import LifecycleHook
 from wharf.model.transitions import ALLOCATION, ALLOCATION_DESIRED, DEPLOYMENT, EVALUATION, JOB, NODE, AnyMachine
-from wharf.operations.explaining import unexplained
-from wharf.scheduling.ground import Ground
-from wharf.scheduling.reserving import may_be_reserved_for, unreserved
 from wharf.state import Replica
 from wharf.state.tables import (
     ALLOCATIONS,
     ALLOCATIONS_OF_JOB,
     ALLOCATIONS_ON_NODE,
     DEPLOYMENTS,
-    DEPLOYMENTS_OF_JOB,
     EVALUATIONS,
-    EVALUATIONS_BY_STATUS,
-    EVALUATIONS_OF_JOB,
-    JOB_PURGES,
     JOB_VERSIONS,
     JOBS,
     LEADER,
@@ -56,9 +46,6 @@ LEADERS_KINDS: Final = frozenset({"jobs-settled", "evaluations-unblocked"})
 
 UPDATING: Final = "alloc is being updated due to job update"
 """How a stop is described that only makes room for the next version."""
-
-LOOKS_NS: Final = 45_000_000_000
-"""Within so long a leader looks again who has waited too long, thrice over."""
 
 Transition = tuple[str, str | None, str]
 
@@ -173,7 +160,7 @@ def require_room(replica: Replica, node_id: str, index: int) -> None:
     node: Node | None = replica.get(NODES, node_id)
     if node is None or node.node_resources is None:
         return
-    here = [a for a in replica.those(ALLOCATIONS_ON_NODE, node_id) if _takes_room(a)]
+    here = [a for a in replica.those(ALLOCATIONS_ON_NODE, node_id) if takes_room(a)]
     cpu = memory = disk = 0
     owned: dict[tuple[str, object], str] = {}
     for allocation in here:
@@ -226,7 +213,7 @@ def most_at_once(resources: AllocatedResources, of: Callable[[AllocatedTaskResou
     return max(before, beside, after)
 
 
-def _takes_room(allocation: Allocation) -> bool:
+def takes_room(allocation: Allocation) -> bool:
     """Until it is over on the node's side, whatever servers want of it."""
     return allocation.client_status not in (ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST)
 
@@ -243,7 +230,7 @@ def require_version(replica: Replica, job: Job, index: int) -> None:
         raise Broken(f"job {job.id} has no summary at {index}", job.id)
 
 
-def _tried_by(replica: Replica, allocation: Allocation) -> str:
+def tried_by(replica: Replica, allocation: Allocation) -> str:
     """The deployment that it was a canary of; empty: of none."""
     deployment = replica.get(DEPLOYMENTS, allocation.deployment_id)
     groups = (deployment.task_groups or {}).values() if deployment is not None else ()
@@ -254,7 +241,7 @@ def _tried_by(replica: Replica, allocation: Allocation) -> str:
     return allocation.deployment_id if is_canary or is_listed else ""
 
 
-def _is_open(replica: Replica, canary: Allocation) -> bool:
+def is_open(replica: Replica, canary: Allocation) -> bool:
     """Whether its deployment still waits for a promotion."""
     deployment = replica.get(DEPLOYMENTS, canary.deployment_id)
     return deployment is not None and deployment.is_active and deployment.awaits_promotion
@@ -262,14 +249,14 @@ def _is_open(replica: Replica, canary: Allocation) -> bool:
 
 def require_unique(replica: Replica, placed: Allocation) -> None:
     """A slot of a job is filled once; a canary has the name of one that it is to replace, until that is stopped."""
-    tried_by = _tried_by(replica, placed)
+    trial = tried_by(replica, placed)
     per_node = _type_of(replica, placed) in (JobType.SYSTEM, JobType.SYSBATCH)
     for other in replica.those(ALLOCATIONS_OF_JOB, placed.namespace, placed.job_id):
-        if other.id == placed.id or other.name != placed.name or not _is_wanted(other):
+        if other.id == placed.id or other.name != placed.name or not is_wanted(other):
             continue
         if per_node and other.node_id != placed.node_id:
             continue
-        if _tried_by(replica, other) != tried_by or _takes_over(replica, placed) or _stands_in(placed, other):
+        if tried_by(replica, other) != trial or _takes_over(replica, placed) or _stands_in(placed, other):
             continue
         raise Broken(
             f"{placed.name} is placed twice: {other.id} on {other.node_name} and {placed.id} on {placed.node_name}",
@@ -301,8 +288,8 @@ def _type_of(replica: Replica, allocation: Allocation) -> str:
     return version.type if version is not None else ""
 
 
-def _is_wanted(allocation: Allocation) -> bool:
-    return allocation.desired_status is DesiredStatus.RUN and _takes_room(allocation)
+def is_wanted(allocation: Allocation) -> bool:
+    return allocation.desired_status is DesiredStatus.RUN and takes_room(allocation)
 
 
 # -- the whole state -----------------------------------------------------------------------------------------------
@@ -351,147 +338,3 @@ def require_equal(witness: Witness, replica: Replica, name: str, *, deep: bool) 
 
 def _version(record: Any) -> int:
     return record.modify_index if record is not None else 0
-
-
-# -- when all has come to rest -------------------------------------------------------------------------------------
-
-
-def require_rest(witness: Witness, now_ns: int) -> None:
-    """In a calm cluster, after a while, everything that can be done is done and the rest is explained.
-
-    `now_ns`: by the leader's clock.
-    """
-    replica = witness.replica
-    _require_nodes_are_kept(replica, now_ns)
-    for evaluation in replica.all(EVALUATIONS):
-        if evaluation.status is EvaluationStatus.PENDING and evaluation.wait_until is None:
-            raise Broken(f"evaluation {evaluation.id} of {evaluation.job_id} is still pending", evaluation.id)
-        if evaluation.status is EvaluationStatus.BLOCKED and not evaluation.failed_tg_allocs:
-            raise Broken(f"evaluation {evaluation.id} is blocked and does not say why", evaluation.id)
-    for job in replica.all(JOBS):
-        _require_rest_of_job(replica, job)
-    for purge in replica.all(JOB_PURGES):
-        raise Broken(f"the purge of {purge.job_id} does not come to an end", purge.job_id)
-    for allocation in replica.all(ALLOCATIONS):
-        if _takes_room(allocation) and replica.get(JOBS, allocation.namespace, allocation.job_id) is None:
-            raise Broken(
-                f"{allocation.id} is left of {allocation.job_id}, which is gone", allocation.id, allocation.job_id
-            )
-    for node in replica.all(NODES):
-        _require_rest_of_drain(replica, node)
-    unanswered = unexplained(replica)
-    if unanswered:
-        raise Broken(f"nobody can tell a person why: {'; '.join(unanswered)}")
-
-
-def _require_rest_of_drain(replica: Replica, node: Node) -> None:
-    """A drain ends, but where it would leave too few well: what is missing has no room, or a failed deployment keeps
-    it away until somebody registers another version."""
-    if node.drain_strategy is None:
-        return
-    here = [each for each in replica.those(ALLOCATIONS_ON_NODE, node.id) if _takes_room(each)]
-    for allocation in here:
-        evaluations = replica.those(EVALUATIONS_OF_JOB, allocation.namespace, allocation.job_id)
-        if any(each.status in (EvaluationStatus.BLOCKED, EvaluationStatus.PENDING) for each in evaluations):
-            return
-        deployments = replica.those(DEPLOYMENTS_OF_JOB, allocation.namespace, allocation.job_id)
-        if any(each.status is DeploymentStatus.FAILED for each in deployments):
-            return
-    raise Broken(f"the drain of {node.name} does not end; {len(here)} are there", node.id, *(each.id for each in here))
-
-
-def _require_nodes_are_kept(replica: Replica, now_ns: int) -> None:
-    """Who has waited for two minutes and a look is given a node, where one would help."""
-    ground = Ground.of(replica)
-    waiting = replica.those_by_key(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED)
-    late = unreserved(replica, ground, waiting, now_ns, LOOKS_NS)
-    if late:
-        raise Broken(f"small work may starve big work: {'; '.join(late)}")
-
-
-def is_anything_to_keep(replica: Replica) -> bool:
-    """Whether something waits for which a node may be kept when it has waited long enough."""
-    waiting = replica.those_by_key(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED)
-    return any(may_be_reserved_for(replica, each) and not each.reserved_node_id for each in waiting)
-
-
-def _require_rest_of_system_job(replica: Replica, job: Job, live: Sequence[Allocation], *, is_explained: bool) -> None:
-    """One of its version on each node that takes work and is in its reach; elsewhere none of an older version.
-
-    A drain that ignores system jobs leaves them as they are, and when it ends nobody looks at them: whoever has them
-    evaluated has them stopped.
-    """
-    for node in replica.all(NODES):
-        takes_work = node.status == "ready" and node.scheduling_eligibility == "eligible" and not node.drain_strategy
-        is_wanted = takes_work and any(fnmatchcase(node.datacenter, each) for each in job.datacenters or ())
-        here = [each for each in live if each.node_id == node.id]
-        current = [each for each in here if each.job_version == job.version]
-        if not takes_work and node.last_drain is not None:
-            continue
-        few, most = (1 if is_wanted else 0), sum(group.count for group in job.groups)
-        if not (few <= len(here) <= most and len(here) == len(current)) and not is_explained:
-            raise Broken(
-                f"system job {job.id} has {len(here)} on {node.name}, {len(current)} of its version", job.id, node.id
-            )
-
-
-def _require_rest_of_job(replica: Replica, job: Job) -> None:
-    allocations = replica.those(ALLOCATIONS_OF_JOB, job.namespace, job.id)
-    evaluations = replica.those(EVALUATIONS_OF_JOB, job.namespace, job.id)
-    deployments = replica.those(DEPLOYMENTS_OF_JOB, job.namespace, job.id)
-    live = [a for a in allocations if _is_wanted(a)]
-    for allocation in allocations:
-        if allocation.desired_status is not DesiredStatus.RUN and _takes_room(allocation):
-            raise Broken(f"{allocation.id} of {job.id} is to stop and has not stopped", allocation.id, job.id)
-    for allocation in live:
-        node = replica.get(NODES, allocation.node_id)
-        if allocation.client_status is not ClientStatus.RUNNING or node is None or node.status != "ready":
-            raise Broken(
-                f"{allocation.id} of {job.id} is {allocation.client_status} on {allocation.node_name}, which is "
-                f"{node.status if node is not None else 'gone'}",
-                allocation.id, job.id, allocation.node_id,
-            )  # fmt: skip
-    if job.stop and live:
-        raise Broken(f"job {job.id} is stopped and has {len(live)}", job.id, *(each.id for each in live))
-    blocked = any(evaluation.status is EvaluationStatus.BLOCKED for evaluation in evaluations)
-    # At rest, what is pending waits for its time; it looks at the job again, whatever that lacks now.
-    waits = any(evaluation.status is EvaluationStatus.PENDING for evaluation in evaluations)
-    if job.type == JobType.SERVICE:
-        wanted = 0 if job.stop else sum(group.count for group in job.groups)
-        has_failed = any(
-            each.status is DeploymentStatus.FAILED and each.job_version == job.version for each in deployments
-        )  # Then nothing new is placed until somebody registers another version; the deployment says why.
-        # Canaries that nobody promoted yet run beside what they shall replace, and what goes on is less than is wanted
-        # while a rollout exchanges it; its deadlines end that.
-        trying = sum(_tried_by(replica, each) != "" and _is_open(replica, each) for each in live)
-        is_explained = blocked or waits or has_failed
-        if len(live) != wanted and not (is_explained and len(live) - trying <= wanted):
-            raise Broken(f"job {job.id} wants {wanted} and has {len(live)}, and no evaluation explains it", job.id)
-    if job.type == JobType.SYSTEM and not job.stop:
-        is_trying = any(
-            each.awaits_promotion or each.status is DeploymentStatus.FAILED
-            for each in deployments
-            if each.job_version == job.version
-        )
-        _require_rest_of_system_job(replica, job, live, is_explained=blocked or waits or is_trying)
-    for deployment in deployments:
-        # Who has canaries and nobody's word waits for a person, and says so; everything else has an end.
-        is_awaited = deployment.awaits_promotion or blocked or waits
-        if deployment.status is DeploymentStatus.RUNNING and not is_awaited:
-            raise Broken(f"deployment {deployment.id} of {job.id} does not come to an end", deployment.id, job.id)
-    is_deploying = any(deployment.status not in DEPLOYMENT.terminal for deployment in deployments)
-    expected = _status(job, live, blocked or waits, is_deploying, evaluations)
-    if job.status is not expected:
-        raise Broken(f"job {job.id} is {job.status}; by its records it is {expected}", job.id)
-
-
-def _status(
-    job: Job, live: Sequence[Allocation], is_open: bool, is_deploying: bool, evaluations: Iterable[Any]
-) -> JobStatus:
-    if job.type == JobType.SYSTEM or job.is_periodic or job.is_parameterized:
-        return JobStatus.DEAD if job.stop else JobStatus.RUNNING
-    if live or is_deploying:
-        return JobStatus.RUNNING
-    if is_open:
-        return JobStatus.PENDING
-    return JobStatus.DEAD if job.stop or any(True for _ in evaluations) else JobStatus.PENDING

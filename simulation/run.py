@@ -16,9 +16,7 @@ from simulation.history import History
 from simulation.invariants import (
     BatchInvariants,
     Transition,
-    is_anything_to_keep,
     require_equal,
-    require_rest,
     require_whole,
 )
 from simulation.ledger import Ledger
@@ -27,6 +25,7 @@ from simulation.loop import RunFailed, SimulatedLoop, StandsStill
 from simulation.models import NOTHING, Answer, Asked, Purge, Read, Register, Restored, Seen, VersionedRecord
 from simulation.plants import Plant, plant
 from simulation.reads import Judge
+from simulation.rest import is_anything_to_keep, require_rest
 from simulation.rollouts import RolloutInvariants
 from simulation.sketches import value_of
 from simulation.story import Broken, LogLines, Story

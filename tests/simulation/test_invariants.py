@@ -2,12 +2,9 @@
 
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
-from simulation.invariants import LOOKS_NS, UPDATING, BatchInvariants, require_rest
-from simulation.story import Broken
-from tests.builders import a_batch_job, a_group, a_system_job, a_task, some_resources
+from simulation.invariants import UPDATING, BatchInvariants
 from tests.simulation.small_log import SmallLog
 from wharf.model.allocated_resources import (
     AllocatedCpu,
@@ -18,14 +15,11 @@ from wharf.model.allocated_resources import (
 )
 from wharf.model.allocation import Allocation, AllocDeploymentStatus, ClientStatus, DesiredStatus
 from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
-from wharf.model.job import JobStatus
 from wharf.model.log import Row, Standing
-from wharf.model.metric import AllocMetric
-from wharf.model.node import DrainStrategy, DriverInfo, Node, NodeStatus
+from wharf.model.node import Node
 from wharf.model.node_resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
-from wharf.scheduling.reserving import RESERVED_AFTER_NS
 from wharf.state.codec import encode
-from wharf.state.tables import ALLOCATIONS, EVALUATIONS, JOBS, NODES
+from wharf.state.tables import ALLOCATIONS, EVALUATIONS, NODES
 
 NOW_NS = 1_000_000_000_000
 
@@ -135,77 +129,6 @@ def test_who_stands_in_for_one_that_nobody_hears_of_has_its_name() -> None:
     log.put((ALLOCATIONS, an_allocation("c", name="shop.web[0]", previous_allocation="a")))
 
     assert "shop.web[0] is placed twice" in log.failures[0]
-
-
-def test_what_is_left_of_a_job_that_is_gone_is_no_rest() -> None:
-    log = SmallLog()
-    log.put((ALLOCATIONS, an_allocation("a", client_status=ClientStatus.RUNNING)))
-
-    with pytest.raises(Broken, match="a is left of shop, which is gone"):
-        require_rest(log.witness, NOW_NS)
-
-
-def test_a_drain_that_nothing_holds_up_must_end() -> None:
-    log = SmallLog()
-    log.put((NODES, replace(a_node(), drain_strategy=DrainStrategy())))
-
-    with pytest.raises(Broken, match="the drain of first does not end; 0 are there"):
-        require_rest(log.witness, NOW_NS)
-
-
-def test_a_cluster_with_work_undecided_is_not_at_rest() -> None:
-    log = SmallLog()
-    log.put((EVALUATIONS, an_evaluation(EvaluationStatus.PENDING)))
-
-    with pytest.raises(Broken, match="evaluation e1 of shop is still pending"):
-        require_rest(log.witness, NOW_NS)
-
-
-def test_a_blocked_evaluation_must_say_why() -> None:
-    log = SmallLog()
-    log.put((EVALUATIONS, an_evaluation(EvaluationStatus.BLOCKED)))
-
-    with pytest.raises(Broken, match="does not say why"):
-        require_rest(log.witness, NOW_NS)
-
-
-def a_system_job_at_rest(**allocation: Any) -> SmallLog:
-    log = SmallLog()
-    job = a_system_job("shop", a_group("web"), version=1, status=JobStatus.RUNNING, datacenters=("*",))
-    log.put((NODES, replace(a_node(), status=NodeStatus.READY, datacenter="dc1")), (JOBS, job))
-    if allocation:
-        given = {"client_status": ClientStatus.RUNNING, "namespace": "default", **allocation}
-        log.put((ALLOCATIONS, an_allocation("a", **given)))
-    return log
-
-
-def test_a_system_job_is_on_every_node_that_takes_work_in_its_version() -> None:
-    require_rest(a_system_job_at_rest(job_version=1).witness, NOW_NS)
-
-    with pytest.raises(Broken, match="system job shop has 0 on first, 0 of its version"):
-        require_rest(a_system_job_at_rest().witness, NOW_NS)
-    with pytest.raises(Broken, match="system job shop has 1 on first, 0 of its version"):
-        require_rest(a_system_job_at_rest(job_version=0).witness, NOW_NS)
-
-
-def test_who_has_waited_too_long_and_has_no_node_is_told() -> None:
-    def waiting(since_ns: int) -> SmallLog:
-        log = SmallLog()
-        node = replace(a_node(), status=NodeStatus.READY, datacenter="dc1")
-        task = a_task(driver="mock", resources=some_resources(cpu=1_000, memory_mb=10))
-        big = a_batch_job("big", a_group("web", task), status=JobStatus.PENDING)
-        node = replace(node, attributes={"driver.mock": "1"}, drivers={"mock": DriverInfo(detected=True, healthy=True)})
-        evaluation = replace(
-            an_evaluation(EvaluationStatus.BLOCKED), job_id="big", type=SchedulerType.BATCH, namespace="default",
-            failed_tg_allocs={"web": AllocMetric()}, waiting_since=since_ns,
-        )  # fmt: skip
-        log.put((NODES, node), (JOBS, big), (EVALUATIONS, evaluation))
-        return log
-
-    require_rest(waiting(NOW_NS - RESERVED_AFTER_NS).witness, NOW_NS)
-
-    with pytest.raises(Broken, match="small work may starve big work: default/big waits since"):
-        require_rest(waiting(NOW_NS - RESERVED_AFTER_NS - LOOKS_NS).witness, NOW_NS)
 
 
 def test_after_a_restore_every_record_counts_from_the_first_index_of_the_new_epoch() -> None:
