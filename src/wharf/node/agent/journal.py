@@ -121,7 +121,7 @@ class Journal:
             self.damage = f"{lost} of {len(data)} bytes of the node's journal are damaged and left out"
             with contextlib.suppress(OSError):  # For whoever wants to know what was in it.
                 self._file.keep_damaged(data)
-            log.error("%s", self.damage)
+            log.error("the node's journal is read without what is damaged: %s", self.damage)
         return entries
 
     def put(self, entry: Kept | Came | Forgotten) -> None:
