@@ -226,12 +226,17 @@ def settings_with(file: str, *, processes: int = 1, engine: EngineKind = EngineK
     )
 
 
-def test_counters_in_memory_that_several_processes_would_need_are_refused(tmp_path: Path) -> None:
+def test_counters_in_memory_serve_one_machine_and_no_more(tmp_path: Path) -> None:
     file = tmp_path / "limits.toml"
     file.write_text("")
 
-    with pytest.raises(Refused, match="2 processes of the API would each count alone"):
-        limiter_settings(settings_with(str(file), processes=2), tmp_path, "api-1")
+    stores = [
+        limiter_settings(settings_with(str(file), processes=2), tmp_path, name).store for name in ("api-1", "api-2")
+    ]
+    assert [(store.kind.value, store.socket) for store in stores] == [
+        ("memory", tmp_path / "limits" / "counters.sock"),
+        ("neighbour", tmp_path / "limits" / "counters.sock"),
+    ]
     with pytest.raises(Refused, match="several machines would each count alone"):
         limiter_settings(settings_with(str(file), engine=EngineKind.ETCD), tmp_path, "api")
 
@@ -246,3 +251,28 @@ def test_what_only_a_gateway_has_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(Refused, match="directory is for a gateway"):
         limiter_settings(settings_with(str(file)), tmp_path, "api")
+
+
+def test_several_processes_of_the_api_count_as_one(tmp_path: Path) -> None:
+    """Connections are spread over processes by the kernel: so many are made that both have some."""
+    folder = tmp_path / "a"
+    file = with_rules(
+        folder, SMALL.replace("none = 4", "none = 60"), "[api]\nprocesses = 2", "[store]\nwait_ms = 20000\n"
+    )
+    with running(folder, "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+        wait_until(lambda: limits_speaking.sockets_at(folder / "data")[1:], what="both listen for operators")
+        second = folder / "data" / "limits-api-2.sock"
+        wait_until(lambda: "store_away 0" in limits_speaking.ask_text(second, "/metrics"), what="it asks the first")
+        wait_until(lambda: ask(agent, "/v1/jobs")[0] == 200, what="the log is followed")
+        told = [ask(agent, "/v1/jobs") for _ in range(20)]
+        refused = [ask(agent, "/v1/jobs")[0] for _ in range(60)]
+        seen = [
+            answer["seen"][answer["process"]] for answer in limits_speaking.ask_all(folder / "data", "/top?minutes=5")
+        ]
+
+    used = [int(headers["x-ratelimit-used"]) for status, headers, _ in told if status == 200]  # A 5xx costs nothing.
+    assert used == sorted(set(used))
+    assert used[-1] > 10
+    assert refused[-1] == 429
+    assert [len(rows) for rows in seen] == [1, 1]

@@ -56,7 +56,6 @@ def configure(**given: object) -> Configuration:
             "client.min_dynamic_port: 40000 is above client.max_dynamic_port, 32000",
         ),
         ({"limits__file": "limits.toml"}, 'limits.file: expected an absolute path, given "limits.toml"'),
-        ({"limits__enabled": True, "api__processes": 2}, "limits.file: 2 processes of the API would each count alone"),
         (
             {"limits__enabled": True, "state__engine": "etcd", "state__etcd__endpoints": ["a:1"]},
             "limits.file: servers on several machines would each count alone",

@@ -1,6 +1,7 @@
 """Limits around the API, where the configuration switches them on: profile `cluster`, accounts out of the replica's tokens.
 
-Several processes share counters on Redis or not at all: a limit that each of them counts alone is none.
+Several processes of a machine share the counters of the first, and several machines those on Redis: a limit that each
+counts alone is none.
 """
 
 from pathlib import Path
@@ -16,7 +17,7 @@ from wharf.engines.settings import EngineKind
 from wharf.limits.asgi import LimitsMiddleware
 from wharf.limits.building import Limits, LimitsRefused, load_settings
 from wharf.limits.configuration import Settings
-from wharf.limits.configuration.settings import StoreKind
+from wharf.limits.configuration.settings import StoreKind, StoreSettings
 from wharf.limits.core.caller import Case, CredentialKind
 from wharf.limits.core.directory import Register, Token, User
 from wharf.limits.core.rule import RuleSet
@@ -25,6 +26,8 @@ from wharf.server.server import Server
 from wharf.state.tables import ACL_TOKENS, TOKENS_BY_SECRET
 
 PROFILE: Final = "cluster"
+FIRST: Final = "api-1"
+COUNTERS_SOCKET: Final = "counters.sock"
 FOLDER: Final = "limits"
 REQUEST_ID: Final = "x-cluster-limits-id"
 
@@ -129,10 +132,17 @@ def limiter_settings(settings: AgentSettings, data_folder: Path, process: str) -
                 raise Refused(f"{file}: {name} is for a gateway; here requests and tokens are those of the API")
     else:
         told = Settings()
-    if told.store.kind is StoreKind.MEMORY:
-        refuse_memory(settings)
+    store = told.store
+    if store.kind is not StoreKind.REDIS and settings.state.engine is EngineKind.ETCD:
+        raise Refused(
+            "limits.enabled: servers on several machines would each count alone; name a file in limits.file with "
+            '[store] kind = "redis" and addresses = "host:6379" (docs/limits.md), so that they share'
+        )
+    if store.kind is StoreKind.MEMORY and settings.api.processes > 1:
+        store = shared_on_machine(store, data_folder / FOLDER / COUNTERS_SOCKET, settings.api.processes, process)
     return msgspec.structs.replace(
         told,
+        store=store,
         profile=PROFILE,
         data_folder=data_folder / FOLDER / process,
         admin_socket=data_folder / f"{FOLDER}-{process}.sock",
@@ -142,13 +152,9 @@ def limiter_settings(settings: AgentSettings, data_folder: Path, process: str) -
     )
 
 
-def refuse_memory(settings: AgentSettings) -> None:
-    """Raises Refused where counters in memory would be one process's own."""
-    instead = 'name a file in limits.file with [store] kind = "redis" and addresses = "host:6379" (docs/limits.md), so that they share'
-    if settings.state.engine is EngineKind.ETCD:
-        raise Refused(f"limits.enabled: servers on several machines would each count alone; {instead}")
-    if settings.api.processes > 1:
-        raise Refused(
-            f"limits.enabled: {settings.api.processes} processes of the API would each count alone; "
-            f"set api.processes = 1, or {instead}"
-        )
+def shared_on_machine(store: StoreSettings, socket: Path, processes: int, process: str) -> StoreSettings:
+    """The first process counts, and the others ask it; while it is away each has its share of a limit."""
+    if process == FIRST:
+        return msgspec.structs.replace(store, socket=socket)
+    guard = msgspec.structs.replace(store.guard, fallback_processes=processes)
+    return msgspec.structs.replace(store, kind=StoreKind.NEIGHBOUR, socket=socket, guard=guard)

@@ -157,18 +157,13 @@ def _tls(settings: Settings) -> Found:
 
 
 def _limits(settings: Settings) -> Found:
-    """Counters in memory are one process's own. With a file, whoever reads it looks."""
+    """Counters in memory are one machine's own. With a file, whoever reads it looks."""
     limits = settings.limits
     if not limits.enabled or limits.file or not settings.server.enabled:
         return
     instead = 'name a file here with [store] kind = "redis" and addresses = "host:6379", so that they share'
     if settings.state.engine is EngineKind.ETCD:
         yield ("limits", "file"), f"servers on several machines would each count alone: {instead}"
-    elif settings.api.processes > 1:
-        what = (
-            f"{settings.api.processes} processes of the API would each count alone: set api.processes = 1, or {instead}"
-        )
-        yield ("limits", "file"), what
 
 
 def _etcd(settings: Settings) -> Found:

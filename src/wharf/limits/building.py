@@ -22,6 +22,7 @@ from wharf.limits.service import LimitService
 from wharf.limits.stores.drill import DrillStore
 from wharf.limits.stores.guard import GuardedStore
 from wharf.limits.stores.memory import MemoryStore
+from wharf.limits.stores.neighbours import CountingPlace, NeighbourStore
 from wharf.limits.stores.port import Store, StoreLost, StoreRefused
 from wharf.limits.stores.quota import QuotaLeases
 from wharf.limits.stores.redis import RedisRecords, RedisStore
@@ -79,6 +80,8 @@ class Limits:
         self.drill: DrillStore | None = None
         self.guard: GuardedStore | None = None
         self.far: RedisStore | None = None
+        self.place: CountingPlace | None = None
+        self.neighbour: NeighbourStore | None = None
         self._opened: list[Opened] = []
         self.store = self._make_store(rules)
         service = LimitService(rules, self.store, self._now_ms)
@@ -91,9 +94,9 @@ class Limits:
 
     def _share(self) -> None:
         """What operators say, and what they ask for, goes over the store where others count there too."""
+        self.desk.orders.board = self.far or self.place or self.neighbour
         if self.far is None:
             return
-        self.desk.orders.board = self.far
         decisions = self.settings.decisions
         if decisions.is_kept:
             self.desk.sharing.records = RedisRecords(
@@ -122,9 +125,19 @@ class Limits:
         store = self.settings.store
         if store.kind is StoreKind.MEMORY:
             path = self.settings.data_folder / COUNTERS_FILE if store.is_saved else None
-            memory = MemoryStore(self._world, rules, path=path)
+            memory = MemoryStore(self._world, rules, path=path, keeps_changes=store.socket is not None)
             self._opened = [memory]
+            if store.socket is not None:
+                self.place = CountingPlace(memory, store.socket)
+                self._opened.append(self.place)
             return memory
+        if store.kind is StoreKind.NEIGHBOUR:
+            assert store.socket is not None, "whoever made the settings gave it"
+            self.neighbour = NeighbourStore(self._world, store.socket)
+            self.drill = DrillStore(self.neighbour)
+            self.guard = GuardedStore(self.drill, rules, store.guard, self._world)
+            self._opened = [self.guard]
+            return self.guard
         redis = self.far = RedisStore(self._world, rules, store.redis)
         self.drill = DrillStore(redis)
         if store.leases is None:
@@ -160,6 +173,14 @@ class Limits:
             if self.far is not None:
                 await self._open_far(self.far)
                 opened.append(self.far)
+            if self.neighbour is not None:
+                opened.append(self.neighbour)
+                if not await self.neighbour.open() and self.guard is not None:
+                    log.info(
+                        "nobody counts at %s yet: each rule's on_store_loss decides until then",
+                        self.settings.store.socket,
+                    )
+                    self.guard.begin_away()
             for part in self._opened:
                 await part.open()
                 opened.append(part)
@@ -192,8 +213,9 @@ class Limits:
         await self.desk.close()
         for part in reversed(self._opened):
             await part.close()
-        if self.far is not None:
-            await self.far.close()
+        for elsewhere in (self.far, self.neighbour):
+            if elsewhere is not None:
+                await elsewhere.close()
 
 
 def _refuse_errors(rules: RuleSet) -> None:

@@ -10,6 +10,7 @@ from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 
 from tests.limits.builders import MINUTE_MS, NOON_MS, a_user, only
+from tests.waiting import wait_on_loop_until
 from wharf.limits.core.limiter import Limiter
 from wharf.limits.core.request import Request
 from wharf.limits.rules import read_rules
@@ -120,9 +121,9 @@ async def _count(
     store: RedisStore | NeighbourStore | QuotaLeases = far
     if lease is not None:
         store = QuotaLeases(far, world, QuotaSettings(size=lease, processes=PROCESSES), clock=lambda: clock.value)
-    while not await far.open():
-        await far.close()
-        await asyncio.sleep(0.01)
+    await far.open()
+    if isinstance(far, NeighbourStore):
+        await wait_on_loop_until(lambda: far.is_there, what="somebody counts")
     users = [a_user(f"u{caller}", token=f"t{caller}") for caller in range(callers)]
     admitted: Admitted = Counter()
 

@@ -53,11 +53,11 @@ def test_what_was_answered_outlives_a_killed_process_to_the_last_request(tmp_pat
         before = sum([(await counter.send(a_user())).is_admitted for _ in range(30)])
         await counter.send(a_user(), holds=True, request_id="held")
         os.kill(process, signal.SIGKILL)
-        await wait_on_loop_until(lambda: store._transport is None, what="the end is noticed")
+        await wait_on_loop_until(lambda: not store.is_there, what="the end is noticed")
         with pytest.raises(StoreLost):
             await counter.send(a_user())
         process = a_counting_process(tmp_path)
-        await wait_on_loop_until(lambda: store._transport is not None, what="the new one is found")
+        await wait_on_loop_until(lambda: store.is_there, what="the new one is found")
         await store.renew(["held"])
         slots = await counter.used(a_user(), "concurrent")
         after = sum([(await counter.send(a_user())).is_admitted for _ in range(30)])

@@ -33,6 +33,18 @@ _DURATIONS: Final = {
 }
 _PLAIN_OF_GATEWAY: Final = ("head_bytes_most", "headers_most", "connections_most", "upstream_connections_most")
 _OF_REDIS: Final = ("addresses", "service", "database", "user", "tls", "prefix", "wait_replicas")
+_KEYS_OF_REDIS: Final = frozenset(key.name for key in STORE.keys) - {"saved", "socket"}
+_OF_STORES: Final = {
+    # How long they wait is told to neighbours by whoever makes them, as the agent does for processes of the API.
+    StoreKind.MEMORY: frozenset({"kind", "saved", "socket", "wait_ms", "losses_most"}),
+    StoreKind.NEIGHBOUR: frozenset({"kind", "socket", "wait_ms", "losses_most", "fallback_processes"}),
+    StoreKind.REDIS: _KEYS_OF_REDIS,
+}
+_NOT_OF_STORES: Final = {
+    StoreKind.MEMORY: 'is for Redis only: add `kind = "redis"`, or leave it out',
+    StoreKind.NEIGHBOUR: "is for whoever counts itself, which a neighbour does not: leave it out",
+    StoreKind.REDIS: "is for counters in memory: leave it out",
+}
 _OF_GUARD: Final = ("wait_ms", "losses_most", "fallback_processes")
 
 
@@ -133,9 +145,10 @@ class _Reader:
         entry = self._document.single(STORE, "store")
         values = entry.values
         kind = values.get("kind", StoreKind.MEMORY)
-        if kind is StoreKind.MEMORY:
-            for key in values.keys() - {"kind", "saved"}:
-                self._note(entry, key, 'is for Redis only: add `kind = "redis"`, or leave it out')
+        for key in values.keys() - _OF_STORES[kind]:
+            self._note(entry, key, _NOT_OF_STORES[kind])
+        if kind is StoreKind.NEIGHBOUR and "socket" not in values:
+            self._note(entry, "kind", "needs `socket`: where the process that counts listens")
         redis = {name: values[name] for name in _OF_REDIS if name in values}
         for address in redis.get("addresses", ()):
             if not self._is_address(address):
@@ -153,6 +166,7 @@ class _Reader:
         return StoreSettings(
             kind=kind,
             is_saved=values.get("saved", True),
+            socket=self._path(values, "socket"),
             redis=RedisSettings(**redis),
             guard=GuardSettings(**{name: values[name] for name in _OF_GUARD if name in values}),
             leases=leases,

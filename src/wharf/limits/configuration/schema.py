@@ -36,7 +36,18 @@ STORE: Final = Table(
     "store",
     "Where counters are kept.",
     (
-        Key("kind", one_of(StoreKind), "`memory` for one process, `redis` for many.", '`"memory"`'),
+        Key(
+            "kind",
+            one_of(StoreKind),
+            "`memory` for one process, `neighbour` for others of the same machine that ask it, `redis` for many machines.",
+            '`"memory"`',
+        ),
+        Key(
+            "socket",
+            TEXT,
+            "The Unix socket at which the process with `memory` counts for those with `neighbour`. Only its owner may connect.",
+            NONE,
+        ),
         Key("saved", FLAG, "Whether counters in memory are kept over restarts.", "`true`"),
         Key("addresses", TEXTS, "Of Redis: `host:port`, several for sentinels or a cluster.", "`127.0.0.1:6379`"),
         Key("topology", one_of(RedisKind), "How Redis is arranged.", '`"single"`'),

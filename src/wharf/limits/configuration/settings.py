@@ -22,12 +22,16 @@ MEBIBYTE: Final = 1 << 20
 class StoreKind(Enum):
     MEMORY = "memory"
     REDIS = "redis"
+    NEIGHBOUR = "neighbour"
+    """Counters in the memory of another process of this machine."""
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     kind: StoreKind = StoreKind.MEMORY
     is_saved: bool = True
     """Whether counters in memory are kept over restarts, in the data folder."""
+    socket: Path | None = None
+    """Where the one that counts in memory listens for its neighbours; None where it has none."""
     redis: RedisSettings = RedisSettings()
     guard: GuardSettings = GuardSettings()
     leases: QuotaSettings | None = None

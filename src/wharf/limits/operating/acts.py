@@ -348,7 +348,7 @@ class Acts:
                         store.counters.load(name, key, numbers)
                         loaded += 1
         elif found.counters:
-            raise ActRefused("counters are on Redis here: only an export without counters can be put in")
+            raise ActRefused("counters are elsewhere here: only an export without counters can be put in")
         self._desk.audit("import", by=by, reason=reason, grants=len(found.grants), counters=loaded)
         return {"grants": len(found.grants), "bans": len(found.bans), "counters": loaded}
 

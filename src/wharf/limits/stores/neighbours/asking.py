@@ -65,6 +65,10 @@ class NeighbourStore:
         self._looking = self._world.start(self._keep_looking(), name="limits: look for who counts")
         return is_there
 
+    @property
+    def is_there(self) -> bool:
+        return self._transport is not None
+
     async def close(self) -> None:
         if self._looking is not None:
             self._looking.cancel()
