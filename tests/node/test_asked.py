@@ -176,6 +176,15 @@ def test_what_a_task_uses_is_measured(node: ANode, alloc: str) -> None:
     assert [] == told["ResourceUsage"]["DeviceStats"]
 
 
+def test_what_was_is_told_only_where_it_is_asked_for(node: ANode, alloc: str) -> None:
+    path, machine = f"allocation/{alloc}/stats", f"stats?node_id={node_id(node)}"
+    now, past = json.loads(ask(node, path)[1]), json.loads(ask(node, f"{path}?history=5m")[1])
+
+    assert (False, True, True) == ("History" in now, "History" in past, "History" in past["Tasks"]["t"])
+    assert "History" in json.loads(ask(node, f"{machine}&history=5m")[1])
+    assert 400 == ask(node, f"{machine}&history=often")[0]
+
+
 def test_a_task_that_is_none_uses_nothing(node: ANode, alloc: str) -> None:
     told = json.loads(ask(node, f"allocation/{alloc}/stats?task=other")[1])
 

@@ -6,9 +6,12 @@ from typing import Any, Final
 import click
 
 from wharf.cli.completing import complete_allocations
+from wharf.cli.drawing import drawn
 from wharf.cli.speaking import Quiet, Speaking, Talk
 
 MB: Final = 1 << 20
+HISTORY: Final = "5m"
+COLUMNS: Final = ("Task", "CPU %", "MHz", "Memory MB", "Processes", f"CPU, {HISTORY}")
 an_allocation = click.argument("alloc_id", metavar="ALLOC", shell_complete=complete_allocations)
 
 
@@ -47,13 +50,13 @@ def stats(talk: Talk, alloc_id: str, task: str) -> None:
     from wharf.cli.tables import table
 
     found = find_allocation(talk, alloc_id)
-    figures = talk.client.allocations.stats(found.id, task=task, namespace=found.namespace)
+    figures = talk.client.allocations.stats(found.id, task=task, history=HISTORY, namespace=found.namespace)
     rows = [_row(name, of_task) for name, of_task in sorted((figures.get("Tasks") or {}).items())]
     nothing = f"{found.name} uses nothing that is measured: it does not run, or its driver does not tell"
-    talk.show(figures, lambda: table(("Task", "CPU %", "MHz", "Memory MB", "Processes"), rows) if rows else nothing)
+    talk.show(figures, lambda: table(COLUMNS, rows) if rows else nothing)
 
 
-def _row(name: str, of_task: Mapping[str, Any]) -> tuple[str, str, str, str, int]:
+def _row(name: str, of_task: Mapping[str, Any]) -> tuple[str, str, str, str, int, str]:
     usage = of_task["ResourceUsage"]
     cpu, memory = usage["CpuStats"], usage["MemoryStats"]
     return (
@@ -62,6 +65,7 @@ def _row(name: str, of_task: Mapping[str, Any]) -> tuple[str, str, str, str, int
         f"{cpu['TotalTicks']:.0f}",
         f"{(memory['Usage'] or memory['RSS']) / MB:.1f}",
         len(of_task.get("Pids") or {}),
+        drawn([sample["Percent"] for sample in of_task.get("History") or ()], top=100.0),
     )
 
 

@@ -41,7 +41,8 @@ def node() -> None:
 @click.option("--filter", "expression", default="", help='Only nodes that match, as `Status == "ready"`.')
 @click.option("--node-pool", default="", help="Only nodes of this pool.")
 @click.option("--self", "is_self", is_flag=True, help="The node of the agent that is asked.")
-def status(talk: Talk, node_id: str | None, expression: str, node_pool: str, is_self: bool) -> None:
+@click.option("--stats", is_flag=True, help="What is in use of its machine, too.")
+def status(talk: Talk, node_id: str | None, expression: str, node_pool: str, is_self: bool, stats: bool) -> None:
     """List nodes, or show one.
 
     NODE is an id, the beginning of one, or a name.
@@ -53,7 +54,7 @@ def status(talk: Talk, node_id: str | None, expression: str, node_pool: str, is_
         nodes = [one for one in nodes if node_pool in ("", one.node_pool)]
         talk.show(nodes, lambda: nodes_told(talk, nodes))
         return
-    show_node(talk, node_id or "self")
+    show_node(talk, node_id or "self", with_figures=stats)
 
 
 @click.command(cls=Quiet)
@@ -166,13 +167,16 @@ def nodes_told(talk: Talk, nodes: "Sequence[NodeListStub]") -> str:
     return table(titles, rows, spare=("Class", "Datacenter"))
 
 
-def show_node(talk: Talk, node_id: str) -> None:
+def show_node(talk: Talk, node_id: str, *, with_figures: bool = False) -> None:
     from wharf.cli.finding import find_node
+    from wharf.cli.node_figures import HISTORY, figures_told
 
     found = find_node(talk, node_id)
     one = talk.client.nodes.read(found.id).value
     allocations = talk.client.nodes.allocations(found.id).value
-    talk.show(one, lambda: _node_told(talk, one, allocations))
+    figures = talk.client.nodes.stats(found.id, history=HISTORY) if with_figures else None
+    page = _node_told(talk, one, allocations)
+    talk.show(one, lambda: f"{page}\n{figures_told(figures)}" if figures else page)
 
 
 def _node_told(talk: Talk, one: "NodeShown", allocations: "Sequence[AllocationShown]") -> str:

@@ -75,8 +75,9 @@ class Nodes(Noun[M]):
         return Call(options, body=client_shapes.NodeMetaApplyRequest(node_id=node_id, meta=dict(meta)), node_id=node_id)
 
     @calls("client.stats")
-    def stats(self, node_id: str = "", **options: Unpack[CallOptions]) -> Call[Figures]:
-        return Call(options, node_id=node_id)
+    def stats(self, node_id: str = "", *, history: str = "", **options: Unpack[CallOptions]) -> Call[Figures]:
+        """`history`: how far back what was is told too, as `5m`."""
+        return Call(options, node_id=node_id, history=history)
 
     @calls("client.gc_now")
     def collect(self, node_id: str = "", **options: Unpack[WriteOptions]) -> Call[None]:

@@ -104,8 +104,11 @@ class Allocations(Noun[M]):
         return Call(options, alloc_id, body=client_shapes.AllocPauseRequest(task=task, schedule_state=schedule_state))
 
     @calls("client.alloc_stats")
-    def stats(self, alloc_id: str, *, task: str = "", **options: Unpack[CallOptions]) -> Call[Figures]:
-        return Call(options, alloc_id, task=task)
+    def stats(
+        self, alloc_id: str, *, task: str = "", history: str = "", **options: Unpack[CallOptions]
+    ) -> Call[Figures]:
+        """`history`: how far back what was is told too, as `5m`."""
+        return Call(options, alloc_id, task=task, history=history)
 
     @calls("client.checks")
     def checks(self, alloc_id: str, **options: Unpack[CallOptions]) -> Call[Figures]:

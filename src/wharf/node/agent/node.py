@@ -165,6 +165,7 @@ class NodeAgent:
             self._world.start(self._tell_news(), name="node news"),
             self._world.start(self._mend_journal(), name="node journal"),
             self._world.start(self._keep_room(), name="node room"),
+            self._world.start(self._measured.keep_history(), name="node figures"),
             self._world.start(self._keep_identity(), name="node identity"),
         ]
         on_ready()
@@ -203,10 +204,14 @@ class NodeAgent:
     def _asked(self) -> Asked:
         steered = Steered(self.works, self._upkeep.check_results)
         mhz = self._machine.resources.cpu.cpu_shares
-        measured = Measured(
+        core_mhz = mhz // max(1, self._machine.resources.cpu.total_cpu_cores)
+        self._measured = Measured(
+            self._world,
             self.works,
             MachineMeter(self._world, self._places.allocation_folder, mhz=mhz),
-            TaskMeter(self._world, mhz=mhz // max(1, self._machine.resources.cpu.total_cpu_cores)),
+            TaskMeter(self._world, mhz=core_mhz),
+            mhz=mhz,
+            core_mhz=core_mhz,
         )
         metadata = MetadataAsked(self._metadata, self._on_metadata)
         files = FilesAsked(self._folders, steered.is_over)
@@ -214,7 +219,7 @@ class NodeAgent:
             self._world, self.works, is_allowed=not self._settings.disable_remote_exec, mark=self._identity.id
         )
         departures = Departures(self._folders, steered.tasks_if_over)
-        rooms = (self._own_identity, files, steered, measured, metadata, commands, departures)
+        rooms = (self._own_identity, files, steered, self._measured, metadata, commands, departures)
         return Asked({verb: answer for room in rooms for verb, answer in room.answers().items()})
 
     async def _keep_identity(self) -> None:

@@ -279,6 +279,9 @@ class Works:
     def find(self, allocation_id: str) -> Work | None:
         return self._works.get(allocation_id)
 
+    def live(self) -> list[Work]:
+        return list(self._live.values())
+
     def ended(self) -> list[str]:
         """Allocations of which nothing runs any more."""
         return [id for id, work in self._works.items() if work.record.is_over]

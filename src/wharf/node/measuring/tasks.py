@@ -133,16 +133,22 @@ def read_use(pid: int) -> Use | None:
 
 
 def group_of(pid: int, run: str) -> Path | None:
-    """The control group that was made for this run; None where there is none."""
+    """A control group that was made for this run; None where there is none."""
+    return next(iter(groups_of(pid, run)), None)
+
+
+def groups_of(pid: int, run: str) -> list[Path]:
+    """All control groups that were made for this run: one for each of the first version's trees."""
     try:
         lines = (PROC / str(pid) / "cgroup").read_text().splitlines()
     except OSError:
-        return None
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if path.endswith(f"/{run}"):
-            return Path("/sys/fs/cgroup", controllers.removeprefix("name="), path.lstrip("/"))
-    return None
+        return []
+    parts = [line.split(":", 2) for line in lines]
+    return [
+        Path("/sys/fs/cgroup", controllers.removeprefix("name="), path.lstrip("/"))
+        for _, controllers, path in parts
+        if path.endswith(f"/{run}")
+    ]
 
 
 def family_of(pid: int) -> list[int]:

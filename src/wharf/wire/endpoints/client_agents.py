@@ -4,13 +4,14 @@ from typing import Final
 
 from wharf.model import need
 from wharf.wire import client_shapes as shapes
-from wharf.wire.endpoints.endpoint import Decides, Endpoint, flag, integer, tells, text, writes
+from wharf.wire.endpoints.endpoint import Decides, Endpoint, duration, flag, integer, tells, text, writes
 
 ALLOCATION: Final = "/v1/client/allocation/{alloc_id}"
 FILES: Final = "/v1/client/fs"
 
 NODE: Final = text("node_id", "The node that is asked.")
 TASK: Final = text("task", "The task that is asked about.")
+HISTORY: Final = duration("history", "How far back what was is told too; ten minutes at most are kept.")
 PATH: Final = text("path", "Where, from the root of the allocation's folder.")
 ORIGIN: Final = text("origin", "Whether the offset counts from the `start` or from the `end`.")
 OFFSET: Final = integer("offset", "How many bytes to pass over.")
@@ -28,7 +29,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     tells(
         "client.stats", "/v1/client/stats", need=need.READ_NODE, summary="Read what a node measures of its machine.",
-        parameters=(NODE,), returns=shapes.Figures,
+        parameters=(NODE, HISTORY), returns=shapes.Figures,
     ),
     tells(
         "client.gc", "/v1/client/gc", need=need.WRITE_NODE,
@@ -69,7 +70,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     tells(
         "client.alloc_stats", f"{ALLOCATION}/stats", need=need.READ_JOB, decides=Decides.OBJECT,
-        summary="Read what an allocation uses of its node.", parameters=(TASK,), returns=shapes.Figures,
+        summary="Read what an allocation uses of its node.", parameters=(TASK, HISTORY), returns=shapes.Figures,
     ),
     tells(
         "client.checks", f"{ALLOCATION}/checks", need=need.READ_JOB, decides=Decides.OBJECT,
