@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tests.builders import a_group, a_job, a_task
+from tests.builders import a_constraint, a_group, a_job, a_task
 from tests.scheduling.loop import Loop
 from wharf.model.allocation import ClientStatus
 from wharf.model.changes import THIS
@@ -12,6 +12,8 @@ from wharf.model.host_volume import HostVolume, HostVolumeCapability, HostVolume
 from wharf.model.job import Job
 from wharf.model.node import NodeHostVolume, NodeStatus
 from wharf.model.volume import AccessMode, AttachmentMode, VolumeRequest
+from wharf.operations.collection import Collected, collect
+from wharf.operations.host_volumes import delete
 from wharf.state.tables import HOST_VOLUMES, NODES
 
 
@@ -89,6 +91,54 @@ def test_work_with_a_sticky_volume_comes_back_to_where_its_data_lies() -> None:
     loop.settle()
     before = {each.name: each.node_id for each in loop.live()}
     loop.register(asking("shop", count=2, value=1, sticky=True))
+    loop.settle()
+
+    assert {each.name: each.node_id for each in loop.live()} == before
+
+
+def test_work_that_had_no_volume_before_goes_to_where_one_is() -> None:
+    loop = a_loop("n1")
+    loop.with_node("n0")
+    loop.register(a_job("shop", a_group("web", constraints=(a_constraint("${node.unique.id}", "n0"),))))
+    loop.settle()
+    assert [each.node_id for each in loop.live()] == ["n0"]
+    loop.register(asking("shop", value=1, sticky=True))
+    loop.settle()
+
+    assert [each.node_id for each in loop.live()] == ["n1"]
+
+
+def test_the_claim_on_a_volume_outlives_the_collection_of_what_is_over_and_ends_with_the_volume() -> None:
+    loop = a_loop("n0", "n1")
+    loop.register(asking("shop", sticky=True))
+    loop.settle()
+    home = loop.live()[0].node_id
+    loop.lose(home)
+    loop.think()
+    loop.pass_time(30 * 24 * 3_600)
+
+    for kind in Collected:
+        while (step := collect(loop.replica, kind, loop.moment, older_than_ns=0, changes_max=100)).write is not None:
+            loop.lead(step)
+    loop.room_came()
+    loop.think()
+    waits = loop.live()
+    volume = next(each for each in loop.replica.all(HOST_VOLUMES) if each.node_id == home)
+    loop.lead(delete(loop.replica, volume.namespace, volume.id))
+    loop.room_came()
+    loop.settle()
+
+    assert (waits, [each.node_id for each in loop.live()]) == ([], [({"n0", "n1"} - {home}).pop()])
+
+
+def test_what_is_scaled_down_and_up_again_comes_back_to_its_data() -> None:
+    loop = a_loop("n0", "n1", "n2")
+    loop.register(asking("shop", count=2, sticky=True))
+    loop.settle()
+    before = {each.name: each.node_id for each in loop.live()}
+    loop.register(asking("shop", count=1, sticky=True))
+    loop.settle()
+    loop.register(asking("shop", count=2, sticky=True))
     loop.settle()
 
     assert {each.name: each.node_id for each in loop.live()} == before

@@ -18,6 +18,7 @@ from wharf.model.moment import to_time
 from wharf.model.node import NodeStatus
 from wharf.operations.decision import Decision, Moment
 from wharf.scheduling import room_marks
+from wharf.scheduling.claims import holds_claim
 from wharf.state import Replica
 from wharf.state.tables import (
     ACL_TOKENS,
@@ -133,7 +134,9 @@ def _of_types(snapshot: Replica, before_ns: int, types: Collection[SchedulerType
             continue
         job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
         allocations = snapshot.those_by_key(ALLOCATIONS_OF_EVALUATION, evaluation.id)
-        going = [each for each in allocations if _is_collectable(each, job, before_ns)]
+        going = [
+            each for each in allocations if _is_collectable(each, job, before_ns) and not _is_claim(snapshot, each, job)
+        ]
         if _is_kept_for_its_job(evaluation, job):
             # Only what ran before the job was changed last; the evaluation stays, unless that is all of it.
             assert job is not None, "only a job that is there keeps its evaluations"
@@ -158,6 +161,11 @@ def _is_kept_for_its_job(evaluation: Evaluation, job: Job | None) -> bool:
     if evaluation.type not in BATCH_TYPES or job is None:
         return False
     return not (job.status is JobStatus.DEAD and job.stop)
+
+
+def _is_claim(snapshot: Replica, allocation: Allocation, job: Job | None) -> bool:
+    """Whether it tells where the data of a job that is wanted lies."""
+    return job is not None and not job.stop and holds_claim(snapshot, allocation, job)
 
 
 def _is_collectable(allocation: Allocation, job: Job | None, before_ns: int) -> bool:
@@ -262,17 +270,21 @@ def _tokens(snapshot: Replica, before_ns: int) -> _Bundles:
 
 
 def _nodes(snapshot: Replica, before_ns: int) -> _Bundles:
-    """Nodes that are down, once nothing that counts as running is on them."""
+    """Nodes that are down, once nothing that counts as running is on them, nor data that somebody comes back for."""
     for node in snapshot.all(NODES):
         if node.status is not NodeStatus.DOWN or node.status_updated_at * SECOND_NS > before_ns:
             continue
         here = snapshot.those(ALLOCATIONS_ON_NODE, node.id)
-        if any(not allocation.is_terminal for allocation in here):
+        if any(not each.is_terminal or _is_claim(snapshot, each, _job_of(snapshot, each)) for each in here):
             continue
         yield _bundle(
             (NODES.drop(node.id), room_marks.goes(node.id)),
             (snapshot.unchanged(NODES, node), *room_marks.rests_on_both(snapshot, node.id)),
         )
+
+
+def _job_of(snapshot: Replica, allocation: Allocation) -> Job | None:
+    return snapshot.get(JOBS, allocation.namespace, allocation.job_id)
 
 
 def _bundle(drops: tuple[Drop, ...], conditions: tuple[Condition, ...], ahead: tuple[_Bundle, ...] = ()) -> _Bundle:

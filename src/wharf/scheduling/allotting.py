@@ -21,6 +21,7 @@ from wharf.model.metric import AllocMetric
 from wharf.model.moment import Moment
 from wharf.model.node import Node
 from wharf.scheduling.chance import Chance
+from wharf.scheduling.claims import holder_of, home_of, is_sticky
 from wharf.scheduling.distinct import Neighbour
 from wharf.scheduling.draft import Draft
 from wharf.scheduling.feasibility import Screened, volumes_by_index
@@ -33,7 +34,7 @@ from wharf.scheduling.reach import is_in_reach
 from wharf.scheduling.reconcile.outcome import Placement
 from wharf.scheduling.reconcile.rescheduling import nodes_to_avoid, tracker_after
 from wharf.scheduling.turns import out_of_turn
-from wharf.scheduling.writers import is_free_to_write, is_sticky, writes_alone
+from wharf.scheduling.writers import is_free_to_write, writes_alone
 from wharf.state import Replica
 from wharf.state.tables import JOBS, NODES
 
@@ -247,11 +248,8 @@ class Allotment:
         """The node that holds the volumes of the one before it, to which it comes back; None: it may go anywhere."""
         if not is_sticky(placement.group):
             return None
-        before = placement.previous
-        if before is None:
-            of_name = (each for each in self._allocations if each.name == placement.name)
-            before = max(of_name, key=lambda each: (each.create_index, each.id), default=None)
-        return None if before is None else self._snapshot.get(NODES, before.node_id)
+        before = placement.previous or holder_of(self._allocations, placement.group.name, placement.name)
+        return None if before is None else home_of(self._snapshot, placement.group, before)
 
     def place_on(self, node: Node, placement: Placement) -> Allocation | None:
         """On this node or nowhere."""

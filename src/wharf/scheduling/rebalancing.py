@@ -13,13 +13,14 @@ from wharf.model.job import Job, JobType
 from wharf.model.rebalancing import Move, Rebalancing
 from wharf.model.scheduler_configuration import SchedulerAlgorithm
 from wharf.scheduling.chance import Chance
+from wharf.scheduling.claims import is_sticky
 from wharf.scheduling.distinct import Neighbour
 from wharf.scheduling.draft import Draft
 from wharf.scheduling.feasibility import volumes_by_index
 from wharf.scheduling.ground import Ground, Volumes, rules_for
 from wharf.scheduling.placing import GroupPlacing, Place
 from wharf.scheduling.usage import usage_of_resources
-from wharf.scheduling.writers import is_sticky, writes_alone
+from wharf.scheduling.writers import writes_alone
 from wharf.state import Replica
 from wharf.state.tables import ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE, DEPLOYMENTS_OF_JOB, JOBS
 

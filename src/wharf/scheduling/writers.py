@@ -1,4 +1,4 @@
-"""Volumes of hosts that one allocation at a time may write (scheduling.md 2.6), and volumes that an allocation comes back to.
+"""Volumes of hosts that one allocation at a time may write (scheduling.md 2.6).
 
 Who uses a volume is told by the versions of the jobs that run there: allocations hold no record of it.
 """
@@ -21,11 +21,6 @@ def writes_alone(group: TaskGroup) -> list[VolumeRequest]:
         for each in (group.volumes or {}).values()
         if each.type == VolumeType.HOST and each.access_mode == AccessMode.SINGLE_NODE_SINGLE_WRITER
     ]
-
-
-def is_sticky(group: TaskGroup) -> bool:
-    """Whether its allocations come back to the volumes that they had."""
-    return any(each.type == VolumeType.HOST and each.sticky for each in (group.volumes or {}).values())
 
 
 def is_free_to_write(snapshot: Replica, node: Node, group: TaskGroup, index: int, placed: Iterable[Allocation]) -> bool:
