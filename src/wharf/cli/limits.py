@@ -1,5 +1,6 @@
 """`wharf limits`: rules are checked, and a limiter that runs is looked at and told what to do."""
 
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -7,8 +8,9 @@ from urllib.parse import quote
 import click
 
 from wharf.cli.lazy import Entry, LazyGroup
-from wharf.cli.limits_speaking import ask, ask_all, json_option, show_json, socket_option
+from wharf.cli.limits_speaking import Where, ask, ask_all, json_option, show_json, socket_option
 
+_SAMPLE = re.compile(r"([a-z_]+)(?:\{(.*)\})? (\S+)")
 COMMANDS = {
     "demo": Entry("wharf.cli.limits_demo", "demo", "See limits at work: a small service, a gateway and some callers."),
     "simulate": Entry("wharf.cli.limits_simulate", "simulate", "Show whom rules would have refused."),
@@ -82,7 +84,7 @@ def _count(findings: Any, severity: object, word: str) -> str:
 @click.option("--minutes", type=click.IntRange(1, 1_440), default=1, show_default=True, help="Of how many minutes.")
 @socket_option
 @json_option
-def top(count: int, minutes: int, path: Path, as_json: bool) -> None:
+def top(count: int, minutes: int, path: Where, as_json: bool) -> None:
     """Show who asks most, and who is refused."""
     from wharf.cli.tables import table
 
@@ -94,7 +96,7 @@ def top(count: int, minutes: int, path: Path, as_json: bool) -> None:
     click.echo(table(("CALLER", "REQUESTS", "REFUSED", "BUSIEST AT"), rows))
 
 
-def _together(path: Path, target: str) -> list[dict[str, Any]]:
+def _together(path: Where, target: str) -> list[dict[str, Any]]:
     """What all processes saw of each caller, busiest first; where it is busiest, the process says that saw most of it."""
     answers = ask_all(path, target)
     # Who shares a Redis tells what the others left there, some seconds ago; what each says of itself is fresh.
@@ -117,7 +119,7 @@ def _together(path: Path, target: str) -> list[dict[str, Any]]:
 @click.argument("caller")
 @socket_option
 @json_option
-def show(caller: str, path: Path, as_json: bool) -> None:
+def show(caller: str, path: Where, as_json: bool) -> None:
     """Show the counters of a caller.
 
     CALLER is user:ada (or ada), address:192.0.2.7, installation:71, app:7 or repository:acme/site.
@@ -157,7 +159,7 @@ def show(caller: str, path: Path, as_json: bool) -> None:
 @click.argument("request_id")
 @socket_option
 @json_option
-def why(request_id: str, path: Path, as_json: bool) -> None:
+def why(request_id: str, path: Where, as_json: bool) -> None:
     """Say why a request was refused, or admitted.
 
     The id stands in the reply's headers and in the message of a refusal. Every limit that was looked at is shown with
@@ -192,7 +194,7 @@ def why(request_id: str, path: Path, as_json: bool) -> None:
 @click.command
 @socket_option
 @json_option
-def rules(path: Path, as_json: bool) -> None:
+def rules(path: Where, as_json: bool) -> None:
     """Show the rules in force, with the lines that they stand in."""
     from wharf.cli.tables import table
 
@@ -229,7 +231,7 @@ def rules(path: Path, as_json: bool) -> None:
 )
 @click.option("--since", required=True, help="Since when, as 2027-01-31T12:00:00Z.")
 @socket_option
-def activity(organization: str, by: str, since: str, path: Path) -> None:
+def activity(organization: str, by: str, since: str, path: Where) -> None:
     """Show what was asked in the name of an organization."""
     target = f"/orgs/{quote(organization)}/insights/api/{by}-stats?min_timestamp={quote(since)}"
     show_json(ask(path, target))
@@ -237,8 +239,28 @@ def activity(organization: str, by: str, since: str, path: Path) -> None:
 
 @click.command
 @socket_option
-def metrics(path: Path) -> None:
-    """Print metrics, in the text form of Prometheus."""
-    from wharf.cli.limits_speaking import ask_text
+def metrics(path: Where) -> None:
+    """Print metrics, in the text form of Prometheus.
 
-    click.echo(ask_text(path, "/metrics"), nl=False)
+    Those of several processes are told apart by the label `process`.
+    """
+    from wharf.cli.limits_speaking import ask_text_of_all
+
+    told = ask_text_of_all(path, "/metrics")
+    if len(told) == 1:
+        click.echo(next(iter(told.values())), nl=False)
+        return
+    samples: dict[str, list[str]] = {}
+    about: dict[str, list[str]] = {}
+    for process, text in told.items():
+        for line in text.splitlines():
+            if line.startswith("#"):
+                lines = about.setdefault(line.split(" ")[2], [])
+                if line not in lines:
+                    lines.append(line)
+                continue
+            name, labels, value = _SAMPLE.fullmatch(line).groups()  # type: ignore[union-attr] # We wrote it.
+            labels = ",".join(filter(None, (labels, f'process="{process}"')))
+            samples.setdefault(name, []).append(f"{name}{{{labels}}} {value}")
+    for name, lines in samples.items():
+        click.echo("\n".join([*about.get(name, ()), *lines]))

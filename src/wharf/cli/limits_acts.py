@@ -6,7 +6,9 @@ from pathlib import Path
 import click
 
 from wharf.cli.limits_speaking import (
+    Where,
     act,
+    act_on_all,
     ask,
     for_option,
     json_option,
@@ -25,7 +27,7 @@ from wharf.cli.limits_speaking import (
 @reason_option
 @socket_option
 @json_option
-def grant(caller: str, resource: str, amount: int, length: str, reason: str, path: Path, as_json: bool) -> None:
+def grant(caller: str, resource: str, amount: int, length: str, reason: str, path: Where, as_json: bool) -> None:
     """Give a caller more of a resource, for a time.
 
     It holds from the next request on, and ends by itself.
@@ -44,7 +46,7 @@ def grant(caller: str, resource: str, amount: int, length: str, reason: str, pat
 @click.option("--resource", help="Of which bucket.  [default: all]")
 @reason_option
 @socket_option
-def revoke(caller: str, resource: str | None, reason: str, path: Path) -> None:
+def revoke(caller: str, resource: str | None, reason: str, path: Where) -> None:
     """End a grant now."""
     for ended in act(path, "/revoke", caller=caller, resource=resource, reason=reason):
         click.echo(f"{ended['owner']} no longer has {ended['amount']} more of {ended['resource']}")
@@ -55,7 +57,7 @@ def revoke(caller: str, resource: str | None, reason: str, path: Path) -> None:
 @click.option("--rule", help="Only the counters of this rule or resource.")
 @reason_option
 @socket_option
-def reset(caller: str, rule: str | None, reason: str, path: Path) -> None:
+def reset(caller: str, rule: str | None, reason: str, path: Where) -> None:
     """Start the counters of a caller again."""
     names = act(path, "/reset", caller=caller, rule=rule, reason=reason)
     click.echo(f"{caller} begins anew: {', '.join(names)}")
@@ -66,7 +68,7 @@ def reset(caller: str, rule: str | None, reason: str, path: Path) -> None:
 @for_option("10m")
 @reason_option
 @socket_option
-def ban(subject: str, length: str, reason: str, path: Path) -> None:
+def ban(subject: str, length: str, reason: str, path: Where) -> None:
     """Refuse an app, a token or an address for a time.
 
     SUBJECT is app:7, address:192.0.2.7 or token:…, as `wharf limits show` names it.
@@ -79,7 +81,7 @@ def ban(subject: str, length: str, reason: str, path: Path) -> None:
 @click.argument("subject")
 @reason_option
 @socket_option
-def unban(subject: str, reason: str, path: Path) -> None:
+def unban(subject: str, reason: str, path: Where) -> None:
     """End a ban."""
     act(path, "/ban", subject=subject, for_ms=0, reason=reason)
     click.echo(f"{subject} is not banned")
@@ -89,7 +91,7 @@ def unban(subject: str, reason: str, path: Path) -> None:
 @for_option()
 @reason_option
 @socket_option
-def off(length: str, reason: str, path: Path) -> None:
+def off(length: str, reason: str, path: Where) -> None:
     """Switch all limits off for a time.
 
     Requests pass uncounted and without limits in their headers. Limits are on again by themselves.
@@ -101,7 +103,7 @@ def off(length: str, reason: str, path: Path) -> None:
 @click.command
 @reason_option
 @socket_option
-def on(reason: str, path: Path) -> None:
+def on(reason: str, path: Where) -> None:
     """Switch limits on again."""
     act(path, "/off", for_ms=0, reason=reason)
     click.echo("limits are on")
@@ -109,17 +111,20 @@ def on(reason: str, path: Path) -> None:
 
 @click.command
 @socket_option
-def reload(path: Path) -> None:
+def reload(path: Where) -> None:
     """Read rules and directory again."""
-    found = act(path, "/reload")
-    for name, problem in found["refused"].items():
-        click.echo(f"{name} is not used; what was in force before goes on:\n{problem}")
-    click.echo(f"{len(found['rules'])} rules are in force ({found['hash']})")
+    said: list[str] = []
+    for found in act_on_all(path, "/reload"):
+        for name, problem in found["refused"].items():
+            said.append(f"{name} is not used; what was in force before goes on:\n{problem}")
+        said.append(f"{len(found['rules'])} rules are in force ({found['hash']})")
+    for line in dict.fromkeys(said):  # Where all processes agree it is said once.
+        click.echo(line)
 
 
 @click.command
 @socket_option
-def export(path: Path) -> None:
+def export(path: Where) -> None:
     """Print grants, bans and counters as JSON.
 
     Counters on Redis are not among them: they stay where they are.
@@ -131,7 +136,7 @@ def export(path: Path) -> None:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @reason_option
 @socket_option
-def take_in(file: Path, reason: str, path: Path) -> None:
+def take_in(file: Path, reason: str, path: Where) -> None:
     """Put in what was exported.
 
     Grants are added. Counters and bans take the place of those with the same name.
@@ -149,10 +154,10 @@ def take_in(file: Path, reason: str, path: Path) -> None:
 @for_option("30s")
 @reason_option
 @socket_option
-def drill(what: str, length: str, reason: str, path: Path) -> None:
+def drill(what: str, length: str, reason: str, path: Where) -> None:
     """Try how it is when the store is away.
 
     Requests are answered as each rule's `on_store_loss` says, until the time is over.
     """
-    act(path, "/drill", what=what, for_ms=milliseconds(length), reason=reason)
+    act_on_all(path, "/drill", what=what, for_ms=milliseconds(length), reason=reason)
     click.echo(f"{what} for {length}: `wharf limits metrics` shows what is decided meanwhile")

@@ -1,13 +1,15 @@
-"""How commands ask a limiter that runs: over its Unix socket, each question once."""
+"""How commands ask a limiter that runs: over its Unix socket, or its port on this machine; each question once."""
 
 import contextlib
 import getpass
 import http.client
 import json
+import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 import click
 
@@ -17,6 +19,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_SOCKET: Final = ".wharf/limits/admin.sock"
 ANSWERS_WITHIN_S: Final = 30.0
+TOKEN_FILE: Final = "WHARF_LIMITS_TOKEN_FILE"
+
+
+class Port(str):
+    """The address of a limiter's port for operators, as `http://127.0.0.1:9090`."""
+
+
+Where = Path | Port
+
+
+class _WhereType(click.ParamType[Where]):
+    name = "path"
+
+    def convert(self, value: Any, _param: click.Parameter | None, _context: click.Context | None) -> Where:
+        if isinstance(value, Path | Port):
+            return value
+        return Port(value) if value.startswith("http://") else Path(value)
 
 
 class _Connection(http.client.HTTPConnection):
@@ -34,11 +53,12 @@ def socket_option(command: F) -> F:
     return click.option(
         "--socket",
         "path",
-        type=click.Path(path_type=Path),
+        type=_WhereType(),
         default=DEFAULT_SOCKET,
         envvar="WHARF_LIMITS_SOCKET",
         show_default=True,
-        help="Where the limiter listens for operators. In a folder, such as an agent's data folder, all are asked.",
+        help="Where the limiter listens for operators. In a folder, such as an agent's data folder, all are asked. "
+        f"Over a port: http://127.0.0.1:port, with {TOKEN_FILE} naming the file of its token.",
     )(command)
 
 
@@ -73,19 +93,19 @@ def milliseconds(length: str) -> int:
         raise click.BadParameter(str(problem), param_hint="--for") from None
 
 
-def sockets_at(path: Path) -> list[Path]:
+def sockets_at(path: Where) -> list[Where]:
     """The limiters that are meant: those of all processes, where a folder is named."""
-    if not path.is_dir():
+    if isinstance(path, Port) or not path.is_dir():
         return [path]
     found = sorted({file for name in ("limits-*.sock", "admin.sock") for file in path.glob(name) if file.is_socket()})
     if not found:
         raise Failed(
             f"no limiter listens in {path}: name its socket, or the data folder of an agent with limits.enabled"
         )
-    return found
+    return [*found]
 
 
-def ask(path: Path, target: str) -> Any:
+def ask(path: Where, target: str) -> Any:
     """The first that can tell."""
     *others, last = sockets_at(path)
     for each in others:
@@ -94,22 +114,42 @@ def ask(path: Path, target: str) -> Any:
     return _exchange(last, "GET", target, None)
 
 
-def ask_all(path: Path, target: str) -> list[Any]:
+def ask_all(path: Where, target: str) -> list[Any]:
     return [_exchange(each, "GET", target, None) for each in sockets_at(path)]
 
 
-def act(path: Path, target: str, **facts: object) -> Any:
+def act(path: Where, target: str, **facts: object) -> Any:
     """Do something, in the name of who runs the command."""
-    body = {"by": getpass.getuser(), **{name: value for name, value in facts.items() if value is not None}}
     # What holds for all processes, the one that hears of it leaves where the others look.
-    return _exchange(sockets_at(path)[0], "POST", target, json.dumps(body))
+    return _exchange(sockets_at(path)[0], "POST", target, _act_of(facts))
 
 
-def ask_text(path: Path, target: str) -> str:
-    return _send(sockets_at(path)[0], "GET", target, None)[1].decode()
+def act_on_all(path: Where, target: str, **facts: object) -> list[Any]:
+    """Do what each process does for itself."""
+    return [_exchange(each, "POST", target, _act_of(facts)) for each in sockets_at(path)]
 
 
-def _exchange(path: Path, method: str, target: str, body: str | None) -> Any:
+def _act_of(facts: Mapping[str, object]) -> str:
+    return json.dumps({"by": getpass.getuser(), **{name: value for name, value in facts.items() if value is not None}})
+
+
+def ask_text(path: Where, target: str) -> str:
+    return _ask_text(sockets_at(path)[0], target)
+
+
+def ask_text_of_all(path: Where, target: str) -> dict[str, str]:
+    """What each process says, by its name."""
+    return {str(each).rpartition("/")[2].removesuffix(".sock"): _ask_text(each, target) for each in sockets_at(path)}
+
+
+def _ask_text(path: Where, target: str) -> str:
+    status, told = _send(path, "GET", target, None)
+    if status != 200:
+        raise Failed(json.loads(told)["message"])
+    return told.decode()
+
+
+def _exchange(path: Where, method: str, target: str, body: str | None) -> Any:
     status, told = _send(path, method, target, body)
     found = json.loads(told)
     if status != 200:
@@ -117,10 +157,15 @@ def _exchange(path: Path, method: str, target: str, body: str | None) -> Any:
     return found
 
 
-def _send(path: Path, method: str, target: str, body: str | None) -> tuple[int, bytes]:
-    connection = _Connection(path)
+def _send(path: Where, method: str, target: str, body: str | None) -> tuple[int, bytes]:
+    connection: http.client.HTTPConnection
+    headers: dict[str, str] = {}
+    if isinstance(path, Port):
+        connection, headers = _connection_to(path)
+    else:
+        connection = _Connection(path)
     try:
-        connection.request(method, target, body)
+        connection.request(method, target, body, headers)
         reply = connection.getresponse()
         return reply.status, reply.read()
     except (FileNotFoundError, ConnectionRefusedError):
@@ -129,6 +174,26 @@ def _send(path: Path, method: str, target: str, body: str | None) -> tuple[int, 
         raise Failed(f"the limiter at {path} cannot be asked: {problem}") from None
     finally:
         connection.close()
+
+
+def _connection_to(port: Port) -> tuple[http.client.HTTPConnection, dict[str, str]]:
+    """A connection, and what is shown there. The token is only read from a file: others see the words of a command."""
+    file = os.environ.get(TOKEN_FILE, "")
+    if not file:
+        raise Failed(f"{port} needs the limiter's token: set {TOKEN_FILE} to the file that `admin_token_file` names")
+    try:
+        token = Path(file).read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise Failed(f"{file} cannot be read: {problem}") from None
+    address = urlsplit(port)
+    try:
+        host, number = address.hostname, address.port
+    except ValueError:
+        host = number = None
+    if host is None or number is None:
+        raise Failed(f"{port} is no address: write http://127.0.0.1:port")
+    connection = http.client.HTTPConnection(host, number, timeout=ANSWERS_WITHIN_S)
+    return connection, {"Authorization": f"Bearer {token}"}
 
 
 def show_json(value: object) -> None:

@@ -12,8 +12,10 @@ from click.testing import CliRunner
 from tests.limits.front.desks import ADA, INSTALLATION, OAUTH
 from tests.limits.gateway.places import Place, at
 from wharf.cli.root import root
+from wharf.limits.configuration.reader import read_settings
 from wharf.limits.operating.acts import ActRefused, Acts
 from wharf.limits.operating.admin import AdminServer
+from wharf.limits.rules import FileRefused
 
 T = TypeVar("T")
 ADA_SENDS = f"Authorization: token {ADA}"
@@ -27,9 +29,13 @@ class Desk:
         self.place = place
         self.folder = folder
         self.acts: Acts
+        self.port = 0
 
     async def type(self, *words: str, fails: bool = False) -> str:
-        command = ["limits", *words, "--socket", str(self.folder / "data" / "admin.sock")]
+        return await self.type_at(str(self.folder / "data" / "admin.sock"), *words, fails=fails)
+
+    async def type_at(self, where: str, *words: str, fails: bool = False) -> str:
+        command = ["limits", *words, "--socket", where]
         done = await asyncio.to_thread(CliRunner().invoke, root, command)
         assert (done.exit_code != 0) is fails, done.output
         return done.output
@@ -50,7 +56,7 @@ def operate(folder: Path, scenario: Callable[[Desk], Awaitable[T]], *, rules: st
         admin = AdminServer(place.gateway.limits, place.desk.world, place.gateway)
         await admin.open()
         desk = Desk(place, folder)
-        desk.acts = admin.acts
+        desk.acts, desk.port = admin.acts, admin.port
         try:
             return await scenario(desk)
         finally:
@@ -350,3 +356,45 @@ def test_lint_ends_with_1_when_a_limiter_would_refuse_the_rules(
     done = CliRunner().invoke(root, ["limits", "lint", str(tmp_path / "rules.toml")])
 
     assert (done.exit_code, says in done.output) == (code, True)
+
+
+def test_over_a_port_the_token_is_needed_and_does_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token, wrong = tmp_path / "token", tmp_path / "wrong"
+    token.write_text("a-token-of-twenty-signs-or-more\n")
+    wrong.write_text("another-token-of-twenty-signs\n")
+    token.chmod(0o600)
+
+    async def scenario(desk: Desk) -> tuple[str, list[str]]:
+        await desk.ask(ADA_SENDS)
+        refused = []
+        for file in ("", str(wrong), str(tmp_path / "none")):
+            monkeypatch.setenv("WHARF_LIMITS_TOKEN_FILE", file)
+            refused.append(await desk.type_at(f"http://127.0.0.1:{desk.port}", "top", fails=True))
+        monkeypatch.setenv("WHARF_LIMITS_TOKEN_FILE", str(token))
+        return await desk.type_at(f"http://127.0.0.1:{desk.port}", "top"), refused
+
+    more = f'admin_listen = "127.0.0.1:0"\nadmin_token_file = "{token}"\n'
+    top, (without, with_wrong, with_none) = operate(tmp_path, scenario, more=more)
+
+    assert "user:ada" in top
+    assert "needs the limiter's token: set WHARF_LIMITS_TOKEN_FILE" in without
+    assert "this needs the limiter's token" in with_wrong
+    assert "cannot be read" in with_none
+
+
+@pytest.mark.parametrize(
+    ("listen", "mode", "text", "sentence"),
+    [
+        ("0.0.0.0:9000", 0o600, "a-token-of-twenty-signs", "is not on this machine alone"),
+        ("127.0.0.1:9000", 0o644, "a-token-of-twenty-signs", "others may read"),
+        ("127.0.0.1:9000", 0o600, "short", "holds no token"),
+    ],
+)
+def test_a_port_that_others_could_use_is_refused(
+    tmp_path: Path, listen: str, mode: int, text: str, sentence: str
+) -> None:
+    (tmp_path / "token").write_text(text)
+    (tmp_path / "token").chmod(mode)
+
+    with pytest.raises(FileRefused, match=sentence):
+        read_settings(f'admin_listen = "{listen}"\nadmin_token_file = "token"\n', folder=tmp_path)

@@ -176,6 +176,26 @@ def test_what_is_left_for_others_is_bounded_and_a_store_that_is_away_holds_up_no
     assert (is_bounded, 0 < age_ms <= 60_000, lost, status) == (True, True, 5, 403)
 
 
+def test_rules_are_read_again_by_all_processes_and_metrics_are_those_of_all(tmp_path: Path) -> None:
+    async def scenario(one: Process, other: Process) -> tuple[str, list[int], list[str]]:
+        for name in ("a", "b"):
+            (tmp_path / name / "rules.toml").write_text(TWO_AN_HOUR.replace("2", "3"))
+        said = await typed_at(tmp_path, "reload")
+        statuses = [await other.ask(), await one.ask(), await other.ask(), await other.ask()]
+        metrics = await typed_at(tmp_path, "metrics")
+        return said, statuses, [line for line in metrics.splitlines() if 'verdict="admitted"' in line]
+
+    with running_redis(tmp_path) as redis:
+        said, statuses, admitted = in_two(tmp_path, scenario, redis)
+
+    assert said.count("rules are in force") == 1  # Both agree.
+    assert statuses == [200, 200, 200, 403]
+    assert admitted == [
+        'wharf_limits_decisions_total{verdict="admitted",process="limits-a"} 1',
+        'wharf_limits_decisions_total{verdict="admitted",process="limits-b"} 2',
+    ]
+
+
 def test_grants_outlive_a_redis_that_forgets(tmp_path: Path) -> None:
     async def scenario(one: Process, other: Process) -> int:
         await one.ask()

@@ -1,5 +1,7 @@
 """Reads the file that sets up a limiter: all or nothing, every problem with its line and column."""
 
+import ipaddress
+import os
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -24,6 +26,7 @@ from wharf.limits.stores.quota import QuotaSettings
 from wharf.limits.stores.redis.settings import RedisSettings
 
 PORT_MOST: Final = 65_535
+ADMIN_TOKEN_LEAST: Final = 20
 _DURATIONS: Final = {
     "connect_timeout": "connect_ms",
     "upstream_timeout": "upstream_ms",
@@ -46,6 +49,13 @@ _NOT_OF_STORES: Final = {
     StoreKind.REDIS: "is for counters in memory: leave it out",
 }
 _OF_GUARD: Final = ("wait_ms", "losses_most", "fallback_processes")
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class UpstreamRefused(ValueError):
@@ -101,6 +111,8 @@ class _Reader:
             plain["request_id_header"] = self._header(top)
         if "data_folder" in values:
             plain["data_folder"] = self._path(values, "data_folder")
+        if "admin_listen" in values or "admin_token_file" in values:
+            plain |= self._admin(top)
         return Settings(
             rules_file=self._path(values, "rules"),
             profile=profile,
@@ -127,6 +139,38 @@ class _Reader:
         if not name.isascii() or not name.replace("-", "").isalnum():
             self._note(top, "request_id_header", f"{name!r} is no name of a header: use letters, digits and `-`")
         return name.lower()
+
+    def _admin(self, top: Entry) -> dict[str, Any]:
+        values = top.values
+        if ("admin_listen" in values) is not ("admin_token_file" in values):
+            key = "admin_listen" if "admin_listen" in values else "admin_token_file"
+            self._note(top, key, "needs the other of `admin_listen` and `admin_token_file` beside it")
+            return {}
+        address = str(values["admin_listen"])
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]")
+        if not self._is_address(address) or not is_loopback(host):
+            what = f"{address!r} is not on this machine alone: write 127.0.0.1:port; from elsewhere go by ssh"
+            self._note(top, "admin_listen", what)
+            return {}
+        return {"admin_host": host, "admin_port": int(port), "admin_token": self._admin_token(top)}
+
+    def _admin_token(self, top: Entry) -> str:
+        path = self._folder / str(top.values["admin_token_file"])
+        try:
+            with path.open("rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                token = file.read(4_096).decode("ascii").strip()
+        except (OSError, UnicodeDecodeError) as problem:
+            self._note(top, "admin_token_file", f"{path} cannot be read: {problem}")
+            return ""
+        if mode & 0o077:
+            self._note(top, "admin_token_file", f"others may read {path}: chmod 600 {path}")
+        if len(token) < ADMIN_TOKEN_LEAST or not token.isprintable() or " " in token:
+            self._note(
+                top, "admin_token_file", f"{path} holds no token: write {ADMIN_TOKEN_LEAST} signs or more into it"
+            )
+        return token
 
     def _proxies(self) -> Proxies:
         entry = self._document.single(ADDRESSES, "addresses")

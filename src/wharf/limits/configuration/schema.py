@@ -18,6 +18,18 @@ TOP: Final = Table(
         Key("directory", TEXT, "The directory file: who has which credential. It is watched too.", "nobody"),
         Key("data_folder", TEXT, "Where counters, grants and the decision log are kept.", "`.wharf/limits`"),
         Key("admin_socket", TEXT, "The Unix socket for operators' commands.", "`admin.sock` in the data folder"),
+        Key(
+            "admin_listen",
+            TEXT,
+            "Where operators' commands may connect over TCP too, as `127.0.0.1:port`: on this machine only.",
+            NONE,
+        ),
+        Key(
+            "admin_token_file",
+            TEXT,
+            "A file, for its owner only, that holds what they must show there: at least 20 signs.",
+            "needed with `admin_listen`",
+        ),
         Key("request_id_header", TEXT, "The header that tells a request's id.", "`x-github-request-id`"),
     ),
 )

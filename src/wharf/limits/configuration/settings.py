@@ -105,6 +105,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     decisions: DecisionLogSettings = DecisionLogSettings()
     admin_socket: Path | None = None
     """Where operators' commands connect; by default in the data folder."""
+    admin_host: str = ""
+    """Where operators' commands may connect over TCP too, on this machine; empty for nowhere."""
+    admin_port: int = 0
+    admin_token: str = ""
+    """What they show there."""
     webhook_url: str = ""
     """Where alerts about callers near their limits are sent; empty for nowhere."""
     request_id_header: str = "x-github-request-id"

@@ -1,7 +1,10 @@
-"""The Unix socket of a limiter, for operators' commands: small HTTP with JSON, for the owner of the process only."""
+"""Where operators' commands ask a limiter: small HTTP with JSON, over a Unix socket for the owner of the process only,
+and where it is configured over a port of this machine for whoever shows the token."""
 
 import asyncio
 import contextlib
+import hmac
+import logging
 import os
 import socket
 from collections.abc import Mapping
@@ -18,10 +21,19 @@ from wharf.limits.operating.insights import InsightsRefused, asked_times, insigh
 from wharf.limits.operating.metrics import metrics_text
 from wharf.world import World
 
+log = logging.getLogger(__name__)
+
 HEAD_BYTES_MOST: Final = 16 * 1024
 BODY_BYTES_MOST: Final = 64 << 20
 READ_WITHIN_S: Final = 10.0
-REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 409: "Conflict", 503: "Service Unavailable"}
+REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    404: "Not Found",
+    409: "Conflict",
+    503: "Service Unavailable",
+}
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -48,6 +60,8 @@ class AdminServer:
         self._server: asyncio.Server | None = None
         self._metrics: asyncio.Server | None = None
         self.metrics_port = 0
+        self._port_server: asyncio.Server | None = None
+        self.port = 0
 
     async def open(self) -> None:
         """Listen. Raises OSError when another process listens there."""
@@ -60,7 +74,13 @@ class AdminServer:
             self._server = await asyncio.start_unix_server(self._serve, str(self._path), limit=HEAD_BYTES_MOST)
         finally:
             os.umask(before)
-        settings = self._limits.settings.gateway
+        told = self._limits.settings
+        if told.admin_host:
+            self._port_server = await asyncio.start_server(
+                self._serve_port, told.admin_host, told.admin_port, limit=HEAD_BYTES_MOST
+            )
+            self.port = self._port_server.sockets[0].getsockname()[1]
+        settings = told.gateway
         if settings.metrics_host:
             self._metrics = await asyncio.start_server(
                 self._tell_metrics, settings.metrics_host, settings.metrics_port, limit=HEAD_BYTES_MOST
@@ -69,8 +89,9 @@ class AdminServer:
 
     async def close(self) -> None:
         await self.acts.close()
-        if self._metrics is not None:
-            self._metrics.close()
+        for server in (self._metrics, self._port_server):
+            if server is not None:
+                server.close()
         if self._server is not None:
             self._server.close()
             with contextlib.suppress(FileNotFoundError):
@@ -79,8 +100,16 @@ class AdminServer:
     async def _tell_metrics(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._serve(reader, writer, only_metrics=True)
 
+    async def _serve_port(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._serve(reader, writer, needs_token=True)
+
     async def _serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, only_metrics: bool = False
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        only_metrics: bool = False,
+        needs_token: bool = False,
     ) -> None:
         try:
             async with asyncio.timeout(READ_WITHIN_S):
@@ -90,7 +119,10 @@ class AdminServer:
                     raise BadHead("The body needs a Content-Length, of 64 MiB at most.")
                 body = await reader.readexactly(head.length)
             target = head.target.decode("ascii")
-            if only_metrics and (head.method, target) != (b"GET", "/metrics"):
+            if needs_token and not self._shows_token(head.authorization):
+                log.warning("somebody without the token asked for %s at the operators' port", target[:100])
+                status, kind, told = 401, "application/json", _message("this needs the limiter's token: name its file")
+            elif only_metrics and (head.method, target) != (b"GET", "/metrics"):
                 status, kind, told = 404, "application/json", _message("here is only /metrics")
             else:
                 status, kind, told = await self._answer(head.method.decode("ascii"), target, body)
@@ -105,6 +137,9 @@ class AdminServer:
             writer.write(f"{start}connection: close\r\n\r\n".encode() + told)
             await writer.drain()
         writer.close()
+
+    def _shows_token(self, authorization: bytes | None) -> bool:
+        return hmac.compare_digest(authorization or b"", f"Bearer {self._limits.settings.admin_token}".encode())
 
     async def _answer(self, method: str, target: str, body: bytes) -> tuple[int, str, bytes]:
         path, _, query_text = target.partition("?")
