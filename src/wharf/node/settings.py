@@ -7,6 +7,7 @@ import msgspec
 from wharf.model.durations import MINUTE, SECOND
 from wharf.model.setting import About, Duration, Secret
 from wharf.node.docker.config import DEFAULT_CAPABILITIES
+from wharf.node.walls.rights import ALLOWED
 
 
 class ReservedSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +43,21 @@ class RawExecSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
 
 
+class ExecSettings(msgspec.Struct, frozen=True, kw_only=True):
+    allow_caps: Annotated[tuple[str, ...], About("The capabilities that tasks may ask for; `all`: every one.")] = (
+        ALLOWED
+    )
+    default_pid_mode: Annotated[
+        str, About("Whether tasks see only their own processes (`private`) or those of the machine (`host`).")
+    ] = "private"
+    default_ipc_mode: Annotated[
+        str, About("Whether tasks have shared memory and queues of their own (`private`) or the machine's (`host`).")
+    ] = "private"
+    pids_limit: Annotated[
+        int, About("How many processes and threads a task may have at one time. 0: any number.", least=0)
+    ] = 16_384
+
+
 class DockerDriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     socket: Annotated[
         str,
@@ -74,6 +90,7 @@ class DockerDriverSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class DriversSettings(msgspec.Struct, frozen=True, kw_only=True):
     docker: Annotated[DockerDriverSettings, About("Containers.")] = DockerDriverSettings()
+    exec: Annotated[ExecSettings, About("Programs of the machine, within walls.")] = ExecSettings()
     raw_exec: Annotated[RawExecSettings, About("Programs of the machine, as they are.")] = RawExecSettings()
 
 
@@ -131,6 +148,15 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
             most=65_536,
         ),
     ] = 2_048
+    chroot_env: Annotated[
+        dict[str, str],
+        About(
+            "Folders and files of the host that tasks of the driver `exec` may read, each with the path at which they "
+            "find it.",
+            shown_default="`/bin`, `/etc`, `/lib`, `/lib32`, `/lib64`, `/run/resolvconf`, `/run/systemd/resolve`, `/sbin`, "
+            "`/usr`, where they are",
+        ),
+    ] = {}
     cni_path: Annotated[str, About("Where CNI plugins are.")] = "/opt/cni/bin"
     cni_config_dir: Annotated[str, About("Where networks of CNI are declared.")] = "/opt/cni/config"
     bridge_network_name: Annotated[str, About("The bridge of tasks in network mode `bridge`.")] = "wharf"
@@ -138,6 +164,19 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     host_volume: Annotated[
         dict[str, HostVolumeSettings], About("Folders of the host that jobs may ask for, by name.")
     ] = {}
+    host_volumes_dir: Annotated[
+        str,
+        About(
+            "Where volumes lie that are made while the node runs.", shown_default="`host_volumes` beside `state_dir`"
+        ),
+    ] = ""
+    host_volume_plugin_dir: Annotated[
+        str,
+        About(
+            "Programs that make volumes, beside the built-in `mkdir`.",
+            shown_default="`host_volume_plugins` beside `state_dir`",
+        ),
+    ] = ""
     host_network: Annotated[dict[str, HostNetworkSettings], About("Networks that ports may be asked on, by name.")] = {}
     disable_remote_exec: Annotated[bool, About("Whether no command may be run in a task from outside.")] = False
     drivers: Annotated[DriversSettings, About("The ways to run tasks.")] = DriversSettings()

@@ -31,6 +31,8 @@ class View(Enum):
     """As the node has them."""
     OWN = "own"
     """At `/alloc`, `/local` and `/secrets`, in a file system of their own."""
+    WALLED = "walled"
+    """As `OWN`, with their own folder as `/`; and what the agent's environment says holds for them too."""
 
 
 class GivenPort(NamedTuple):

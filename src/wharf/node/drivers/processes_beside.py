@@ -10,7 +10,7 @@ import struct
 import termios
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wharf.node.drivers.beside import CommandOrder, Stream
 from wharf.node.drivers.port import CannotStart
@@ -79,6 +79,10 @@ class ProcessBeside:
         self._process = process
         self._terminal = terminal
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     async def read(self, stream: Stream) -> bytes:
         if self._terminal is not None:
             return await self._terminal.read() if stream == "stdout" else b""
@@ -130,25 +134,54 @@ class ProcessBeside:
             self._terminal.close()
 
 
+class Entry(NamedTuple):
+    """The way to where a task is that sees another machine than we do."""
+
+    words: tuple[str, ...]
+    """In front of the command; it takes its environment and its rights from them."""
+    environment: dict[str, str]
+    paper: int
+    """A file that they read."""
+
+
 async def start(order: CommandOrder, program: str, *, owner: Path, group: Path | None) -> ProcessBeside:
     """`owner`: whose process's rights it gets. `group`: the control group that it belongs to. Raises CannotStart."""
     environment = {**order.environment, MARK: order.name}
-    words = [program, *order.command[1:]]
-    rights = _rights_of(owner)
+    if order.is_tty:
+        environment.setdefault("TERM", "xterm")
+    begun = await _start(order, [program, *order.command[1:]], environment, order.folder, owner, _rights_of(owner))
+    if group is not None:
+        with contextlib.suppress(OSError):  # It may be over.
+            (group / "cgroup.procs").write_text(str(begun.pid))
+    return begun
+
+
+async def enter(order: CommandOrder, way: Entry, *, owner: Path) -> ProcessBeside:
+    """`owner`: whose process's terminal it is to be. Raises CannotStart."""
+    return await _start(order, [*way.words, *order.command], way.environment, "/", owner, {}, papers=(way.paper,))
+
+
+async def _start(
+    order: CommandOrder,
+    words: list[str],
+    environment: dict[str, str],
+    folder: str,
+    owner: Path,
+    rights: dict[str, Any],
+    papers: tuple[int, ...] = (),
+) -> ProcessBeside:
     terminal: Terminal | None = None
     try:
         if order.is_tty:
-            environment.setdefault("TERM", "xterm")
             master, slave = os.openpty()
             terminal = Terminal(master)
             terminal.resize(order.height or 24, order.width or 80)
             try:
-                if rights:
-                    os.fchown(slave, rights["user"], -1)
+                _hand_over(slave, owner)
                 # It leads a session whose terminal this is.
                 process = await asyncio.create_subprocess_exec(
                     SETSID, "--ctty", *words, stdin=slave, stdout=slave, stderr=slave,
-                    env=environment, cwd=order.folder, **rights,
+                    env=environment, cwd=folder, pass_fds=papers, **rights,
                 )  # fmt: skip
             finally:
                 os.close(slave)
@@ -156,16 +189,19 @@ async def start(order: CommandOrder, program: str, *, owner: Path, group: Path |
             pipe = asyncio.subprocess.PIPE
             process = await asyncio.create_subprocess_exec(
                 *words, stdin=pipe, stdout=pipe, stderr=pipe,
-                env=environment, cwd=order.folder, start_new_session=True, limit=READ_BYTES * 4, **rights,
+                env=environment, cwd=folder, start_new_session=True, limit=READ_BYTES * 4, pass_fds=papers, **rights,
             )  # fmt: skip
     except OSError as error:
         if terminal is not None:
             terminal.close()
         raise CannotStart(f"{order.command[0]} cannot be started: {error.strerror}") from error
-    if group is not None:
-        with contextlib.suppress(OSError):  # It may be over.
-            (group / "cgroup.procs").write_text(str(process.pid))
     return ProcessBeside(order.name, process, terminal)
+
+
+def _hand_over(slave: int, owner: Path) -> None:
+    """Raises OSError."""
+    if (uid := owner.stat().st_uid) != os.geteuid():
+        os.fchown(slave, uid, -1)
 
 
 def _rights_of(owner: Path) -> dict[str, Any]:  # As a process is started with.

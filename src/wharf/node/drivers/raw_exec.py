@@ -9,8 +9,7 @@ import fnmatch
 import os
 import pwd
 import shutil
-import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -18,22 +17,21 @@ from wharf.node.agent.keeper_link import KeeperLink
 from wharf.node.drivers import processes_beside
 from wharf.node.drivers.beside import Command, CommandOrder
 from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View
-from wharf.node.measuring.tasks import group_of, processes_of
-from wharf.node.supervisor.messages import ForgetRun, KillRun, Limits, LogOrder, RunOrder, SignalRun, StartRun
+from wharf.node.drivers.supervised import Supervised, log_order
+from wharf.node.measuring.tasks import group_of
+from wharf.node.supervisor.messages import Limits, RunOrder, StartRun
 from wharf.node.supervisor.run import AS_USER
 
-MB: Final = 1_000_000
 MOST_OOM_SCORE: Final = 1_000
 NEEDED: Final = ("/bin/dash", "/bin/sleep", "/usr/bin/setsid", "/usr/bin/env")
-KILL_SIGNAL: Final = signal.SIGINT
 
 
-class RawExec:
+class RawExec(Supervised):
     name = "raw_exec"
     view = View.HOST
 
     def __init__(self, link: KeeperLink, *, is_allowed: bool) -> None:
-        self._link = link
+        super().__init__(link)
         self._is_allowed = is_allowed
 
     async def probe(self) -> Health:
@@ -48,13 +46,6 @@ class RawExec:
         command, arguments, work_folder = read_config(order.config)
         folder = work_folder or str(order.task_folder)
         program = find_program(command, folder, order.environment.get("PATH", os.defpath))
-        log = LogOrder(
-            folder=str(order.log_folder),
-            task=order.task,
-            max_files=order.log.max_files,
-            max_file_bytes=order.log.max_file_size_mb * MB,
-            is_off=order.log.disabled,
-        )
         user, group = find_user(order.user)
         limits = Limits(
             memory_mb=order.given.memory_max_mb or order.given.memory_mb,
@@ -69,7 +60,7 @@ class RawExec:
                     (program, *arguments),
                     environment,
                     work_folder=folder,
-                    log=log,
+                    log=log_order(order),
                     limits=limits,
                     user=user,
                     group=group,
@@ -77,32 +68,12 @@ class RawExec:
             )
         )
 
-    async def recover(self, runs: Collection[str]) -> None:
-        await self._link.recover(runs)
-
-    def processes_of(self, run: str) -> list[int]:
-        """For those who measure."""
-        pid = self._link.pid_of(run)
-        return processes_of(pid, run) if pid is not None else []
-
     async def run_beside(self, order: CommandOrder) -> Command:
         pid = self._link.pid_of(order.run)
         if pid is None:
             raise CannotStart("the task does not run")
         program = find_program(order.command[0], order.folder, order.environment.get("PATH", os.defpath))
         return await processes_beside.start(order, program, owner=Path(f"/proc/{pid}"), group=group_of(pid, order.run))
-
-    def signal(self, run: str, name: str) -> None:
-        self._link.say(SignalRun(run, number_of(name) if name else KILL_SIGNAL))
-
-    def give_up(self, run: str) -> None:
-        """It begins in a moment, and is told to end then."""
-
-    def kill(self, run: str) -> None:
-        self._link.say(KillRun(run))
-
-    def forget(self, run: str) -> None:
-        self._link.say(ForgetRun(run))
 
 
 def read_config(config: Mapping[str, object]) -> tuple[str, list[str], str]:
@@ -172,12 +143,3 @@ def find_program(command: str, folder: str, path: str) -> str:
     if found is None:
         raise CannotStart(f"the program {command} is not found in PATH ({path})")
     return found
-
-
-def number_of(name: str) -> int:
-    """Of a signal, as `SIGTERM` or `TERM`; one that nobody knows is SIGINT."""
-    name = name.upper()
-    try:
-        return signal.Signals[name if name.startswith("SIG") else f"SIG{name}"]
-    except KeyError:
-        return signal.SIGINT

@@ -9,17 +9,17 @@ from wharf.node.supervisor.messages import Limits
 MB: Final = 1 << 20
 LEAST_SHARES: Final = 2
 MOST_SHARES: Final = 262_144
-CONTROLLERS: Final = ("cpu", "memory")
+CONTROLLERS: Final = ("cpu", "memory", "pids")
 
 
 class Bounding:
-    """`memory`, `cpu`: the folders in which each run has its group; None where it cannot be bounded."""
+    """`memory`, `cpu`, `pids`: the folders in which each run has its group; None where it cannot be bounded."""
 
-    def __init__(self, memory: Path | None, cpu: Path | None, *, version: int) -> None:
-        self._memory, self._cpu = memory, cpu
+    def __init__(self, memory: Path | None, cpu: Path | None, pids: Path | None = None, *, version: int) -> None:
+        self._memory, self._cpu, self._pids = memory, cpu, pids
         self._version = version
-        self.folders = [folder for folder in (memory, cpu) if folder is not None]
-        found = (("cpu", cpu), ("memory", memory))
+        self.folders = [folder for folder in (memory, cpu, pids) if folder is not None]
+        found = (("cpu", cpu), ("memory", memory), ("pids", pids))
         self.bounds = tuple(name for name, folder in found if folder is not None)
 
     def make(self, run: str, limits: Limits) -> list[Path]:
@@ -40,6 +40,10 @@ class Bounding:
                 (group / "cpu.weight").write_text(str(weight_of(shares)))
             else:
                 (group / "cpu.shares").write_text(str(shares))
+            groups.append(group)
+        if self._pids is not None and limits.processes:
+            group = _made(self._pids / run)
+            (group / "pids.max").write_text(str(limits.processes))
             groups.append(group)
         return groups
 
@@ -65,10 +69,10 @@ def weight_of(shares: int) -> int:
 def bounding_v1(root: Path, node: str) -> Bounding:
     """Each controller has a tree of its own."""
     found = {name: _usable(root / name / "wharf" / node, f"{name}.{file}") for name, file in V1_FILES}
-    return Bounding(found["memory"], found["cpu"], version=1)
+    return Bounding(found["memory"], found["cpu"], found["pids"], version=1)
 
 
-V1_FILES: Final = (("memory", "limit_in_bytes"), ("cpu", "shares"))
+V1_FILES: Final = (("memory", "limit_in_bytes"), ("cpu", "shares"), ("pids", "max"))
 
 
 def bounding_v2(root: Path, node: str) -> Bounding:
@@ -79,7 +83,8 @@ def bounding_v2(root: Path, node: str) -> Bounding:
             with contextlib.suppress(OSError):
                 above.mkdir(exist_ok=True)
                 (above / "cgroup.subtree_control").write_text(f"+{name}")
-    return Bounding(_usable(folder, "memory.max"), _usable(folder, "cpu.weight"), version=2)
+    memory, cpu, pids = (_usable(folder, file) for file in ("memory.max", "cpu.weight", "pids.max"))
+    return Bounding(memory, cpu, pids, version=2)
 
 
 def _usable(folder: Path, file: str) -> Path | None:

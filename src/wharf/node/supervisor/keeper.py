@@ -20,7 +20,7 @@ from wharf.node.supervisor.folder import Kept, RunFolder
 from wharf.node.supervisor.leftovers import Leftovers
 from wharf.node.supervisor.messages import Frames, framed
 from wharf.node.supervisor.processes import Process, boot_id, has_arguments, look_up, with_arguments
-from wharf.node.supervisor.run import SHELL, SHIM, Run, Stage
+from wharf.node.supervisor.run import OWN_PIDS, SHELL, SHIM, Run, Stage
 
 log = logging.getLogger(__name__)
 
@@ -280,9 +280,11 @@ class Keeper:
         words = (SHELL, SHIM, str(folder.path))
         pid = folder.shim_pid()
         if pid is None:  # It is only just beginning, or could not write it down.
-            pid = next(iter(with_arguments(*words)), 0)
+            pid = next(iter(with_arguments(*words) or with_arguments(*OWN_PIDS, *words)), 0)
         shim = look_up(pid)
-        return shim if shim is not None and has_arguments(pid, *words) else None
+        if shim is None or not (has_arguments(pid, *words) or has_arguments(pid, *OWN_PIDS, *words)):
+            return None
+        return shim
 
 
 _decoder: Final = msgspec.msgpack.Decoder(messages.FromAgent)

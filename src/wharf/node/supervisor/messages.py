@@ -27,6 +27,8 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     """Against other programs, when all want more than there is."""
     oom_score: int = 0
     """How soon the kernel takes it when the machine's memory is out."""
+    processes: int = 0
+    """With threads, at one time."""
 
 
 class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,6 +44,15 @@ class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     """By name or number; empty: that of the supervisor."""
     group: str = ""
     """The user's own."""
+    network: str = ""
+    """The file of the network namespace that it is in; empty: the machine's."""
+    leads_itself: bool = False
+    """The command becomes a session's leader and another user by its own means. The task's environment is among its papers
+    then, and `environment` is that of the programs in between."""
+    has_own_pids: bool = False
+    """It is the first process of a namespace, whose others end with it."""
+    papers: tuple[str, ...] = ()
+    """Texts that the program finds as files at its descriptors 6, 7, and so on."""
 
 
 class StartRun(msgspec.Struct, frozen=True, tag=True):

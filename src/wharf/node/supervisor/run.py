@@ -2,6 +2,7 @@
 
 import contextlib
 import enum
+import fcntl
 import os
 import re
 import selectors
@@ -22,6 +23,11 @@ SHELL: Final = "/bin/dash"
 SHIM: Final = str(Path(__file__).with_name("shim.sh"))
 SESSION: Final = "/usr/bin/setsid"
 AS_USER: Final = "/usr/bin/setpriv"
+IN_NETWORK: Final = "/usr/bin/nsenter"
+OWN_PIDS: Final = ("/usr/bin/unshare", "--pid", "--")
+"""The shim stays where it is; the first that it forks is the first of the new namespace."""
+FIRST_PAPER: Final = 6
+ABOVE_PAPERS: Final = 64
 SHELL_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -71,13 +77,25 @@ class Run:
         entries = [word for file in self._leftovers.entries(self.name, order.limits) for word in ("0", file)]
         if order.limits.oom_score:
             entries += [str(order.limits.oom_score), "/proc/self/oom_score_adj"]
-        as_user = [AS_USER, f"--reuid={order.user}", f"--regid={order.group}", "--init-groups"] if order.user else []
         # What is no name to a shell it would not hand on: such a thing goes in front of the command.
-        words = [SHELL, SHIM, str(self.folder.path), *entries, "--", order.work_folder]
-        words += [*odd, *as_user, SESSION, *order.command]
-        pid = os.posix_spawn(
-            SHELL, words, environment | {MARK: self.name}, setsid=True, setsigmask=[], setsigdef=DEFAULT_SIGNALS
-        )
+        words = [*(OWN_PIDS if order.has_own_pids else ()), SHELL, SHIM, str(self.folder.path), *entries, "--"]
+        words += [order.work_folder, *odd, *_before(order), *order.command]
+        if order.has_own_pids:
+            environment[ALONE] = "1"
+        papers = [_paper(text) for text in order.papers]
+        try:
+            pid = os.posix_spawn(
+                words[0],
+                words,
+                environment | {MARK: self.name},
+                file_actions=[(os.POSIX_SPAWN_DUP2, paper, FIRST_PAPER + at) for at, paper in enumerate(papers)],
+                setsid=True,
+                setsigmask=[],
+                setsigdef=DEFAULT_SIGNALS,
+            )
+        finally:
+            for paper in papers:
+                os.close(paper)
         shim = look_up(pid)
         if shim is not None:
             self._watch_shim(shim)
@@ -249,5 +267,27 @@ class Run:
         self.folder.remove()
 
 
+def _before(order: RunOrder) -> list[str]:
+    """What runs in front of the command, and becomes it."""
+    words = [IN_NETWORK, f"--net={order.network}", "--"] if order.network else []
+    if order.leads_itself:
+        return words
+    if order.user:
+        words += [AS_USER, f"--reuid={order.user}", f"--regid={order.group}", "--init-groups"]
+    return [*words, SESSION]
+
+
+def _paper(text: str) -> int:
+    """A file in memory, with a number that no paper is given at."""
+    made = os.memfd_create("paper")
+    try:
+        os.write(made, text.encode())
+        return fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, ABOVE_PAPERS)
+    finally:
+        os.close(made)
+
+
+ALONE: Final = "WHARF_ALONE"
+"""Tells the shim that it can start nothing more once its task has ended."""
 STREAMS: Final = (("out", "stdout"), ("err", "stderr"))
 DEFAULT_SIGNALS: Final = [signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGXFSZ]

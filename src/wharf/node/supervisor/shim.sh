@@ -1,6 +1,7 @@
 # Waits for one task, so that its end is known whoever else dies. Run by dash, once for each start of a task:
 #
 #   shim.sh FOLDER [TEXT FILE ...] -- WORK_FOLDER COMMAND [ARGUMENT ...]
+#   shim.sh FOLDER --ended LINE CODE
 #
 # The task writes each TEXT into its FILE: by this it enters control groups. The task's environment is this script's own,
 # so no variable is set before the task has been forked away: names could collide.
@@ -9,6 +10,12 @@
 # when everybody else is dead. A full pipe makes it wait.
 
 cd "$1" || exit 125
+if [ "$2" = --ended ]; then
+    until echo "$3
+$4" >outcome; do /bin/sleep 1; done
+    echo ended >&3
+    while :; do read -r line <&5; done
+fi
 exec </dev/null 1<>out 2<>err 3<>news
 # A handler, for what is ignored would stay ignored in the task.
 trap : HUP INT QUIT TERM USR1 USR2 ALRM
@@ -29,7 +36,7 @@ shift
     exec /usr/bin/env --default-signal=INT,QUIT -- "$@"
 ) &
 # The shell says on its standard error how a job ended: not into the task's output, which stays open all the same.
-exec 4>&2 2>/dev/null 5<>own
+exec 4>&2 2>/dev/null 5<>own 6<&- 7<&-
 # Here and below: a full disk may have room later.
 until echo "$$ $!" >pid; do /bin/sleep 1; done
 echo started >&3
@@ -46,7 +53,12 @@ while :; do
 done
 # In one write, so that nobody sees the half of it.
 until echo "$line
-$code" >outcome; do /bin/sleep 1; done
+$code" >outcome; do
+    # Whose task was the first process of its namespace can start nothing when that has ended, until it is back in its own.
+    [ -z "$WHARF_ALONE" ] || exec /usr/bin/nsenter --no-fork --pid=/proc/$$/ns/pid -- \
+        /bin/dash "$0" "$PWD" --ended "$line" "$code"
+    /bin/sleep 1
+done
 echo ended >&3
 # What is still in the pipes is lost when nobody has them open: stay until somebody has read it, and kills us.
 while :; do read -r line <&5; done

@@ -1,0 +1,109 @@
+"""Who a walled program is, and what of the rights of root it keeps."""
+
+import os
+import pwd
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+NOBODY: Final = "nobody"
+ALL: Final = "all"
+KNOWN: Final = frozenset(
+    (
+        *("audit_control", "audit_read", "audit_write", "block_suspend", "bpf", "checkpoint_restore", "chown"),
+        *("dac_override", "dac_read_search", "fowner", "fsetid", "ipc_lock", "ipc_owner", "kill", "lease"),
+        *("linux_immutable", "mac_admin", "mac_override", "mknod", "net_admin", "net_bind_service", "net_broadcast"),
+        *("net_raw", "perfmon", "setfcap", "setgid", "setpcap", "setuid", "sys_admin", "sys_boot", "sys_chroot"),
+        *("sys_module", "sys_nice", "sys_pacct", "sys_ptrace", "sys_rawio", "sys_resource", "sys_time"),
+        *("sys_tty_config", "syslog", "wake_alarm"),
+    )
+)
+ALLOWED: Final = (
+    *("audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "mknod", "net_bind_service", "setfcap"),
+    *("setgid", "setpcap", "setuid", "sys_chroot"),
+)
+"""What tasks may ask for where the operator says nothing."""
+ONLY_WHEN_ASKED: Final = frozenset({"mknod"})
+"""Whoever may make devices reads every disk of the machine."""
+
+
+class WrongRight(Exception):
+    """What a job asks for and may not have: a sentence for its owner."""
+
+
+class UnknownRight(WrongRight):
+    """There is no such thing."""
+
+
+class Rights(NamedTuple):
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    name: str
+    home: str
+    capabilities: tuple[str, ...]
+    """For root: all that it can ever have. For others: what they have from the start."""
+
+    @property
+    def words(self) -> list[str]:
+        """In front of a command, which then has these rights and can gain no others."""
+        kept = ",".join(["-all", *(f"+{each}" for each in self.capabilities)])
+        handed_on = "-all" if self.uid == 0 else kept
+        groups = ",".join(map(str, self.groups))
+        return [
+            *("/usr/bin/setpriv", f"--reuid={self.uid}", f"--regid={self.gid}"),
+            f"--groups={groups}" if groups else "--clear-groups",
+            *(
+                "--no-new-privs",
+                f"--bounding-set={kept}",
+                f"--inh-caps={handed_on}",
+                f"--ambient-caps={handed_on}",
+                "--",
+            ),
+        ]
+
+
+def rights_of(user: str, *, add: Iterable[str], drop: Iterable[str], allowed: Iterable[str]) -> Rights:
+    """Raises WrongRight. An empty name is `nobody`."""
+    name = user or NOBODY
+    try:
+        found = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
+    except KeyError:
+        raise UnknownRight(f"this machine has no user {name}") from None
+    groups = tuple(os.getgrouplist(found.pw_name, found.pw_gid))
+    has = capabilities(add=add, drop=drop, allowed=allowed, is_root=found.pw_uid == 0)
+    return Rights(found.pw_uid, found.pw_gid, groups, found.pw_name, found.pw_dir, has)
+
+
+def rights_like(pid: int) -> Rights:
+    """Those of a process as it is now. Raises OSError where it is gone."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    said = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    uid, gid = int(said["Uid"][1]), int(said["Gid"][1])
+    bits = int(said["CapBnd" if uid == 0 else "CapAmb"][0], 16)
+    has = tuple(f"cap_{number}" for number in range(bits.bit_length()) if bits >> number & 1)
+    try:
+        known = pwd.getpwuid(uid)
+    except KeyError:  # A program may become whom nobody knows.
+        return Rights(uid, gid, tuple(map(int, said["Groups"])), str(uid), "/", has)
+    return Rights(uid, gid, tuple(map(int, said["Groups"])), known.pw_name, known.pw_dir, has)
+
+
+def capabilities(*, add: Iterable[str], drop: Iterable[str], allowed: Iterable[str], is_root: bool) -> tuple[str, ...]:
+    """Raises WrongRight."""
+    may = _named(allowed)
+    asked, dropped = _named(add), _named(drop)
+    if refused := sorted(asked - may):
+        raise WrongRight(f"this node does not allow {', '.join(refused)}: see client.drivers.exec.allow_caps")
+    usual = (may & frozenset(ALLOWED)) - ONLY_WHEN_ASKED if is_root else frozenset()
+    return tuple(sorted((usual - dropped) | asked))
+
+
+def _named(names: Iterable[str]) -> frozenset[str]:
+    """With or without `CAP_`, in any case; `all` is all of them."""
+    plain = {name.lower().removeprefix("cap_") for name in names}
+    if ALL in plain:
+        return KNOWN
+    if unknown := sorted(plain - KNOWN):
+        raise UnknownRight(f"there is no capability {', '.join(unknown)}")
+    return frozenset(plain)
