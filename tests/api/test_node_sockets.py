@@ -20,6 +20,7 @@ from wharf.model.changes import THIS
 from wharf.model.node import NodeStatus
 from wharf.model.refusal import unknown
 from wharf.model.secret import secret_digest
+from wharf.model.task import Action
 from wharf.node.agent.channel import ChannelEnd, Reply
 from wharf.state.tables import ALLOCATIONS, JOB_VERSIONS, JOBS, NODES
 from wharf.wire import channel
@@ -27,6 +28,7 @@ from wharf.wire import channel
 NODE = "8a6f0c44-0000-0000-0000-000000000001"
 RUNS = "8a6f0c44-0000-0000-0000-000000000011"
 SECRET = "11111111-2222-3333-4444-555555555555"
+ACTION = "/v1/job/shop/action"
 EXEC = f"/v1/client/allocation/{RUNS}/exec"
 CHANNEL = f"/v1/node/{NODE}/channel"
 
@@ -102,7 +104,8 @@ class Node:
 
 async def with_node(cluster: ACluster, *, access: bool = False, driver: str = "docker") -> OneServer:
     server = await cluster.a_server(access=access)
-    job = a_job("shop", a_group("web", a_task("server", driver=driver)), create_index=THIS)
+    action = Action(name="greet", command="/bin/echo", args=("hello", "you"))
+    job = a_job("shop", a_group("web", a_task("server", driver=driver, actions=(action,))), create_index=THIS)
     node = a_node(NODE, status=NodeStatus.READY, create_index=THIS, secret_digest=secret_digest(SECRET))
     work = an_allocation(job, RUNS, node_id=NODE, client_status=ClientStatus.RUNNING)
     await commit(server, NODES.put(node), JOBS.put(job), JOB_VERSIONS.put(job), ALLOCATIONS.put(work))
@@ -230,6 +233,48 @@ async def test_a_command_beside_a_task_hears_and_answers_until_it_ends() -> None
         assert 1000 == (await caller.heard_of("websocket.close"))["code"]
         assert {"task": "server", "tty": True, "command": '["sh"]'} == node.answers.asked[0].parameters
         await caller.is_over()
+
+
+@in_virtual_time
+async def test_an_action_of_a_job_runs_beside_the_task_that_offers_it() -> None:
+    async with ACluster() as cluster, an_open_node(cluster) as (server, node):
+        caller = Caller(server.api, ACTION, "action=greet")
+        await caller.heard_of("websocket.accept")
+        caller.say(type="websocket.receive", text='{"stdin":{"close":true}}')
+
+        assert "exited" in (await caller.heard_of("websocket.send"))["text"]
+        assert 1000 == (await caller.heard_of("websocket.close"))["code"]
+        (asked,) = node.answers.asked
+        assert ("exec", RUNS) == (asked.verb, asked.about)
+        assert {"task": "server", "tty": False, "command": '["/bin/echo","hello","you"]'} == asked.parameters
+        await caller.is_over()
+
+
+@in_virtual_time
+async def test_an_action_that_nobody_offers_is_told_with_those_that_are_there() -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+
+        async def told(query: str, path: str = ACTION) -> str:
+            caller = Caller(server.api, path, query)
+            await caller.heard_of("websocket.accept")
+            end = await caller.heard_of("websocket.close")
+            await caller.is_over()
+            assert 1008 == end["code"]
+            return str(end["reason"])
+
+        assert "must provide action name" == await told("")
+        assert 'Unknown job "nobody"' == await told("action=greet", "/v1/job/nobody/action")
+        assert 'no allocation of "shop" runs that offers the action "sing"' == await told("action=sing")
+        assert 'web offers no action "sing"; there are: server/greet' == await told(f"action=sing&allocID={RUNS}")
+        assert 'the task "db" offers no action "greet"; there are: server/greet' == await told(
+            f"action=greet&task=db&allocID={RUNS}"
+        )
+        assert 'Unknown allocation "x" of job "shop"' == await told("action=greet&allocID=x")
+        assert (400, b"commands run over a websocket: ask with an upgrade") == (
+            (reply := await get(server, ACTION, "action=greet")).status,
+            reply.body,
+        )
 
 
 @in_virtual_time

@@ -264,7 +264,7 @@ def test_a_short_name_does_the_same_as_the_long_one(
     assert person.does(*short, "-t", "{{.}}") == person.does(*long, "-t", "{{.}}")
 
 
-@pytest.mark.parametrize("words", [("action", "web"), ("alloc", "pause", "1a2b"), ("node", "meta", "read")])
+@pytest.mark.parametrize("words", [("alloc", "pause", "1a2b"), ("node", "config")])
 def test_what_nodes_do_not_serve_yet_says_so(person: Person, words: tuple[str, ...]) -> None:
     ended = person.wharf(*words)
 

@@ -6,8 +6,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -69,18 +69,27 @@ def execute(context: click.Context, talk: Talk, alloc_id: str, task: str, takes_
     wharf alloc exec -it 1a2b3c4d /bin/sh
     """
     from wharf.cli.finding import find_allocation
-    from wharf.model.refusal import Refusal
+    from wharf.client import open_command
 
     words: list[str] = context.meta.get("command", [])
     if not words:
         raise Failed("say which command: `wharf alloc exec ALLOC CMD`")
     found = find_allocation(talk, alloc_id)
     name = the_task(found, task)
-    if is_tty and not sys.stdin.isatty():
-        is_tty = False  # There is none to give.
+    is_tty = is_tty and sys.stdin.isatty()  # Otherwise there is none to give.
+    opening = open_command(talk.settings, found.id, name, words, is_tty=is_tty)
+    follow_command(talk, opening, is_tty=is_tty, takes_input=takes_input)
+
+
+def follow_command(
+    talk: Talk, opening: "AbstractAsyncContextManager[RunningCommand]", *, is_tty: bool, takes_input: bool
+) -> NoReturn:
+    """To its end, whose exit code is then that of this program."""
+    from wharf.model.refusal import Refusal
+
     hears = takes_input or is_tty or _is_piped()
     try:
-        code = asyncio.run(_converse(talk, found.id, name, words, is_tty=is_tty, hears=hears))
+        code = asyncio.run(_converse(talk, opening, is_tty=is_tty, hears=hears))
     except Refusal as refusal:
         raise Failed(refusal.text) from refusal
     except KeyboardInterrupt:
@@ -99,10 +108,10 @@ def _is_piped() -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
-async def _converse(talk: Talk, alloc_id: str, task: str, words: list[str], *, is_tty: bool, hears: bool) -> int:
-    from wharf.client import open_command
-
-    async with open_command(talk.settings, alloc_id, task, words, is_tty=is_tty) as running:
+async def _converse(
+    talk: Talk, opening: "AbstractAsyncContextManager[RunningCommand]", *, is_tty: bool, hears: bool
+) -> int:
+    async with opening as running:
         with _raw(is_tty), _resizing(talk, running, is_tty):
             works = [talk.world.start(_beat(running), name="beat")]
             if hears:

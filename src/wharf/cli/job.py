@@ -4,7 +4,7 @@ from typing import Final
 
 import click
 
-from wharf.cli.lazy import NOT_YET, Entry, LazyGroup
+from wharf.cli.lazy import Entry, LazyGroup
 
 RUN: Final = "wharf.cli.job_changes"
 SEE: Final = "wharf.cli.job_views"
@@ -31,18 +31,16 @@ COMMANDS: Final = {
     "promote": Entry(RUN, "promote", "Promote the canaries of a job's latest deployment."),
     "eval": Entry(RUN, "evaluate", "Have the scheduler look at a job again."),
     "tag": Entry("wharf.cli.job_tag", "tag", "Name versions of a job, so that they are kept and found."),
+    "action": Entry("wharf.cli.job_action", "action", "Run a command that a job offers, or list them."),
     "periodic": Entry("wharf.cli.job", "periodic", "Launch a periodic job now."),
 }
 PERIODIC: Final = {"force": Entry(RUN, "force", "Launch a periodic job now.")}
 
 
 ALSO: Final = {"list": Entry(SEE, "status", "wharf job status")}
-MISSING: Final = {
-    "action": NOT_YET,
-}
 
 
-@click.group(cls=LazyGroup, entries=COMMANDS, also=ALSO, missing=MISSING)
+@click.group(cls=LazyGroup, entries=COMMANDS, also=ALSO)
 def job() -> None:
     """Submit jobs, watch them and change them."""
 

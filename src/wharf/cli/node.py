@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "eligibility": Entry(HERE, "eligibility", "Say whether new work may come to a node."),
     "intro": Entry("wharf.cli.node_intro", "intro", "Introduce new nodes, where access control is on."),
     "identity": Entry("wharf.cli.node_identity", "identity", "What nodes prove about themselves to others."),
+    "meta": Entry("wharf.cli.node_meta", "meta", "What is said about nodes, for jobs to choose by."),
     "pool": Entry("wharf.cli.node_pool", "pool", "Show and make the pools that nodes are in."),
 }
 a_node = click.argument("node_id", metavar="NODE", shell_complete=complete_nodes)
@@ -28,7 +29,7 @@ DRAIN_WAIT_S: Final = 2.0
 
 
 ALSO: Final = {"list": Entry(HERE, "status", "wharf node status")}
-MISSING: Final = {"config": NOT_YET, "meta": NOT_YET}
+MISSING: Final = {"config": NOT_YET}
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS, also=ALSO, missing=MISSING)

@@ -23,7 +23,10 @@ COMMANDS: Final = {
     ),
     "namespace": Entry("wharf.cli.namespace", "namespace", "Make namespaces, and show them."),
     "quota": Entry("wharf.cli.quota", "quota", "Bound what namespaces use."),
+    "service": Entry("wharf.cli.service", "service", "Show what jobs offer by a name, and where it is."),
+    "scaling": Entry("wharf.cli.scaling", "scaling", "Show within which bounds counts may be scaled."),
     "var": Entry("wharf.cli.variable", "var", "Keep values encrypted, and lock them."),
+    "volume": Entry("wharf.cli.volume", "volume", "Folders of hosts that jobs may ask for."),
     "acl": Entry("wharf.cli.acl", "acl", "Say who may do what."),
     "login": Entry("wharf.cli.login", "login", "Log in, and print a token."),
     "status": Entry("wharf.cli.cluster", "status", "Show what an id leads to, or how the cluster stands."),
@@ -55,6 +58,7 @@ ALSO: Final = {
     "node-drain": Entry(_NODES, "drain", "wharf node drain"),
     "alloc-status": Entry("wharf.cli.alloc", "status", "wharf alloc status"),
     "logs": Entry("wharf.cli.alloc_files", "logs", "wharf alloc logs"),
+    "action": Entry("wharf.cli.job_action", "action", "wharf job action"),
     "exec": Entry("wharf.cli.alloc_exec", "execute", "wharf alloc exec"),
     "fs": Entry("wharf.cli.alloc_files", "fs", "wharf alloc fs"),
     "eval-status": Entry("wharf.cli.evaluation", "status", "wharf eval status"),
@@ -63,12 +67,8 @@ ALSO: Final = {
 }
 """Short and old names, with what each stands for."""
 MISSING: Final = {
-    "action": NOT_YET,
     "client-config": NOT_YET,
-    "volume": "nodes do not serve volumes yet; `wharf operator api /v1/volumes?type=host` lists those that are declared",
     "plugin": "drivers are part of the nodes; `wharf node status NODE` names those of a node",
-    "service": "`wharf operator api /v1/services` lists services, until there is a command",
-    "scaling": "`wharf operator api /v1/scaling/policies` lists policies, until there is a command",
     "agent-info": "`wharf operator api /v1/agent/self` tells it",
     "check": "`wharf operator api /v1/agent/health` tells it",
     "ui": "there are no pages yet; a server's /v1/docs tells of its API",

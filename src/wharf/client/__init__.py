@@ -10,7 +10,14 @@ from wharf.client.exchange import Exchange, Reply, Request, Unreachable
 if TYPE_CHECKING:
     from wharf.client.async_client import AsyncClient
     from wharf.client.calls import Answer
-    from wharf.client.commands import CommandEnded, RunningCommand, open_command, run_command, run_command_and_wait
+    from wharf.client.commands import (
+        CommandEnded,
+        RunningCommand,
+        open_action,
+        open_command,
+        run_command,
+        run_command_and_wait,
+    )
     from wharf.client.connecting import CannotConnect, connect, connect_async
     from wharf.client.flow import ONCE, Defaults, Retries
     from wharf.client.settings import ClientSettings, read_settings
@@ -29,6 +36,7 @@ _WHERE: Final = {
     "SyncClient": "sync_client",
     "connect": "connecting",
     "connect_async": "connecting",
+    "open_action": "commands",
     "open_command": "commands",
     "read_settings": "settings",
     "run_command": "commands",
@@ -47,6 +55,6 @@ def __getattr__(name: str) -> Any:  # Of the kinds that are told above.
 
 __all__ = [
     "ONCE", "Answer", "AsyncClient", "CannotConnect", "ClientSettings", "CommandEnded", "Defaults", "Exchange", "Reply",
-    "Request", "Retries", "RunningCommand", "SyncClient", "Unreachable", "connect", "connect_async", "open_command",
+    "Request", "Retries", "RunningCommand", "SyncClient", "Unreachable", "connect", "connect_async", "open_action", "open_command",
     "read_settings", "run_command", "run_command_and_wait",
 ]  # fmt: skip

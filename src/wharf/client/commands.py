@@ -4,7 +4,7 @@ code at the end.
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Literal, NamedTuple
 from urllib.parse import quote, urlencode
@@ -96,9 +96,44 @@ async def open_command(
     `passages`: the ways to servers, in the place of those that the settings tell.
     """
     given = {"task": task, "command": msgspec.json.encode(list(command)).decode()}
+    path = f"/v1/client/allocation/{quote(alloc_id, safe='')}/exec"
+    async with _running(settings, path, given, is_tty=is_tty, passages=passages) as running:
+        yield running
+
+
+@asynccontextmanager
+async def open_action(
+    settings: ClientSettings,
+    job_id: str,
+    action: str,
+    *,
+    namespace: str = "default",
+    alloc_id: str = "",
+    group: str = "",
+    task: str = "",
+    is_tty: bool = False,
+    passages: Sequence[SocketPassage] = (),
+) -> AsyncIterator[RunningCommand]:
+    """The same with a command that the job offers, by its name: beside the allocation, or the newest that runs and has it."""
+    given = {"action": action, "namespace": namespace, "allocID": alloc_id, "group": group, "task": task}
+    path = f"/v1/job/{quote(job_id, safe='')}/action"
+    async with _running(settings, path, given, is_tty=is_tty, passages=passages) as running:
+        yield running
+
+
+@asynccontextmanager
+async def _running(
+    settings: ClientSettings,
+    path: str,
+    parameters: Mapping[str, str],
+    *,
+    is_tty: bool,
+    passages: Sequence[SocketPassage],
+) -> AsyncIterator[RunningCommand]:
+    given = {name: value for name, value in parameters.items() if value}
     given |= {"tty": "true"} if is_tty else {}
     given |= {"region": settings.region} if settings.region else {}
-    target = f"/v1/client/allocation/{quote(alloc_id, safe='')}/exec?{urlencode(given)}"
+    target = f"{path}?{urlencode(given)}"
     headers = [(name.encode(), value.encode()) for name, value in headers_of(settings).items()]
     outgoing = Outgoing("GET", target.encode(), headers)
     failed: Unreachable | None = None

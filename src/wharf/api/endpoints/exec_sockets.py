@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 import msgspec
 
 from wharf.api.endpoints.client_agents import ClientAgents
+from wharf.api.endpoints.jobs.actions import JobActions
 from wharf.api.onward import holder_of, outgoing_of
 from wharf.api.request import Request
 from wharf.api.sockets import GOING_AWAY, NORMAL, POLICY, CallerSocket, Conversations
@@ -34,13 +35,24 @@ class ExecSockets:
         """`known`: the request with its caller, checked. Raises Refusal."""
         self._server = server
         self._agents = ClientAgents(server)
+        self._actions = JobActions(server)
         self._known = known
 
     async def serve(self, request: Request, socket: CallerSocket) -> None:
+        await self._run_beside(await self._let_in(request, socket), socket)
+
+    async def serve_action(self, request: Request, socket: CallerSocket) -> None:
+        known = await self._let_in(request, socket)
+        await self._server.reader.catch_up()
+        await self._run_beside(self._actions.as_command(known), socket)
+
+    async def _let_in(self, request: Request, socket: CallerSocket) -> Request:
         await socket.accept()
         if request.flag("ws_handshake"):
             request = _with_token(request, await socket.receive())
-        request = await self._known(request)
+        return await self._known(request)
+
+    async def _run_beside(self, request: Request, socket: CallerSocket) -> None:
         allocation = await self._agents.to_exec_beside(request)
         async with AsyncExitStack() as held:
             try:
@@ -120,4 +132,5 @@ def _with_token(request: Request, first: str | bytes | None) -> Request:
 
 
 def conversations_of(server: Server, known: Callable[[Request], Awaitable[Request]]) -> Conversations:
-    return {"client.exec": ExecSockets(server, known).serve}
+    sockets = ExecSockets(server, known)
+    return {"client.exec": sockets.serve, "job.action": sockets.serve_action}

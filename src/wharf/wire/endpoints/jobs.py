@@ -123,8 +123,15 @@ _ONE: Final = (
     ),
     Endpoint(
         name="job.action", method="GET", path=f"{JOB}/action", kind=Kind.LOCAL, need=need.EXEC,
-        summary="Run a command of a job in one of its tasks.",
-        left_out="commands of jobs are run by nodes, which cannot do so yet; GET /v1/job/<id>/actions lists them",
+        summary="Run a command that a job offers beside one of its tasks, over a websocket.",
+        parameters=(
+            text("action", "The name of the command, as `actions` lists it."),
+            text("allocID", "Beside which allocation; by default the newest that runs and has it."),
+            text("group", "Only of this group."),
+            text("task", "Of which task, where several offer a command of this name."),
+            flag("tty", "Whether the command gets a terminal."),
+            flag("ws_handshake", "Whether the token comes as the first message."),
+        ),
     ),
 )  # fmt: skip
 

@@ -1,8 +1,9 @@
-"""Endpoints of jobs: every handler of the five rooms that jobs have, under the name of its endpoint."""
+"""Endpoints of jobs: every handler of the six rooms that jobs have, under the name of its endpoint."""
 
 from typing import Final
 
 from wharf.api.answers import Act, Reading
+from wharf.api.endpoints.jobs import actions as job_actions
 from wharf.api.endpoints.jobs import commands as job_commands
 from wharf.api.endpoints.jobs import reads as job_reads
 from wharf.api.endpoints.jobs import statuses as job_statuses
@@ -15,4 +16,5 @@ READS: Final[dict[str, Reading]] = {**job_reads.READS, **job_statuses.READS, **j
 
 def acts_of(server: Server) -> dict[str, Act]:
     """The handlers that do more than read the replica."""
-    return {**job_submitting.acts_of(server), **job_versions.acts_of(server), **job_commands.acts_of(server)}
+    rooms = (job_submitting, job_versions, job_commands, job_actions)
+    return {name: act for room in rooms for name, act in room.acts_of(server).items()}
