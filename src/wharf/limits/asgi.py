@@ -11,7 +11,7 @@ from typing import Any, Final
 from wharf.limits.building import Limits
 from wharf.limits.core.rule import Connection
 from wharf.limits.desk.arrival import Arrival, Reply
-from wharf.limits.desk.desk import BODY_BYTES_MOST, META_PATH, STATUS_PATH, Desk
+from wharf.limits.desk.desk import BODY_BYTES_MOST, Desk
 from wharf.limits.desk.passage import Passage
 from wharf.limits.desk.telling import CONTENT_MARK, CPU_MARK, EXPOSED, MARK_BEGINS, REPLACED, read_milliseconds
 
@@ -25,7 +25,6 @@ POLICY_VIOLATED: Final = 1008
 SCOPE_KEY: Final = "wharf.limits"
 """Where whoever stands before the middleware may say of a request what its headers do not: a dict with `kind` ("machine",
 or another word), `class` ("plain" or "waiting"), and `authorization`, which is read in the place of the header."""
-PAGES: Final = frozenset({STATUS_PATH, META_PATH})
 
 
 class LimitsMiddleware:
@@ -79,7 +78,7 @@ class LimitsMiddleware:
         if isinstance(admitted, Reply):
             await _answer(admitted, send, arrival.method)
             return
-        if self._answers_pages and arrival.path in PAGES:
+        if self._answers_pages and desk.pages.answers(arrival.path):
             page = await desk.page(arrival, admitted)
             if page is not None:
                 try:

@@ -123,6 +123,7 @@ class _Reader:
             gateway=self._gateway(),
             decisions=self._decisions(),
             webhook_url=self._webhook(),
+            has_insights=values.get("insights", False),
             meta=msgspec.to_builtins(meta),
             **plain,
         )

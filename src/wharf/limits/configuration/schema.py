@@ -30,6 +30,12 @@ TOP: Final = Table(
             "A file, for its owner only, that holds what they must show there: at least 20 signs.",
             "needed with `admin_listen`",
         ),
+        Key(
+            "insights",
+            FLAG,
+            "Whether `GET /orgs/{org}/insights/api/…` is answered here, for owners of the organization.",
+            "`false`",
+        ),
         Key("request_id_header", TEXT, "The header that tells a request's id.", "`x-github-request-id`"),
     ),
 )

@@ -113,6 +113,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     webhook_url: str = ""
     """Where alerts about callers near their limits are sent; empty for nowhere."""
     request_id_header: str = "x-github-request-id"
+    has_insights: bool = False
+    """Whether the activity of organizations is told to their owners."""
     meta: Mapping[str, Any] = {}  # Any JSON: what an operator wants to say of the service.
 
     @property

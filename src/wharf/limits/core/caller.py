@@ -79,6 +79,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, gc=False, cache_hash=Tru
     token: str | None = None
     scopes: tuple[str, ...] = ()
     """What the token may be used for, as its replies tell."""
+    expires_ms: int | None = None
+    """Until when the token is good; None for as long as nobody revokes it."""
     repositories: int = 0
     """How many repositories an installation reaches."""
     members: int = 0

@@ -22,6 +22,8 @@ class Organization(msgspec.Struct, frozen=True, kw_only=True):
     is_enterprise_tier: bool = False
     """Of the enterprise tier itself, or belonging to an enterprise."""
     members: frozenset[str] = frozenset()
+    owners: frozenset[str] = frozenset()
+    """Who may see what is done in its name."""
 
 
 class App(msgspec.Struct, frozen=True, kw_only=True):

@@ -139,6 +139,7 @@ def _user(token: Token, address: Address, directory: Directory) -> Caller | Unre
         user=f"user:{user.login}",
         app=f"app:{app.id}" if app is not None else None,
         token=f"token:{token.sha256[:16]}",
+        expires_ms=token.expires_ms,
         scopes=token.scopes,
     )
 
@@ -174,6 +175,7 @@ def _installation(token: Token, address: Address, directory: Directory) -> Calle
         app=f"app:{installation.app}",
         installation=f"installation:{installation.id}",
         token=f"token:{token.sha256[:16]}",
+        expires_ms=token.expires_ms,
         repositories=installation.repositories,
         members=installation.members if is_on_organization else 0,
     )
@@ -193,6 +195,7 @@ def _workflow(token: Token, address: Address, path: str, directory: Directory) -
         spoken=f"repository {repository.name}",
         repository=f"repository:{repository.name}",
         token=f"token:{token.sha256[:16]}",
+        expires_ms=token.expires_ms,
     )
 
 

@@ -28,10 +28,11 @@ from wharf.limits.desk.arrival import Arrival, Reply
 from wharf.limits.desk.callers import Callers
 from wharf.limits.desk.journal import Journal, Noted, append
 from wharf.limits.desk.orders import Orders
+from wharf.limits.desk.pages import Pages
 from wharf.limits.desk.passage import Passage
 from wharf.limits.desk.sharing import Sharing
 from wharf.limits.desk.tally import Tally
-from wharf.limits.desk.telling import SCOPES, Telling, head_lines, scopes_line
+from wharf.limits.desk.telling import Telling, head_lines, token_lines
 from wharf.limits.desk.work import Work
 from wharf.limits.service import LimitService
 from wharf.limits.stores.memory import MemoryStore
@@ -41,8 +42,6 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-STATUS_PATH: Final = "/rate_limit"
-META_PATH: Final = "/meta"
 BATCH_ENDING: Final = "/objects/batch"
 BODY_BYTES_MOST: Final = 1 << 20
 """Of a body that is read before a decision."""
@@ -95,6 +94,7 @@ class Desk:
         self.sharing: Final = Sharing(self.tally, self._id_begins, kept_ms=decisions.kept_ms)
         self.journal: Final = Journal(folder, decisions, self.sharing.note)
         self._sharer: asyncio.Task[None] | None = None
+        self.pages: Final = Pages(self.sharing, self.settings.meta, has_insights=self.settings.has_insights)
         self._ticker: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -201,7 +201,7 @@ class Desk:
         self.journal.note(Noted(request_id, now_ms, arrival.method, arrival.path, decision, caller))
         if decision.verdict is not Verdict.ADMITTED:
             self.tally.refuse(decision, caller, now_ms)
-            return self._reply(request_id, refusal_of(decision, caller, self.service.rules))
+            return self._reply(request_id, refusal_of(decision, caller, self.service.rules), caller)
         self.tally.admit(decision, caller)
         if self.alerts is not None:
             self.alerts.note(decision, caller)
@@ -218,8 +218,9 @@ class Desk:
         now_s = self.world.monotonic_s()
         return Passage(request_id, None, self.callers.address_alone(arrival), False, now_s, now_s)
 
-    def _reply(self, request_id: str, refusal: Refusal) -> Reply:
-        headers = (*refusal.headers, (self.settings.request_id_header, request_id))
+    def _reply(self, request_id: str, refusal: Refusal, caller: Caller | None = None) -> Reply:
+        of_token = () if caller is None else token_lines(caller)
+        headers = (*refusal.headers, *of_token, (self.settings.request_id_header, request_id))
         return Reply(refusal.status, headers, refusal.body, is_refusal=True)
 
     async def _refuse_credential(self, request_id: str, arrival: Arrival, message: str) -> Reply:
@@ -248,7 +249,7 @@ class Desk:
         if self.orders.is_off or (passage is not None and passage.decision is None):
             return Reply(status, plain, body)
         if passage is not None and passage.decision is not None:
-            told: Headers = headers_of(passage.decision, self.service.rules)
+            told: Headers = (*headers_of(passage.decision, self.service.rules), *token_lines(passage.caller))
             request_id = passage.id
         else:
             told = await self.service.headers_for_unknown(self.callers.address_alone(arrival))
@@ -256,23 +257,18 @@ class Desk:
         return Reply(status, (*told, *plain, (self.settings.request_id_header, request_id)), body)
 
     async def page(self, arrival: Arrival, passage: Passage) -> Reply | None:
-        """What is answered here and not by the service: where a caller stands, and what the service says of itself."""
-        if arrival.method not in ("GET", "HEAD") or arrival.path not in (STATUS_PATH, META_PATH):
+        """What is answered here and not by the service."""
+        if arrival.method not in ("GET", "HEAD") or not self.pages.answers(arrival.path):
             return None
-        if passage.decision is None:
-            if arrival.path == STATUS_PATH:
-                return Reply(404, (("content-type", JSON),), b'{"message":"Rate limiting is not enabled."}')
-            return Reply(200, (("content-type", JSON),), self._meta())
-        if arrival.path == STATUS_PATH:
-            body = await self.service.status(passage.caller)
-        else:
-            body = self._meta()
-        told = headers_of(passage.decision, self.service.rules)
-        more = (("content-type", JSON), ("cache-control", "no-cache"), (self.settings.request_id_header, passage.id))
-        return Reply(200, (*told, *more), body)
-
-    def _meta(self) -> bytes:
-        return msgspec.json.encode({"verifiable_password_authentication": False, **self.settings.meta})
+        decision, caller = passage.decision, passage.caller
+        if decision is None:
+            found = self.pages.while_off(arrival.path)
+            return None if found is None else Reply(found[0], (("content-type", found[1]),), found[2])
+        directory = self.callers.directory
+        status, kind, body = await self.pages.page(arrival, caller, self.service, directory, self.now_ms())
+        told = headers_of(decision, self.service.rules)
+        more = (("content-type", kind), ("cache-control", "no-cache"), (self.settings.request_id_header, passage.id))
+        return Reply(status, (*told, *token_lines(caller), *more), body)
 
     # -- what a request is told and costs --------------------------------------------------------------------------
 
@@ -301,16 +297,18 @@ class Desk:
         if passage.decision is None:
             return []
         told = self.telling.pairs(passage.id, passage.decision)
-        if passage.caller.scopes:
-            told.append((SCOPES.encode(), scopes_line(passage.caller.scopes).encode()))
+        caller = passage.caller
+        if caller.scopes or caller.expires_ms is not None:
+            told += [(name.encode(), value.encode()) for name, value in token_lines(caller)]
         return told
 
     def block(self, passage: Passage) -> bytes:
         if passage.decision is None:
             return b""
         told = self.telling.block(passage.id, passage.decision)
-        if passage.caller.scopes:
-            told += head_lines([(SCOPES, scopes_line(passage.caller.scopes))])
+        caller = passage.caller
+        if caller.scopes or caller.expires_ms is not None:
+            told += head_lines(token_lines(caller))
         return told
 
     async def end(self, passage: Passage) -> None:

@@ -3,6 +3,7 @@
 It works beside requests, in pieces, and what the store does not take in time is dropped and counted, never waited for.
 """
 
+import contextlib
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -122,20 +123,18 @@ class Sharing:
         return found
 
     async def seen(self, *, now_ms: int, since_ms: int, until_ms: int | None = None) -> dict[str, list[Row]]:
-        """What each process saw: this one whole, others as far as they left it. Raises StoreLost."""
-        rows = {self.process: self.seen_here(now_ms=now_ms, since_ms=since_ms, until_ms=until_ms)}
-        if self.records is not None:
-            last = min(now_ms, now_ms if until_ms is None else until_ms) // MINUTE_MS
-            first = max(since_ms, now_ms - self._kept_ms) // MINUTE_MS
-            told = await self.records.read_activity(range(first, last + 1))
-            for process, parts in told.items():
+        """What each process saw: this one whole, others as far as they left it; this one alone while the store is away."""
+        self._tally.fold(now_ms)
+        rows = {self.process: list(self._tally.rows(since_ms=since_ms, until_ms=until_ms))}
+        if self.records is None:
+            return rows
+        last = min(now_ms, now_ms if until_ms is None else until_ms) // MINUTE_MS
+        first = max(since_ms, now_ms - self._kept_ms) // MINUTE_MS
+        with contextlib.suppress(StoreLost):
+            for process, parts in (await self.records.read_activity(range(first, last + 1))).items():
                 if process != self.process:
                     rows[process] = [seen.row() for part in parts for seen in _decode(part)]
         return rows
-
-    def seen_here(self, *, now_ms: int, since_ms: int, until_ms: int | None = None) -> list[Row]:
-        self._tally.fold(now_ms)
-        return list(self._tally.rows(since_ms=since_ms, until_ms=until_ms))
 
 
 def _told(rows: Iterable[Row]) -> Iterator[_Seen]:

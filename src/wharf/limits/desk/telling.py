@@ -3,11 +3,13 @@
 They are those of `core.answer.headers_of`, byte for byte (tested). Where secondary limits are told too, that is asked.
 """
 
+import datetime
 from typing import Final
 
 import msgspec
 
 from wharf.limits.core.answer import Headers, headers_of
+from wharf.limits.core.caller import Caller
 from wharf.limits.core.decision import Decision
 from wharf.limits.core.plan import Charge
 from wharf.limits.core.rule import RuleSet
@@ -15,8 +17,10 @@ from wharf.limits.core.rule import RuleSet
 Pair = tuple[bytes, bytes]
 FORMS_MOST: Final = 4_096
 EXPOSED: Final = (
-    "ETag, Link, Location, Retry-After, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Used, "
-    "X-RateLimit-Reset, X-RateLimit-Resource, X-OAuth-Scopes, RateLimit, RateLimit-Policy"
+    "ETag, Link, Location, Retry-After, X-GitHub-OTP, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Used, "
+    "X-RateLimit-Resource, X-RateLimit-Reset, X-OAuth-Scopes, X-Accepted-OAuth-Scopes, X-Poll-Interval, "
+    "X-GitHub-Media-Type, X-GitHub-SSO, X-GitHub-Request-Id, Deprecation, Sunset, "
+    "GitHub-Authentication-Token-Expiration, RateLimit, RateLimit-Policy"
 )
 """What pages of other origins may read: without it browsers hide the limits from scripts."""
 
@@ -28,6 +32,7 @@ REPLACED: Final = frozenset(
 )
 """Headers of the application that the limiter's own take the place of."""
 SCOPES: Final = "x-oauth-scopes"
+EXPIRES: Final = "github-authentication-token-expiration"
 MARK_BEGINS: Final = b"x-wharf-"
 CPU_MARK: Final = b"x-wharf-cpu-ms"
 CONTENT_MARK: Final = b"x-wharf-content"
@@ -112,9 +117,17 @@ def _form_of(charge: Charge, id_name: bytes) -> _Form:
     )
 
 
-def scopes_line(scopes: tuple[str, ...]) -> str:
-    """As clients take it apart. What no header may hold was written by an operator, and is left out."""
-    return ", ".join(scope for scope in scopes if scope.isascii() and scope.isprintable())
+def token_lines(caller: Caller) -> Headers:
+    """What replies tell of the token that was shown: what it may be used for, and until when."""
+    told: Headers = ()
+    if caller.scopes:
+        # As clients take it apart. What no header may hold was written by an operator, and is left out.
+        scopes = ", ".join(scope for scope in caller.scopes if scope.isascii() and scope.isprintable())
+        told = ((SCOPES, scopes),)
+    if caller.expires_ms is not None:
+        moment = datetime.datetime.fromtimestamp(caller.expires_ms / 1_000, tz=datetime.UTC)
+        told = (*told, (EXPIRES, moment.strftime("%Y-%m-%d %H:%M:%S UTC")))
+    return told
 
 
 def head_lines(headers: Headers | list[tuple[str, str]]) -> bytes:

@@ -281,7 +281,7 @@ class CallerConnection(asyncio.Protocol):
             self._answer(exchange, admitted)
             return
         exchange.passage = admitted
-        if exchange.arrival.path in self.gateway.page_paths and exchange.arrival.method in ("GET", "HEAD"):
+        if exchange.arrival.method in ("GET", "HEAD") and self.gateway.is_page(exchange.arrival.path):
             self._is_deciding = True
             self._start(self._answer_page(exchange, admitted))
             return
@@ -289,7 +289,11 @@ class CallerConnection(asyncio.Protocol):
 
     async def _answer_page(self, exchange: Exchange, passage: Passage) -> None:
         page = await self.gateway.desk.page(exchange.arrival, passage)
-        assert page is not None, exchange.arrival.path
+        if page is None:  # Limits are off, and this page with them: the service may have one.
+            self._is_deciding = False
+            if not exchange.is_over:
+                self._hand_on(exchange)
+            return
         await self.gateway.desk.end(passage)
         self._go_on_with(exchange, page)
 

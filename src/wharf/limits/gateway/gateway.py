@@ -16,7 +16,7 @@ from wharf.limits.building import Limits
 from wharf.limits.configuration.settings import GatewaySettings, Upstream
 from wharf.limits.core.answer import JSON
 from wharf.limits.desk.arrival import Arrival, Reply
-from wharf.limits.desk.desk import META_PATH, STATUS_PATH, Desk
+from wharf.limits.desk.desk import Desk
 from wharf.limits.gateway.caller_side import CallerConnection
 from wharf.limits.gateway.exchange import Exchange
 from wharf.limits.gateway.service_side import Pool
@@ -41,7 +41,7 @@ class Gateway:
         self.now_s: Final = world.monotonic_s
         self.is_bare: Final = is_bare
         self.own_paths: Final = frozenset({ALIVE_PATH, READY_PATH})
-        self.page_paths: Final = frozenset() if is_bare else frozenset({STATUS_PATH, META_PATH})
+        self.is_page: Final = self.desk.pages.answers
         self.head_s: Final = self.settings.head_ms / 1_000
         self.idle_s: Final = self.settings.idle_ms / 1_000
         self.is_ending = False

@@ -71,12 +71,8 @@ class Acts:
     # -- looking ---------------------------------------------------------------------------------------------------
 
     async def seen(self, since_ms: int, until_ms: int | None = None) -> dict[str, list[Row]]:
-        """What was seen since then, by each process that shares the store; by this one alone while the store is away."""
-        sharing, now_ms = self._desk.sharing, self._desk.now_ms()
-        try:
-            return await sharing.seen(now_ms=now_ms, since_ms=since_ms, until_ms=until_ms)
-        except StoreLost:
-            return {sharing.process: sharing.seen_here(now_ms=now_ms, since_ms=since_ms, until_ms=until_ms)}
+        now_ms = self._desk.now_ms()
+        return await self._desk.sharing.seen(now_ms=now_ms, since_ms=since_ms, until_ms=until_ms)
 
     async def top(self, minutes: int = 1) -> dict[str, Any]:
         """Callers by requests in the last minutes, busiest first, as each process saw them."""

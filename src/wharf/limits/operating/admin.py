@@ -14,10 +14,10 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from wharf.limits.building import Limits
+from wharf.limits.desk.insights import InsightsRefused, asked_times, insights
 from wharf.limits.gateway.gateway import Gateway
 from wharf.limits.gateway.heads import BadHead, read_request_head
 from wharf.limits.operating.acts import ActRefused, Acts
-from wharf.limits.operating.insights import InsightsRefused, asked_times, insights
 from wharf.limits.operating.metrics import metrics_text
 from wharf.world import World
 

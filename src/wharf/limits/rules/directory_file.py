@@ -87,7 +87,8 @@ class _Reader:
                 Organization(
                     login=login,
                     is_enterprise_tier=values.get("tier") == ENTERPRISE_TIER or "enterprise" in values,
-                    members=frozenset(values.get("members", ())),
+                    members=frozenset((*values.get("members", ()), *values.get("owners", ()))),
+                    owners=frozenset(values.get("owners", ())),
                 ),
             )
 
@@ -165,9 +166,9 @@ class _Reader:
     ) -> None:
         """Names must lead somewhere: a member who is misspelt would silently have the lower ceiling."""
         for entry in self._entries_again(ORGANIZATION):
-            for member in entry.values.get("members", ()):
+            for key, member in [(of, name) for of in ("members", "owners") for name in entry.values.get(of, ())]:
                 if member not in users:
-                    self._note(entry, "members", f"{member!r} is no user{nearest(member, set(users) or {'none'})}")
+                    self._note(entry, key, f"{member!r} is no user{nearest(member, set(users) or {'none'})}")
             enterprise = entry.values.get("enterprise")
             if enterprise is not None and enterprise not in enterprises:
                 self._note(entry, "enterprise", f"{enterprise!r} is no enterprise: add it as [[enterprise]]")

@@ -261,6 +261,7 @@ ORGANIZATION: Final = Table(
         Key("tier", TEXT, "`enterprise`, or any other text.", NONE),
         Key("enterprise", TEXT, "The enterprise that it belongs to; then it is of the enterprise tier.", NONE),
         Key("members", TEXTS, "Logins of users.", NONE),
+        Key("owners", TEXTS, "Logins of users who may see its activity. They are members too.", NONE),
     ),
     is_list=True,
 )
