@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from wharf.node.agent.node import NodeAgent, NodePlaces
 
 log = logging.getLogger(__name__)
 
+REGISTERED_WITHIN_S: Final = 2.0
 END_BEYOND_S: Final = 5.0
 """What tasks are given to end beyond the longest time that they may ask for."""
 
@@ -60,9 +62,16 @@ async def run(life: Life) -> None:
     running = [life.world.start(node.run(is_ready.set), name="node")]
     running += [life.world.start(fake.run(), name=f"node {fake.id}") for fake in fakes]
     await is_ready.wait()
+    if (
+        not settings.client.servers
+    ):  # Its server is of this agent: who reads that all is ready may want work placed at once.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(node.talk.is_registered.wait(), REGISTERED_WITHIN_S)
     life.ready(**details)
     stopping = life.world.start(life.stopping.wait(), name="asked to stop")
     done, _ = await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
+    if stopping in done and settings.client.drain_on_shutdown.enabled:
+        await node.leave()
     if stopping in done and settings.client.stop_on_shutdown:
         try:
             await asyncio.wait_for(node.end_all(), settings.client.max_kill_timeout.s + END_BEYOND_S)
