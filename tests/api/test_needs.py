@@ -20,7 +20,7 @@ OPEN_TO_ALL = {
     "acl.bootstrap", "acl.oidc.auth-url", "acl.oidc.complete", "acl.login", "acl.token.exchange", "acl.method.list",
     "identity.keys", "identity.issuer",
     "node.register", "node.heartbeat", "node.desired", "node.fetch", "node.report", "node.channel", "server.ask",
-    "node.identities", "node.own_identity", "node.former", "client.snapshot",
+    "node.identities", "node.own_identity", "node.former", "node.leave", "client.snapshot",
     # What describes the API holds nothing of the cluster.
     "document.openapi", "document.page",
 }  # fmt: skip

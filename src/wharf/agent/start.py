@@ -66,6 +66,7 @@ def parts_of(settings: Settings) -> list[Part]:
     if settings.client.enabled:
         # A node that stops its tasks waits for the longest kill timeout that it allows.
         grace_s = 3.0 + (settings.client.max_kill_timeout.s + 7.0 if settings.client.stop_on_shutdown else 0.0)
+        grace_s += settings.client.leaves_within_s
         # Its last words are heard by the brain, through an api.
         servers = (*api_names(settings)[:1], "brain") if settings.server.enabled else ()
         parts.append(Part("node", servers, grace_s=grace_s))

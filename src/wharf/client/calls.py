@@ -102,7 +102,7 @@ class Stream(Ask, Generic[T]):
 
 REPEATS_CHANGE_NOTHING: Final = frozenset({
     "job.parse", "job.validate", "job.plan", "search.prefix", "search.fuzzy",
-    "node.register", "node.heartbeat", "node.report", "node.fetch", "node.identities", "node.own_identity",
+    "node.register", "node.heartbeat", "node.report", "node.fetch", "node.leave", "node.identities", "node.own_identity",
 })  # fmt: skip
 """Of what is no GET: may be said again, whatever became of the first time."""
 

@@ -28,7 +28,6 @@ WAITING: Final[Mapping[Path, str]] = MappingProxyType({
     ("client", "cni_config_dir"): NODE,
     ("client", "bridge_network_name"): NODE,
     ("client", "bridge_network_subnet"): NODE,
-    ("client", "drain_on_shutdown"): NODE,
 })  # fmt: skip
 
 MEANINGLESS: Final[Mapping[Path, str]] = MappingProxyType({

@@ -1,6 +1,6 @@
 """The settings of a node: what it offers, what it keeps, what it lets tasks do."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
@@ -8,6 +8,9 @@ from wharf.model.durations import MINUTE, SECOND
 from wharf.model.setting import About, Duration, Secret
 from wharf.node.docker.config import DEFAULT_CAPABILITIES
 from wharf.node.walls.rights import ALLOWED
+
+LEAVE_BEYOND_S: Final = 10.0
+"""What a node that ends is given beyond its deadline, and beyond the longest time in which a task may end."""
 
 
 class ReservedSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +33,9 @@ class HostNetworkSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DrainOnShutdownSettings(msgspec.Struct, frozen=True, kw_only=True):
-    enabled: Annotated[bool, About("Whether the node moves its work away before it ends.")] = False
+    enabled: Annotated[
+        bool, About("Whether the node moves its work away before it ends. When it is back, work may come again.")
+    ] = False
     deadline: Annotated[Duration, About("How long that may take.")] = Duration(60 * MINUTE)
     force: Annotated[bool, About("Whether it stops all at once instead of moving it.")] = False
     ignore_system_jobs: Annotated[bool, About("Whether system jobs are left running.")] = False
@@ -196,3 +201,11 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     drain_on_shutdown: Annotated[DrainOnShutdownSettings, About("What a node does with its work when it ends.")] = (
         DrainOnShutdownSettings()
     )
+
+    @property
+    def leaves_within_s(self) -> float:
+        """How long its end may be held up by moving its work away."""
+        wanted = self.drain_on_shutdown
+        if not wanted.enabled:
+            return 0.0
+        return (0.0 if wanted.force else wanted.deadline.s) + self.max_kill_timeout.s + LEAVE_BEYOND_S

@@ -6,6 +6,7 @@ import msgspec
 
 from wharf.api.answers import Act, Done, Missing, Reading, one
 from wharf.api.endpoints.allocations import version_key
+from wharf.api.endpoints.nodes import changed
 from wharf.api.gate import token_of
 from wharf.api.request import ReadOptions, Request
 from wharf.model.allocation import Allocation
@@ -13,8 +14,11 @@ from wharf.model.node import Node
 from wharf.model.refusal import Code, Refusal, invalid, unknown
 from wharf.model.secret import migrate_token, secret_digest
 from wharf.operations import node_pools
+from wharf.operations.drains import DrainOrder, DrainWish
 from wharf.operations.introductions import admit
+from wharf.operations.node_writes import NodeWritten
 from wharf.operations.nodes import AllocationReport, refuse_pool
+from wharf.server.answering.nodes import DRAIN_NODE
 from wharf.server.asking import HEARTBEAT, REGISTER_NODE, REPORT, NodeAlive, NodeBelieved, NodeReport
 from wharf.server.reading import Found
 from wharf.server.server import Server
@@ -22,9 +26,12 @@ from wharf.state import Replica
 from wharf.state import watches as watch
 from wharf.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, JOB_VERSIONS, NODE_POOLS, NODES
 from wharf.wire import shapes
+from wharf.wire.node_shapes import NodeDrainRequest
 
 SECOND_NS: Final = 1_000_000_000
 IDS_AT_ONCE: Final = 10_000
+LEAVES: Final = "the node shuts down"
+IS_BACK: Final = "the node is back"
 
 
 def node_desired(replica: Replica, request: Request, options: ReadOptions) -> Found:
@@ -147,6 +154,23 @@ class NodeSpeech:
         written = await self._server.leader.ask(REPORT, question)
         return Done(shapes.NodeReportResponse(index=written.index, must_report=written.must_report), written.index)
 
+    async def leave(self, request: Request) -> Done:
+        """The node ends and has its work moved away; or it is back, and what it said then holds no more."""
+        node = await self.authenticated_now(request)
+        asked = request.read_body(NodeDrainRequest)
+        spec, last = asked.drain_spec, node.last_drain
+        if spec is None and (last is None or (last.meta or {}).get("message") != LEAVES):
+            return changed(NodeWritten(node.modify_index))  # Somebody else has had it drained meanwhile: that is left as it is.
+        wish = DrainWish(
+            node_id=node.id,
+            order=None if spec is None else DrainOrder(spec.deadline, spec.ignore_system_jobs),
+            mark_eligible=spec is None,
+            meta={"message": LEAVES if spec is not None else IS_BACK},
+            accessor_id=f"node:{node.id}",
+            cause=request.id,
+        )
+        return changed(await self._server.leader.ask(DRAIN_NODE, wish))
+
     async def channel(self, request: Request) -> Done:
         await self.authenticated_now(request)
         raise invalid("a node's channel is a websocket: ask with an upgrade")
@@ -167,6 +191,7 @@ def acts_of(server: Server) -> dict[str, Act]:
         "node.heartbeat": speech.heartbeat,
         "node.fetch": speech.fetch,
         "node.report": speech.report,
+        "node.leave": speech.leave,
         "node.channel": speech.channel,
     }
 

@@ -110,14 +110,14 @@ class NodeWrites:
             cause=request.id,
         )
         written = await self._server.leader.ask(DRAIN_NODE, wish)
-        return _changed(written, node_modify_index=written.index)
+        return changed(written, node_modify_index=written.index)
 
     async def eligibility(self, request: Request) -> Done:
         asked = request.read_body(shapes.EligibilityRequest)
         if asked.eligibility not in tuple(SchedulingEligibility):
             raise invalid(f'invalid scheduling eligibility "{asked.eligibility}"')
         wanted = Eligibility(request.value("node_id"), asked.eligibility == SchedulingEligibility.ELIGIBLE)
-        return _changed(await self._server.leader.ask(SET_ELIGIBILITY, wanted))
+        return changed(await self._server.leader.ask(SET_ELIGIBILITY, wanted))
 
     async def evaluate(self, request: Request) -> Done:
         about = AboutNode(request.value("node_id"), request.id)
@@ -138,7 +138,7 @@ class NodeWrites:
         return Done(reply, written.index)
 
 
-def _changed(written: NodeWritten, *, node_modify_index: int = 0) -> Done:
+def changed(written: NodeWritten, *, node_modify_index: int = 0) -> Done:
     reply = NodeChangeResponse(
         node_modify_index=node_modify_index,
         eval_ids=written.eval_ids or None,

@@ -117,6 +117,14 @@ class NodeAgents(Noun[M]):
     ) -> Call[list[shapes.DesiredAllocation]]:
         return Call(options, node_id, headers=_known_by(secret_id), body=shapes.DesiredRequest(ids=tuple(ids)))
 
+    @calls("node.leave")
+    def leave(
+        self, node_id: str, secret_id: str, spec: node_shapes.DrainSpec | None, **options: Unpack[CallOptions]
+    ) -> Call[node_shapes.NodeChangeResponse]:
+        """Without a spec: it is back."""
+        body = node_shapes.NodeDrainRequest(drain_spec=spec)
+        return Call(options, node_id, headers=_known_by(secret_id), body=body)
+
     @reads("node.former")
     def former(
         self, node_id: str, secret_id: str, alloc_id: str, **options: Unpack[ReadOptions]

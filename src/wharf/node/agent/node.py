@@ -33,6 +33,7 @@ from wharf.node.agent.interpolation import facts_of
 from wharf.node.agent.journal import Journal, Remembered
 from wharf.node.agent.journal_file import FileOnDisk
 from wharf.node.agent.keeper_link import KeeperLink
+from wharf.node.agent.leaving import Leaving
 from wharf.node.agent.measured import Measured
 from wharf.node.agent.metadata import Metadata, MetadataAsked
 from wharf.node.agent.naming import Naming
@@ -64,6 +65,7 @@ log = logging.getLogger(__name__)
 
 JOURNAL: Final = "journal"
 METADATA: Final = "metadata.json"
+LEFT: Final = "left"
 JOURNAL_AGAIN_S: Final = 1.0
 """How often a journal that cannot be read or written is tried again."""
 LOOK_AGAIN_S: Final = 30.0
@@ -147,6 +149,15 @@ class NodeAgent:
         )
         self._upkeep.attach(self.works)
         self.talk = ServerTalk(world, client, identity, self.works, self._describe)
+        self._leaving = Leaving(
+            world,
+            client,
+            identity,
+            self.works,
+            places.state_folder / LEFT,
+            settings=settings.drain_on_shutdown,
+            within_s=settings.leaves_within_s,
+        )
         self.line = ChannelLine(world, self._asked(), identity, cycle(servers).__next__)
 
     async def run(self, on_ready: Callable[[], None]) -> None:
@@ -166,6 +177,7 @@ class NodeAgent:
             self._world.start(self._mend_journal(), name="node journal"),
             self._world.start(self._keep_room(), name="node room"),
             self._world.start(self._measured.keep_history(), name="node figures"),
+            self._world.start(self._come_back(), name="node back"),
             self._world.start(self._keep_identity(), name="node identity"),
         ]
         on_ready()
@@ -177,6 +189,14 @@ class NodeAgent:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._upkeep.close()
             await self._docker.close()
+
+    async def leave(self) -> None:
+        """Have its work moved away. Call while `run` goes on."""
+        await self._leaving.leave(self.talk.has_told_all)
+
+    async def _come_back(self) -> None:
+        await self.talk.is_registered.wait()
+        await self._leaving.come_back()
 
     async def end_all(self) -> None:
         """Stop every task, and the supervisor when all have ended. Call while `run` goes on."""

@@ -80,6 +80,8 @@ class ServerTalk:
         self._must_report = False
         self._changed: dict[str, None] = {}
         self._has_news = asyncio.Event()
+        self.has_told_all = asyncio.Event()
+        self.has_told_all.set()
         self._told: dict[str, shapes.AllocationUpdate] = {}
         self._report: shapes.NodeReportRequest | None = None
         """A report that servers may have heard or not: it is said again before anything new."""
@@ -101,6 +103,7 @@ class ServerTalk:
         """There may be something to tell of it."""
         self._changed[allocation_id] = None
         self._has_news.set()
+        self.has_told_all.clear()
 
     async def describe_again(self) -> None:
         """The node is not what it was."""
@@ -183,6 +186,8 @@ class ServerTalk:
                     self._report = report  # Until it is answered: said again it has the same id and changes nothing.
                     reply = await self._client.node_agents.report(self._identity.id, self._identity.secret_id, report)
                     self._on_told(report, must_report=reply.must_report)
+                if not self._has_news.is_set():
+                    self.has_told_all.set()
             except (Refusal, Unreachable) as error:
                 log.warning("a report of %s failed: %s", self._name, error)
                 if isinstance(error, Refusal) and error.code is Code.INVALID:

@@ -592,7 +592,11 @@ class Works:
         for id, work in list(self._works.items()):
             if not work.record.is_over:
                 self.happen(id, on.StopWanted(skips_delays=True))
-        while any(not work.record.is_over for work in self._works.values()):
+        await self.until(lambda: not self._live)
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Looked at whenever something happens to an allocation."""
+        while not is_so():
             self._wake.clear()
             await self._wake.wait()
 

@@ -5,6 +5,7 @@ from typing import Final
 from wharf.model import need
 from wharf.wire import shapes
 from wharf.wire.endpoints.endpoint import Endpoint, Kind, asks, reads, tells
+from wharf.wire.node_shapes import NodeChangeResponse, NodeDrainRequest
 
 ROWS: Final[tuple[Endpoint, ...]] = (
     asks(
@@ -28,6 +29,11 @@ ROWS: Final[tuple[Endpoint, ...]] = (
         "node.former", "/v1/node/{node_id}/former/{alloc_id}", need=need.NOTHING,
         summary="The allocation whose place one of the node's own takes: where it is, and whether it has ended.",
         returns=shapes.FormerAllocation,
+    ),
+    asks(
+        "node.leave", "/v1/node/{node_id}/leave", need=need.NOTHING,
+        summary="A node ends and has its work moved away, or is back after that.",
+        body=NodeDrainRequest, returns=NodeChangeResponse,
     ),
     asks(
         "node.report", "/v1/node/{node_id}/report", need=need.NOTHING, summary="A node says what became of its work.",

@@ -1,0 +1,76 @@
+"""A node that ends and has its work moved away first."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.agent.processes import RunningAgent, running
+from tests.node.nodes import a_node, a_raw_job, a_server
+from tests.waiting import wait_until
+
+NODE = """\
+name = "leaves"
+data_dir = "{folder}/data"
+[client]
+enabled = true
+servers = ["{address}"]
+stop_on_shutdown = true
+[client.drivers.raw_exec]
+enabled = true
+[client.drain_on_shutdown]
+enabled = true
+deadline = "10s"
+[ports]
+http = 0
+"""
+
+
+@contextmanager
+def a_leaving_node(server: RunningAgent, folder: Path) -> Iterator[RunningAgent]:
+    folder.mkdir(exist_ok=True)
+    (folder / "wharf.toml").write_text(NODE.format(folder=folder, address=server.address))
+    with running(folder, "agent", "--config", "wharf.toml") as agent:
+        wait_until(lambda: the_node(server).get("Status") == "ready", what="the node is ready", within_s=30)
+        yield agent
+
+
+def the_node(server: RunningAgent) -> dict[str, Any]:
+    nodes: Any = server.get("/v1/nodes")
+    return next((dict(node) for node in nodes if node["Name"] == "leaves"), {})
+
+
+def allocations(server: RunningAgent) -> list[dict[str, Any]]:
+    found: Any = server.get("/v1/job/moves/allocations")
+    return list(found)
+
+
+def running_on(server: RunningAgent) -> list[str]:
+    return [each["NodeName"] for each in allocations(server) if each["ClientStatus"] == "running"]
+
+
+def test_what_runs_is_moved_away_before_the_node_ends_and_work_comes_again_when_it_is_back(tmp_path: Path) -> None:
+    with a_server(tmp_path / "server") as server:
+        with a_leaving_node(server, tmp_path / "leaves") as agent:
+            job = a_raw_job("moves", "exec sleep 1000", kind="service")
+            job["TaskGroups"][0]["Migrate"] = {"HealthCheck": "task_states", "MinHealthyTime": 1}
+            server.put("/v1/jobs", {"Job": job})
+            wait_until(lambda: running_on(server) == ["leaves"], what="it runs", within_s=30)
+            with a_node(server, tmp_path / "stays"):
+                agent.process.send_signal(signal.SIGTERM)
+                agent.process.wait(40)
+
+                assert ["one"] == running_on(server)
+                statuses = {each["NodeName"]: each["ClientStatus"] for each in allocations(server)}
+                assert {"leaves": "complete", "one": "running"} == statuses
+                told = the_node(server)
+                assert "ineligible" == told["SchedulingEligibility"]
+                assert "the node shuts down" == told["LastDrain"]["Meta"]["message"]
+
+                with a_leaving_node(server, tmp_path / "leaves"):
+                    wait_until(
+                        lambda: the_node(server)["SchedulingEligibility"] == "eligible", what="work may come again"
+                    )
+                    left = tmp_path / "leaves/data/node/left"
+                    wait_until(lambda: not left.exists(), what="it is said only once")
