@@ -28,7 +28,7 @@ PLACE = Place(
     ports=(Port("http", "10.0.0.1", 21_000, 80), Port("other", "10.0.0.1", 21_001, 0)),
     volumes=(("/srv/files", "/files", True),),
     user="nobody",
-    network_of="",
+    network="",
 )
 
 
@@ -119,7 +119,11 @@ def test_only_ports_that_are_named_are_published() -> None:
         (PLACE, {"memory_hard_limit": 512}, {"Memory": 512 << 20, "MemoryReservation": 128 << 20}),
         (PLACE, {"cpu_hard_limit": True}, {"CpuPeriod": 100_000, "CpuQuota": 12_500}),
         (PLACE._replace(cores="2-3"), {}, {"CpusetCpus": "2-3"}),
-        (PLACE._replace(network_of="c0"), {"network_mode": "host"}, {"NetworkMode": "container:c0"}),
+        (
+            PLACE._replace(network="/run/n0"),
+            {"network_mode": "host"},
+            {"NetworkMode": "ns:/run/n0", "PortBindings": {}},
+        ),
         (PLACE, {"ulimit": {"nofile": "10:20"}}, {"Ulimits": [{"Name": "nofile", "Soft": 10, "Hard": 20}]}),
     ],
 )

@@ -36,7 +36,8 @@ class Place(NamedTuple):
     ports: tuple[Port, ...]
     volumes: tuple[tuple[str, str, bool], ...]  # Host volumes: path, target, whether only read.
     user: str
-    network_of: str  # The container whose network it joins; empty: its own mode.
+    network: str  # The file of the namespace that it joins; empty: its own mode.
+    files: tuple[tuple[str, str], ...] = ()  # Of the machine, with where it finds them.
     log_mb: int = 0  # What is kept of its output in all.
 
 
@@ -45,7 +46,8 @@ def container_name(place: Place) -> str:
 
 
 def container_body(config: DockerConfig, place: Place) -> dict[str, Any]:  # JSON, as the engine names things.
-    ports = [port for port in place.ports if port.label in config.ports]
+    # In a network that it shares, ports are led to already.
+    ports = [port for port in place.ports if port.label in config.ports and not place.network]
     labels = {ALLOCATION_LABEL: place.allocation_id, TASK_LABEL: place.task, COMPATIBLE_LABEL: place.allocation_id}
     body: dict[str, Any] = {
         "Image": config.image,
@@ -89,7 +91,7 @@ def _host(config: DockerConfig, place: Place, ports: list[Port]) -> dict[str, An
             for port in ports
             for protocol in ("tcp", "udp")
         },
-        "NetworkMode": f"container:{place.network_of}" if place.network_of else config.network_mode,
+        "NetworkMode": f"ns:{place.network}" if place.network else config.network_mode,
         "Init": config.init,
         "Privileged": config.privileged,
         "ReadonlyRootfs": config.readonly_rootfs,
@@ -154,6 +156,7 @@ def _binds(config: DockerConfig, place: Place) -> list[str]:
         f"{place.local_folder}:/local",
         f"{place.secrets_folder}:/secrets",
         *(f"{path}:{target}{':ro' if is_read_only else ''}" for path, target, is_read_only in place.volumes),
+        *(f"{path}:{target}:ro" for path, target in place.files),
     ]
     for volume in config.volumes:
         source, _, rest = volume.partition(":")

@@ -3,11 +3,20 @@
 import msgspec
 
 
+class Component(msgspec.Struct, rename="pascal"):
+    name: str = ""
+
+
 class Version(msgspec.Struct, rename="pascal"):
     version: str = ""
     api_version: str = ""
     os: str = ""
     arch: str = ""
+    components: list[Component] | None = None
+
+    @property
+    def is_podman(self) -> bool:
+        return any("podman" in each.name.lower() for each in self.components or ())
 
 
 class Info(msgspec.Struct, rename="pascal"):

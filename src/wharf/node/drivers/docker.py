@@ -81,6 +81,7 @@ class Docker:
         self._is_wanted = is_wanted
         self._runs: dict[str, Run] = {}
         self._doing: set[asyncio.Task[None]] = set()
+        self._joins_namespaces = True
 
     # -- the port `Driver`
 
@@ -94,6 +95,7 @@ class Docker:
             return Health(is_healthy=False, why=f"the engine at {self._socket} says nothing for {PROBE_S:g} s")
         except (EngineAway, EngineRefused) as error:
             return Health(is_healthy=False, why=str(error))
+        self._joins_namespaces = version.is_podman
         attributes = {"driver.docker.version": version.version, "driver.docker.os_type": version.os}
         return Health(is_healthy=True, attributes={name: value for name, value in attributes.items() if value})
 
@@ -193,6 +195,11 @@ class Docker:
         return next(iter(await self._engine.containers(f"{RUN_LABEL}={run}")), None)
 
     async def _create(self, config: DockerConfig, order: TaskOrder) -> str:
+        if order.network is not None and not self._joins_namespaces:
+            why = (
+                "this engine joins no network that it has not made: Podman does; else let the group's network be `host`"
+            )
+            raise CannotStart(why, is_final=True)
         place = self._place(order)
         body = container_body(config, place)
         body["Image"] = full_name(config.image)
@@ -243,7 +250,8 @@ class Docker:
             ports=tuple(Port(*port) for port in given.ports),
             volumes=tuple((volume.path, volume.target, volume.is_read_only) for volume in given.volumes),
             user=order.user,
-            network_of="",
+            network=order.network.namespace if order.network is not None else "",
+            files=order.network.files if order.network is not None else (),
             log_mb=len(STREAMS) * order.log.max_files * order.log.max_file_size_mb,
         )
 

@@ -72,13 +72,24 @@ class Exec(Supervised):
         asked = self._asked(order.config, order.user)
         given = order.given
         volumes = [Binding(each.path, each.target, each.is_read_only) for each in given.volumes]
+        network = order.network
         root = Root(
-            order.task_folder, order.shared_folder, [*self._bindings(), *volumes], has_own_ipc=asked.has_own_ipc
+            order.task_folder,
+            order.shared_folder,
+            [*self._bindings(), *volumes],
+            files=[Binding(source, target) for source, target in network.files] if network is not None else [],
+            has_own_ipc=asked.has_own_ipc,
         )
         environment = with_user(order.environment, asked.rights)
         try:
             program = root.find_program(asked.command, asked.work_folder, environment["PATH"])
-            inside = Inside(environment, asked.rights, asked.work_folder, has_own_ipc=asked.has_own_ipc)
+            inside = Inside(
+                environment,
+                asked.rights,
+                asked.work_folder,
+                hostname=network.hostname if network is not None else "",
+                has_own_ipc=asked.has_own_ipc,
+            )
             launched = launch(root, inside, (program, *asked.arguments))
         except WrongRoot as error:
             raise CannotStart(str(error)) from error
@@ -96,6 +107,7 @@ class Exec(Supervised):
                     work_folder="/",
                     log=log_order(order),
                     limits=limits,
+                    network=network.namespace if network is not None else "",
                     leads_itself=True,
                     has_own_pids=asked.has_own_pids,
                     papers=launched.papers,
@@ -117,7 +129,9 @@ class Exec(Supervised):
         try:
             way_in = entry(pid, inside, groups_of(pid, order.run), paper_at=paper)
             os.write(paper, way_in.paper.encode())
-            through = processes_beside.Entry(way_in.words, {**BETWEEN, processes_beside.MARK: order.name}, paper)
+            through = processes_beside.Entry(
+                way_in.words, {**BETWEEN, processes_beside.MARK: order.name}, papers=(paper,)
+            )
             return await processes_beside.enter(order, through, owner=Path(f"/proc/{pid}"))
         finally:
             os.close(paper)

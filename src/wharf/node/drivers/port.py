@@ -63,6 +63,16 @@ class Given(msgspec.Struct, frozen=True):
     volumes: tuple[GivenVolume, ...] = ()
 
 
+class TaskNetwork(NamedTuple):
+    """A network that the tasks of an allocation share."""
+
+    namespace: str
+    """The file that holds it."""
+    hostname: str
+    files: tuple[tuple[str, str], ...]
+    """Of the machine, with where a task with a file system of its own finds them."""
+
+
 class TaskOrder(msgspec.Struct, frozen=True):
     """One start of one task."""
 
@@ -78,6 +88,8 @@ class TaskOrder(msgspec.Struct, frozen=True):
     allocation_id: str = ""
     shared_folder: Path = Path()
     given: Given = Given()
+    network: TaskNetwork | None = None
+    """None: the machine's."""
     labels: Mapping[str, str] = {}
     """Of what it belongs to: job, group, namespace, node."""
 

@@ -140,8 +140,10 @@ class Entry(NamedTuple):
     words: tuple[str, ...]
     """In front of the command; it takes its environment and its rights from them."""
     environment: dict[str, str]
-    paper: int
-    """A file that they read."""
+    folder: str = "/"
+    """Where it begins."""
+    papers: tuple[int, ...] = ()
+    """Files that they read."""
 
 
 async def start(order: CommandOrder, program: str, *, owner: Path, group: Path | None) -> ProcessBeside:
@@ -158,7 +160,7 @@ async def start(order: CommandOrder, program: str, *, owner: Path, group: Path |
 
 async def enter(order: CommandOrder, way: Entry, *, owner: Path) -> ProcessBeside:
     """`owner`: whose process's terminal it is to be. Raises CannotStart."""
-    return await _start(order, [*way.words, *order.command], way.environment, "/", owner, {}, papers=(way.paper,))
+    return await _start(order, [*way.words, *order.command], way.environment, way.folder, owner, {}, papers=way.papers)
 
 
 async def _start(

@@ -18,9 +18,10 @@ from wharf.node.drivers import processes_beside
 from wharf.node.drivers.beside import Command, CommandOrder
 from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View
 from wharf.node.drivers.supervised import Supervised, log_order
-from wharf.node.measuring.tasks import group_of
+from wharf.node.measuring.tasks import group_of, groups_of
 from wharf.node.supervisor.messages import Limits, RunOrder, StartRun
-from wharf.node.supervisor.run import AS_USER
+from wharf.node.supervisor.run import AS_USER, IN_NETWORK, SHELL
+from wharf.node.walls.launching import ENTER
 
 MOST_OOM_SCORE: Final = 1_000
 NEEDED: Final = ("/bin/dash", "/bin/sleep", "/usr/bin/setsid", "/usr/bin/env")
@@ -30,9 +31,10 @@ class RawExec(Supervised):
     name = "raw_exec"
     view = View.HOST
 
-    def __init__(self, link: KeeperLink, *, is_allowed: bool) -> None:
+    def __init__(self, link: KeeperLink, *, is_allowed: bool, bounds_memory: bool = True) -> None:
         super().__init__(link)
         self._is_allowed = is_allowed
+        self._bounds_memory = bounds_memory
 
     async def probe(self) -> Health:
         if not self._is_allowed:
@@ -40,7 +42,8 @@ class RawExec(Supervised):
         missing = [path for path in NEEDED if not os.access(path, os.X_OK)]
         if missing:
             return Health(is_healthy=False, why=f"the machine lacks {', '.join(missing)}", is_there=False)
-        return Health(is_healthy=True, attributes={"driver.raw_exec.bounds": ",".join(self._link.bounds) or "none"})
+        bounds = [bound for bound in self._link.bounds if self._bounds_memory or bound != "memory"]
+        return Health(is_healthy=True, attributes={"driver.raw_exec.bounds": ",".join(bounds) or "none"})
 
     async def start(self, order: TaskOrder) -> None:
         command, arguments, work_folder = read_config(order.config)
@@ -48,7 +51,7 @@ class RawExec(Supervised):
         program = find_program(command, folder, order.environment.get("PATH", os.defpath))
         user, group = find_user(order.user)
         limits = Limits(
-            memory_mb=order.given.memory_max_mb or order.given.memory_mb,
+            memory_mb=(order.given.memory_max_mb or order.given.memory_mb) if self._bounds_memory else 0,
             cpu_shares=order.given.cpu_mhz,
             oom_score=read_oom_score(order.config),
         )
@@ -64,6 +67,7 @@ class RawExec(Supervised):
                     limits=limits,
                     user=user,
                     group=group,
+                    network=order.network.namespace if order.network is not None else "",
                 )
             )
         )
@@ -73,7 +77,37 @@ class RawExec(Supervised):
         if pid is None:
             raise CannotStart("the task does not run")
         program = find_program(order.command[0], order.folder, order.environment.get("PATH", os.defpath))
+        if is_elsewhere(pid):
+            return await enter_network(order, pid)
         return await processes_beside.start(order, program, owner=Path(f"/proc/{pid}"), group=group_of(pid, order.run))
+
+
+def is_elsewhere(pid: int) -> bool:
+    """Whether it is in a network that is not ours. Raises CannotStart where it is gone."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
+    except OSError as error:
+        raise CannotStart("the task does not run") from error
+
+
+async def enter_network(order: CommandOrder, pid: int) -> Command:
+    """Raises CannotStart."""
+    groups = [str(group / "cgroup.procs") for group in groups_of(pid, order.run)]
+    words = [SHELL, ENTER, *groups, "--", IN_NETWORK, f"--net=/proc/{pid}/ns/net", "--", *_as_who_runs(pid)]
+    environment = {**order.environment, processes_beside.MARK: order.name}
+    way = processes_beside.Entry(tuple(words), environment, order.folder)
+    return await processes_beside.enter(order, way, owner=Path(f"/proc/{pid}"))
+
+
+def _as_who_runs(pid: int) -> list[str]:
+    """Raises CannotStart."""
+    try:
+        found = os.stat(f"/proc/{pid}")
+    except OSError as error:
+        raise CannotStart("the task does not run") from error
+    if found.st_uid == os.geteuid():
+        return []
+    return [AS_USER, f"--reuid={found.st_uid}", f"--regid={found.st_gid}", "--init-groups"]
 
 
 def read_config(config: Mapping[str, object]) -> tuple[str, list[str], str]:

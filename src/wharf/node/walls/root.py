@@ -39,8 +39,18 @@ class Binding(NamedTuple):
 
 
 class Root:
-    def __init__(self, folder: Path, shared: Path, bindings: Iterable[Binding], *, has_own_ipc: bool = True) -> None:
-        """`folder`: of the task; `shared`: of all tasks of the allocation."""
+    def __init__(
+        self,
+        folder: Path,
+        shared: Path,
+        bindings: Iterable[Binding],
+        *,
+        files: Iterable[Binding] = (),
+        has_own_ipc: bool = True,
+    ) -> None:
+        """`folder`: of the task; `shared`: of all tasks of the allocation. `files`: such as take the place of the machine's
+        own, where the program sees those."""
+        self._files = tuple(files)
         self.folder = folder
         self._bindings = sorted(bindings, key=lambda each: each.target)
         self._shared = shared
@@ -75,6 +85,9 @@ class Root:
             for binding in self._bindings:
                 if (line := self._bind(handle, binding)) is not None:
                     lines.append(line)
+            for file in self._files:
+                if target := self._place_of(file.target):
+                    lines.append(_line(file.source, f"{root}{target}", "none", READ_ONLY))
         except OSError as error:
             raise WrongRoot(f"the task's root cannot be made: {error.filename}: {error.strerror}") from error
         finally:
@@ -96,6 +109,17 @@ class Root:
             _make_place(handle, target, is_folder=os.path.isdir(source))
         options = READ_ONLY if binding.is_read_only else WRITABLE
         return _line(source, f"{self.folder}{target}", "none", options)
+
+    def _place_of(self, target: str) -> str:
+        """Where the program comes to by this path. A link there would be followed on the machine and not within the walls.
+        Empty: there is nothing."""
+        known = self.on_machine(target)
+        real = os.path.realpath(known)
+        if not os.path.exists(real):
+            return ""
+        if real == known:
+            return target
+        return real if self._is_bound(real) else ""
 
     def _is_bound(self, path: str) -> bool:
         """As the same path."""

@@ -1,0 +1,257 @@
+"""Which allocations have a network of their own, what of it has been made, and that it is taken away once.
+
+What is to be made is written down before, beside the namespace, in a folder that the machine forgets when it starts anew,
+as it forgets namespaces: whoever comes later undoes by it what nobody needs any more.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import socket
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from wharf.model.network import DNS
+from wharf.node.networks import namespaces
+from wharf.node.networks.chain import Address, CannotConnect, Chain, Mapping, connect, disconnect
+from wharf.node.networks.plugins import Plugins
+from wharf.world import World
+
+log = logging.getLogger(__name__)
+
+RUN: Final = Path("/run/wharf/networks")
+ADDRESSES: Final = "addresses"
+NAMESPACE: Final = "namespace"
+RECORD: Final = "record.json"
+HOSTS: Final = "hosts"
+RESOLVED_BY: Final = "resolv.conf"
+AGAIN_S: Final = 5.0
+CLOSE_S: Final = 10.0
+RESOLVERS: Final = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
+LOOPBACK: Final = "127."
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What an allocation's group wants."""
+
+    chain: Chain | None
+    """None: nothing but a loopback."""
+    ports: tuple[Mapping, ...] = ()
+    hostname: str = ""
+    dns: DNS | None = None
+    args: str = ""
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """The network of one allocation, as its tasks get it."""
+
+    namespace: str
+    address: Address
+    hostname: str = ""
+    dns: DNS | None = None
+    files: tuple[tuple[str, str], ...] = ()
+    """Files of the machine, with where a task finds them."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    asked: Asked
+    made: Shared | None = None
+
+
+class Networks:
+    def __init__(self, world: World, plugins: Plugins, node: str, folder: Path = RUN) -> None:
+        """`node` keeps the networks of several nodes on a machine apart."""
+        self._world = world
+        self._plugins = plugins
+        self._folder = folder / node
+        self._made: dict[str, Shared] = {}
+        self._making: dict[str, asyncio.Task[Shared]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        for id in self._known():
+            record = self._record(id)
+            is_whole = record is not None and namespaces.is_held(self._folder / id / NAMESPACE)
+            if record is not None and record.made is not None and is_whole:
+                self._made[id] = record.made
+
+    def of(self, allocation_id: str) -> Shared | None:
+        return self._made.get(allocation_id)
+
+    async def ensure(self, allocation_id: str, asked: Asked) -> Shared:
+        """The same for all tasks of an allocation. Raises CannotConnect."""
+        if (made := self._made.get(allocation_id)) is not None:
+            return made
+        making = self._making.get(allocation_id)
+        if making is None:
+            making = self._making[allocation_id] = self._world.start(
+                self._make(allocation_id, asked), name=f"network {allocation_id}"
+            )
+            making.add_done_callback(lambda done: self._is_made(allocation_id, done))
+        # Another task of the allocation waits for it, too: it goes on when one of them is to end.
+        return await asyncio.shield(making)
+
+    def _is_made(self, id: str, done: "asyncio.Task[Shared]") -> None:
+        self._making.pop(id, None)
+        if not done.cancelled():
+            done.exception()  # Whoever waited for it has it; there may be nobody any more.
+
+    async def _make(self, id: str, asked: Asked) -> Shared:
+        folder = self._folder / id
+        if self._record(id) is not None:  # Of a try that was cut off.
+            await self._unmake(id)
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o711)
+            self._write(id, Record(asked))
+            namespaces.make(folder / NAMESPACE)
+        except OSError as error:
+            raise CannotConnect(f"the node cannot make a network of its own: {error.strerror}") from error
+        address = Address("")
+        if asked.chain is not None:
+            try:
+                address = await connect(
+                    self._plugins,
+                    asked.chain,
+                    id=id,
+                    namespace=folder / NAMESPACE,
+                    ports=asked.ports,
+                    args=asked.args,
+                )
+            except CannotConnect:
+                with contextlib.suppress(CannotConnect):
+                    await self._unmake(id)
+                raise
+        try:
+            made = Shared(
+                str(folder / NAMESPACE), address, asked.hostname, asked.dns, tuple(_files(folder, asked, address))
+            )
+            self._write(id, Record(asked, made))
+        except OSError as error:
+            raise CannotConnect(f"what is told of the network cannot be written: {error.strerror}") from error
+        self._made[id] = made
+        return made
+
+    def release(self, allocation_id: str) -> None:
+        """It is over. Said again it does nothing."""
+        self._made.pop(allocation_id, None)
+        making = self._making.get(allocation_id)
+        if making is None and not (self._folder / allocation_id).exists():
+            return
+        if any(task.get_name() == _name_of_end(allocation_id) for task in self._ending):
+            return
+        ending = self._world.start(self._end(allocation_id, making), name=_name_of_end(allocation_id))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    def sweep(self, live: Collection[str]) -> None:
+        """What an earlier life of the node has left."""
+        for id in self._known():
+            if id not in live:
+                self.release(id)
+
+    async def close(self) -> None:
+        """Networks of what runs stay. What is being taken away gets a while."""
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=CLOSE_S)
+        for task in (*self._ending, *self._making.values()):
+            task.cancel()
+
+    async def _end(self, id: str, making: "asyncio.Task[Shared] | None") -> None:
+        if making is not None:
+            await asyncio.wait([making])
+            self._made.pop(id, None)
+        said = ""
+        while True:
+            try:
+                await self._unmake(id)
+            except CannotConnect as error:
+                if said != str(error):
+                    said = str(error)
+                    log.warning(
+                        "a network cannot be taken away: %s; it is tried again", error, extra={"allocation": id}
+                    )
+                await asyncio.sleep(AGAIN_S)
+            else:
+                return
+
+    async def _unmake(self, id: str) -> None:
+        """Raises CannotConnect: then all of it is tried again."""
+        folder, record = self._folder / id, self._record(id)
+        if record is not None and record.asked.chain is not None:
+            asked = record.asked
+            await disconnect(
+                self._plugins,
+                record.asked.chain,
+                id=id,
+                namespace=folder / NAMESPACE,
+                ports=asked.ports,
+                args=asked.args,
+            )
+        try:
+            namespaces.release(folder / NAMESPACE)
+        except OSError as error:
+            raise CannotConnect(f"its namespace cannot be let go: {error.strerror}") from error
+        shutil.rmtree(folder, ignore_errors=True)
+
+    # -- what is written down
+
+    def _known(self) -> list[str]:
+        try:
+            return sorted(os.listdir(self._folder))
+        except OSError:
+            return []
+
+    def _record(self, id: str) -> Record | None:
+        try:
+            return msgspec.json.decode((self._folder / id / RECORD).read_bytes(), type=Record)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def _write(self, id: str, record: Record) -> None:
+        """Whole or not at all. Raises OSError."""
+        new = self._folder / id / f"{RECORD}.new"
+        new.write_bytes(msgspec.json.encode(record))
+        new.rename(new.with_name(RECORD))
+
+
+def _name_of_end(id: str) -> str:
+    return f"network {id} ends"
+
+
+def _files(folder: Path, asked: Asked, address: Address) -> Any:  # Yields (file, where it is found).
+    """What a task reads to know names. Raises OSError."""
+    if address.address:
+        name = asked.hostname or socket.gethostname()
+        hosts = folder / HOSTS
+        hosts.write_text(f"127.0.0.1 localhost\n::1 localhost\n{address.address} {name}\n")
+        yield str(hosts), "/etc/hosts"
+    if said := resolver_of(asked.dns):
+        file = folder / RESOLVED_BY
+        file.write_text(said)
+        yield str(file), "/etc/resolv.conf"
+
+
+def resolver_of(dns: DNS | None) -> str:
+    """As `resolv.conf` has it; empty where the machine's own will do."""
+    if dns is None or not (dns.servers or dns.searches or dns.options):
+        own, behind = (_text(path) for path in RESOLVERS)
+        # Who answers at the machine's loopback is not at that of the namespace.
+        return behind if f"nameserver {LOOPBACK}" in own else ""
+    lines = [f"nameserver {server}" for server in dns.servers or ()]
+    if not lines:
+        lines = [line for line in _text(RESOLVERS[0]).splitlines() if line.startswith("nameserver")]
+    if dns.searches:
+        lines.append(f"search {' '.join(dns.searches)}")
+    if dns.options:
+        lines.append(f"options {' '.join(dns.options)}")
+    return "\n".join(lines) + "\n"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,103 @@
+"""Network namespaces that stay while nothing runs in them: each is held by a mount of itself on a file.
+
+A thread of its own makes one: what a thread enters, it alone is in, and it ends with it.
+"""
+
+import ctypes
+import errno
+import fcntl
+import functools
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+CLONE_NEWNET: Final = 0x40000000
+MS_BIND: Final = 4096
+MNT_DETACH: Final = 2
+SIOCGIFFLAGS: Final = 0x8913
+SIOCSIFFLAGS: Final = 0x8914
+SIOCBRADDBR: Final = 0x89A0
+IFF_UP: Final = 1
+OWN: Final = "/proc/thread-self/ns/net"
+
+
+def make(file: Path) -> None:
+    """With its loopback up. Raises OSError. A file that is there holds one already, or is made to."""
+    if is_held(file):
+        return
+    file.touch(mode=0o600)
+
+    def enter_and_hold() -> None:
+        _enter_new()
+        _check(_libc().mount(os.fsencode(OWN), os.fsencode(file), None, MS_BIND, None), str(file))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+            _raise_up(asking, b"lo")
+
+    _in_thread(enter_and_hold)
+
+
+def is_held(file: Path) -> bool:
+    return file.exists() and os.path.ismount(file)
+
+
+def release(file: Path) -> None:
+    """What still runs in it keeps it until then. Twice does no harm."""
+    if os.path.ismount(file):
+        _libc().umount2(os.fsencode(file), MNT_DETACH)
+    file.unlink(missing_ok=True)
+
+
+def why_no_bridge() -> str:
+    """Found by trying, in a namespace that is gone at once. Empty: it can be made."""
+
+    def enter_and_try() -> None:
+        _enter_new()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+            fcntl.ioctl(asking.fileno(), SIOCBRADDBR, b"trial\0")
+
+    try:
+        _in_thread(enter_and_try)
+    except OSError as error:
+        return f"no bridge can be made in a namespace of its own: {error.strerror}"
+    return ""
+
+
+def _enter_new() -> None:
+    _check(_libc().unshare(CLONE_NEWNET), "a network namespace")
+
+
+def _raise_up(asking: socket.socket, name: bytes) -> None:
+    request = struct.pack("16sH14s", name, 0, b"")
+    flags = struct.unpack("16sH14s", fcntl.ioctl(asking.fileno(), SIOCGIFFLAGS, request))[1]
+    fcntl.ioctl(asking.fileno(), SIOCSIFFLAGS, struct.pack("16sH14s", name, flags | IFF_UP, b""))
+
+
+def _in_thread(doing: Callable[[], None]) -> None:
+    failed: list[OSError] = []
+
+    def do() -> None:
+        try:
+            doing()
+        except OSError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=do, name="network namespace")
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _check(result: int, what: str) -> None:
+    if result:
+        number = ctypes.get_errno() or errno.EPERM
+        raise OSError(number, os.strerror(number), what)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

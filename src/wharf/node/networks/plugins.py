@@ -1,0 +1,132 @@
+"""The programs that make interfaces, as the Container Network Interface has them: how they are found and asked.
+
+A plugin gets its task in variables and a JSON object, and answers with one.
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+WITHIN_S: Final = 60.0
+FALLBACKS: Final = ("/usr/lib/cni", "/usr/libexec/cni")
+"""Where distributions put them."""
+PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
+_NAMED: Final = re.compile(r"plugin v(\d+\.\d+\.\d+\S*)")
+
+
+class CannotRun(Exception):
+    """Why a plugin could not do it: a sentence."""
+
+
+class _Refused(msgspec.Struct):
+    msg: str = ""
+    details: str = ""
+
+
+class _Versions(msgspec.Struct):
+    supported: list[str] = msgspec.field(name="supportedVersions", default_factory=list)
+
+
+class Plugins:
+    def __init__(self, path: str) -> None:
+        """`path`: folders, as in PATH."""
+        self._folders = [Path(folder) for folder in (*path.split(":"), *FALLBACKS) if folder]
+        self._versions: dict[str, str] = {}
+
+    def find(self, name: str) -> Path | None:
+        """A plugin is a file's name, never a way to elsewhere."""
+        if os.path.basename(name) != name:
+            return None
+        return next((file for folder in self._folders if os.access(file := folder / name, os.X_OK)), None)
+
+    async def version(self, name: str) -> str:
+        """What it says of itself; where it does not know, the newest version of the protocol that it speaks. Empty: it
+        is not there. Asked once."""
+        if name not in self._versions:
+            found = await self._ask_version(name)
+            if not found:
+                return ""
+            self._versions[name] = found
+        return self._versions[name]
+
+    async def _ask_version(self, name: str) -> str:
+        program = self.find(name)
+        if program is None:
+            return ""
+        try:
+            _, _, said = await _run(program, {}, b"")
+            if named := _NAMED.search(said.decode(errors="replace")):
+                return named[1]
+            _, answer, _ = await _run(program, {"CNI_COMMAND": "VERSION"}, b'{"cniVersion":"1.0.0"}')
+            return max(msgspec.json.decode(answer, type=_Versions).supported, key=_in_order, default="")
+        except (CannotRun, msgspec.MsgspecError, ValueError):
+            return ""
+
+    async def ask(
+        self,
+        command: str,
+        config: Mapping[str, Any],
+        *,
+        container: str,
+        namespace: Path,
+        interface: str,
+        args: str = "",
+    ) -> Any:  # The plugin's JSON; None where it says nothing.
+        """`ADD` or `DEL`. Raises CannotRun."""
+        name = str(config["type"])
+        program = self.find(name)
+        if program is None:
+            folders = ", ".join(map(str, self._folders))
+            raise CannotRun(f"there is no network plugin {name} in {folders} (client.cni_path)")
+        variables = {
+            "CNI_COMMAND": command,
+            "CNI_CONTAINERID": container,
+            "CNI_NETNS": str(namespace),
+            "CNI_IFNAME": interface,
+            "CNI_PATH": ":".join(map(str, self._folders)),
+            **({"CNI_ARGS": args} if args else {}),
+        }
+        code, answer, said = await _run(program, variables, msgspec.json.encode(config))
+        if code:
+            raise CannotRun(f"the network plugin {name} refuses: {_reason(answer, said) or f'exit code {code}'}")
+        try:
+            return msgspec.json.decode(answer) if answer.strip() else None
+        except msgspec.DecodeError as error:
+            raise CannotRun(f"the network plugin {name} answers what is no JSON") from error
+
+
+async def _run(program: Path, variables: Mapping[str, str], said: bytes) -> tuple[int, bytes, bytes]:
+    """Raises CannotRun."""
+    pipe = asyncio.subprocess.PIPE
+    try:
+        process = await asyncio.create_subprocess_exec(
+            program, stdin=pipe, stdout=pipe, stderr=pipe, env={"PATH": PATH, **variables}
+        )
+    except OSError as error:
+        raise CannotRun(f"the network plugin {program} cannot be started: {error.strerror}") from error
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            answer, also = await process.communicate(said)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise CannotRun(f"the network plugin {program.name} did not end within {WITHIN_S:g} s") from None
+    assert process.returncode is not None, "it has ended"
+    return process.returncode, answer, also
+
+
+def _reason(answer: bytes, said: bytes) -> str:
+    try:
+        refused = msgspec.json.decode(answer, type=_Refused)
+    except msgspec.MsgspecError:
+        return said.decode(errors="replace").strip()
+    return ": ".join(filter(None, (refused.msg, refused.details)))
+
+
+def _in_order(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
