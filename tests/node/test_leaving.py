@@ -21,7 +21,7 @@ stop_on_shutdown = true
 enabled = true
 [client.drain_on_shutdown]
 enabled = true
-deadline = "10s"
+deadline = "60s"
 [ports]
 http = 0
 """

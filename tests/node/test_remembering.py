@@ -24,6 +24,7 @@ gc_interval = "200ms"
 stop_on_shutdown = true
 [client.drivers.raw_exec]
 enabled = true
+bounds_memory = false
 [ports]
 http = 0
 """
@@ -52,8 +53,15 @@ def test_of_many_allocations_that_ended_only_so_many_keep_their_folders_and_all_
         folders = tmp_path / "data" / "alloc"
         wait_until(lambda: len(list(folders.glob("*-*"))) == 2, what="only as many as may be have folders", within_s=30)
 
-        assert (folders / of(server, "runs")[0]["ID"]).exists()
+        (runs,) = of(server, "runs")
+        assert (folders / runs["ID"]).exists()
+        assert "memory" not in attributes(server, runs["NodeID"])["driver.raw_exec.bounds"]
         assert 5 == sum(log_of(server, each["ID"]) == b"said\n" for each in of(server, "ends"))
+
+
+def attributes(server: RunningAgent, node_id: str) -> dict[str, str]:
+    node: Any = server.get(f"/v1/node/{node_id}")
+    return dict(node["Attributes"])
 
 
 def log_of(server: RunningAgent, alloc: str) -> bytes:

@@ -46,6 +46,13 @@ class RawExecSettings(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         About("Whether tasks may run programs of the machine without walls around them. On in `wharf dev`."),
     ] = False
+    bounds_memory: Annotated[
+        bool,
+        About(
+            "Whether the kernel ends a task that wants more memory than its job says, where the machine can do that. Else "
+            "a task's memory counts where it is placed, and nowhere else."
+        ),
+    ] = True
 
 
 class ExecSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -104,7 +104,11 @@ class NodeAgent:
         self._journal = Journal(FileOnDisk(places.state_folder / JOURNAL), boot_id(), on_trouble=self._on_journal)
         self._folders = AllocationFolders(places.allocation_folder, removed_at_once=settings.gc_parallel_destroys)
         self.link = KeeperLink(world, places.state_folder, identity.id, self, way=settings.finds_left_overs_by)
-        raw_exec = RawExec(self.link, is_allowed=settings.drivers.raw_exec.enabled)
+        raw_exec = RawExec(
+            self.link,
+            is_allowed=settings.drivers.raw_exec.enabled,
+            bounds_memory=settings.drivers.raw_exec.bounds_memory,
+        )
         self._docker = self._docker_driver()
         walled = Exec(self.link, settings.drivers.exec, settings.chroot_env or DEFAULT_FOLDERS, places.state_folder)
         found: list[Driver] = [
