@@ -167,7 +167,8 @@ class Allocation(SparseRecord):
     @property
     def is_occupying(self) -> bool:
         """Its resources count as used: until it is terminal on the node's side, whatever servers want."""
-        return not self.is_client_terminal
+        status = self.client_status  # Asked of everything that is taken in, so the usual answers come first.
+        return status is ClientStatus.PENDING or status is ClientStatus.RUNNING or not status.is_terminal
 
 
 class AllocationStub(Record):

@@ -245,6 +245,23 @@ class Fleet:
             if row is not None and allocation is not None:
                 self._add(row, allocation, sign)
 
+    def come(self, allocations: Iterable[Allocation]) -> None:
+        """Many at once that are new and occupy their nodes: the columns are moved in one step."""
+        by_node: dict[str, list[Allocation]] = {}
+        for allocation in allocations:
+            by_node.setdefault(allocation.node_id, []).append(allocation)
+        came = self.amounts(by_node.items())
+        # A node is there once, so no row is named twice.
+        self.count[came.rows] += came.number
+        self.cpu_used[came.rows] += came.cpu
+        self.memory_used[came.rows] += came.memory_mb
+        self.disk_used[came.rows] += came.disk_mb
+        for row in sorted(came.holding):
+            for allocation in by_node[self.node(row).id]:
+                resources = allocation.allocated_resources
+                if resources is not None and self.size(resources)[1]:
+                    self._hold(row, resources, 1)
+
     def _keep(self, allocation: Allocation, *, has_ended_now: bool) -> None:
         for victim_id in allocation.preempted_allocations or ():
             self.kept.pop(victim_id, None)

@@ -1,6 +1,6 @@
 """What the scheduler stands on: the fleet as it follows the log, and what was found out about its nodes."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -89,13 +89,41 @@ class Ground:
             else:
                 come.add(key)
                 self.fleet.set_node(node, snapshot.those(ALLOCATIONS_ON_NODE, key))
+        came: list[Allocation] = []
         for _, before, after in allocations:
+            if before is None and after is not None and _is_only_new(after):
+                if after.is_occupying:
+                    came.append(after)
+                continue
             self.shares.move(before, after, self.size)
             self.quota_use.move(before, after)
             # What is on a node that came just now was counted with it.
             before = None if before is not None and before.node_id in come else before
             after = None if after is not None and after.node_id in come else after
             self.fleet.move(before, after)
+        if came:
+            self._hear_of_new(came, come)
+
+    def _hear_of_new(self, came: Sequence[Allocation], on_new_nodes: Collection[str]) -> None:
+        """What plans place by the thousand: siblings share their resources, so they are counted together."""
+        for (namespace, _), siblings in _alike(came).items():
+            self.shares.come(namespace, siblings[0].allocated_resources, len(siblings), self.size)
+        for allocation in came if self.quota_use.counts_anything else ():
+            self.quota_use.move(None, allocation)
+        self.fleet.come([each for each in came if each.node_id not in on_new_nodes] if on_new_nodes else came)
+
+
+def _is_only_new(allocation: Allocation) -> bool:
+    """Nobody was pushed aside for it, nor it for anybody."""
+    return not allocation.preempted_allocations and not allocation.preempted_by_allocation
+
+
+def _alike(allocations: Iterable[Allocation]) -> dict[tuple[str, int], list[Allocation]]:
+    """By namespace, and by the object that tells what they hold."""
+    found: dict[tuple[str, int], list[Allocation]] = {}
+    for allocation in allocations:
+        found.setdefault((allocation.namespace, id(allocation.allocated_resources)), []).append(allocation)
+    return found
 
 
 def rules_for(snapshot: Replica, job: Job) -> Rules:

@@ -205,35 +205,38 @@ def _take_placements(
     A node with more than a part takes comes in several. Each of them is checked anew. Whatever is placed moves the mark
     of all nodes, and rests on that of its own.
     """
-    left = dict(plan.placements)
     dropped: list[str] = []
     job = plan.job
     allowance = None
-    if job is not None and left:
+    if job is not None and plan.placements:
         allowance = allowance_of(snapshot, job.namespace, job.region, ground.quota_use.of_quota)
     roomy = _with_room(ground, islice(plan.placements.items(), part.room() + 1))
+    standing, rests_on = snapshot.rows(ALLOCATIONS).records, room_marks.resting_on(snapshot)
+    waiting = iter(plan.placements.items())
+    left: dict[str, tuple[Allocation, ...]] = {}
     has_placed = False
-    for node_id, placed in plan.placements.items():
+    for node_id, placed in waiting:
         room = part.room() - (not has_placed)
         if (part.changes and len(placed) > room) or room < 1 or not part.has_room_for(1, 1):
+            left[node_id] = placed
             break
-        taken, later = placed[:room], placed[room:]
-        del left[node_id]
+        taken, later = (placed, ()) if len(placed) <= room else (placed[:room], placed[room:])
         fits = node_id in roomy or _fits(snapshot, ground, node_id, taken)
         # An id that was promised to whoever takes a room may be given out by two plans: the second comes too late.
-        is_new = all(snapshot.get(ALLOCATIONS, each.id) is None for each in taken)
-        if not fits or not is_new or not fits_quota(allowance, taken):
+        is_known = any(each.id in standing for each in taken)
+        if not fits or is_known or not (allowance is None or fits_quota(allowance, taken)):
             dropped.append(node_id)
             continue
         if not has_placed:
             has_placed = True
             part.changes.append(room_marks.moves_for_all())
             part.conditions.append(room_marks.rests_on_all(snapshot))
-        part.changes += [ALLOCATIONS.put(allocation) for allocation in taken]
-        part.conditions.append(room_marks.rests_on(snapshot, node_id))
+        part.changes += [Put(ALLOCATIONS.name, each.id, each) for each in taken]
+        part.conditions.append(rests_on(node_id))
         if later:
-            left = {node_id: later, **left}
+            left[node_id] = later
             break
+    left.update(waiting)
     return left, dropped
 
 

@@ -21,6 +21,11 @@ class QuotaUse:
         self._by_namespace: dict[str, Amounts] = {}
         self._sizes: dict[int, tuple[AllocatedResources, Amounts]] = {}
 
+    @property
+    def counts_anything(self) -> bool:
+        """Whether any quota was asked about yet: it is counted from then on."""
+        return bool(self._by_namespace)
+
     def move(self, before: Allocation | None, after: Allocation | None) -> None:
         if not self._by_namespace:
             return

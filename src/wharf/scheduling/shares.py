@@ -30,16 +30,19 @@ class Shares:
         if comes and after is not None:
             self._add(after, 1, size_of)
 
-    def _add(self, allocation: Allocation, sign: int, size_of: SizeOf) -> None:
-        resources = allocation.allocated_resources
+    def come(self, namespace: str, resources: AllocatedResources | None, number: int, size_of: SizeOf) -> None:
+        """So many that hold this each came at once."""
         if resources is None:
             return
         usage = size_of(resources)
-        held = self._held.get(allocation.namespace)
+        held = self._held.get(namespace)
         if held is None:
-            held = self._held[allocation.namespace] = [0, 0]
-        held[0] += sign * usage.cpu
-        held[1] += sign * usage.memory_mb
+            held = self._held[namespace] = [0, 0]
+        held[0] += number * usage.cpu
+        held[1] += number * usage.memory_mb
+
+    def _add(self, allocation: Allocation, sign: int, size_of: SizeOf) -> None:
+        self.come(allocation.namespace, allocation.allocated_resources, sign, size_of)
 
     def held(self, namespace: str) -> Usage:
         cpu, memory_mb = self._held.get(namespace, (0, 0))
