@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from tests.kit.callers import a_token, enable_acl
@@ -9,11 +10,15 @@ from tests.kit.cluster import ACluster, OneServer
 from tests.kit.requests import DENIED, commit, delete, get, put, read, told
 from tests.kit.state import a_node
 from tests.kit.virtual_time import in_virtual_time
+from wharf.client import Reply
 from wharf.model.changes import THIS
 from wharf.model.host_volume import HostVolumeState
 from wharf.model.namespace import Namespace
 from wharf.model.node import NodeStatus
+from wharf.model.refusal import Code, Refusal, invalid
+from wharf.server.node_channels import NodeAnswer, NodeChannel, NodeQuestion, Talk, no_path
 from wharf.state.tables import HOST_VOLUMES, NAMESPACES, NODES
+from wharf.wire.volume_shapes import NodeVolumeMade
 
 
 def asked(**fields: Any) -> dict[str, Any]:
@@ -100,18 +105,121 @@ async def test_other_types_of_volumes_are_left_out_or_unknown() -> None:
         )
 
 
-@in_virtual_time
-async def test_to_make_a_volume_is_judged_now_and_done_when_nodes_can() -> None:
-    async with ACluster() as cluster:
-        server = await with_node(cluster)
-        index = server.replica.index
+class Answering:
+    """The channels of a node that says to all the same, or no."""
 
-        wrong = await put(server, "/v1/volume/host/create", asked(Name=""))
-        right = await put(server, "/v1/volume/host/create", asked(NodeID="", HostPath=""))
+    def __init__(self, answer: NodeVolumeMade | Refusal) -> None:
+        self._answer = answer
+        self.asked: list[tuple[str, str]] = []
+
+    def to(self, node_id: str) -> NodeChannel:
+        if node_id != "node-1":
+            raise no_path()
+        return self
+
+    async def ask(self, question: NodeQuestion) -> NodeAnswer:
+        self.asked.append((question.verb, question.about))
+        if isinstance(self._answer, Refusal):
+            raise self._answer
+        return NodeAnswer("application/json", msgspec.json.encode(self._answer))
+
+    async def talk(self, question: NodeQuestion) -> Talk:
+        raise AssertionError(question)
+
+
+WITH_MKDIR: dict[str, Any] = {"attributes": {"plugins.host_volume.mkdir.version": "1"}, "status": NodeStatus.READY}
+
+
+async def making(cluster: ACluster, answer: NodeVolumeMade | Refusal) -> tuple[OneServer, Answering]:
+    server = await with_node(cluster)
+    gpu = a_node("node-2", node_pool="gpu", create_index=THIS, **WITH_MKDIR)
+    await commit(server, NODES.put(a_node("node-1", create_index=THIS, **WITH_MKDIR)), NODES.put(gpu))
+    channels = server.server.channels = Answering(answer)
+    return server, channels
+
+
+async def create(server: OneServer, *, key: str = "", **fields: Any) -> Reply:
+    headers = {"Idempotency-Key": key} if key else {}
+    body = asked(**{"NodeID": "", "HostPath": "", **fields})
+    return await put(server, "/v1/volume/host/create", body, headers=headers)
+
+
+@in_virtual_time
+async def test_a_node_that_can_makes_a_volume_and_says_where() -> None:
+    async with ACluster() as cluster:
+        server, channels = await making(cluster, NodeVolumeMade(host_path="/made/here", capacity_bytes=5))
+
+        made = read(await create(server, NodePool="default"))["Volume"]
+
+        assert (made["NodeID"], made["HostPath"], made["CapacityBytes"]) == ("node-1", "/made/here", 5)
+        assert (made["PluginID"], made["State"], channels.asked) == (
+            "mkdir",
+            "pending",
+            [("volume_create", made["ID"])],
+        )
+        again = read(await create(server, ID=made["ID"], NodeID="node-1", Parameters={"mode": "0700"}))["Volume"]
+        assert (again["ID"], again["CreateIndex"], again["Parameters"]) == (
+            made["ID"], made["CreateIndex"], {"mode": "0700"},
+        )  # fmt: skip
+
+
+@in_virtual_time
+async def test_a_volume_is_made_once_for_one_key() -> None:
+    async with ACluster() as cluster:
+        server, channels = await making(cluster, NodeVolumeMade(host_path="/made/here"))
+
+        first = await create(server, NodePool="default", key="k")
+        second = await create(server, NodePool="default", key="k")
+
+        assert (read(first), len(channels.asked)) == (read(second), 1)
+
+
+@in_virtual_time
+async def test_where_no_node_can_make_a_volume_it_is_told_why() -> None:
+    async with ACluster() as cluster:
+        server, channels = await making(cluster, NodeVolumeMade(host_path="/made/here"))
+
+        wrong = await create(server, Name="")
+        nowhere = await create(server, NodePool="default", PluginID="zfs")
+        not_so = await create(
+            server, Constraints=[{"LTarget": "${attr.kernel.name}", "Operand": "=", "RTarget": "os2"}]
+        )
 
         assert (wrong.status, "missing name" in wrong.body.decode()) == (400, True)
-        assert (right.status, "register it" in right.body.decode()) == (501, True)
-        assert server.replica.index == index
+        assert told(nowhere) == (
+            400,
+            'no node can make the volume: not in node pool "default" (1), without the plugin "zfs" (1)',
+        )
+        assert (not_so.status, "does not meet ${attr.kernel.name} = os2 (2)" in not_so.body.decode()) == (400, True)
+        assert channels.asked == []
+
+
+@in_virtual_time
+async def test_a_volume_that_its_node_cannot_make_is_forgotten_and_one_of_which_nobody_knows_is_kept() -> None:
+    async with ACluster() as cluster:
+        server, _ = await making(cluster, invalid("the disk is full"))
+        refused = await create(server, NodePool="default")
+        forgotten = read(await get(server, "/v1/volumes"))
+        server.server.channels = Answering(Refusal(Code.UNAVAILABLE, "it went away"))
+        unsure = await create(server, NodePool="default")
+        (kept,) = read(await get(server, "/v1/volumes"))
+
+        assert told(refused) == (400, "volume data cannot be made: the disk is full")
+        assert (forgotten, kept["State"]) == ([], "pending")
+        assert (unsure.status, kept["ID"] in unsure.body.decode()) == (503, True)
+
+
+@in_virtual_time
+async def test_a_volume_is_registered_also_while_its_node_is_away_and_that_is_said() -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+
+        reply = read(await put(server, "/v1/volume/host/register", asked()))
+
+        assert reply["Warnings"] == (
+            "its node cannot be reached and does not know of it: register it again, "
+            f"with the ID {reply['Volume']['ID']}, when it is back"
+        )
 
 
 @in_virtual_time
@@ -170,5 +278,5 @@ async def test_each_thing_needs_its_right_in_the_volumes_namespace() -> None:
         assert [told(reply) for reply in refused] == [DENIED] * 5
         assert read(await get(server, "/v1/volumes", headers=nobody)) == []
         assert len(read(await get(server, "/v1/volumes", "namespace=*", headers=reader))) == 1
-        assert (await put(server, "/v1/volume/host/create", asked(), headers=creator)).status == 501
+        assert (await put(server, "/v1/volume/host/create", asked(Name="b"), headers=creator)).status == 400
         assert told(await delete(server, path, headers=writer)) == (200, "")

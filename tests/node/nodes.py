@@ -141,7 +141,8 @@ def a_server(folder: Path) -> Iterator[RunningAgent]:
 
 @contextmanager
 def a_node(server: RunningAgent, folder: Path, *, way: str = "auto") -> Iterator[ANode]:
-    folder.mkdir()
+    """Folders in `folder/static` are volumes of its configuration; those whose name begins with `frozen` only to be read."""
+    folder.mkdir(exist_ok=True)
     node = ANode(server, folder, way=way)
     try:
         node.begin()

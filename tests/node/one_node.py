@@ -11,7 +11,7 @@ from wharf.client.doors import ServerDoor
 from wharf.client.http import HttpExchange
 from wharf.client.sockets import WebSocketPassage
 from wharf.node.agent.node import NodeAgent, NodePlaces
-from wharf.node.settings import ClientSettings, DriversSettings, RawExecSettings
+from wharf.node.settings import ClientSettings, DriversSettings, HostVolumeSettings, RawExecSettings
 from wharf.world import RealWorld
 
 
@@ -20,7 +20,14 @@ async def main(address: str, folder: Path, way: str) -> None:
     client = AsyncClient(world, [HttpExchange(address)], retries=ONCE)
     state = folder / "node"
     state.mkdir(exist_ok=True)
-    settings = ClientSettings(drivers=DriversSettings(raw_exec=RawExecSettings(enabled=True)), finds_left_overs_by=way)
+    static = sorted((folder / "static").glob("*"))
+    settings = ClientSettings(
+        drivers=DriversSettings(raw_exec=RawExecSettings(enabled=True)),
+        finds_left_overs_by=way,
+        host_volume={
+            path.name: HostVolumeSettings(path=str(path), read_only=path.name.startswith("frozen")) for path in static
+        },
+    )
     places = NodePlaces(
         name="one", datacenter="dc1", region="global", state_folder=state, allocation_folder=folder / "alloc"
     )

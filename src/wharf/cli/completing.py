@@ -97,6 +97,9 @@ complete_pools = _completer(
 complete_quotas = _completer(
     lambda client, given: [(one.name, one.description) for one in client.quotas.list(prefix=given).value]
 )
+complete_volumes = _completer(
+    lambda client, _: [(one.name, f"on {one.node_id[:8]}, {one.state}") for one in client.host_volumes.list().value]
+)
 complete_variables = _completer(
     lambda client, given: [(one.path, "") for one in client.variables.list(prefix=given, per_page=MOST).value]
 )

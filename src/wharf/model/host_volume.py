@@ -1,7 +1,8 @@
 """Volumes of hosts: folders of one node that jobs may ask for, known to the servers by a record."""
 
+import re
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from wharf.model.naming import is_name
 from wharf.model.placement import Constraint
@@ -9,6 +10,10 @@ from wharf.model.record import Record
 from wharf.model.volume import AccessMode, AttachmentMode
 
 DEFAULT_PLUGIN = "mkdir"
+PLUGIN_ATTRIBUTE: Final = "plugins.host_volume.{}.version"
+"""What a node says of a plugin that makes volumes there."""
+_OF_ALLOCATION: Final = re.compile(r"\[[0-9]{1,9}\]\Z")
+"""At the end of a name, of a volume that one allocation of a group asks for with `PerAlloc`."""
 
 
 class HostVolumeState(StrEnum):
@@ -80,7 +85,7 @@ def problems(volume: HostVolume, *, is_made: bool) -> list[str]:
     found = []
     if not volume.name:
         found.append("missing name")
-    elif not is_name(volume.name):
+    elif not is_name(_OF_ALLOCATION.sub("", volume.name)):
         found.append(f'invalid name "{volume.name}": use letters, digits and dashes, at most 128')
     if not volume.requested_capabilities:
         found.append("must include at least one capability block")

@@ -169,9 +169,18 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
             "`/usr`, where they are",
         ),
     ] = {}
-    cni_path: Annotated[str, About("Where CNI plugins are.")] = "/opt/cni/bin"
-    cni_config_dir: Annotated[str, About("Where networks of CNI are declared.")] = "/opt/cni/config"
-    bridge_network_name: Annotated[str, About("The bridge of tasks in network mode `bridge`.")] = "wharf"
+    cni_path: Annotated[
+        str,
+        About(
+            "Where CNI plugins are, folders as in `PATH`; then it is looked in `/usr/lib/cni` and `/usr/libexec/cni`."
+        ),
+    ] = "/opt/cni/bin"
+    cni_config_dir: Annotated[
+        str, About("Where networks of CNI are declared: jobs ask for them by the mode `cni/NAME`.")
+    ] = "/opt/cni/config"
+    bridge_network_name: Annotated[
+        str, About("The bridge of tasks in network mode `bridge`; it is made when it is needed.")
+    ] = "wharf"
     bridge_network_subnet: Annotated[str, About("Its addresses.")] = "172.26.64.0/20"
     host_volume: Annotated[
         dict[str, HostVolumeSettings], About("Folders of the host that jobs may ask for, by name.")

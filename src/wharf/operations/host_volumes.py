@@ -10,11 +10,12 @@ from wharf.model import host_volume
 from wharf.model.changes import THIS, Cause, CauseKind, Condition, Put, Write
 from wharf.model.host_volume import HostVolume, HostVolumeState
 from wharf.model.job import Job
-from wharf.model.node import Node
+from wharf.model.node import Node, NodeStatus, SchedulingEligibility
 from wharf.model.refusal import invalid, unknown
 from wharf.model.validation.findings import Problem, multi_error
 from wharf.model.volume import VolumeType
 from wharf.operations.decision import Decision, Moment
+from wharf.scheduling.feasibility import satisfies
 from wharf.state import Replica
 from wharf.state.tables import ALLOCATIONS_ON_NODE, HOST_VOLUMES, HOST_VOLUMES_ON_NODE, JOB_VERSIONS, NAMESPACES, NODES
 
@@ -54,6 +55,85 @@ def register(snapshot: Replica, wanted: HostVolume, moment: Moment, *, cause: st
         volume = replace(volume, id=moment.new_id(), create_index=THIS, create_time=moment.now_ns)
     state = HostVolumeState.READY if _is_told_of(volume, node) else HostVolumeState.PENDING
     volume = replace(volume, state=state)
+    return _written(snapshot, volume, node, cause)
+
+
+def places_for(snapshot: Replica, wanted: HostVolume) -> list[Node]:
+    """The nodes that can make it, those with the fewest volumes first. Raises where there is none, with the reason."""
+    nodes = [snapshot.get(NODES, wanted.node_id)] if wanted.node_id else list(snapshot.all(NODES))
+    lacks: dict[str, int] = {}
+    found = []
+    for node in nodes:
+        assert node is not None, "the check refuses a volume on a node that is none"
+        lack = _lack_of(node, wanted)
+        if lack:
+            lacks[lack] = lacks.get(lack, 0) + 1
+        else:
+            found.append(node)
+    if not found:
+        told = ", ".join(f"{lack} ({count})" for lack, count in sorted(lacks.items())) or "there are no nodes"
+        raise invalid(f"no node can make the volume: {told}")
+    return sorted(found, key=lambda node: (len(node.host_volumes or {}), node.id))
+
+
+def _lack_of(node: Node, wanted: HostVolume) -> str:
+    plugin = wanted.plugin_id or host_volume.DEFAULT_PLUGIN
+    if node.status is not NodeStatus.READY:
+        return "not ready"
+    if not wanted.node_id and node.scheduling_eligibility is not SchedulingEligibility.ELIGIBLE:
+        return "not eligible"
+    if wanted.node_pool and node.node_pool != wanted.node_pool:
+        return f'not in node pool "{wanted.node_pool}"'
+    if host_volume.PLUGIN_ATTRIBUTE.format(plugin) not in (node.attributes or {}):
+        return f'without the plugin "{plugin}"'
+    has = (node.host_volumes or {}).get(wanted.name)
+    if has is not None and has.id != wanted.id:
+        return f'has a volume "{wanted.name}" already'
+    missing = [each for each in wanted.constraints or () if not satisfies(node, each)]
+    return f"does not meet {missing[0]}" if missing else ""
+
+
+def begin_making(
+    snapshot: Replica, wanted: HostVolume, node_id: str, moment: Moment, *, cause: str = ""
+) -> Decision[VolumeWritten]:
+    """Make it known before its node is asked for it: whatever happens then, there is a record that tells of it."""
+    check(snapshot, wanted, is_made=False)
+    node = snapshot.get(NODES, node_id)
+    if node is None:
+        raise unknown(f"Unknown node {node_id}")
+    plugin = wanted.plugin_id or host_volume.DEFAULT_PLUGIN
+    volume = replace(wanted, node_id=node_id, node_pool=node.node_pool, plugin_id=plugin, modify_index=0)
+    volume = replace(volume, host_path="", capacity_bytes=0, modify_time=moment.now_ns)
+    if wanted.id:
+        stored = snapshot.get(HOST_VOLUMES, wanted.namespace, wanted.id)
+        if stored is not None:
+            volume = replace(
+                volume, host_path=stored.host_path, capacity_bytes=stored.capacity_bytes, state=stored.state
+            )
+            if stored.plugin_id != plugin:
+                raise invalid(f'cannot change the plugin of a volume from "{stored.plugin_id}" to "{plugin}"')
+        volume = _taking_the_place_of(stored, volume)
+    else:
+        _refuse_name_taken(snapshot, volume)
+        volume = replace(volume, id=moment.new_id(), create_index=THIS, create_time=moment.now_ns)
+    return _written(snapshot, volume, node, cause)
+
+
+def end_making(
+    snapshot: Replica, namespace: str, volume_id: str, *, host_path: str, capacity_bytes: int, moment: Moment,
+    cause: str = "",
+) -> Decision[VolumeWritten]:  # fmt: skip
+    """Its node has it, and says where. It is ready when the node says so with all else that it has."""
+    volume = find(snapshot, namespace, volume_id)
+    node = snapshot.get(NODES, volume.node_id)
+    if node is None:
+        raise unknown(f"Unknown node {volume.node_id}")
+    state = HostVolumeState.READY if _is_told_of(volume, node) else volume.state
+    volume = replace(volume, host_path=host_path, capacity_bytes=capacity_bytes, state=state, modify_time=moment.now_ns)
+    return _written(snapshot, volume, node, cause)
+
+
+def _written(snapshot: Replica, volume: HostVolume, node: Node, cause: str) -> Decision[VolumeWritten]:
     conditions = [
         snapshot.as_seen(HOST_VOLUMES, volume.namespace, volume.id),
         # Two volumes of one name on one node would be one folder: whoever is second sees that the node has moved on.

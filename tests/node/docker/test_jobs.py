@@ -19,6 +19,9 @@ pytestmark = [pytest.mark.needs_program("podman"), pytest.mark.needs("containers
 CONFIGURATION = """\
 [client.drivers.docker]
 socket = "{socket}"
+[client.host_volume]
+plain = {{path = "{folder}/plain"}}
+frozen = {{path = "{folder}/frozen", read_only = true}}
 """
 
 
@@ -31,7 +34,17 @@ class Place:
         self.registry = registry
         self.folder = folder
 
-    def run(self, id: str, script: str, *, kind: str = "batch", attempts: int = 0, **config: object) -> None:
+    def run(
+        self,
+        id: str,
+        script: str,
+        *,
+        kind: str = "batch",
+        attempts: int = 0,
+        volumes: tuple[str, ...] = (),
+        **config: object,
+    ) -> None:
+        """`volumes`: of the host, each mounted at `/NAME`."""
         image = f"{self.registry.address}/box:1"
         config = {"image": image, "command": "sh", "args": ["-c", script], "network_mode": "none", **config}
         task = {
@@ -40,9 +53,13 @@ class Place:
             "Config": config,
             "LogConfig": {"MaxFiles": 2, "MaxFileSizeMB": 1},
             "Resources": {"CPU": 10, "MemoryMB": 32},
+            "VolumeMounts": [{"Volume": name, "Destination": f"/{name}"} for name in volumes],
         }
         group = {
             "Name": "g",
+            "Volumes": {
+                name: {"Type": "host", "Source": name, "ReadOnly": name.startswith("frozen")} for name in volumes
+            },
             "RestartPolicy": {"Attempts": attempts, "Mode": "fail", "Delay": 1, "Interval": 60_000_000_000},
             "ReschedulePolicy": {"Attempts": 0, "Unlimited": False},
             "EphemeralDisk": {"SizeMB": 30},
@@ -83,7 +100,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("docker-jobs")
     try:
         with running_podman(engine) as (podman, registry):
-            (folder / "wharf.toml").write_text(CONFIGURATION.format(socket=podman.socket))
+            for name in ("plain", "frozen"):
+                (folder / name).mkdir()
+                (folder / name / "told").write_text(f"{name}\n")
+            (folder / "wharf.toml").write_text(CONFIGURATION.format(socket=podman.socket, folder=folder))
             with running(folder, "dev", "--port", "0", "--config", "wharf.toml") as agent:
                 agent.wait_ready()
                 yield Place(agent, podman, registry, folder)
@@ -102,6 +122,14 @@ def test_the_node_tells_of_its_engine(place: Place) -> None:
     wait_until(lambda: "driver.docker" in attributes(), what="the engine is told of")
     found = attributes()
     assert ("1", True) == (found["driver.docker"], "driver.docker.version" in found)
+
+
+def test_volumes_of_the_host_are_in_the_container_and_one_that_is_only_to_be_read_is_not_written(place: Place) -> None:
+    script = "cat /plain/told /frozen/told; echo new >/plain/new; echo new >/frozen/new || echo refused"
+    place.run("mounts", script, volumes=("plain", "frozen"))
+    wait_until(lambda: place.status("mounts") == "complete", what="it has ended", within_s=30.0)
+    assert "plain\nfrozen\nrefused\n" == place.output("mounts")
+    assert ["new", "told"] == sorted(path.name for path in (place.folder / "plain").iterdir())
 
 
 def test_a_container_ends_as_its_program_does(place: Place) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,7 @@ from wharf.client import AsyncClient
 from wharf.client.doors import Door
 from wharf.client.sockets import SocketPassage
 from wharf.model.moment import to_time
-from wharf.model.node import DriverInfo, HostNetwork, Node, NodeEventSubsystem, NodeHostVolume
+from wharf.model.node import DriverInfo, HostNetwork, Node, NodeEventSubsystem
 from wharf.model.node_resources import (
     NodeDisk,
     NodeMemory,
@@ -27,6 +28,7 @@ from wharf.node.agent.asked import Asked, FilesAsked
 from wharf.node.agent.channel_line import ChannelLine
 from wharf.node.agent.commands import Commands
 from wharf.node.agent.departures import Departures
+from wharf.node.agent.connecting import Connecting
 from wharf.node.agent.environment import Place
 from wharf.node.agent.folders import AllocationFolders
 from wharf.node.agent.interpolation import facts_of
@@ -43,6 +45,7 @@ from wharf.node.agent.ports import is_taken
 from wharf.node.agent.servers import NodeIdentity, ServerTalk
 from wharf.node.agent.steered import Steered
 from wharf.node.agent.upkeep import Upkeep
+from wharf.node.agent.volume_use import users_of
 from wharf.node.agent.works import Works
 from wharf.node.core.collection import Bounds
 from wharf.node.core.outcome import Outcome
@@ -58,6 +61,8 @@ from wharf.node.measuring import MachineMeter, TaskMeter
 from wharf.node.settings import ClientSettings
 from wharf.node.supervisor.messages import ForgetRun, KillRun
 from wharf.node.supervisor.processes import boot_id
+from wharf.node.volumes.views import Views
+from wharf.node.volumes.volumes import NodeVolumes
 from wharf.node.walls import DEFAULT_FOLDERS
 from wharf.world import World
 
@@ -124,6 +129,20 @@ class NodeAgent:
         self._health: dict[str, DriverInfo] = {}
         self._metadata = Metadata(places.state_folder / METADATA, settings.meta)
         self._own_identity = OwnIdentity(world, client, identity, self._news.has_changed)
+        self._connecting = Connecting(world, settings, identity.id)
+        self._views = Views(places.state_folder / "read-only")
+        self._volumes = NodeVolumes(
+            settings.host_volume,
+            state_folder=places.state_folder,
+            volumes_folder=Path(settings.host_volumes_dir or places.state_folder.parent / "host_volumes"),
+            plugins_folder=Path(settings.host_volume_plugin_dir or places.state_folder.parent / "host_volume_plugins"),
+            node_id=identity.id,
+            node_pool=settings.node_pool,
+            tell=partial(self._news.happened, NodeEventSubsystem.STORAGE),
+            on_change=self._news.has_changed,
+            users_of=lambda name: users_of(self.works, name),
+            on_gone=self._views.let_go,
+        )
         self._machine = self._look()
         node = self._node()
         facts = facts_of(node, region=places.region)
@@ -134,9 +153,10 @@ class NodeAgent:
             node_id=identity.id,
             node_name=places.name,
             total_mhz=self._machine.resources.cpu.cpu_shares,
-            volumes=node.host_volumes or {},
+            volumes=self._volumes.by_name,
         )
-        self._upkeep = Upkeep(world, Naming(world, client, identity, doors), place)
+        naming = Naming(world, client, identity, doors)
+        self._upkeep = Upkeep(world, naming, place, self._views, self._connecting)
         self.works = Works(
             world,
             self._journal,
@@ -166,8 +186,10 @@ class NodeAgent:
 
     async def run(self, on_ready: Callable[[], None]) -> None:
         """Until cancelled."""
+        await self._volumes.restore()
         remembered = await self._remember(on_ready)
         self.works.load(remembered, is_other_boot=self._journal.was_other_boot)
+        self._connecting.sweep(self.works.live())
         for driver in self._drivers.values():
             if driver not in self._supervised:
                 await self.works.recover(driver)
@@ -205,6 +227,7 @@ class NodeAgent:
     async def end_all(self) -> None:
         """Stop every task, and the supervisor when all have ended. Call while `run` goes on."""
         await self.works.stop_all()
+        self._views.let_all_go()
         await self.link.end()
 
     async def _on_supervisor(self) -> None:
@@ -243,7 +266,7 @@ class NodeAgent:
             self._world, self.works, is_allowed=not self._settings.disable_remote_exec, mark=self._identity.id
         )
         departures = Departures(self._folders, steered.tasks_if_over)
-        rooms = (self._own_identity, files, steered, self._measured, metadata, commands, departures)
+        rooms = (self._own_identity, self._volumes, files, steered, self._measured, metadata, commands, departures)
         return Asked({verb: answer for room in rooms for verb, answer in room.answers().items()})
 
     async def _keep_identity(self) -> None:
@@ -325,6 +348,7 @@ class NodeAgent:
         )
 
     async def _probe(self) -> None:
+        await self._connecting.probe()
         for name, driver in self._drivers.items():
             if name:
                 told = as_told(await driver.probe(), self._world.now_ns())
@@ -342,14 +366,16 @@ class NodeAgent:
 
     async def _look_again(self) -> None:
         """Tell servers when the node is not what it was."""
-        before = (dict(self._health), self._machine)
+        before = (dict(self._health), self._machine, self._volumes.attributes, self._connecting.attributes)
         while True:
             await asyncio.sleep(LOOK_AGAIN_S)
             await self._probe()
             self._look_at_ports()
             self._machine = machine.unless_steady(self._machine, self._look())
-            if (self._health, self._machine) != before:
-                before = (dict(self._health), self._machine)
+            await self._volumes.probe()
+            now = (dict(self._health), self._machine, self._volumes.attributes, self._connecting.attributes)
+            if now != before:
+                before = now
                 self._news.has_changed()
 
     async def _tell_news(self) -> None:
@@ -407,7 +433,7 @@ class NodeAgent:
 
     def _node(self) -> Node:
         settings, looked = self._settings, self._machine
-        attributes = dict(looked.attributes)
+        attributes = {**looked.attributes, **self._volumes.attributes, **self._connecting.attributes}
         for name, told in self._health.items():
             if told.healthy:
                 attributes[f"driver.{name}"] = "1"
@@ -421,7 +447,7 @@ class NodeAgent:
             node_pool=settings.node_pool,
             attributes=attributes,
             meta=self._metadata.merged,
-            node_resources=looked.resources,
+            node_resources=self._connecting.told(looked.resources),
             reserved_resources=ReservedResources(
                 cpu=ReservedCpu(cpu_shares=reserved.cpu),
                 memory=NodeMemory(memory_mb=reserved.memory),
@@ -431,10 +457,7 @@ class NodeAgent:
             identity_signing_key_id=self._own_identity.signing_key_id,
             events=self._news.events,
             drivers=dict(self._health),
-            host_volumes={
-                name: NodeHostVolume(name=name, path=volume.path, read_only=volume.read_only)
-                for name, volume in settings.host_volume.items()
-            },
+            host_volumes=dict(self._volumes.by_name),
             host_networks={
                 name: HostNetwork(name=name, cidr=net.cidr, interface=net.interface, reserved_ports=net.reserved_ports)
                 for name, net in settings.host_network.items()

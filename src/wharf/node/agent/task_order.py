@@ -6,7 +6,8 @@ from wharf.model.job import Job
 from wharf.model.node import NodeHostVolume
 from wharf.model.task import Task
 from wharf.node.agent.environment import as_ranges
-from wharf.node.drivers.port import CannotStart, Given, GivenPort, GivenVolume
+from wharf.node.agent.volume_use import volumes_of
+from wharf.node.drivers.port import Given, GivenPort
 from wharf.wire.shapes import DesiredWork
 
 
@@ -24,23 +25,8 @@ def given_to(
         memory_max_mb=of_task.memory.memory_max_mb if of_task else 0,
         cores=as_ranges((of_task.cpu.reserved_cores or ()) if of_task else ()),
         ports=tuple(GivenPort(port.label, port.host_ip, port.value, port.to) for port in ports),
-        volumes=tuple(_volumes(work, job, task, volumes)),
+        volumes=volumes_of(work, job, task, volumes),
     )
-
-
-def _volumes(work: DesiredWork, job: Job, task: Task, volumes: Mapping[str, NodeHostVolume]) -> list[GivenVolume]:
-    group = job.group(work.task_group)
-    asked = (group.volumes or {}) if group is not None else {}
-    found = []
-    for mount in task.volume_mounts or ():
-        request = asked.get(mount.volume)
-        known = volumes.get(request.source) if request is not None else None
-        if request is None or known is None:
-            name = request.source if request is not None else mount.volume
-            raise CannotStart(f"the host volume {name} is not on this node")
-        is_read_only = known.read_only or request.read_only or mount.read_only
-        found.append(GivenVolume(known.path, mount.destination, is_read_only))
-    return found
 
 
 def labels_of(work: DesiredWork, job: Job, task: str, *, node_id: str, node_name: str) -> dict[str, str]:

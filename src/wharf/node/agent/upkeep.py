@@ -7,25 +7,32 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+from msgspec.structs import replace
+
+from wharf.model.allocation import NetworkStatus
 from wharf.model.job import Job
 from wharf.model.registration import ServiceRegistration
 from wharf.model.task import Task
 from wharf.model.task_state import TaskEventType
 from wharf.node.agent.announcing import checks_of, is_up, registration, services_of
 from wharf.node.agent.checking import Checking
+from wharf.node.agent.connecting import Connecting
 from wharf.node.agent.environment import Place
 from wharf.node.agent.folders import TaskFolders
 from wharf.node.agent.interpolation import Facts
 from wharf.node.agent.naming import Naming
+from wharf.node.agent.volume_use import volumes_of
 from wharf.node.core import happenings as on
 from wharf.node.core.record import AllocationRecord
 from wharf.node.core.steps import TaskStep
 from wharf.node.drivers.beside import Command, CommandOrder, RunsBeside, Stream
-from wharf.node.drivers.port import CannotStart, Driver
+from wharf.node.drivers.port import CannotStart, Driver, TaskNetwork, View
+from wharf.node.networks import CannotConnect
 from wharf.node.preparing.identities import exposed_by
 from wharf.node.preparing.secrets import mount_secrets, unmount_secrets
 from wharf.node.preparing.tending import Tending
 from wharf.node.preparing.work import NotReady, TaskWork
+from wharf.node.volumes.views import Views, link_volumes
 from wharf.wire import shapes
 from wharf.world import World
 
@@ -65,8 +72,10 @@ class Works(Protocol):
 class Upkeep:
     """`attach` it before anything else."""
 
-    def __init__(self, world: World, naming: Naming, place: Place) -> None:
+    def __init__(self, world: World, naming: Naming, place: Place, views: Views, connecting: Connecting) -> None:
         self._world = world
+        self._views = views
+        self._connecting = connecting
         self._place = place
         self._naming = naming
         self._tending = Tending(world, naming.client_of)
@@ -81,6 +90,10 @@ class Upkeep:
     async def prepare(self, work: Work, name: str) -> None:
         """Raises NotReady."""
         task = work.task(name)
+        if self._connecting.has_own(work.order.allocation, work.job):
+            await self._connect(work, name)
+        if task.volume_mounts and self._works.driver_of(work, name).view is View.HOST:
+            self._link_volumes(work, task)
         if not (task.artifacts or task.dispatch_payload or has_secrets(task)):
             return  # As most: what they need is there.
         _, folders = self._works.surroundings(work, name)
@@ -95,6 +108,28 @@ class Upkeep:
         await self._naming.prepare(self._task_work(work, name), tells)
         # Again: its identities may be in its variables now.
         await self._tending.prepare(self._task_work(work, name), tells)
+
+    async def _connect(self, work: Work, name: str) -> None:
+        """Raises NotReady."""
+        try:
+            await self._connecting.ensure(work.order.allocation, work.job, self._facts(work, name))
+        except CannotConnect as error:
+            why = f"the allocation's network cannot be made: {error}"
+            raise NotReady(why, TaskEventType.SETUP_FAILURE, "setup_error") from error
+
+    def network_of(self, allocation_id: str) -> TaskNetwork | None:
+        return self._connecting.network_of(allocation_id)
+
+    def network_status(self, allocation_id: str) -> NetworkStatus | None:
+        return self._connecting.status_of(allocation_id)
+
+    def _link_volumes(self, work: Work, task: Task) -> None:
+        """For a task that has no file system of its own. Raises NotReady."""
+        try:
+            volumes = volumes_of(work.order.allocation, work.job, task, self._place.volumes)
+        except CannotStart as error:
+            raise NotReady(str(error), TaskEventType.SETUP_FAILURE, "setup_error") from error
+        link_volumes(volumes, self._works.surroundings(work, task.name)[1], self._views)
 
     def environment(self, allocation_id: str, task: str) -> dict[str, str]:
         return self._naming.environment(allocation_id, task) | self._tending.environment(allocation_id, task)
@@ -112,11 +147,14 @@ class Upkeep:
                 self._keep(work, task.name)
         if record.is_over:
             self._checking.end(id)
+            self._connecting.release(id)
             return
-        if not self._checking.is_known(id):
+        if not self._checking.is_known(id) and self._is_connected(work):
             wanted = work.order.allocation
             self._checking.take(
-                id, wanted.name, checks_of(wanted, work.job, self._place, lambda task: self._facts(work, task))
+                id,
+                wanted.name,
+                checks_of(wanted, work.job, self._place_of(id), lambda task: self._facts(work, task)),
             )
         self._checking.look(id, lambda task: _up_since_s(record, task))
 
@@ -142,9 +180,18 @@ class Upkeep:
             return ()
         return tuple(
             registration(wanted, announced, self._place, self._facts(work, announced.task))
-            for announced in services_of(wanted, work.job, self._place)
+            for announced in services_of(wanted, work.job, self._place_of(work.record.id))
             if is_up(record, announced)
         )
+
+    def _place_of(self, allocation_id: str) -> Place:
+        status = self.network_status(allocation_id)
+        return self._place if status is None else replace(self._place, own_address=status.address)
+
+    def _is_connected(self, work: Work) -> bool:
+        """Until then nobody knows where its ports are."""
+        wanted = work.order.allocation
+        return not self._connecting.has_own(wanted, work.job) or self.network_status(wanted.id) is not None
 
     def end(self, allocation_id: str, tasks: tuple[str, ...]) -> None:
         """Nobody wants to know of it any more."""
@@ -160,6 +207,7 @@ class Upkeep:
     async def close(self) -> None:
         await self._tending.close()
         await self._naming.close()
+        await self._connecting.close()
 
     # -- for one task
 
