@@ -55,7 +55,7 @@ def score(world: World, job: Job, group: TaskGroup, node: Node, *, algorithm: st
     scores = [min(18.0, max(0.0, packed)) / 18]
     siblings = [there for there, name in world.standing if name == group.name]
     collisions = sum(there.id == node.id for there in siblings)
-    if collisions:
+    if collisions and (job.type != "batch" or algorithm == "spread"):
         scores.append(-(collisions + 1) / group.count)
     if node.id in avoid:
         scores.append(-1.0)

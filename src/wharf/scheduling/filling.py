@@ -41,7 +41,7 @@ class Pile:
 
 class Filling:
     """`fixed`: by place, what neither comes nor goes with a placement; `parts`: how many parts of the score that are always there.
-    `count`: of the group.
+    `count`: of the group; `keeps_apart`: whether siblings on a node speak against it.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Filling:
         collisions: Ints,
         parts: int,
         count: int,
+        keeps_apart: bool,
         algorithm: str,
     ) -> None:
         self._candidates = candidates
@@ -61,6 +62,7 @@ class Filling:
         self._collisions = collisions
         self._parts = parts
         self._count = max(1, count)
+        self._keeps_apart = keeps_apart
         self._algorithm = algorithm
         self.piles: dict[int, Pile] = {}
         """By place among the candidates: the nodes that were looked at."""
@@ -86,7 +88,7 @@ class Filling:
         self.chosen.append((at, score))
         demand = self._demand
         pile.taken += 1
-        pile.collisions += 1
+        pile.collisions += self._keeps_apart
         pile.count_room -= 1
         pile.cpu_with += demand.cpu
         pile.memory_with += demand.memory_mb

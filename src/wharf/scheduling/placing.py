@@ -73,6 +73,12 @@ class Chosen(msgspec.Struct, frozen=True):
     score: float = 0.0
 
 
+def keeps_apart(job: Job, rules: Rules) -> bool:
+    """Whether siblings on a node speak against it (ADR 58). Work that ends gains nothing from being kept apart, and where
+    nodes are to be filled it would leave all of them half empty."""
+    return job.type != JobType.BATCH or rules.algorithm == SchedulerAlgorithm.SPREAD
+
+
 class GroupPlacing:
     """The placements of one group in one evaluation, one after the other."""
 
@@ -104,6 +110,7 @@ class GroupPlacing:
         self.rows: Ints = chance.shuffled(np.flatnonzero(screened.passing))
         self._candidates = Candidates(draft, self.rows, self._grants, self._demand)
         self._seen = len(draft.touched)
+        self._keeps_apart = keeps_apart(job, rules)
         is_on_every_node = job.type in (JobType.SYSTEM, JobType.SYSBATCH)
         self._distinctions = Distinctions(self._fleet, job, group, hosts=not is_on_every_node)
         self._spreads: list[SpreadCount] = spread_counts(job, group, self._fleet)
@@ -118,8 +125,9 @@ class GroupPlacing:
         those = list(neighbours)
         self._distinctions.count(those)
         siblings = [each.row for each in those if each.group == self._group.name]
-        by_row = np.bincount(np.asarray(siblings, dtype=np.int64), minlength=len(self._fleet))
-        self._collisions += by_row[self.rows]
+        if self._keeps_apart:
+            by_row = np.bincount(np.asarray(siblings, dtype=np.int64), minlength=len(self._fleet))
+            self._collisions += by_row[self.rows]
         for spread in self._spreads:
             for row in siblings:
                 spread.count(row)
@@ -180,7 +188,7 @@ class GroupPlacing:
             spread.count(neighbour.row, sign)
         at = self._candidates.at(neighbour.row)
         if at is not None:
-            self._collisions[at] += sign
+            self._collisions[at] += sign * self._keeps_apart
             self._rescore(at)
 
     def _catch_up(self) -> None:
@@ -235,6 +243,7 @@ class GroupPlacing:
             collisions=self._collisions,
             parts=len(self._fixed),
             count=self._group.count,
+            keeps_apart=self._keeps_apart,
             algorithm=self._rules.algorithm,
         )
         if self._spreads:
@@ -282,7 +291,7 @@ class GroupPlacing:
         self._draft.take_amounts(self.rows[places], numbers, self._demand)
         self._seen = len(self._draft.touched)
         self._candidates.look_again_at(places)
-        self._collisions[places] += numbers
+        self._collisions[places] += numbers * self._keeps_apart
         self._packing[places] = [pile.packed for pile in piles]
         self._total[places] = [pile.total for pile in piles]
         self._number[places] = [pile.number for pile in piles]
