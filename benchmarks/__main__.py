@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 import benchmarks
-from benchmarks.figures import Figure, Figures
+from benchmarks.figures import Figures, print_table
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -38,22 +38,6 @@ def main(arguments: list[str]) -> int:
         print_table(figures)
     write(measured, chosen.json)
     return 0
-
-
-def print_table(figures: Figures) -> None:
-    width = max(map(len, figures), default=0)
-    for name, figure in figures.items():
-        print(f"  {name:<{width}}  {row_of(figure)}")
-
-
-def row_of(figure: Figure) -> str:
-    parts = [f"{figure.value:>12,.6g} {figure.unit}"]
-    if figure.baseline is not None:
-        parts.append(f"{figure.measured():.2f} of {figure.baseline:,.6g} bare")
-    for bound, words in ((figure.at_least, "at least"), (figure.at_most, "at most")):
-        if bound is not None:
-            parts.append(f"to reach: {words} {bound:,.6g}" + ("" if figure.is_reached() else "  MISSED"))
-    return "; ".join(part for part in (*parts, figure.note) if part)
 
 
 def write(measured: dict[str, Figures], path: Path | None) -> None:

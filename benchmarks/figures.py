@@ -25,3 +25,19 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 Figures = dict[str, Figure]
+
+
+def print_table(figures: Figures) -> None:
+    width = max(map(len, figures), default=0)
+    for name, figure in figures.items():
+        print(f"  {name:<{width}}  {row_of(figure)}")
+
+
+def row_of(figure: Figure) -> str:
+    parts = [f"{figure.value:>12,.6g} {figure.unit}"]
+    if figure.baseline is not None:
+        parts.append(f"{figure.measured():.2f} of {figure.baseline:,.6g} bare")
+    for bound, words in ((figure.at_least, "at least"), (figure.at_most, "at most")):
+        if bound is not None:
+            parts.append(f"to reach: {words} {bound:,.6g}" + ("" if figure.is_reached() else "  MISSED"))
+    return "; ".join(part for part in (*parts, figure.note) if part)

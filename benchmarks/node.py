@@ -1,9 +1,10 @@
-"""A node with real programs: how fast, how large, how idle. `python -m benchmarks.node [SHORT [RUNNING]]`.
+"""A node with real programs: how fast, how large, how idle. Alone: `python -m benchmarks.node [SHORT [RUNNING]]`.
 
 A server and a node in one agent, on SQLite, `raw_exec` allowed. Each figure has the processor's seconds beside it and how
 busy the machine was, for the time on the clock says little among neighbours.
 """
 
+import http.client
 import json
 import os
 import statistics
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.agent_process import children_of, cpu_s, own_mb
-from benchmarks.figures import Figure, Figures
+from benchmarks.figures import Figure, Figures, print_table
 
 CONFIG: Final = """
 data_dir = "{folder}/data"
@@ -33,6 +34,8 @@ gc_max_allocs = 20000
 [client.drivers.raw_exec]
 enabled = true
 """
+SHORT: Final = 400
+RUNNING: Final = 100
 SHIM: Final = b"shim.sh"
 KEEPER: Final = b"wharf.node.supervisor"
 THERE: Final = "the supervisor is there"
@@ -245,18 +248,71 @@ def log_throughput(cluster: Cluster, mb: int) -> Figure:
     return Figure(value=round(mb / took_s, 1), unit="MB/s", at_least=200.0, note=note)
 
 
-def main() -> None:
-    short, running = (int(sys.argv[at]) if len(sys.argv) > at else most for at, most in ((1, 1_000), (2, 100)))
+def follow_delay(cluster: Cluster, lines: int) -> Figure:
+    """From the moment that a line tells of itself to the moment when a client that follows the log through a server has it."""
+    says = f"for n in $(seq {lines}); do date +%s.%N; sleep 0.05; done; sleep 1000"
+    with _followed(cluster, "clock", says, of="end") as reading:
+        late_ms = sorted((time.time() - float(reading.readline())) * 1000 for _ in range(lines - 20))
+    note = f"the slowest of {len(late_ms)}: {late_ms[-1]:.0f} ms; the start of `date` is in it"
+    return Figure(value=round(statistics.median(late_ms), 1), unit="ms", at_most=50.0, note=note)
+
+
+def followed_throughput(cluster: Cluster, mb: int) -> Figure:
+    """A client that follows the log through a server while its task writes as fast as it can; nothing is left out."""
+    says = f"dd if=/dev/zero bs=64k count={mb * 16} 2>/dev/null; sleep 1000"
+    with _followed(cluster, "flood", says, of="start") as reading:
+        got, began_s = len(reading.read(1)), time.perf_counter()
+        while got < mb << 20:
+            piece = reading.read1(1 << 20)
+            assert piece, f"it ended after {got} bytes"
+            got += len(piece)
+        took_s = time.perf_counter() - began_s
+    return Figure(value=round(mb / took_s, 1), unit="MB/s", at_least=50.0, note=f"{mb} MB, all of them")
+
+
+@contextmanager
+def _followed(cluster: Cluster, id: str, says: str, *, of: str) -> Iterator[http.client.HTTPResponse]:
+    """A task that begins to write when somebody follows its log."""
+    go = cluster.folder / f"{id}.go"
+    job = a_job(id, "/bin/sh", "-c", f"until [ -e {go} ]; do sleep 0.01; done; {says}", kind="service")
+    job["Job"]["TaskGroups"][0]["Tasks"][0]["LogConfig"] = {"MaxFiles": 10, "MaxFileSizeMB": 100}
+    job["Job"]["TaskGroups"][0]["EphemeralDisk"] = {"SizeMB": 1_500}
+    cluster.send("PUT", "/v1/jobs", job)
+    until(lambda: any(each["ClientStatus"] == "running" for each in _allocations(cluster, id)), 60)
+    allocation = _allocations(cluster, id)[0]["ID"]
+    path = f"/v1/client/fs/logs/{allocation}?task=t&type=stdout&follow=true&plain=true&origin={of}"
+    with urllib.request.urlopen(cluster.address + path, timeout=70) as reading:
+        go.touch()
+        yield reading
+    cluster.send("DELETE", f"/v1/job/{id}")
+
+
+def _allocations(cluster: Cluster, id: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = cluster.get(f"/v1/job/{id}/allocations")
+    return found
+
+
+def measure(*, short: int = SHORT, running: int = RUNNING) -> Figures:
     figures: Figures = {}
     with a_cluster() as cluster:
         figures["node: PUT to complete, median"] = one_after_another(cluster, 20)
         figures |= many_short(cluster, short)
-        figures["node: log of one task"] = log_throughput(cluster, 1_000)
+        figures["node: log of one task, to disk"] = log_throughput(cluster, 1_000)
+        figures["node: log of one task, followed through a server"] = followed_throughput(cluster, 300)
+        figures["node: delay of a followed log, median"] = follow_delay(cluster, 120)
     with a_cluster() as cluster:
         figures |= standing(cluster, running)
-    for name, figure in figures.items():
-        print(f"{name}: {figure.value} {figure.unit} {figure.note}")
-    print("load average", os.getloadavg())
+    load = Figure(
+        value=round(os.getloadavg()[0], 1),
+        unit="",
+        note="of the last minute; above 2 the times are those of a busy machine",
+    )
+    return figures | {"node: load of the machine": load}
+
+
+def main() -> None:
+    short, running = (int(sys.argv[at]) if len(sys.argv) > at else most for at, most in ((1, SHORT), (2, RUNNING)))
+    print_table(measure(short=short, running=running))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from benchmarks.figures import Figure, Figures
+from benchmarks.figures import Figure, Figures, print_table
 from wharf.agent.collector import freeze_loaded, tune_collector
 from wharf.model.allocated_resources import (
     AllocatedCpu,
@@ -393,7 +393,6 @@ def resident_mb() -> float:
 
 
 def main(arguments: Sequence[str]) -> None:
-    from benchmarks.__main__ import print_table
 
     figures = measure()
     if "--json" in arguments:

@@ -17,7 +17,12 @@ from wharf.wire.errors import CODE_HEADER
 EXPECTED_CODES: Final = frozenset({Code.NO_LEADER})
 """Refusals whose status is 500 by the API's own rules."""
 
-EXPECTED_LINES: Final[frozenset[str]] = frozenset()
+EXPECTED_LINES: Final[frozenset[str]] = frozenset(
+    {
+        "the node's journal is read without what is damaged: %s",  # The last entry, when the power failed.
+        "the node's journal cannot be written: %s; nothing new is started until it can be",
+    }
+)
 """Error lines that are no fault of the product, by the text as it stands in the code, before values are put in."""
 
 FAULT_OF_OUR_OWN: Final = 500

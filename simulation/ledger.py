@@ -55,7 +55,14 @@ class Ledger:
         self._fail = fail
         self._plays: dict[str, dict[str, list[Play]]] = {}
         """Those that began, by allocation and task, in order."""
+        self._doubtful: dict[str, None] = {}
+        """Allocations that are gone from the log: a restore may bring them back, and they begin anew then."""
         witness.checks.append(self.what_nodes_report_is_what_happened)
+        witness.on_new_epoch.append(self._on_restored)
+
+    def _on_restored(self) -> None:
+        rows = self._witness.replica.rows(ALLOCATIONS).records
+        self._doubtful |= {id: None for id in self._plays if id not in rows}
 
     def begin(self, play: Play) -> None:
         """Called from the middle of the machine: what is wrong ends the run at the next step."""
@@ -72,6 +79,8 @@ class Ledger:
     def _require_begin(self, play: Play) -> None:
         before = self.of(play.allocation_id, play.task)
         about = play.allocation_id
+        if about in self._doubtful:
+            return
         if any(each.run == play.run for each in before):
             raise Broken(f"{play.run} of {play.task} is started a second time", about)
         if any(each.is_alive for each in before):
@@ -111,10 +120,17 @@ class Ledger:
 
     def what_nodes_report_is_what_happened(self, taken: Taken) -> None:
         for changed in taken.changes:
-            if changed.table != ALLOCATIONS.name or changed.new is None:
+            if changed.table != ALLOCATIONS.name:
+                continue
+            if changed.new is None:
+                self._doubtful[changed.key] = None
                 continue
             new: Allocation = changed.new
-            if new.id not in self._plays or (changed.old is not None and changed.old.task_states is new.task_states):
+            if (
+                new.id not in self._plays
+                or new.id in self._doubtful
+                or (changed.old is not None and changed.old.task_states is new.task_states)
+            ):
                 continue
             is_news = changed.old is None or changed.old.client_status is not new.client_status
             if is_news and new.client_status in OVER:

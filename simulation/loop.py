@@ -13,6 +13,7 @@ import contextlib
 import contextvars
 import gc
 import heapq
+import math
 import sys
 import traceback
 import zlib
@@ -197,7 +198,12 @@ class SimulatedLoop(AbstractEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> TimerHandle:
-        return self.call_at(self._now_s + delay, callback, *args, context=context)
+        when = self._now_s + delay
+        if (
+            delay > 0.0 and when == self._now_s
+        ):  # However short, it takes time: or who waits for a moment never gets there.
+            when = math.nextafter(when, math.inf)
+        return self.call_at(when, callback, *args, context=context)
 
     def call_at(
         self,
