@@ -393,7 +393,6 @@ def resident_mb() -> float:
 
 
 def main(arguments: Sequence[str]) -> None:
-
     figures = measure()
     if "--json" in arguments:
         print(json.dumps(msgspec.to_builtins(figures), indent=2))
