@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from wharf.node.networks.namespaces import why_no_bridge
+
 Probe = Callable[[], str | None]  # The reason why not, or None where the machine is able.
 
 # The distribution's packages, for the sentence that says what to install.
@@ -31,6 +33,7 @@ PACKAGES = {
     "podman": "podman",
     "runc": "runc",
     "busybox": "busybox-static",
+    "iptables": "iptables",
 }
 
 
@@ -104,6 +107,21 @@ def probe_memory_bounds() -> str | None:
     return "no control group that bounds memory can be made"
 
 
+def probe_bridges() -> str | None:
+    """Make a bridge, and look at the rules of its ports, in a network of the probe's own."""
+    iptables = shutil.which("iptables")
+    if iptables is None:
+        return None  # What is missing can be installed: needs_program says so.
+    if why := why_no_bridge():
+        return why
+    command = ["unshare", "--net", iptables, "--table", "nat", "--list-rules"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except FileNotFoundError:
+        return "the program unshare is missing"
+    return None if done.returncode == 0 else done.stderr.strip() or f"iptables ended with {done.returncode}"
+
+
 def probe_mounts() -> str | None:
     """Mount a little memory, and unmount it."""
     with tempfile.TemporaryDirectory(prefix="wm-") as folder:
@@ -120,6 +138,7 @@ def probe_mounts() -> str | None:
 
 
 PROBES: Mapping[str, Probe] = {
+    "bridges": probe_bridges,
     "mounts": probe_mounts,
     "cgroups": probe_cgroups,
     "namespaces": probe_namespaces,

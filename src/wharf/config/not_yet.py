@@ -24,10 +24,6 @@ WAITING: Final[Mapping[Path, str]] = MappingProxyType({
     ("telemetry", "publish_node_metrics"): NODE,
     ("ui",): "the pages",
     ("client", "options"): NODE,
-    ("client", "cni_path"): NODE,
-    ("client", "cni_config_dir"): NODE,
-    ("client", "bridge_network_name"): NODE,
-    ("client", "bridge_network_subnet"): NODE,
 })  # fmt: skip
 
 MEANINGLESS: Final[Mapping[Path, str]] = MappingProxyType({

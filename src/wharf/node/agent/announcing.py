@@ -15,6 +15,7 @@ from wharf.node.core.steps import TaskStep
 from wharf.wire.shapes import DesiredWork
 
 GROUP: Final = "group-"
+INSIDE: Final = "alloc"
 
 
 class Announced(NamedTuple):
@@ -46,7 +47,7 @@ def services_of(work: DesiredWork, job: Job, place: Place) -> Iterator[Announced
     owned += [(task.name, service) for task in group.tasks or () for service in task.services or ()]
     for task, service in owned:
         if service.is_native:
-            yield Announced(service, task, *_address(work, service.port_label, place))
+            yield Announced(service, task, *_address(work, service.port_label, service.address_mode, place))
 
 
 def is_up(record: AllocationRecord, announced: Announced) -> bool:
@@ -84,7 +85,8 @@ def checks_of(work: DesiredWork, job: Job, place: Place, facts_of: Callable[[str
         facts = facts_of(announced.task)
         for check in announced.service.checks or ():
             label = check.port_label or announced.service.port_label
-            address, port = _address(work, label, place)
+            mode = check.address_mode or announced.service.address_mode
+            address, port = _address(work, label, mode, place)
             wanted = _wanted(work, announced, check, address, port, facts)
             name = resolve_text(announced.service.name, facts)
             found.append(Looked(wanted, name, announced.task, check.task_name or announced.task))
@@ -133,12 +135,17 @@ def check_id(work: DesiredWork, announced: Announced, name: str, check: ServiceC
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _address(work: DesiredWork, label: str, place: Place) -> tuple[str, int]:
-    """Of a port by its label, or by its number."""
+def _address(work: DesiredWork, label: str, mode: str, place: Place) -> tuple[str, int]:
+    """Of a port by its label, or by its number; with the mode `alloc` as it is within the allocation's own network."""
+    is_inside = mode == INSIDE and bool(place.own_address)
     if not label:
-        return "", 0
+        return (place.own_address, 0) if is_inside else ("", 0)
     allocated = work.allocated_resources
     for port in (allocated.shared.ports or ()) if allocated is not None else ():
         if port.label == label:
+            if is_inside:
+                return place.own_address, port.to if port.to > 0 else port.value
             return port.host_ip or place.address, port.value
-    return (place.address, int(label)) if label.isdecimal() else ("", 0)
+    if not label.isdecimal():
+        return "", 0
+    return (place.own_address if is_inside else place.address), int(label)

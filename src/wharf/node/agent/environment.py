@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from wharf.model.allocated_resources import AllocatedPort, AllocatedTaskResources
+from wharf.model.allocation import NetworkStatus
 from wharf.model.job import Job
 from wharf.model.node import NodeHostVolume
 from wharf.model.task import Task
@@ -32,6 +33,8 @@ class Place(msgspec.Struct, frozen=True):
     datacenter: str
     region: str
     address: str
+    own_address: str = ""
+    """Of the allocation, where it has a network of its own."""
     node_id: str = ""
     node_name: str = ""
     total_mhz: int = 0
@@ -47,8 +50,10 @@ def environment_of(
     facts: Facts,
     *,
     of_agent: Mapping[str, str],
+    network: NetworkStatus | None = None,
 ) -> dict[str, str]:
-    said = told_by_node(work, job, task, folders, place)
+    """`network`: the allocation's own, where it has one."""
+    said = told_by_node(work, job, task, folders, place) | _inside(work, network)
     found = {f"{prefix}{name}": value for name, value in said.items() for prefix in PREFIXES}
     kept_back = frozenset(SECRETS_OF_THE_AGENT)
     for name, value in of_agent.items():
@@ -129,10 +134,23 @@ def _meta(work: DesiredWork, job: Job, task: Task) -> dict[str, str]:
     return found
 
 
+def _inside(work: DesiredWork, network: NetworkStatus | None) -> dict[str, str]:
+    """Where ports are within the allocation's own network."""
+    if network is None or not network.address or work.allocated_resources is None:
+        return {}
+    found = {}
+    for port in work.allocated_resources.shared.ports or ():
+        inside = port.to if port.to > 0 else port.value
+        found[f"ALLOC_INTERFACE_{port.label}"] = network.interface_name
+        found[f"ALLOC_IP_{port.label}"] = network.address
+        found[f"ALLOC_ADDR_{port.label}"] = f"{network.address}:{inside}"
+    return found
+
+
 def _port(port: AllocatedPort, place: Place) -> dict[str, str]:
     label, clean = port.label, _NOT_IN_NAMES.sub("_", port.label)
     address = port.host_ip or place.address
-    inside, outside = str(port.to or port.value), str(port.value)
+    inside, outside = str(port.to if port.to > 0 else port.value), str(port.value)
     shown = f"[{address}]" if ":" in address else address
     return {
         f"IP_{clean}": address,

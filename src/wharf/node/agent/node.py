@@ -27,8 +27,8 @@ from wharf.node.agent.arrivals import Arrivals
 from wharf.node.agent.asked import Asked, FilesAsked
 from wharf.node.agent.channel_line import ChannelLine
 from wharf.node.agent.commands import Commands
-from wharf.node.agent.departures import Departures
 from wharf.node.agent.connecting import Connecting
+from wharf.node.agent.departures import Departures
 from wharf.node.agent.environment import Place
 from wharf.node.agent.folders import AllocationFolders
 from wharf.node.agent.interpolation import facts_of
@@ -189,7 +189,7 @@ class NodeAgent:
         await self._volumes.restore()
         remembered = await self._remember(on_ready)
         self.works.load(remembered, is_other_boot=self._journal.was_other_boot)
-        self._connecting.sweep(self.works.live())
+        self._connecting.sweep({work.record.id for work in self.works.live()})
         for driver in self._drivers.values():
             if driver not in self._supervised:
                 await self.works.recover(driver)

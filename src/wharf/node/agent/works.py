@@ -202,6 +202,7 @@ class Works:
             ),
             log_tails=self._log_tails(work),
             services=self._upkeep.services(work),
+            network_status=self._upkeep.network_status(allocation_id),
         )
 
     def on_end_told(self, allocation_id: str) -> None:
@@ -300,6 +301,7 @@ class Works:
             self._place,
             self.facts,
             of_agent=self._of_agent if view is not View.OWN else {},
+            network=self._upkeep.network_status(id),
         )
         return environment | self._upkeep.environment(id, name), folders
 
@@ -496,6 +498,7 @@ class Works:
             user=task.user,
             allocation_id=wanted.id,
             shared_folder=folders.shared,
+            network=self._upkeep.network_of(wanted.id),
             given=given_to(wanted, work.job, task, place.volumes, total_mhz=place.total_mhz),
             labels=labels_of(wanted, work.job, name, node_id=place.node_id, node_name=place.node_name),
         )

@@ -1,8 +1,8 @@
 """A network as a chain of plugins: each gets what the one before it made, and they are undone from the end."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -33,6 +33,15 @@ class Chain(msgspec.Struct, frozen=True):
 
     name: str
     plugins: tuple[dict[str, Any], ...]
+
+
+class Place(NamedTuple):
+    """What is to be connected."""
+
+    id: str
+    namespace: Path
+    ports: tuple[Mapping, ...]
+    args: str = ""
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -72,18 +81,18 @@ def bridge_chain(bridge: str, subnet: str, addresses: Path) -> Chain:
     return Chain(bridge, (makes, lets_through, leads))
 
 
-async def connect(
-    plugins: Plugins, chain: Chain, *, id: str, namespace: Path, ports: Sequence[Mapping], args: str = ""
-) -> Address:
-    """Raises CannotConnect; then `disconnect` clears away what was made."""
+async def connect(plugins: Plugins, chain: Chain, place: Place, *, keep: Callable[[Any], None]) -> Address:
+    """`keep` is told what is made, after each plugin: `disconnect` needs it. Raises CannotConnect; what was made until
+    then is there."""
     result: Any = None
     for plugin in chain.plugins:
-        config = _config(chain, plugin, ports, result)
         try:
-            answer = await plugins.ask("ADD", config, container=id, namespace=namespace, interface=INTERFACE, args=args)
+            answer = await _ask(plugins, "ADD", chain, plugin, place, result)
         except CannotRun as error:
             raise CannotConnect(str(error)) from error
-        result = answer if answer is not None else result
+        if answer is not None:
+            result = answer
+            keep(result)
     try:
         found = [ip.address.partition("/")[0] for ip in msgspec.convert(result or {}, _Result).ips]
     except msgspec.ValidationError as error:
@@ -95,32 +104,28 @@ async def connect(
     )
 
 
-async def disconnect(
-    plugins: Plugins, chain: Chain, *, id: str, namespace: Path, ports: Sequence[Mapping], args: str = ""
-) -> None:
+async def disconnect(plugins: Plugins, chain: Chain, place: Place, *, kept: Any) -> None:  # The plugins' JSON.
     """All of it, whatever of it is there. Raises CannotConnect with the first that could not be undone."""
     failed: CannotRun | None = None
     for plugin in reversed(chain.plugins):
         try:
-            await plugins.ask(
-                "DEL",
-                _config(chain, plugin, ports, None),
-                container=id,
-                namespace=namespace,
-                interface=INTERFACE,
-                args=args,
-            )
+            await _ask(plugins, "DEL", chain, plugin, place, kept)
         except CannotRun as error:
             failed = failed or error
     if failed is not None:
         raise CannotConnect(str(failed)) from failed
 
 
-def _config(chain: Chain, plugin: dict[str, Any], ports: Sequence[Mapping], result: Any) -> dict[str, Any]:
+async def _ask(
+    plugins: Plugins, command: str, chain: Chain, plugin: dict[str, Any], place: Place, result: Any
+) -> Any:  # JSON, both of them.
+    """Raises CannotRun."""
     config = {"cniVersion": PROTOCOL, **plugin, "name": chain.name}
     can = config.pop("capabilities", None) or {}
     if can.get(PORTS):
-        config["runtimeConfig"] = {PORTS: msgspec.to_builtins(list(ports))}
+        config["runtimeConfig"] = {PORTS: msgspec.to_builtins(list(place.ports))}
     if result is not None:
         config["prevResult"] = result
-    return config
+    return await plugins.ask(
+        command, config, container=place.id, namespace=place.namespace, interface=INTERFACE, args=place.args
+    )

@@ -18,7 +18,7 @@ import msgspec
 
 from wharf.model.network import DNS
 from wharf.node.networks import namespaces
-from wharf.node.networks.chain import Address, CannotConnect, Chain, Mapping, connect, disconnect
+from wharf.node.networks.chain import Address, CannotConnect, Chain, Mapping, Place, connect, disconnect
 from wharf.node.networks.plugins import Plugins
 from wharf.world import World
 
@@ -61,6 +61,8 @@ class Shared(msgspec.Struct, frozen=True):
 class Record(msgspec.Struct, frozen=True):
     asked: Asked
     made: Shared | None = None
+    result: dict[str, Any] | None = None
+    """What the plugins said that they had made, until now."""
 
 
 class Networks:
@@ -115,20 +117,21 @@ class Networks:
                 address = await connect(
                     self._plugins,
                     asked.chain,
-                    id=id,
-                    namespace=folder / NAMESPACE,
-                    ports=asked.ports,
-                    args=asked.args,
+                    self._place(id, asked),
+                    keep=lambda result: self._write(id, Record(asked, result=result)),
                 )
-            except CannotConnect:
+            except (CannotConnect, OSError) as error:
                 with contextlib.suppress(CannotConnect):
                     await self._unmake(id)
+                if isinstance(error, OSError):
+                    raise CannotConnect(f"what is made of it cannot be written down: {error.strerror}") from error
                 raise
         try:
             made = Shared(
                 str(folder / NAMESPACE), address, asked.hostname, asked.dns, tuple(_files(folder, asked, address))
             )
-            self._write(id, Record(asked, made))
+            before = self._record(id)
+            self._write(id, Record(asked, made, before.result if before is not None else None))
         except OSError as error:
             raise CannotConnect(f"what is told of the network cannot be written: {error.strerror}") from error
         self._made[id] = made
@@ -181,20 +184,16 @@ class Networks:
         """Raises CannotConnect: then all of it is tried again."""
         folder, record = self._folder / id, self._record(id)
         if record is not None and record.asked.chain is not None:
-            asked = record.asked
-            await disconnect(
-                self._plugins,
-                record.asked.chain,
-                id=id,
-                namespace=folder / NAMESPACE,
-                ports=asked.ports,
-                args=asked.args,
-            )
+            place = self._place(id, record.asked)
+            await disconnect(self._plugins, record.asked.chain, place, kept=record.result)
         try:
             namespaces.release(folder / NAMESPACE)
         except OSError as error:
             raise CannotConnect(f"its namespace cannot be let go: {error.strerror}") from error
         shutil.rmtree(folder, ignore_errors=True)
+
+    def _place(self, id: str, asked: Asked) -> Place:
+        return Place(id, self._folder / id / NAMESPACE, asked.ports, asked.args)
 
     # -- what is written down
 
