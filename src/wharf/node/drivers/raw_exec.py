@@ -18,9 +18,10 @@ from wharf.node.drivers import processes_beside
 from wharf.node.drivers.beside import Command, CommandOrder
 from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View
 from wharf.node.drivers.supervised import Supervised, log_order
-from wharf.node.measuring.tasks import group_of
+from wharf.node.measuring.tasks import group_of, groups_of
 from wharf.node.supervisor.messages import Limits, RunOrder, StartRun
-from wharf.node.supervisor.run import AS_USER
+from wharf.node.supervisor.run import AS_USER, IN_NETWORK, SHELL
+from wharf.node.walls.launching import ENTER
 
 MOST_OOM_SCORE: Final = 1_000
 NEEDED: Final = ("/bin/dash", "/bin/sleep", "/usr/bin/setsid", "/usr/bin/env")
@@ -66,6 +67,7 @@ class RawExec(Supervised):
                     limits=limits,
                     user=user,
                     group=group,
+                    network=order.network.namespace if order.network is not None else "",
                 )
             )
         )
@@ -75,7 +77,37 @@ class RawExec(Supervised):
         if pid is None:
             raise CannotStart("the task does not run")
         program = find_program(order.command[0], order.folder, order.environment.get("PATH", os.defpath))
+        if is_elsewhere(pid):
+            return await enter_network(order, pid)
         return await processes_beside.start(order, program, owner=Path(f"/proc/{pid}"), group=group_of(pid, order.run))
+
+
+def is_elsewhere(pid: int) -> bool:
+    """Whether it is in a network that is not ours. Raises CannotStart where it is gone."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
+    except OSError as error:
+        raise CannotStart("the task does not run") from error
+
+
+async def enter_network(order: CommandOrder, pid: int) -> Command:
+    """Raises CannotStart."""
+    groups = [str(group / "cgroup.procs") for group in groups_of(pid, order.run)]
+    words = [SHELL, ENTER, *groups, "--", IN_NETWORK, f"--net=/proc/{pid}/ns/net", "--", *_as_who_runs(pid)]
+    environment = {**order.environment, processes_beside.MARK: order.name}
+    way = processes_beside.Entry(tuple(words), environment, order.folder)
+    return await processes_beside.enter(order, way, owner=Path(f"/proc/{pid}"))
+
+
+def _as_who_runs(pid: int) -> list[str]:
+    """Raises CannotStart."""
+    try:
+        found = os.stat(f"/proc/{pid}")
+    except OSError as error:
+        raise CannotStart("the task does not run") from error
+    if found.st_uid == os.geteuid():
+        return []
+    return [AS_USER, f"--reuid={found.st_uid}", f"--regid={found.st_gid}", "--init-groups"]
 
 
 def read_config(config: Mapping[str, object]) -> tuple[str, list[str], str]:
