@@ -63,6 +63,12 @@ class PlayedUpkeep(Upkeep):
     def environment(self, *_: str) -> dict[str, str]:
         return {}
 
+    def network_of(self, _allocation_id: str) -> None:
+        return
+
+    def network_status(self, _allocation_id: str) -> None:
+        return
+
     def look(self, _work: object) -> None:
         return
 
