@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -21,7 +22,8 @@ from wharf.node.docker.config import DockerSettings
 from wharf.node.docker.shapes import Container, State
 from wharf.node.drivers.beside import CommandOrder, Stream
 from wharf.node.drivers.docker import GONE, Docker, outcome_of
-from wharf.node.drivers.port import CannotStart, Given, TaskOrder
+from wharf.node.drivers.port import CannotStart, Given, TaskNetwork, TaskOrder
+from wharf.node.networks import namespaces
 from wharf.world import RealWorld
 
 pytestmark = [pytest.mark.needs_program("podman"), pytest.mark.needs("containers")]
@@ -386,6 +388,30 @@ def test_long_output_is_rotated_by_size(machine: Machine) -> None:
         assert [1_000_000, 1_000_000, 500_000] == sizes
 
     run(story())
+
+
+def test_a_container_joins_the_network_of_its_allocation(machine: Machine) -> None:
+    folder = machine.folder / "b5" / "network"
+    folder.mkdir(parents=True)
+    file, hosts = folder / "namespace", folder / "hosts"
+    hosts.write_text("192.0.2.7 of-the-allocation\n")
+    namespaces.make(file)
+
+    async def story() -> None:
+        async with machine.driver() as docker:
+            assert (await docker.probe()).is_healthy
+            order = machine.order("b5.0.1", "ls -iL /proc/self/ns/net; cat /etc/hosts", network_mode="host")
+            network = TaskNetwork(str(file), "", ((str(hosts), "/etc/hosts"),))
+            await docker.start(msgspec.structs.replace(order, network=network))
+            assert Outcome(0) == await machine.ended("b5.0.1")
+            docker.forget("b5.0.1")
+            told = machine.output("b5.0.1").splitlines()
+            assert [str(os.stat(file).st_ino), "192.0.2.7 of-the-allocation"] == [told[0].split()[0], told[1]]
+
+    try:
+        run(story())
+    finally:
+        namespaces.release(file)
 
 
 async def no_container(docker: Docker, run: str) -> None:

@@ -80,7 +80,7 @@ def stop(node: ANode, job: str) -> None:
 
 
 def folder_of(allocation: dict[str, Any]) -> Path:
-    return RUN / allocation["NodeID"] / allocation["ID"]
+    return RUN / str(allocation["NodeID"]) / str(allocation["ID"])
 
 
 def rules() -> str:

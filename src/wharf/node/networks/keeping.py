@@ -191,6 +191,8 @@ class Networks:
         except OSError as error:
             raise CannotConnect(f"its namespace cannot be let go: {error.strerror}") from error
         shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # Others are in it.
+            self._folder.rmdir()
 
     def _place(self, id: str, asked: Asked) -> Place:
         return Place(id, self._folder / id / NAMESPACE, asked.ports, asked.args)
