@@ -118,9 +118,11 @@ class Counters:
         banned_until_ms = record.banned_until_ms if record is not None and record.is_banned(now_ms) else 0
         charges = call.charges
         opened: Sequence[Charge] = ()
-        if plan.bounded:
-            charges, opened = self._within_bounds(charges, plan.bounded, now_ms)
         tables = self.tables
+        for index in plan.bounded:
+            if charges[index].key not in tables[charges[index].name]:
+                charges, opened = self._within_bounds(charges, plan.bounded, now_ms)
+                break
         befores: list[int] = []
         hits: list[int] | None = None
         for charge in charges:
@@ -285,6 +287,15 @@ class Counters:
                 table.release(key, request_id)
         self._remember(answered, now_ms)
         return True
+
+    def forget_running(self) -> None:
+        """Requests that hold no slot ended without a word: nobody asks for them again."""
+        self._running.clear()
+
+    def begun_ms(self, request_id: str) -> int | None:
+        """When a request that runs was admitted."""
+        answered = self._running.get(request_id)
+        return None if answered is None else answered.taken.now_ms
 
     def renew(self, request_ids: Iterable[str], now_ms: int) -> int:
         """Hold on to the slots of requests that still run. Returns how many leases had run out and count again."""

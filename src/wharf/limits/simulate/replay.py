@@ -16,9 +16,11 @@ from wharf.limits.core.caller import Caller, Case, CredentialKind
 from wharf.limits.core.counters import Counters
 from wharf.limits.core.decision import decide
 from wharf.limits.core.limiter import Limiter
+from wharf.limits.core.plan import Plan
 from wharf.limits.core.recognition import anonymous
 from wharf.limits.core.request import Request
 from wharf.limits.core.rule import Counts, RuleSet
+from wharf.limits.core.rulebook import Endpoint
 from wharf.limits.simulate.access_log import Logged, LogReader
 
 NEEDS_DURATION: Final = frozenset({Counts.CPU_MS, Counts.CONNECTIONS})
@@ -26,6 +28,8 @@ CALLERS_TOLD: Final = 100
 COLUMNS: Final = 120
 STEPS_MS: Final = (1_000, 5_000, 15_000, 60_000, 300_000, 900_000, 3_600_000, 21_600_000, 86_400_000)
 PROGRESS_EVERY: Final = 20_000
+PLANS_REMEMBERED: Final = 200_000
+FORGOTTEN_EVERY: Final = 4_096
 
 
 class Refused(msgspec.Struct):
@@ -71,10 +75,14 @@ class Replay:
         self._limiter = Limiter(judged)
         self._counters = Counters(judged.rules, keys_most=judged.keys_most)
         self._callers: dict[tuple[str, str], Caller] = {}
+        self._addresses: dict[str, Caller] = {}
+        self._plans: dict[tuple[str, Endpoint], Plan] = {}
         self._running: list[tuple[int, str, Call]] = []
         self._number = 0
         self._now_ms = 0
         self._buckets: dict[int, list[int]] = {}
+        self._bucket = [0, 0]
+        """Admitted and refused in the second that is now."""
         self._refused: dict[tuple[str, str], Refused] = {}
         self.outcome = Outcome()
 
@@ -82,26 +90,30 @@ class Replay:
         outcome, counters = self.outcome, self._counters
         outcome.lines += 1
         # Lines that come late count at the moment that was reached: time in here never steps back.
-        now_ms = self._now_ms = max(self._now_ms, logged.at_ms)
-        if self._running:
-            self._end_those_over(now_ms)
+        now_ms = self._now_ms
+        if logged.at_ms > now_ms:
+            now_ms = self._now_ms = logged.at_ms
+            self._bucket = self._buckets.setdefault(now_ms // 1_000, [0, 0])
+            if self._running:
+                self._end_those_over(now_ms)
+        bucket = self._bucket
         key = (logged.user, logged.address)
         caller = self._callers.get(key) or self._caller(key)
         self._number += 1
+        if not self._has_durations and not self._number % FORGOTTEN_EVERY:
+            counters.forget_running()
         name = str(self._number)
-        plan = self._limiter.book.plan(Request(name, logged.method, logged.path, caller))
+        endpoint = self._limiter.book.endpoint(logged.method, logged.path)
+        plan = self._plans.get((caller.owner, endpoint)) or self._plan(logged, caller, endpoint)
         call = Call(name, plan, plan.charges, self._rules.ban)
         taken = counters.take(call, now_ms)
-        bucket = self._buckets.get(now_ms // 1_000)
-        if bucket is None:
-            bucket = self._buckets[now_ms // 1_000] = [0, 0]
         if taken.admitted:
             outcome.admitted += 1
             bucket[0] += 1
-            if logged.duration_ms is None or not self._has_durations:
+            if self._has_durations and logged.duration_ms is None:
                 counters.release(name, now_ms)
-            else:
-                heapq.heappush(self._running, (now_ms + logged.duration_ms, name, call))
+            elif self._has_durations:
+                heapq.heappush(self._running, (now_ms + (logged.duration_ms or 0), name, call))
             if taken.hits:
                 for index in taken.hits:
                     rule = plan.charges[index].name
@@ -111,6 +123,15 @@ class Replay:
         bucket[1] += 1
         decision = decide(name, plan, plan.charges, taken)
         self._note(caller, decision.told.name if decision.told is not None else "ban", plan.endpoint, now_ms)
+
+    def _plan(self, logged: Logged, caller: Caller, endpoint: Endpoint) -> Plan:
+        """Most endpoints are counted by owner alone: of the addresses of one user the first one's plan is that of all."""
+        plan = self._limiter.book.plan(Request("", logged.method, logged.path, caller))
+        if not any("address" in charge.rule.scope for charge in plan.charges):
+            if len(self._plans) >= PLANS_REMEMBERED:
+                self._plans.clear()
+            self._plans[caller.owner, endpoint] = plan
+        return plan
 
     def _note(self, caller: Caller, rule: str, endpoint: str, now_ms: int) -> None:
         rules = self.outcome.rules
@@ -125,16 +146,18 @@ class Replay:
         running, counters = self._running, self._counters
         while running and running[0][0] <= now_ms:
             ended_ms, name, call = heapq.heappop(running)
-            begun_ms = counters._running[name].taken.now_ms if name in counters._running else ended_ms
+            begun_ms = counters.begun_ms(name) or ended_ms
             counters.release(name, ended_ms)
             if call.plan.meters and ended_ms > begun_ms:
                 counters.spend(call.plan.meters, ended_ms - begun_ms, ended_ms)
 
     def _caller(self, key: tuple[str, str]) -> Caller:
         user, text = key
-        address = parse_address(text) or parse_address("0.0.0.0")
-        assert address is not None
-        nobody = anonymous(address)
+        nobody = self._addresses.get(text)
+        if nobody is None:
+            address = parse_address(text) or parse_address("0.0.0.0")
+            assert address is not None
+            nobody = self._addresses[text] = anonymous(address)
         if user:
             caller = Caller(
                 kind=CredentialKind.PERSONAL_TOKEN,
@@ -143,6 +166,7 @@ class Replay:
                 address=nobody.address,
                 spoken=f"user {user}",
                 user=f"user:{user.replace(' ', '_')}",
+                token=f"token:of_{user.replace(' ', '_')}",
             )
         else:
             caller = nobody
