@@ -13,6 +13,7 @@ import msgspec
 from wharf.limits.core.address import parse_address
 from wharf.limits.core.call import Call
 from wharf.limits.core.caller import Caller, Case, CredentialKind
+from wharf.limits.core.charging import Endpoint
 from wharf.limits.core.counters import Counters
 from wharf.limits.core.decision import decide
 from wharf.limits.core.limiter import Limiter
@@ -20,7 +21,6 @@ from wharf.limits.core.plan import Plan
 from wharf.limits.core.recognition import anonymous
 from wharf.limits.core.request import Request
 from wharf.limits.core.rule import Counts, RuleSet
-from wharf.limits.core.rulebook import Endpoint
 from wharf.limits.simulate.access_log import Logged, LogReader
 
 NEEDS_DURATION: Final = frozenset({Counts.CPU_MS, Counts.CONNECTIONS})
