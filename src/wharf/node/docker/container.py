@@ -38,6 +38,8 @@ class Place(NamedTuple):
     user: str
     network: str  # The file of the namespace that it joins; empty: its own mode.
     files: tuple[tuple[str, str], ...] = ()  # Of the machine, with where it finds them.
+    devices: tuple[tuple[str, str, str], ...] = ()  # Path, target, permissions.
+    hostname: str = ""
     log_mb: int = 0  # What is kept of its output in all.
 
 
@@ -63,7 +65,11 @@ def container_body(config: DockerConfig, place: Place) -> dict[str, Any]:  # JSO
         body["Cmd"] = [*([config.command] if config.command else []), *config.args]
     if config.entrypoint is not None:
         body["Entrypoint"] = config.entrypoint
-    named = {"WorkingDir": config.work_dir, "Hostname": config.hostname, "MacAddress": config.mac_address}
+    named = {
+        "WorkingDir": config.work_dir,
+        "Hostname": config.hostname or place.hostname,
+        "MacAddress": config.mac_address,
+    }
     body |= {name: value for name, value in named.items() if value}
     if config.healthchecks is not None and config.healthchecks.disable:
         body["Healthcheck"] = {"Test": ["NONE"]}
