@@ -252,6 +252,8 @@ class Docker:
             user=order.user,
             network=order.network.namespace if order.network is not None else "",
             files=order.network.files if order.network is not None else (),
+            hostname=order.network.hostname if order.network is not None else "",
+            devices=tuple((device.path, device.target, device.permissions) for device in given.devices),
             log_mb=len(STREAMS) * order.log.max_files * order.log.max_file_size_mb,
         )
 
