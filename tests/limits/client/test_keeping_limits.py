@@ -130,6 +130,20 @@ def test_new_things_are_made_no_faster_than_allowed() -> None:
     assert (3, 10) == (max(minutes), max(hours))
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("PATCH", "/repos/a/b/issues/1"), ("DELETE", "/gists/1"), ("POST", "/app/installations/1/access_tokens")],
+)
+def test_what_changes_or_takes_away_is_no_new_thing(method: str, path: str) -> None:
+    host = Host(Clock(), limit=10**6)
+    client = client_of(host, Manner(content_minute_max=1))
+
+    for _ in range(5):
+        client.request(method, f"https://code.example{path}")
+
+    assert 0 == host.clock.elapsed_s
+
+
 def test_a_reading_query_is_no_new_thing() -> None:
     host = Host(Clock(), limit=10**6)
     client = client_of(host, Manner(content_minute_max=1))

@@ -14,6 +14,8 @@ WRITE_POINTS: Final = 5
 _NUMBER: Final = re.compile(r"/(?:\d+|[0-9a-f]{7,64}|[0-9a-f]{8}-[0-9a-f-]{27})(?=/|$)", re.IGNORECASE)
 _OWNED: Final = re.compile(r"/(repos|networks)/[^/]+/[^/]+")
 _NAMED: Final = re.compile(r"/(users|orgs|enterprises|gists|teams|projects|app-manifests|advisories|licenses)/[^/]+")
+# What is posted and makes nothing that others see: tokens, batches of large files, looks at locks, texts that are drawn.
+_NOTHING_NEW: Final = re.compile(r"/(?:access_tokens|token|token/scoped|objects/batch|locks/verify|markdown(?:/raw)?)$")
 _MUTATION: Final = re.compile(rb"(?:^|[}\s\"\\n])mutation(?=[\s({@]|\\n)")
 
 
@@ -25,7 +27,10 @@ def call_of(method: str, url: str, body: bytes) -> Call:
     writes = bool(_MUTATION.search(body)) if is_graphql else method.upper() not in READS
     # Each method of a path is an endpoint of its own; GraphQL has one.
     endpoint = "graphql" if is_graphql else f"{method.upper()} {path[:200]}"
-    return Call(endpoint, WRITE_POINTS if writes else READ_POINTS, is_graphql, makes_content=writes)
+    # A thing is made by POST: what changes, replaces or takes away a thing that is there makes none. Which mutations make
+    # one only their host knows.
+    makes = writes if is_graphql else method.upper() == "POST" and not _NOTHING_NEW.search(parts.path.rstrip("/"))
+    return Call(endpoint, WRITE_POINTS if writes else READ_POINTS, is_graphql, makes_content=makes)
 
 
 def account_of(url: str, authorization: str) -> str:
