@@ -82,7 +82,9 @@ class ServerTalk:
         self._has_news = asyncio.Event()
         self.has_told_all = asyncio.Event()
         self.has_told_all.set()
-        self._told: dict[str, shapes.AllocationUpdate] = {}
+        self._told: dict[str, tuple[int | None, shapes.AllocationUpdate]] = {}
+        """What was said of each, and under which orders: under other ones the same says something new."""
+        self._orders_of_report: dict[str, int | None] = {}
         self._report: shapes.NodeReportRequest | None = None
         """A report that servers may have heard or not: it is said again before anything new."""
         self._heard_s = world.monotonic_s()
@@ -206,9 +208,10 @@ class ServerTalk:
         self._changed.clear()
         updates = [self._work.update_of(id) for id in ids]
         if not is_whole:
-            updates = [update for update in updates if self._told.get(update.id) != update]
+            updates = [each for each in updates if self._told.get(each.id) != (self._work.seen_index(each.id), each)]
             if not updates:
                 return None
+        self._orders_of_report = {update.id: self._work.seen_index(update.id) for update in updates}
         return shapes.NodeReportRequest(report_id=self._world.new_id(), allocations=tuple(updates), is_whole=is_whole)
 
     def _on_told(self, report: shapes.NodeReportRequest, *, must_report: bool) -> None:
@@ -220,7 +223,7 @@ class ServerTalk:
                 self._told.pop(update.id, None)
                 self._work.on_end_told(update.id)
             else:
-                self._told[update.id] = update
+                self._told[update.id] = self._orders_of_report.get(update.id), update
         self._must_report = must_report
 
     def _forget_report(self) -> None:
