@@ -15,8 +15,9 @@ from wharf.model.allocation import Allocation
 from wharf.model.changes import THIS, Cause, CauseKind, Write
 from wharf.model.job import Job
 from wharf.model.node import NodeStatus
+from wharf.model.policies import UpdatePolicy
 from wharf.model.task_event_text import last_failure
-from wharf.state.tables import ALLOCATIONS, JOBS, NODES, SUMMARIES
+from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS, JOBS, NODES, SUMMARIES
 
 QUICK = HeartbeatSettings(min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=40.0)
 
@@ -282,3 +283,24 @@ async def test_a_fleet_carries_a_large_job_to_its_end() -> None:
 
         await until(is_dead, what="the job is dead")
         assert statuses(server) == ["complete"] * 300
+
+
+@in_virtual_time
+async def test_what_is_updated_in_place_is_told_as_healthy_to_its_new_deployment_too() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        job = scripted(a_job("shop"), count=2)
+        quick = UpdatePolicy(min_healthy_time=1_000_000_000)
+        first = replace(job, task_groups=(replace(job.groups[0], update=quick),))
+        await server.client.jobs.register(first)
+        await until(lambda: deployments(server) == {0: "successful"}, what="the first is rolled out", within_s=60.0)
+
+        await server.client.jobs.register(replace(first, task_groups=(replace(first.groups[0], count=3),)))
+
+        rolled_out = {0: "successful", 1: "successful"}
+        await until(lambda: deployments(server) == rolled_out, what="the second is rolled out", within_s=60.0)
+
+
+def deployments(server: OneServer) -> dict[int, str]:
+    return {each.job_version: each.status.value for each in server.replica.all(DEPLOYMENTS)}
