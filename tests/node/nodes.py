@@ -27,16 +27,22 @@ http = 0
 
 
 class ANode:
-    def __init__(self, server: RunningAgent, folder: Path, *, way: str = "auto") -> None:
+    def __init__(self, server: RunningAgent, folder: Path, *, way: str = "auto", address: str = "") -> None:
+        """`address`: where the node finds its server, if not where that is."""
         self.server = server
+        self._address = address or server.address
         self.folder = folder
         self._way = way
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
-        words = [sys.executable, "-m", "tests.node.one_node", self.server.address, str(self.folder), self._way]
+        words = [sys.executable, "-m", "tests.node.one_node", self._address, str(self.folder), self._way]
+        # What is installed there is installed for the node: its plugins.
+        environment = {**os.environ, "PYTHONPATH": str(self.folder / "installed")}
         with open(self.folder / "node.txt", "ab") as said:
-            self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=ROOT)
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=ROOT, env=environment
+            )
 
     def wait_ready(self) -> None:
         def is_ready() -> bool:

@@ -24,6 +24,7 @@ async def main(address: str, folder: Path, way: str) -> None:
     settings = ClientSettings(
         drivers=DriversSettings(raw_exec=RawExecSettings(enabled=True)),
         finds_left_overs_by=way,
+        options={"lamps.folder": str(folder / "lamps")},
         host_volume={
             path.name: HostVolumeSettings(path=str(path), read_only=path.name.startswith("frozen")) for path in static
         },

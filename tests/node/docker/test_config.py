@@ -181,3 +181,14 @@ def test_output_and_errors_are_told_apart_wherever_the_bytes_are_cut(cut: int) -
 
 def test_a_terminal_has_one_stream() -> None:
     assert [Chunk("stdout", b"\x01raw")] == list(Frames(is_tty=True).feed(b"\x01raw"))
+
+
+def test_device_files_that_the_task_was_given_are_beside_those_that_its_job_names() -> None:
+    given = PLACE._replace(devices=(("/dev/card0", "/dev/card", "rw"),))
+
+    devices = body_of(given, devices=[{"host_path": "/dev/fuse"}])["HostConfig"]["Devices"]
+
+    assert [("/dev/fuse", "/dev/fuse"), ("/dev/card0", "/dev/card")] == [
+        (each["PathOnHost"], each["PathInContainer"]) for each in devices
+    ]
+    assert "rw" == devices[1]["CgroupPermissions"]

@@ -49,6 +49,7 @@ from wharf.node.agent.volume_use import users_of
 from wharf.node.agent.works import Works
 from wharf.node.core.collection import Bounds
 from wharf.node.core.outcome import Outcome
+from wharf.node.devices.devices import NodeDevices
 from wharf.node.docker.config import DockerSettings
 from wharf.node.drivers.docker import Docker, find_socket
 from wharf.node.drivers.exec import Exec
@@ -130,6 +131,7 @@ class NodeAgent:
         self._metadata = Metadata(places.state_folder / METADATA, settings.meta)
         self._own_identity = OwnIdentity(world, client, identity, self._news.has_changed)
         self._connecting = Connecting(world, settings, identity.id)
+        self._devices = NodeDevices(world, settings.options, partial(self._news.happened, NodeEventSubsystem.DRIVER))
         self._views = Views(places.state_folder / "read-only")
         self._volumes = NodeVolumes(
             settings.host_volume,
@@ -156,7 +158,7 @@ class NodeAgent:
             volumes=self._volumes.by_name,
         )
         naming = Naming(world, client, identity, doors)
-        self._upkeep = Upkeep(world, naming, place, self._views, self._connecting)
+        self._upkeep = Upkeep(world, naming, place, self._views, self._connecting, self._devices)
         self.works = Works(
             world,
             self._journal,
@@ -187,6 +189,7 @@ class NodeAgent:
     async def run(self, on_ready: Callable[[], None]) -> None:
         """Until cancelled."""
         await self._volumes.restore()
+        await self._devices.begin()
         remembered = await self._remember(on_ready)
         self.works.load(remembered, is_other_boot=self._journal.was_other_boot)
         self._connecting.sweep({work.record.id for work in self.works.live()})
@@ -255,7 +258,9 @@ class NodeAgent:
         self._measured = Measured(
             self._world,
             self.works,
-            MachineMeter(self._world, self._places.allocation_folder, mhz=mhz),
+            MachineMeter(
+                self._world, self._places.allocation_folder, mhz=mhz, figures_of_devices=self._devices.figures
+            ),
             TaskMeter(self._world, mhz=core_mhz),
             mhz=mhz,
             core_mhz=core_mhz,
@@ -366,17 +371,22 @@ class NodeAgent:
 
     async def _look_again(self) -> None:
         """Tell servers when the node is not what it was."""
-        before = (dict(self._health), self._machine, self._volumes.attributes, self._connecting.attributes)
+        before = self._fingerprint()
         while True:
             await asyncio.sleep(LOOK_AGAIN_S)
             await self._probe()
             self._look_at_ports()
             self._machine = machine.unless_steady(self._machine, self._look())
             await self._volumes.probe()
-            now = (dict(self._health), self._machine, self._volumes.attributes, self._connecting.attributes)
-            if now != before:
+            await self._devices.probe()
+            if (now := self._fingerprint()) != before:
                 before = now
                 self._news.has_changed()
+
+    def _fingerprint(self) -> tuple[object, ...]:
+        """All that servers are to hear of when it is another."""
+        attributes = self._volumes.attributes | self._connecting.attributes
+        return dict(self._health), self._machine, attributes, self._devices.groups
 
     async def _tell_news(self) -> None:
         await self.talk.is_registered.wait()
@@ -447,7 +457,7 @@ class NodeAgent:
             node_pool=settings.node_pool,
             attributes=attributes,
             meta=self._metadata.merged,
-            node_resources=self._connecting.told(looked.resources),
+            node_resources=self._devices.told(self._connecting.told(looked.resources)),
             reserved_resources=ReservedResources(
                 cpu=ReservedCpu(cpu_shares=reserved.cpu),
                 memory=NodeMemory(memory_mb=reserved.memory),

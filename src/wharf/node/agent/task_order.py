@@ -7,14 +7,22 @@ from wharf.model.node import NodeHostVolume
 from wharf.model.task import Task
 from wharf.node.agent.environment import as_ranges
 from wharf.node.agent.volume_use import volumes_of
-from wharf.node.drivers.port import Given, GivenPort
+from wharf.node.devices.port import NOTHING_RESERVED, Reserved
+from wharf.node.drivers.port import Given, GivenDevice, GivenPort, GivenVolume
 from wharf.wire.shapes import DesiredWork
 
 
 def given_to(
-    work: DesiredWork, job: Job, task: Task, volumes: Mapping[str, NodeHostVolume], *, total_mhz: int
+    work: DesiredWork,
+    job: Job,
+    task: Task,
+    volumes: Mapping[str, NodeHostVolume],
+    *,
+    total_mhz: int,
+    reserved: Reserved = NOTHING_RESERVED,
 ) -> Given:
-    """What of the node the task may use. Raises CannotStart where a volume is not here."""
+    """What of the node the task may use; `reserved`: for its devices. Raises CannotStart where a volume is not here."""
+    mounts = tuple(GivenVolume(*mount) for mount in reserved.mounts)
     allocated = work.allocated_resources
     of_task = (allocated.tasks or {}).get(task.name) if allocated is not None else None
     ports = (allocated.shared.ports or ()) if allocated is not None else ()
@@ -25,7 +33,8 @@ def given_to(
         memory_max_mb=of_task.memory.memory_max_mb if of_task else 0,
         cores=as_ranges((of_task.cpu.reserved_cores or ()) if of_task else ()),
         ports=tuple(GivenPort(port.label, port.host_ip, port.value, port.to) for port in ports),
-        volumes=volumes_of(work, job, task, volumes),
+        volumes=(*volumes_of(work, job, task, volumes), *mounts),
+        devices=tuple(GivenDevice(path, target or path, allowed) for path, target, allowed in reserved.nodes),
     )
 
 

@@ -25,6 +25,8 @@ from wharf.node.agent.volume_use import volumes_of
 from wharf.node.core import happenings as on
 from wharf.node.core.record import AllocationRecord
 from wharf.node.core.steps import TaskStep
+from wharf.node.devices.devices import NodeDevices
+from wharf.node.devices.port import NOTHING_RESERVED, CannotReserve, Reserved
 from wharf.node.drivers.beside import Command, CommandOrder, RunsBeside, Stream
 from wharf.node.drivers.port import CannotStart, Driver, TaskNetwork, View
 from wharf.node.networks import CannotConnect
@@ -72,8 +74,14 @@ class Works(Protocol):
 class Upkeep:
     """`attach` it before anything else."""
 
-    def __init__(self, world: World, naming: Naming, place: Place, views: Views, connecting: Connecting) -> None:
+    def __init__(
+        self, world: World, naming: Naming, place: Place, views: Views, connecting: Connecting, devices: NodeDevices
+    ) -> None:
         self._world = world
+        self._devices = devices
+        self._reserved: dict[tuple[str, str], Reserved] = {}
+        self._prepared: dict[tuple[str, str], None] = {}
+        """Tasks that have all that they need, in the life of this agent."""
         self._views = views
         self._connecting = connecting
         self._place = place
@@ -87,11 +95,21 @@ class Upkeep:
     def attach(self, works: Works) -> None:
         self._works = works
 
+    async def ensure(self, work: Work, name: str) -> None:
+        """Before a start: what was prepared by an agent before this one is not all on disk. Raises NotReady."""
+        if (work.record.id, name) not in self._prepared:
+            await self.prepare(work, name)
+
     async def prepare(self, work: Work, name: str) -> None:
         """Raises NotReady."""
+        await self._prepare(work, name)
+        self._prepared[work.record.id, name] = None
+
+    async def _prepare(self, work: Work, name: str) -> None:
         task = work.task(name)
         if self._connecting.has_own(work.order.allocation, work.job):
             await self._connect(work, name)
+        await self._reserve(work, name)
         if task.volume_mounts and self._works.driver_of(work, name).view is View.HOST:
             self._link_volumes(work, task)
         if not (task.artifacts or task.dispatch_payload or has_secrets(task)):
@@ -123,6 +141,24 @@ class Upkeep:
     def network_status(self, allocation_id: str) -> NetworkStatus | None:
         return self._connecting.status_of(allocation_id)
 
+    async def _reserve(self, work: Work, name: str) -> None:
+        """What the task needs for the devices that it was given. Raises NotReady."""
+        allocated = work.order.allocation.allocated_resources
+        of_task = (allocated.tasks or {}).get(name) if allocated is not None else None
+        if of_task is None or not of_task.devices:
+            return
+        try:
+            reserved = await self._devices.reserve(of_task.devices)
+        except CannotReserve as error:
+            raise NotReady(str(error), TaskEventType.SETUP_FAILURE, "setup_error") from error
+        if reserved.nodes and self._works.driver_of(work, name).view is View.WALLED:
+            why = "the driver exec gives its tasks no device files yet: use docker or raw_exec"
+            raise NotReady(why, TaskEventType.SETUP_FAILURE, "setup_error", is_final=True)
+        self._reserved[work.record.id, name] = reserved
+
+    def reserved(self, allocation_id: str, task: str) -> Reserved:
+        return self._reserved.get((allocation_id, task), NOTHING_RESERVED)
+
     def _link_volumes(self, work: Work, task: Task) -> None:
         """For a task that has no file system of its own. Raises NotReady."""
         try:
@@ -132,7 +168,9 @@ class Upkeep:
         link_volumes(volumes, self._works.surroundings(work, task.name)[1], self._views)
 
     def environment(self, allocation_id: str, task: str) -> dict[str, str]:
-        return self._naming.environment(allocation_id, task) | self._tending.environment(allocation_id, task)
+        of_devices = self.reserved(allocation_id, task).environment
+        named = self._naming.environment(allocation_id, task)
+        return {**of_devices, **named, **self._tending.environment(allocation_id, task)}
 
     def look(self, work: Work) -> None:
         record, id = work.record, work.record.id
@@ -140,6 +178,8 @@ class Upkeep:
             return
         for task in record.tasks:
             if task.is_dead:
+                self._prepared.pop((id, task.name), None)
+                self._reserved.pop((id, task.name), None)
                 self._naming.end(id, task.name)
                 self._tending.end(id, task.name)
                 self._wipe_secrets(work, task.name)
@@ -200,6 +240,8 @@ class Upkeep:
             self._naming.end(allocation_id, task)
             self._tending.end(allocation_id, task)
             self._wiped.pop((allocation_id, task), None)
+            self._reserved.pop((allocation_id, task), None)
+            self._prepared.pop((allocation_id, task), None)
 
     async def check_results(self, allocation_id: str) -> Mapping[str, Any]:  # JSON.
         return await self._checking.results(allocation_id)

@@ -466,6 +466,13 @@ class Works:
         await self._journal.synced()
         if not self._is_starting(work, name, run):
             return
+        try:
+            await self._upkeep.ensure(work, name)
+        except NotReady as error:
+            self.happen(id, on.NotStarted(name, run, str(error), is_final=error.is_final))
+            return
+        if not self._is_starting(work, name, run):
+            return
         task = work.task(name)
         environment, _ = self.surroundings(work, name)
         missing: list[str] = []
@@ -499,7 +506,14 @@ class Works:
             allocation_id=wanted.id,
             shared_folder=folders.shared,
             network=self._upkeep.network_of(wanted.id),
-            given=given_to(wanted, work.job, task, place.volumes, total_mhz=place.total_mhz),
+            given=given_to(
+                wanted,
+                work.job,
+                task,
+                place.volumes,
+                total_mhz=place.total_mhz,
+                reserved=self._upkeep.reserved(wanted.id, name),
+            ),
             labels=labels_of(wanted, work.job, name, node_id=place.node_id, node_name=place.node_name),
         )
 

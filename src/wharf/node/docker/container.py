@@ -118,12 +118,14 @@ def _host(config: DockerConfig, place: Place, ports: list[Port]) -> dict[str, An
         "StorageOpt": config.storage_opt,
         "Ulimits": [_ulimit(name, limit) for name, limit in sorted(config.ulimit.items())],
         "Devices": [
-            {
-                "PathOnHost": device.host_path,
-                "PathInContainer": device.container_path or device.host_path,
-                "CgroupPermissions": device.cgroup_permissions,
-            }
-            for device in config.devices
+            {"PathOnHost": path, "PathInContainer": target, "CgroupPermissions": permissions}
+            for path, target, permissions in (
+                *(
+                    (each.host_path, each.container_path or each.host_path, each.cgroup_permissions)
+                    for each in config.devices
+                ),
+                *place.devices,
+            )
         ],
         "PidMode": config.pid_mode,
         "IpcMode": config.ipc_mode,

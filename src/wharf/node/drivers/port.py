@@ -49,6 +49,14 @@ class GivenVolume(NamedTuple):
     is_read_only: bool
 
 
+class GivenDevice(NamedTuple):
+    """A device file of the machine, and where a task with a file system of its own finds it."""
+
+    path: str
+    target: str
+    permissions: str
+
+
 class Given(msgspec.Struct, frozen=True):
     """What of the node the task may use."""
 
@@ -61,6 +69,7 @@ class Given(msgspec.Struct, frozen=True):
     """Those that are its own, as ranges."""
     ports: tuple[GivenPort, ...] = ()
     volumes: tuple[GivenVolume, ...] = ()
+    devices: tuple[GivenDevice, ...] = ()
 
 
 class TaskNetwork(NamedTuple):

@@ -5,6 +5,7 @@ Shares of a processor are those since the last look, or of a moment just now whe
 
 import asyncio
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -28,10 +29,22 @@ class Ticks(NamedTuple):
     total: int
 
 
+async def no_devices() -> None:
+    return None
+
+
 class MachineMeter:
     """`folder`: where allocations are. `mhz`: of all processors together."""
 
-    def __init__(self, world: World, folder: Path, *, mhz: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        folder: Path,
+        *,
+        mhz: int,
+        figures_of_devices: Callable[[], Awaitable[list[dict[str, Any]] | None]] = no_devices,
+    ) -> None:
+        self._figures_of_devices = figures_of_devices
         self._world = world
         self._folder = folder
         self._mhz = mhz
@@ -56,7 +69,7 @@ class MachineMeter:
                 "CPU": cpus,
                 "DiskStats": read_disks(),
                 "AllocDirStats": disk(str(self._folder), device="", place=""),
-                "DeviceStats": None,
+                "DeviceStats": await self._figures_of_devices(),
                 "Uptime": int(float((PROC / "uptime").read_text().split()[0])),
                 "Timestamp": self._world.now_ns(),
                 "CPUTicksConsumed": sum(cpu["TotalTicks"] for cpu in cpus),

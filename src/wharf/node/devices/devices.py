@@ -1,0 +1,213 @@
+"""All devices of this node, by the plugins that tell of them."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
+
+from wharf.model.allocated_resources import AllocatedDevice
+from wharf.model.node_resources import DeviceAttribute, DeviceInstance, DeviceLocality, NodeDevice, NodeResources
+from wharf.node.devices.port import (
+    AttributeValue,
+    CannotReserve,
+    DeviceGroup,
+    DevicePlugin,
+    Figure,
+    Instance,
+    Kind,
+    Measure,
+    Reserved,
+)
+from wharf.world import World
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ENTRY_POINTS: Final = "wharf.devices"
+WITHIN_S: Final = 10.0
+
+Tell = Callable[..., None]
+"""(message, **details): an event of the node."""
+
+
+class PluginFailed(Exception):
+    """What a plugin did instead of answering."""
+
+
+class NodeDevices:
+    def __init__(self, world: World, options: Mapping[str, str], tell: Tell) -> None:
+        self._world = world
+        self._options = options
+        self._tell = tell
+        self._plugins: list[DevicePlugin] = []
+        self._ill: dict[str, str] = {}
+        """What ails a plugin, by its name: told when it changes."""
+        self._owners: dict[Kind, DevicePlugin] = {}
+        self.groups: tuple[NodeDevice, ...] = ()
+        """As servers are told of them."""
+
+    async def begin(self) -> None:
+        """Find the plugins that are installed, and ask each what there is."""
+        for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda each: each.name):
+            try:
+                self._plugins.append(await self._answer(self._loaded(point)))
+            except PluginFailed as error:
+                self._note(point.name, f"it cannot be loaded: {error}")
+        await self.probe()
+
+    async def _loaded(self, point: EntryPoint) -> DevicePlugin:
+        plugin: DevicePlugin = point.load()(self._options)
+        return plugin
+
+    async def probe(self) -> None:
+        groups: dict[Kind, NodeDevice] = {}
+        owners: dict[Kind, DevicePlugin] = {}
+        for plugin in self._plugins:
+            try:
+                told = await self._answer(_groups_of(plugin))
+            except PluginFailed as error:
+                self._note(plugin.name, str(error))
+                continue
+            twice = [kind for kind, _ in told if kind in owners]
+            self._note(plugin.name, f"{twice[0]} is told of by {owners[twice[0]].name} already" if twice else "")
+            for kind, device in told:
+                if kind not in owners:
+                    groups[kind], owners[kind] = device, plugin
+        self._owners = owners
+        self.groups = tuple(groups[kind] for kind in sorted(groups))
+
+    def told(self, resources: NodeResources) -> NodeResources:
+        return replace(resources, devices=self.groups or None)
+
+    async def reserve(self, devices: Sequence[AllocatedDevice]) -> Reserved:
+        """What a task needs to use what it was given. Raises CannotReserve."""
+        found = Reserved()
+        for device in devices:
+            kind = Kind(device.vendor, device.type, device.name)
+            owner = self._owners.get(kind)
+            if owner is None:
+                raise CannotReserve(f"no plugin of this node knows devices {kind} any more")
+            try:
+                one = await self._answer(_reserved_by(owner, kind, tuple(device.device_ids or ())))
+            except PluginFailed as error:
+                raise CannotReserve(f"devices {kind}: {error}") from error
+            found = Reserved(
+                {**found.environment, **one.environment}, (*found.mounts, *one.mounts), (*found.nodes, *one.nodes)
+            )
+        return found
+
+    async def figures(self) -> list[dict[str, Any]] | None:  # In the words of the interface.
+        if not self._plugins:
+            return None
+        found: list[dict[str, Any]] = []
+        now = self._world.now_ns()
+        for plugin in self._plugins:
+            try:
+                found += await self._answer(_figures_of(plugin, now))
+            except PluginFailed as error:
+                log.warning("a plugin of devices measures nothing: %s", error, extra={"plugin": plugin.name})
+        return found
+
+    async def _answer(self, asked: Coroutine[Any, Any, T]) -> T:
+        """In a task of its own: what comes out of a plugin is no error of ours. Raises PluginFailed."""
+        task = self._world.start(asked, name="a plugin of devices")
+        try:
+            done, _ = await asyncio.wait([task], timeout=WITHIN_S)
+        finally:
+            task.cancel()
+        if not done:
+            raise PluginFailed(f"it did not answer within {WITHIN_S:g} s")
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, CannotReserve):
+            raise PluginFailed(str(error))
+        if task.cancelled() or error is not None:
+            raise PluginFailed(f"{type(error).__name__}: {error}" if error is not None else "it gave up")
+        return task.result()
+
+    def _note(self, plugin: str, why: str) -> None:
+        if self._ill.get(plugin, "") == why:
+            return
+        self._ill[plugin] = why
+        if why:
+            self._tell(f"The plugin {plugin} tells of no devices", plugin=plugin, error=why)
+
+
+async def _groups_of(plugin: DevicePlugin) -> list[tuple[Kind, NodeDevice]]:
+    """Put into our words in its own task, too: it may say what is none of its words."""
+    return [_shown(group) for group in await plugin.fingerprint()]
+
+
+async def _reserved_by(plugin: DevicePlugin, kind: Kind, ids: Sequence[str]) -> Reserved:
+    said = await plugin.reserve(kind, ids)
+    return Reserved(dict(said.environment), tuple(said.mounts), tuple(said.nodes))
+
+
+async def _figures_of(plugin: DevicePlugin, now_ns: int) -> list[dict[str, Any]]:  # In the words of the interface.
+    found = []
+    for kind, instances in sorted((await plugin.measure()).items()):
+        stats = {
+            id: {
+                "Summary": _figure(each.summary),
+                "Stats": {"Attributes": {name: _figure(one) for name, one in each.figures.items()}},
+                "Timestamp": now_ns,
+            }
+            for id, each in instances.items()
+        }
+        found.append({"Vendor": kind.vendor, "Type": kind.type, "Name": kind.name, "InstanceStats": stats})
+    return found
+
+
+def _shown(group: DeviceGroup) -> tuple[Kind, NodeDevice]:
+    kind = Kind(*group.kind)
+    return kind, NodeDevice(
+        vendor=kind.vendor,
+        type=kind.type,
+        name=kind.name,
+        instances=tuple(_instance(each) for each in sorted(group.instances, key=lambda each: each.id)),
+        attributes={name: _attribute(value) for name, value in sorted(group.attributes.items())},
+    )
+
+
+def _instance(instance: Instance) -> DeviceInstance:
+    return DeviceInstance(
+        id=instance.id,
+        healthy=instance.is_healthy,
+        health_description=instance.why,
+        locality=DeviceLocality(pci_bus_id=instance.pci_bus_id) if instance.pci_bus_id else None,
+    )
+
+
+def _attribute(value: AttributeValue) -> DeviceAttribute:
+    match value:
+        case bool():
+            return DeviceAttribute(bool_=value)
+        case str():
+            return DeviceAttribute(string=value)
+        case int():
+            return DeviceAttribute(int_=value)
+        case float():
+            return DeviceAttribute(float_=value)
+        case Measure(number, unit):
+            is_whole = isinstance(number, int)
+            return DeviceAttribute(
+                int_=int(number) if is_whole else None, float_=None if is_whole else float(number), unit=unit
+            )
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    """One of the four pairs of fields is there."""
+    value, of = figure.value, figure.of
+    match value:
+        case bool():
+            said: dict[str, Any] = {"BoolVal": value}
+        case str():
+            said = {"StringVal": value}
+        case int():
+            said = {"IntNumeratorVal": value, **({"IntDenominatorVal": of} if of is not None else {})}
+        case float():
+            said = {"FloatNumeratorVal": value, **({"FloatDenominatorVal": of} if of is not None else {})}
+    return said | {name: text for name, text in (("Unit", figure.unit), ("Desc", figure.about)) if text}
