@@ -74,6 +74,20 @@ def endless(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(b"x" * 65_536)
 
 
+def dripping(site: Site) -> Answer:
+    """A byte now and then, for ever."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("content-length", "100000")
+        handler.end_headers()
+        while not site.closing.wait(0.05):
+            handler.wfile.write(b"x")
+            handler.wfile.flush()
+
+    return answer
+
+
 def silent(site: Site) -> Answer:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.artifacts.site import Site, body, endless, running_site, silent, status
+from tests.node.artifacts.site import Site, body, dripping, endless, running_site, silent, status
 from wharf.node.artifacts import ArtifactError, Bounds, Wanted, fetch
 
 SMALL = Bounds(bytes_max=100_000, unpacked_max=100_000, files_max=10, whole_s=20, silent_s=1)
@@ -197,6 +197,13 @@ def test_a_host_that_goes_silent_is_left(site: Site, task: Path) -> None:
     site.answers["/x"] = silent(site)
 
     assert "nothing came for 0.2 s" in refused(task, f"{site.address}/x", bounds=SMALL._replace(silent_s=0.2))
+
+
+def test_a_host_that_never_comes_to_its_end_is_left_when_the_time_is_over(site: Site, task: Path) -> None:
+    site.answers["/x"] = dripping(site)
+
+    assert "it is not there after 0.5 s" == refused(task, f"{site.address}/x", bounds=SMALL._replace(whole_s=0.5))
+    assert {} == files(task)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 RETRY_S: Final = 1.0
 WAIT_S: Final = 60.0
+HEARTBEAT_S: Final = 10.0
 
 
 class NodeIdentity(msgspec.Struct, frozen=True):
@@ -128,7 +129,12 @@ class ServerTalk:
 
     async def _heartbeat(self) -> float:
         """Seconds until the next one is due."""
-        reply = await self._client.node_agents.heartbeat(self._identity.id, self._identity.secret_id)
+        try:
+            async with asyncio.timeout(HEARTBEAT_S):
+                reply = await self._client.node_agents.heartbeat(self._identity.id, self._identity.secret_id)
+        except TimeoutError:
+            # Where the network loses what is said nothing else would tell how long nobody has answered.
+            raise Unreachable(f"no server has answered within {HEARTBEAT_S:.0f} s", sent=True) from None
         self._heard_s = self._world.monotonic_s()
         self._work.on_contact()
         if reply.must_report:
