@@ -1,5 +1,6 @@
 """Allocations with a network of their own: what their tasks and others see of it, and that nothing of it is left."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -12,8 +13,9 @@ import pytest
 
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server
 from tests.waiting import wait_until
-from wharf.node.networks import namespaces
+from wharf.node.networks import Networks, Plugins, namespaces
 from wharf.node.networks.keeping import RUN
+from wharf.world import RealWorld
 
 pytestmark = [pytest.mark.needs("bridges"), pytest.mark.needs_program("iptables")]
 WITHIN_S = 30.0
@@ -32,7 +34,21 @@ http.server.ThreadingHTTPServer(('', int(os.environ['NOMAD_PORT_web'])), Says).s
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
     folder = tmp_path_factory.mktemp("bridge")
     with a_server(folder / "server") as server, a_node(server, folder / "node") as it:
+        (known,) = listed(it)
         yield it
+    asyncio.run(take_all_away(known["ID"]))
+
+
+def listed(node: ANode) -> list[dict[str, Any]]:
+    found: Any = node.server.get("/v1/nodes")
+    return list(found)
+
+
+async def take_all_away(node: str) -> None:
+    """What tests that failed have left on the machine."""
+    networks = Networks(RealWorld(), Plugins(""), node)
+    networks.sweep(())
+    await networks.close()
 
 
 def a_job(id: str, *tasks: dict[str, Any], mode: str = "bridge", **network: Any) -> dict[str, Any]:
@@ -182,9 +198,8 @@ def test_what_an_agent_that_was_killed_left_is_taken_away_by_the_next(node: ANod
 
 
 def test_a_node_tells_of_the_bridges_that_it_can_make(node: ANode) -> None:
-    nodes: Any = node.server.get("/v1/nodes")
-    (listed,) = nodes
-    found: Any = node.server.get(f"/v1/node/{listed['ID']}")
+    (known,) = listed(node)
+    found: Any = node.server.get(f"/v1/node/{known['ID']}")
     resources = found["NodeResources"]
     assert {"Mode": "bridge"} in resources["Networks"]
     assert "bridge" in [each["Mode"] for each in resources["NodeNetworks"]]

@@ -16,6 +16,8 @@ WITHIN_S: Final = 60.0
 FALLBACKS: Final = ("/usr/lib/cni", "/usr/libexec/cni")
 """Where distributions put them."""
 PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
+_SPEAKS: Final = "versions supported:"
+_NUMBER: Final = re.compile(r"\d+\.\d+\.\d+")
 _NAMED: Final = re.compile(r"plugin v(\d+\.\d+\.\d+\S*)")
 
 
@@ -26,10 +28,6 @@ class CannotRun(Exception):
 class _Refused(msgspec.Struct):
     msg: str = ""
     details: str = ""
-
-
-class _Versions(msgspec.Struct):
-    supported: list[str] = msgspec.field(name="supportedVersions", default_factory=list)
 
 
 class Plugins:
@@ -59,13 +57,15 @@ class Plugins:
         if program is None:
             return ""
         try:
+            # Asked for nothing, a plugin tells who it is and which versions of the protocol it speaks.
             _, _, said = await _run(program, {}, b"")
-            if named := _NAMED.search(said.decode(errors="replace")):
-                return named[1]
-            _, answer, _ = await _run(program, {"CNI_COMMAND": "VERSION"}, b'{"cniVersion":"1.0.0"}')
-            return max(msgspec.json.decode(answer, type=_Versions).supported, key=_in_order, default="")
-        except (CannotRun, msgspec.MsgspecError, ValueError):
+        except CannotRun:
             return ""
+        text = said.decode(errors="replace")
+        if named := _NAMED.search(text):
+            return named[1]
+        spoken = _NUMBER.findall(text.partition(_SPEAKS)[2])
+        return max(spoken, key=lambda version: [int(part) for part in version.split(".")], default="")
 
     async def ask(
         self,
@@ -126,7 +126,3 @@ def _reason(answer: bytes, said: bytes) -> str:
     except msgspec.MsgspecError:
         return said.decode(errors="replace").strip()
     return ": ".join(filter(None, (refused.msg, refused.details)))
-
-
-def _in_order(version: str) -> list[int]:
-    return [int(part) for part in version.split(".")]
