@@ -22,6 +22,10 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 POLICY_VIOLATED: Final = 1008
+LOOKED_AT: Final = frozenset(
+    {b"authorization", b"if-none-match", b"if-modified-since", b"x-forwarded-for", b"forwarded", b"origin"}
+)
+"""Of a request's headers; all others are the application's business."""
 SCOPE_KEY: Final = "wharf.limits"
 """Where whoever stands before the middleware may say of a request what its headers do not: a dict with `kind` ("machine",
 or another word), `class` ("plain" or "waiting"), and `authorization`, which is read in the place of the header."""
@@ -67,7 +71,7 @@ class LimitsMiddleware:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         desk = self._desk
         arrival = arrival_of(scope)
-        if _is_machine(scope):
+        if SCOPE_KEY in scope and _is_machine(scope):
             desk.pass_machine(arrival)
             await self._application(scope, receive, send)
             return
@@ -87,7 +91,7 @@ class LimitsMiddleware:
                     await desk.end(admitted)
                 return
         waits = arrival.connection is Connection.WAITING
-        exchange = _Exchange(desk, admitted, receive, send, scope, waits=waits)
+        exchange = _Exchange(desk, admitted, receive, send, has_origin=arrival.has_origin, waits=waits)
         try:
             await self._application(scope, exchange.receive, exchange.send)
         except Exception:
@@ -138,12 +142,12 @@ class _Exchange:
     """One request that the application answers, watched from both sides."""
 
     __slots__ = (
-        *("_desk", "_gone", "_is_body_read", "_is_receiving", "_now_s", "_passage", "_receive", "_scope", "_send"),
+        *("_desk", "_gone", "_has_origin", "_is_body_read", "_is_receiving", "_now_s", "_passage", "_receive", "_send"),
         *("_waits", "has_begun"),
     )
 
     def __init__(
-        self, desk: Desk, passage: Passage, receive: Receive, send: Send, scope: Scope, *, waits: bool = False
+        self, desk: Desk, passage: Passage, receive: Receive, send: Send, *, has_origin: bool, waits: bool = False
     ) -> None:
         """`waits`: of a request that mostly waits only what passes before its reply is work."""
         self.has_begun = False
@@ -151,7 +155,7 @@ class _Exchange:
         self._passage = passage
         self._receive = receive
         self._send = send
-        self._scope = scope
+        self._has_origin = has_origin
         self._waits = waits
         self._is_body_read = False
         self._is_receiving = False
@@ -206,7 +210,7 @@ class _Exchange:
             return
         passage.wait(self._now_s())
         await self._send(message)
-        if message["type"] != "http.response.body" or message.get("more_body", False):
+        if message.get("more_body") or message["type"] != "http.response.body":
             self._go_on(passage)
         elif desk.is_immediate:
             desk.end_here(passage)
@@ -237,10 +241,8 @@ class _Exchange:
                 continue
             kept.append(pair)
         kept += self._desk.pairs(passage)
-        for name, _ in self._scope["headers"]:
-            if name == b"origin":
-                kept.append((b"access-control-expose-headers", EXPOSED.encode()))
-                break
+        if self._has_origin:
+            kept.append((b"access-control-expose-headers", EXPOSED.encode()))
         return kept, makes_content
 
     async def fail(self, arrival: Arrival) -> None:
@@ -256,7 +258,10 @@ def arrival_of(scope: Scope, *, connection: Connection = Connection.PLAIN) -> Ar
     is_conditional = False
     forwarded_for: list[str] = []
     forwarded: list[str] = []
+    has_origin = False
     for name, value in scope["headers"]:
+        if name not in LOOKED_AT:
+            continue
         if name == b"authorization":
             # Two credentials are none: which of them counts would be a guess.
             text = value.decode("latin-1")
@@ -267,6 +272,8 @@ def arrival_of(scope: Scope, *, connection: Connection = Connection.PLAIN) -> Ar
             forwarded_for.append(value.decode("latin-1"))
         elif name == b"forwarded":
             forwarded.append(value.decode("latin-1"))
+        elif name == b"origin":
+            has_origin = True
     mark = scope.get(SCOPE_KEY)
     if mark is not None:
         authorization = mark["authorization"]
@@ -285,6 +292,7 @@ def arrival_of(scope: Scope, *, connection: Connection = Connection.PLAIN) -> Ar
         connection,
         tuple(forwarded_for),
         tuple(forwarded),
+        has_origin,
     )
 
 

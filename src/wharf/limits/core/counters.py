@@ -282,9 +282,12 @@ class Counters:
         answered = self._running.pop(request_id, None)
         if answered is None:
             return False
-        if answered.call.plan.leases:
-            for table, key in self._leases_of(answered):
-                table.release(key, request_id)
+        call, keys = answered.call, answered.taken.keys
+        for index in call.plan.leases:
+            charge = call.charges[index]
+            table = self.tables.get(charge.name)
+            if isinstance(table, Leases):
+                table.release(keys[index] if keys else charge.key, request_id)
         self._remember(answered, now_ms)
         return True
 

@@ -19,6 +19,8 @@ class Arrival(msgspec.Struct, frozen=True, eq=False, gc=False):
     connection: Connection = Connection.PLAIN
     forwarded_for: tuple[str, ...] = ()
     forwarded: tuple[str, ...] = ()
+    has_origin: bool = False
+    """Whether a page of another origin asks, in a browser."""
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):

@@ -70,7 +70,8 @@ class Tally:
             met = self._met[plan] = _Met(caller)
         met.admitted += 1
         taken = decision.taken
-        if taken.shown_before * 100 >= decision.shown.ceiling * NEAR_PERCENT:
+        shown = plan.shown if plan.is_free else decision.charges[0]
+        if taken.shown_before * 100 >= shown.ceiling * NEAR_PERCENT:
             self.near += 1
         if taken.hits:
             for name in decision.hit_rules(is_enforced=False):
