@@ -5,14 +5,16 @@ from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]  # It ships no types.
 
 from tests.builders import a_batch_job, a_group, a_task, some_resources
 from tests.scheduling.loop import Loop
 from wharf.model.group import TaskGroup
-from wharf.model.job import Job
+from wharf.model.job import Job, JobType
 from wharf.scheduling.ground import Ground
 from wharf.scheduling.schedule import schedule
 
@@ -80,11 +82,6 @@ def fewest_nodes(nodes: int, groups: list[tuple[int, int, int]]) -> int:
     return round(float(found.fun))
 
 
-def one_each(kinds: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Siblings of a group are kept apart by their anti-affinity, which counts as much as packing: so each is its own group."""
-    return [(1, cpu, memory_mb) for count, cpu, memory_mb in kinds for _ in range(count)]
-
-
 SIZES = st.sampled_from([100, 150, 200, 250, 300, 400, 500, 600, 700])
 GROUPS = st.lists(st.tuples(st.integers(1, 5), SIZES, SIZES), min_size=1, max_size=3)
 
@@ -96,7 +93,7 @@ def test_packing_uses_at_most_a_bounded_part_more_nodes_than_an_exact_solver(
 ) -> None:
     groups = sorted(groups, key=lambda each: -max(each[1], each[2]))  # As people write the large ones first.
     nodes = sum(group[0] for group in groups)
-    used, placed = nodes_used(nodes, asking("shop", *one_each(groups)))
+    used, placed = nodes_used(nodes, asking("shop", *groups))
     best = fewest_nodes(nodes, groups)
 
     assert placed == nodes
@@ -124,22 +121,40 @@ def test_nothing_is_left_unplaced_that_fits_on_some_node_as_it_stands(
     assert [each for each in missing if any(cpu >= each[1] and memory >= each[2] for cpu, memory in free)] == []
 
 
-def beyond_the_lower_bound(*kinds: tuple[int, int, int]) -> float:
-    """How many times the nodes that the sum of what is asked for would fill are used."""
-    groups = one_each(kinds)
-    used, placed = nodes_used(300, asking("shop", *groups))
-    assert placed == len(groups)
-    return used / math.ceil(max(sum(cpu for _, cpu, _ in groups), sum(memory for _, _, memory in groups)) / ROOM)
+LIKE = ((100, 500, 500), (100, 250, 250), (200, 200, 200), (250, 100, 90), (300, 50, 50))
+UNLIKE = ((100, 500, 300), (100, 250, 250), (200, 200, 300), (250, 100, 150), (300, 50, 50))
+SMALL = ((1_000, 50, 50),)
 
 
-def test_on_many_nodes_packing_uses_at_most_two_percent_more_than_the_lower_bound() -> None:
-    assert (
-        beyond_the_lower_bound((100, 500, 500), (100, 250, 250), (200, 200, 200), (250, 100, 90), (300, 50, 50)) <= 1.02
-    )
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        pytest.param(LIKE, id="as much of processors as of memory"),
+        pytest.param(UNLIKE, id="unlike parts of processors and memory"),
+        pytest.param(UNLIKE[::-1], id="the same, the small ones written first"),
+        pytest.param(SMALL, id="many small ones"),
+        pytest.param(
+            tuple((1, cpu, memory) for count, cpu, memory in UNLIKE for _ in range(count)), id="groups of one"
+        ),
+    ],
+)
+def test_on_many_nodes_packing_uses_at_most_two_percent_more_than_the_lower_bound(
+    kinds: tuple[tuple[int, int, int], ...],
+) -> None:
+    used, placed = nodes_used(300, asking("shop", *kinds))
+
+    assert placed == sum(count for count, _, _ in kinds)
+    assert used <= 1.02 * lower_bound(kinds)
 
 
-def test_of_work_that_asks_for_unlike_parts_of_processors_and_memory_packing_wastes_a_seventh_at_most() -> None:
-    assert (
-        beyond_the_lower_bound((100, 500, 300), (100, 250, 250), (200, 200, 300), (250, 100, 150), (300, 50, 50))
-        <= 8 / 7
-    )
+def lower_bound(kinds: Iterable[tuple[int, int, int]]) -> int:
+    """So many nodes the sum of what is asked for would fill."""
+    cpu, memory = sum(count * cpu for count, cpu, _ in kinds), sum(count * memory for count, _, memory in kinds)
+    return math.ceil(max(cpu, memory) / ROOM)
+
+
+def test_of_a_service_siblings_are_kept_apart_as_the_reference_does() -> None:
+    batch = asking("shop", (10, 50, 50))
+
+    assert (1, 10) == nodes_used(300, batch)
+    assert (10, 10) == nodes_used(300, replace(batch, type=JobType.SERVICE))

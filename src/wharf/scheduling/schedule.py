@@ -1,5 +1,6 @@
 """One evaluation from snapshot to plan: what should differ, which nodes take what is missing, and how it ends."""
 
+from collections import deque
 from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any, Final
@@ -24,6 +25,7 @@ from wharf.model.metric import AllocMetric
 from wharf.model.moment import Moment
 from wharf.model.node import Node, NodeStatus
 from wharf.model.plan import DesiredUpdates, PlanAnnotations
+from wharf.model.scheduler_configuration import SchedulerAlgorithm
 from wharf.scheduling.allotting import Allotment
 from wharf.scheduling.ending import Ending, MoreToSay
 from wharf.scheduling.feasibility import has_escaped
@@ -37,11 +39,14 @@ from wharf.scheduling.reconcile.outcome import GroupOutcome, LookAgain, Placemen
 from wharf.scheduling.reconcile.rollout import begun, gone_on, rollout_of
 from wharf.scheduling.reconcile.sight import LOST, Sight, with_state
 from wharf.scheduling.reconcile.standing import is_as_wanted
+from wharf.scheduling.together import order_on
 from wharf.state import Replica
 from wharf.state.tables import ALLOCATIONS_OF_JOB, DEPLOYMENTS_OF_JOB, EVALUATIONS, JOB_VERSIONS, JOBS, NODES
 
 BATCH_TYPES: Final = (JobType.BATCH, JobType.SYSBATCH)
 EVERY_NODE_TYPES: Final = (JobType.SYSTEM, JobType.SYSBATCH)
+RUN_LEAST: Final = 8
+"""Fewer are placed one by one as fast."""
 
 
 def schedule(ground: Ground, snapshot: Replica, evaluation: Evaluation, moment: Moment) -> Plan:
@@ -71,6 +76,8 @@ class _Schedule:
         self._deployment = self._rollout.current
         self._evicted: list[Allocation] = []
         """Allocations of other jobs that must make room."""
+        self._together: list[list[Placement]] = []
+        """New work of the groups of a batch job: it is placed when all of it is known."""
 
     def run(self) -> Plan:
         job = self._job
@@ -130,6 +137,7 @@ class _Schedule:
             self._carry_out(outcome, job)
         for name, those in by_group.items():
             self._carry_out(of_group.stop_all(sight, name, None, those), job)
+        self._place_together(job)
         return outcomes
 
     def _begin(self, outcome: GroupOutcome, job: Job) -> None:
@@ -192,7 +200,11 @@ class _Schedule:
         for allocation in outcome.in_place:
             self._update_in_place(allocation, job)
         self._queued.setdefault(outcome.name, 0)
-        self._place_all(_most_urgent_first(outcome.places))
+        places = _most_urgent_first(outcome.places)
+        if self._fills_nodes(job) and places and _are_alike(places[0], places[-1]):
+            self._together.append(places)
+        else:
+            self._place_all(places)
         for replacement in outcome.replacements:
             self._replace(replacement)
 
@@ -224,11 +236,25 @@ class _Schedule:
             self._queued[group.name] += 1
         return outcome
 
+    def _fills_nodes(self, job: Job) -> bool:
+        """Whether several groups may be placed among each other: of services the first group comes first."""
+        is_of_several = job.type == JobType.BATCH and len(job.groups) > 1
+        return is_of_several and self._allotment.rules(job).algorithm == SchedulerAlgorithm.BINPACK
+
+    def _place_together(self, job: Job) -> None:
+        waiting = [deque(places) for places in self._together]
+        groups = [places[0].group for places in self._together]
+        counts = [len(places) for places in waiting]
+        for at, number in order_on(self._ground.fleet, self._ground.feasibility.in_reach(job), groups, counts):
+            self._place_all([waiting[at].popleft() for _ in range(number)])
+
     def _place_all(self, places: list[Placement]) -> None:
         """One by one, but for those at the end that are new and alike: the first of these, then all the others at once."""
         first_alike = len(places)
         while first_alike and _are_alike(places[first_alike - 1], places[-1]):
             first_alike -= 1
+        if len(places) - first_alike < RUN_LEAST:
+            first_alike = len(places)
         for placement in places[: first_alike + 1]:
             self._place(placement)
         alike = places[first_alike + 1 :]

@@ -1,0 +1,32 @@
+"""In which order the groups of a batch job are placed, so that together they fill nodes."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wharf.scheduling.together import Asked, order
+
+SHARES = st.sampled_from([0.0, 0.05, 0.1, 0.25, 0.3, 0.5, 0.6, 1.0, 1.5])
+GROUPS = st.lists(st.builds(Asked, count=st.integers(0, 30), cpu=SHARES, memory=SHARES), max_size=6)
+
+
+def test_the_largest_comes_first_where_nothing_is_gained_by_more() -> None:
+    assert order([Asked(3, 0.1, 0.1), Asked(2, 0.5, 0.5)]) == [(1, 2), (0, 3)]
+
+
+def test_what_would_leave_memory_that_nobody_can_use_comes_beside_what_needs_it() -> None:
+    assert order([Asked(2, 0.5, 0.3), Asked(4, 0.2, 0.3)]) == [(0, 1), (1, 2), (0, 1), (1, 2)]
+
+
+def test_what_is_larger_than_a_node_stands_in_nobodys_way() -> None:
+    assert order([Asked(1, 0.5, 0.3), Asked(1, 0.5, 0.7), Asked(1, 2.0, 0.1)])[0] == (2, 1)
+
+
+@given(GROUPS)
+def test_each_comes_once(groups: list[Asked]) -> None:
+    come: Counter[int] = Counter()
+    for at, number in order(groups):
+        come[at] += number
+
+    assert [come[at] for at in range(len(groups))] == [each.count for each in groups]
