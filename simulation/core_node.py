@@ -56,8 +56,12 @@ class PlayedUpkeep(Upkeep):
 
     def __init__(self) -> None:
         """It has none of the real one's parts."""
+        self._reserved = {}
 
     async def prepare(self, *_: object) -> None:
+        return
+
+    async def ensure(self, *_: object) -> None:
         return
 
     def environment(self, *_: str) -> dict[str, str]:

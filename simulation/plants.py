@@ -1,7 +1,7 @@
 """Bugs to plant, one flag each: the simulation must catch every one of them, or it proves nothing.
 
 They sit at seams of the simulation, never in the product: at the door to the log, around a replica's watches, around
-what a door tells of a full read.
+what a door tells of a full read, under the disk of a node, at its supervisor.
 """
 
 import enum
@@ -24,6 +24,8 @@ class Plant(enum.StrEnum):
     LOST_LEADER_CHECK = "lost-leader-check"
     SPLIT_BATCH = "split-batch"
     INDEX_BACK = "index-back"
+    FORGETFUL_DISK = "forgetful-disk"
+    GUESSED_OUTCOMES = "guessed-outcomes"
 
 
 def plant(bug: Plant, cluster: Cluster) -> None:
@@ -91,10 +93,26 @@ def _send_index_back(cluster: Cluster) -> None:
     log.standing = forgetful  # type: ignore[method-assign]  # that is the bug
 
 
+def _forget_what_was_synced(cluster: Cluster) -> None:
+    """The disks of nodes say that all is on them, and nothing is when the power fails."""
+    for host in cluster.nodes:
+        if host.ground is not None:
+            host.ground.disk.loses_all = True
+
+
+def _guess_outcomes(cluster: Cluster) -> None:
+    """Supervisors tell of every program that it ended well."""
+    for host in cluster.nodes:
+        if host.ground is not None:
+            host.ground.guesses_outcomes = True
+
+
 PLANTED: Final[dict[Plant, Callable[[Cluster], None]]] = {
     Plant.DROPPED_CONDITION: _drop_condition,
     Plant.MISSED_WAKE: _miss_wakes,
     Plant.LOST_LEADER_CHECK: _lose_leader_check,
     Plant.SPLIT_BATCH: _split_batch,
     Plant.INDEX_BACK: _send_index_back,
+    Plant.FORGETFUL_DISK: _forget_what_was_synced,
+    Plant.GUESSED_OUTCOMES: _guess_outcomes,
 }

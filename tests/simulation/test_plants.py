@@ -13,6 +13,8 @@ REASONS = {
     Plant.LOST_LEADER_CHECK: ("as leader; the leader is",),
     Plant.SPLIT_BATCH: ("has no summary", "is not kept", "happened at"),
     Plant.INDEX_BACK: ("changed last at", "and then at", "no state of the log"),
+    Plant.FORGETFUL_DISK: ("is started a second time", "still runs", "begins after it was told as"),
+    Plant.GUESSED_OUTCOMES: ("is told to have ended as", "did not end well"),
 }
 
 
