@@ -1,0 +1,140 @@
+"""What must not pass of what programs did: shown to the ledger, one by one."""
+
+import pytest
+from msgspec.structs import replace
+
+from simulation.ledger import Ledger, Play
+from simulation.story import Story
+from tests.builders import a_group, a_task
+from tests.simulation.small_log import SmallLog
+from wharf.model.allocation import Allocation, ClientStatus, DesiredStatus
+from wharf.model.policies import RestartPolicy
+from wharf.model.task import Lifecycle, LifecycleHook
+from wharf.model.task_state import TaskEvent, TaskEventType, TaskState, TaskStatus
+from wharf.node.core.outcome import UNKNOWN, Outcome
+from wharf.state.tables import ALLOCATIONS
+
+ID = "a1"
+WELL = Outcome()
+GROUP = replace(
+    a_group(
+        "web",
+        a_task("main"),
+        replace(a_task("before"), lifecycle=Lifecycle(hook=LifecycleHook.PRESTART)),
+        replace(a_task("after"), lifecycle=Lifecycle(hook=LifecycleHook.POSTSTOP)),
+    ),
+    restart_policy=RestartPolicy(attempts=1),
+)
+
+
+class Shown:
+    """A ledger, and what it said was wrong."""
+
+    def __init__(self) -> None:
+        self.log = SmallLog()
+        self.wrong = self.log.failures
+        self.ledger = Ledger(self.log.witness, Story(self.log.loop), lambda error: self.wrong.append(str(error)))
+        self._starts = 0
+
+    def begins(self, task: str, *, run: str = "") -> Play:
+        self._starts += 1
+        play = Play(run or f"run-{self._starts}", ID, task, GROUP, {}, began_s=float(self._starts))
+        self.ledger.begin(play)
+        return play
+
+    def ran(self, task: str, outcome: Outcome = WELL, *, run: str = "") -> None:
+        play = self.begins(task, run=run)
+        play.ended_s, play.told = 100.0, outcome
+
+    def told(self, status: ClientStatus, **codes: int) -> None:
+        """The allocation's report is in the log, with how its tasks ended."""
+        states = {
+            task: TaskState(
+                state=TaskStatus.DEAD,
+                events=(TaskEvent(type=TaskEventType.TERMINATED, details={"exit_code": str(code), "signal": "0"}),),
+            )
+            for task, code in codes.items()
+        }
+        told = Allocation(id=ID, desired_status=DesiredStatus.RUN, client_status=status, task_states=states)
+        self.log.put((ALLOCATIONS, told))
+
+
+@pytest.fixture
+def shown() -> Shown:
+    return Shown()
+
+
+def test_a_life_in_order_passes(shown: Shown) -> None:
+    shown.ran("before")
+    shown.ran("main", Outcome(3))
+    shown.ran("main")
+    shown.ran("after")
+
+    shown.told(ClientStatus.COMPLETE, before=0, main=3, after=0)
+
+    assert shown.wrong == []
+
+
+def test_a_start_happens_once(shown: Shown) -> None:
+    shown.ran("before", run="x")
+    shown.ran("before", run="x")
+
+    assert shown.wrong == ["x of before is started a second time"]
+
+
+def test_who_still_runs_is_not_started_again(shown: Shown) -> None:
+    shown.begins("before", run="x")
+    shown.begins("before", run="y")
+
+    assert shown.wrong == ["y of before begins, and an earlier start still runs"]
+
+
+@pytest.mark.parametrize("outcome", [None, Outcome(1), UNKNOWN])
+def test_what_comes_before_has_ended_well(shown: Shown, outcome: Outcome | None) -> None:
+    if outcome is not None:
+        shown.ran("before", outcome)
+
+    shown.begins("main")
+
+    assert shown.wrong == ["main of a1 begins before before is done"]
+
+
+def test_what_is_for_the_end_comes_at_the_end(shown: Shown) -> None:
+    shown.ran("before")
+    shown.begins("main")
+
+    shown.begins("after")
+
+    assert shown.wrong == ["after of a1 begins while main runs"]
+
+
+def test_nothing_is_restarted_more_often_than_its_policy_says(shown: Shown) -> None:
+    shown.ran("before")
+    for _ in range(3):
+        shown.ran("main", Outcome(1))
+
+    assert shown.wrong == ["main of a1 is started 3 times; 1 restarts may be"]
+
+
+def test_nothing_is_over_while_it_runs(shown: Shown) -> None:
+    shown.begins("before", run="x")
+
+    shown.told(ClientStatus.FAILED)
+
+    assert shown.wrong == ["a1 is told as failed at 1, and x runs"]
+
+
+def test_how_a_task_ended_is_not_made_up(shown: Shown) -> None:
+    shown.ran("before", Outcome(3))
+
+    shown.told(ClientStatus.FAILED, before=0)
+
+    assert shown.wrong == ["before of a1 is told to have ended as [('0', '0')] at 1; it was [('3', '0')]"]
+
+
+def test_nothing_begins_after_its_end_was_told(shown: Shown) -> None:
+    shown.told(ClientStatus.COMPLETE)
+
+    shown.begins("before", run="x")
+
+    assert shown.wrong == ["x of before begins after it was told as complete"]
