@@ -27,6 +27,8 @@ http = 0
 
 
 class ANode:
+    module = "tests.node.one_node"
+
     def __init__(self, server: RunningAgent, folder: Path, *, way: str = "auto", address: str = "") -> None:
         """`address`: where the node finds its server, if not where that is."""
         self.server = server
@@ -36,7 +38,7 @@ class ANode:
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
-        words = [sys.executable, "-m", "tests.node.one_node", self._address, str(self.folder), self._way]
+        words = [sys.executable, "-m", self.module, self._address, str(self.folder), self._way]
         # What is installed there is installed for the node: its plugins.
         environment = {**os.environ, "PYTHONPATH": str(self.folder / "installed")}
         with open(self.folder / "node.txt", "ab") as said:

@@ -12,11 +12,10 @@ from wharf.client.http import HttpExchange
 from wharf.client.sockets import WebSocketPassage
 from wharf.node.agent.node import NodeAgent, NodePlaces
 from wharf.node.settings import ClientSettings, DriversSettings, HostVolumeSettings, RawExecSettings
-from wharf.world import RealWorld
+from wharf.world import RealWorld, World
 
 
-async def main(address: str, folder: Path, way: str) -> None:
-    world = RealWorld()
+async def main(address: str, folder: Path, way: str, world: World) -> None:
     client = AsyncClient(world, [HttpExchange(address)], retries=ONCE)
     state = folder / "node"
     state.mkdir(exist_ok=True)
@@ -46,4 +45,4 @@ async def main(address: str, folder: Path, way: str) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
-    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], RealWorld()))

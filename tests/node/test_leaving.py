@@ -51,26 +51,23 @@ def running_on(server: RunningAgent) -> list[str]:
 
 
 def test_what_runs_is_moved_away_before_the_node_ends_and_work_comes_again_when_it_is_back(tmp_path: Path) -> None:
-    with a_server(tmp_path / "server") as server:
-        with a_leaving_node(server, tmp_path / "leaves") as agent:
-            job = a_raw_job("moves", "exec sleep 1000", kind="service")
-            job["TaskGroups"][0]["Migrate"] = {"HealthCheck": "task_states", "MinHealthyTime": 1}
-            server.put("/v1/jobs", {"Job": job})
-            wait_until(lambda: running_on(server) == ["leaves"], what="it runs", within_s=30)
-            with a_node(server, tmp_path / "stays"):
-                agent.process.send_signal(signal.SIGTERM)
-                agent.process.wait(40)
+    with a_server(tmp_path / "server") as server, a_leaving_node(server, tmp_path / "leaves") as agent:
+        job = a_raw_job("moves", "exec sleep 1000", kind="service")
+        job["TaskGroups"][0]["Migrate"] = {"HealthCheck": "task_states", "MinHealthyTime": 1}
+        server.put("/v1/jobs", {"Job": job})
+        wait_until(lambda: running_on(server) == ["leaves"], what="it runs", within_s=30)
+        with a_node(server, tmp_path / "stays"):
+            agent.process.send_signal(signal.SIGTERM)
+            agent.process.wait(40)
 
-                assert ["one"] == running_on(server)
-                statuses = {each["NodeName"]: each["ClientStatus"] for each in allocations(server)}
-                assert {"leaves": "complete", "one": "running"} == statuses
-                told = the_node(server)
-                assert "ineligible" == told["SchedulingEligibility"]
-                assert "the node shuts down" == told["LastDrain"]["Meta"]["message"]
+            assert ["one"] == running_on(server)
+            statuses = {each["NodeName"]: each["ClientStatus"] for each in allocations(server)}
+            assert {"leaves": "complete", "one": "running"} == statuses
+            told = the_node(server)
+            assert "ineligible" == told["SchedulingEligibility"]
+            assert "the node shuts down" == told["LastDrain"]["Meta"]["message"]
 
-                with a_leaving_node(server, tmp_path / "leaves"):
-                    wait_until(
-                        lambda: the_node(server)["SchedulingEligibility"] == "eligible", what="work may come again"
-                    )
-                    left = tmp_path / "leaves/data/node/left"
-                    wait_until(lambda: not left.exists(), what="it is said only once")
+            with a_leaving_node(server, tmp_path / "leaves"):
+                wait_until(lambda: the_node(server)["SchedulingEligibility"] == "eligible", what="work may come again")
+                left = tmp_path / "leaves/data/node/left"
+                wait_until(lambda: not left.exists(), what="it is said only once")
