@@ -48,6 +48,18 @@ def test_no_group_is_left_behind(supervisor: ASupervisor) -> None:
     wait_until(lambda: not any(group.exists() for group in groups), what="its groups are gone")
 
 
+@pytest.mark.needs("memory_bounds")
+def test_a_program_runs_on_its_cores_and_starts_no_more_than_it_may(supervisor: ASupervisor) -> None:
+    assert {"cores", "pids"} <= set(supervisor.bounds)
+    core = max(os.sched_getaffinity(0))
+    supervisor.start("few", ("/bin/grep", "Cpus_allowed_list", "/proc/self/status"), limits=Limits(cores=str(core)))
+    assert supervisor.ended("few") == RunEnded("few", 0)
+    assert supervisor.output("few").split() == ["Cpus_allowed_list:", str(core)]
+    supervisor.shell("forks", "sleep 60 & sleep 60 & sleep 60 & echo all", limits=Limits(processes=3))
+    assert supervisor.ended("forks").exit_code != 0
+    assert supervisor.output("forks") == ""
+
+
 def test_a_program_says_how_soon_it_may_be_taken(supervisor: ASupervisor) -> None:
     supervisor.start("humble", ("/bin/cat", "/proc/self/oom_score_adj"), limits=Limits(oom_score=321))
     supervisor.ended("humble")

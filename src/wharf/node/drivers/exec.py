@@ -97,6 +97,7 @@ class Exec(Supervised):
             memory_mb=given.memory_max_mb or given.memory_mb,
             cpu_shares=given.cpu_mhz,
             processes=self._settings.pids_limit,
+            cores=given.cores,
         )
         self._link.say(
             StartRun(

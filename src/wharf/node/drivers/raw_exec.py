@@ -54,6 +54,7 @@ class RawExec(Supervised):
             memory_mb=(order.given.memory_max_mb or order.given.memory_mb) if self._bounds_memory else 0,
             cpu_shares=order.given.cpu_mhz,
             oom_score=read_oom_score(order.config),
+            cores=order.given.cores,
         )
         environment = without(order.environment, order.config)
         self._link.say(

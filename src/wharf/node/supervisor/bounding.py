@@ -9,17 +9,25 @@ from wharf.node.supervisor.messages import Limits
 MB: Final = 1 << 20
 LEAST_SHARES: Final = 2
 MOST_SHARES: Final = 262_144
-CONTROLLERS: Final = ("cpu", "memory", "pids")
+CONTROLLERS: Final = ("cpu", "memory", "pids", "cpuset")
 
 
 class Bounding:
-    """`memory`, `cpu`, `pids`: the folders in which each run has its group; None where it cannot be bounded."""
+    """`memory`, `cpu`, `pids`, `cores`: the folders in which each run has its group; None where it cannot be bounded."""
 
-    def __init__(self, memory: Path | None, cpu: Path | None, pids: Path | None = None, *, version: int) -> None:
-        self._memory, self._cpu, self._pids = memory, cpu, pids
+    def __init__(
+        self,
+        memory: Path | None,
+        cpu: Path | None,
+        pids: Path | None = None,
+        cores: Path | None = None,
+        *,
+        version: int,
+    ) -> None:
+        self._memory, self._cpu, self._pids, self._cores = memory, cpu, pids, cores
         self._version = version
-        self.folders = [folder for folder in (memory, cpu, pids) if folder is not None]
-        found = (("cpu", cpu), ("memory", memory), ("pids", pids))
+        self.folders = [folder for folder in (memory, cpu, pids, cores) if folder is not None]
+        found = (("cpu", cpu), ("memory", memory), ("pids", pids), ("cores", cores))
         self.bounds = tuple(name for name, folder in found if folder is not None)
 
     def make(self, run: str, limits: Limits) -> list[Path]:
@@ -45,6 +53,12 @@ class Bounding:
             group = _made(self._pids / run)
             (group / "pids.max").write_text(str(limits.processes))
             groups.append(group)
+        if self._cores is not None and limits.cores:
+            group = _made(self._cores / run)
+            if self._version == 1:
+                _take_all_of(self._cores.parents[1], self._cores.parent, self._cores, group)
+            (group / CPUS).write_text(limits.cores)
+            groups.append(group)
         return groups
 
     def has_run_out_of_memory(self, run: str) -> bool:
@@ -69,10 +83,24 @@ def weight_of(shares: int) -> int:
 def bounding_v1(root: Path, node: str) -> Bounding:
     """Each controller has a tree of its own."""
     found = {name: _usable(root / name / "wharf" / node, f"{name}.{file}") for name, file in V1_FILES}
-    return Bounding(found["memory"], found["cpu"], found["pids"], version=1)
+    return Bounding(found["memory"], found["cpu"], found["pids"], found["cpuset"], version=1)
 
 
-V1_FILES: Final = (("memory", "limit_in_bytes"), ("cpu", "shares"), ("pids", "max"))
+def _take_all_of(above: Path, *folders: Path) -> None:
+    """Each of them, the cores and the memory of the one above it: a new group has none, and nothing can enter it. Raises
+    OSError."""
+    for folder in folders:
+        for file in (MEMS, CPUS):
+            if not (folder / file).read_text().strip():
+                (folder / file).write_text((above / file).read_text())
+        above = folder
+
+
+CPUS: Final = "cpuset.cpus"
+MEMS: Final = "cpuset.mems"
+
+
+V1_FILES: Final = (("memory", "limit_in_bytes"), ("cpu", "shares"), ("pids", "max"), ("cpuset", "cpus"))
 
 
 def bounding_v2(root: Path, node: str) -> Bounding:
@@ -83,8 +111,8 @@ def bounding_v2(root: Path, node: str) -> Bounding:
             with contextlib.suppress(OSError):
                 above.mkdir(exist_ok=True)
                 (above / "cgroup.subtree_control").write_text(f"+{name}")
-    memory, cpu, pids = (_usable(folder, file) for file in ("memory.max", "cpu.weight", "pids.max"))
-    return Bounding(memory, cpu, pids, version=2)
+    memory, cpu, pids, cores = (_usable(folder, file) for file in ("memory.max", "cpu.weight", "pids.max", CPUS))
+    return Bounding(memory, cpu, pids, cores, version=2)
 
 
 def _usable(folder: Path, file: str) -> Path | None:

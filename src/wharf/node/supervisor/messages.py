@@ -29,6 +29,8 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     """How soon the kernel takes it when the machine's memory is out."""
     processes: int = 0
     """With threads, at one time."""
+    cores: str = ""
+    """Those that it runs on, as ranges; empty: any."""
 
 
 class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
