@@ -74,7 +74,7 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 def keeps_apart(job: Job, rules: Rules) -> bool:
-    """Whether siblings on a node speak against it (ADR 58). Work that ends gains nothing from being kept apart, and where
+    """Whether siblings on a node speak against it (ADR 61). Work that ends gains nothing from being kept apart, and where
     nodes are to be filled it would leave all of them half empty."""
     return job.type != JobType.BATCH or rules.algorithm == SchedulerAlgorithm.SPREAD
 

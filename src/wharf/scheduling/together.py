@@ -1,4 +1,4 @@
-"""In which order new work of several groups of one job is placed, so that together it fills nodes (ADR 58).
+"""In which order new work of several groups of one job is placed, so that together it fills nodes (ADR 61).
 
 Each allocation still goes to the node that is best for it: only who comes next is told here. Nodes are imagined to be
 empty and alike; they are filled one after the other by a few rules, and the rule that needs the fewest is followed. It
