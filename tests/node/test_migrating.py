@@ -2,7 +2,7 @@
 
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from wharf.node.migrating import NotWhole, pack, unpack
 from wharf.node.migrating.packing import LAST
 
 TASKS = ("web",)
+LARGE_MB = 100
 
 
 @pytest.fixture
@@ -135,8 +136,8 @@ while :; do sleep 0.1; done
 """
 
 
-def moving(node: ANode, id: str, **disk: Any) -> None:
-    job = a_raw_job(id, SCRIPT, kind="service", Env={"VERSION": "one"})
+def moving(node: ANode, id: str, script: str = SCRIPT, **disk: Any) -> None:
+    job = a_raw_job(id, script, kind="service", Env={"VERSION": "one"})
     job["TaskGroups"][0]["EphemeralDisk"] = {"SizeMB": 30, **disk}
     job["TaskGroups"][0]["Migrate"] = {"MaxParallel": 1, "HealthCheck": "task_states", "MinHealthyTime": 1}
     node.run(job)
@@ -147,16 +148,19 @@ def running(node: ANode, id: str) -> list[dict[str, Any]]:
     return [each for each in node.allocations(id) if each["ClientStatus"] == "running"]
 
 
-def move_away(node: ANode, id: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def move_away(
+    node: ANode, id: str, *, meanwhile: Callable[[], None] = lambda: None
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """From the node where it runs: the former allocation and the new one, which runs."""
     (former,) = running(node, id)
     node.server.put(f"/v1/node/{former['NodeID']}/eligibility", {"Eligibility": "ineligible"})
     try:
         node.server.put(f"/v1/allocation/{former['ID']}/stop", {})
+        meanwhile()
         wait_until(
             lambda: [each["ID"] for each in running(node, id)] not in ([], [former["ID"]]),
             what="the other runs",
-            within_s=30,
+            within_s=60,
         )
     finally:
         node.server.put(f"/v1/node/{former['NodeID']}/eligibility", {"Eligibility": "eligible"})
@@ -201,9 +205,7 @@ def test_data_that_are_gone_are_told_and_the_allocation_begins_without_them(node
     why = "node {NodeID} does not give them: the allocation's files are gone from its node".format(**former)
     assert [f"The data of allocation {former['ID']} have not come: {why}. It starts without them"] == said(new)
     wait_until(lambda: (files_of(nodes, new) / "t/local/own").exists(), what="it begins")
-    assert [] == list((nodes[0].folder / "alloc/.arriving").iterdir()) + list(
-        (nodes[1].folder / "alloc/.arriving").iterdir()
-    )
+    assert [] == arriving(nodes[0]) + arriving(nodes[1])
 
 
 def test_a_link_in_the_place_of_a_kept_folder_leads_nowhere(kept: Path, tmp_path: Path) -> None:
@@ -213,3 +215,31 @@ def test_a_link_in_the_place_of_a_kept_folder_leads_nowhere(kept: Path, tmp_path
     root = unpacked(packed(kept), tmp_path)
 
     assert not (root / "web").exists()
+
+
+def test_a_node_that_is_killed_while_data_arrive_fetches_them_again(nodes: tuple[ANode, ANode]) -> None:
+    node, _ = nodes
+    size = LARGE_MB << 20
+    script = f"[ -e $WHARF_ALLOC_DIR/data/large ] || head -c {size} /dev/zero >$WHARF_ALLOC_DIR/data/large; {SCRIPT}"
+    moving(node, "large", script, Migrate=True, SizeMB=2 * LARGE_MB)
+    (former,) = running(node, "large")
+    wait_until(lambda: size_of(files_of(nodes, former)) == size, what="it has written", within_s=30)
+
+    def kill_who_fetches() -> None:
+        (taking,) = wait_until(lambda: [each for each in nodes if arriving(each)], what="data arrive", within_s=60)
+        taking.kill_agent()
+
+    _, new = move_away(node, "large", meanwhile=kill_who_fetches)
+
+    assert size == size_of(files_of(nodes, new))
+    assert "end of one\n" == (files_of(nodes, new) / "alloc/data/kept").read_text()
+    assert [] == arriving(nodes[0]) + arriving(nodes[1])
+
+
+def size_of(folder: Path) -> int:
+    file = folder / "alloc/data/large"
+    return file.stat().st_size if file.exists() else 0
+
+
+def arriving(node: ANode) -> list[Path]:
+    return list((node.folder / "alloc" / ".arriving").iterdir())
