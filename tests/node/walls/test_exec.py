@@ -8,7 +8,7 @@ import pytest
 
 from tests.node.walls.walled import run, walled
 from wharf.node.core.outcome import Outcome
-from wharf.node.drivers.port import CannotStart, Given, GivenVolume
+from wharf.node.drivers.port import CannotStart, Given, GivenDevice, GivenVolume
 from wharf.node.settings import ExecSettings
 from wharf.node.supervisor.folder import read_outcome
 from wharf.node.supervisor.messages import RunEnded
@@ -171,6 +171,19 @@ def test_a_volume_of_the_machine_is_where_it_is_wanted(tmp_path: Path) -> None:
             assert "kept\nno\n" == await it.said_by(
                 "b", "cat /srv/kept; touch /srv/x 2>/dev/null || echo no", given=reads
             )
+
+    run(story())
+
+
+def test_a_device_that_it_was_given_is_its_own(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with walled(tmp_path) as it:
+            may = Given(devices=(GivenDevice("/dev/zero", "/dev/of/mine", "r"),))
+            script = "stat -c '%u %A' /dev/of/mine; head -c 3 /dev/of/mine | wc -c; sh -c ': >/dev/of/mine' 2>/dev/null || echo no"
+            assert f"{NOBODY} cr--------\n3\nno\n" == await it.said_by("a", script, given=may)
+            elsewhere = Given(devices=(GivenDevice("/dev/zero", "/srv/zero", "rwm"),))
+            with pytest.raises(CannotStart, match="only below /dev, and not at /srv/zero"):
+                await it.begin("b", "true", given=elsewhere)
 
     run(story())
 

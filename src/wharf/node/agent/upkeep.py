@@ -151,9 +151,6 @@ class Upkeep:
             reserved = await self._devices.reserve(of_task.devices)
         except CannotReserve as error:
             raise NotReady(str(error), TaskEventType.SETUP_FAILURE, "setup_error") from error
-        if reserved.nodes and self._works.driver_of(work, name).view is View.WALLED:
-            why = "the driver exec gives its tasks no device files yet: use docker or raw_exec"
-            raise NotReady(why, TaskEventType.SETUP_FAILURE, "setup_error", is_final=True)
         self._reserved[work.record.id, name] = reserved
 
     def reserved(self, allocation_id: str, task: str) -> Reserved:

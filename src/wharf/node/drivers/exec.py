@@ -22,7 +22,19 @@ from wharf.node.measuring.tasks import groups_of
 from wharf.node.settings import ExecSettings
 from wharf.node.supervisor.messages import Limits, RunOrder, StartRun
 from wharf.node.supervisor.run import OWN_PIDS
-from wharf.node.walls import Binding, Inside, Rights, Root, WrongRight, WrongRoot, entry, launch, rights_like, rights_of
+from wharf.node.walls import (
+    Binding,
+    Device,
+    Inside,
+    Rights,
+    Root,
+    WrongRight,
+    WrongRoot,
+    entry,
+    launch,
+    rights_like,
+    rights_of,
+)
 from wharf.node.walls.launching import BETWEEN, DEFAULT_PATH, NEEDED, NEEDED_INSIDE, SHELL
 
 PRIVATE: Final = "private"
@@ -89,6 +101,7 @@ class Exec(Supervised):
                 asked.work_folder,
                 hostname=network.hostname if network is not None else "",
                 has_own_ipc=asked.has_own_ipc,
+                devices=tuple(Device(each.path, each.target, _mode_of(each.permissions)) for each in given.devices),
             )
             launched = launch(root, inside, (program, *asked.arguments))
         except WrongRoot as error:
@@ -208,6 +221,12 @@ def with_user(environment: Mapping[str, str], rights: Rights) -> dict[str, str]:
     for name, value in (("HOME", rights.home), ("USER", rights.name), ("LOGNAME", rights.name)):
         found.setdefault(name, value)
     return found
+
+
+def _mode_of(permissions: str) -> str:
+    """Of a device's file, from the letters that control groups have."""
+    letters = "".join(letter for letter in "rw" if letter in permissions)
+    return f"u={letters},go="
 
 
 def _texts(config: Mapping[str, object], name: str) -> list[str]:

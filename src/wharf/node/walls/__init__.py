@@ -2,7 +2,7 @@
 machine and a few lines of shell, in namespaces that end with the program: nothing of it can be left over.
 """
 
-from wharf.node.walls.launching import Entry, Inside, Launch, entry, launch
+from wharf.node.walls.launching import Device, Entry, Inside, Launch, entry, launch
 from wharf.node.walls.rights import (
     ALLOWED,
     KNOWN,
@@ -20,6 +20,7 @@ __all__ = [
     "DEFAULT_FOLDERS",
     "KNOWN",
     "Binding",
+    "Device",
     "Entry",
     "Inside",
     "Launch",

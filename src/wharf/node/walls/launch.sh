@@ -1,8 +1,8 @@
 # Makes the root that a task sees, goes into it for good, and becomes the task. Run by dash, in a mount namespace of its own:
 #
-#   launch.sh ROOT MOUNTS HOSTNAME WORK_FOLDER COMMAND [ARGUMENT ...]
+#   launch.sh ROOT MOUNTS HOSTNAME WORK_FOLDER [DEVICE TARGET MODE USER ...] -- COMMAND [ARGUMENT ...]
 #
-# MOUNTS is a file as `fstab` is one. Nothing of the task's environment is here yet: what it names would be obeyed by
+# MOUNTS is a file as `fstab` is one. Each DEVICE is one that the task was given. Nothing of the task's environment is here yet: what it names would be obeyed by
 # programs that still may do everything.
 
 fail() {
@@ -10,19 +10,27 @@ fail() {
     exit 125
 }
 
-/bin/mount --no-mtab --all --fstab "$2" || fail "mount"
+root=$1 mounts=$2 hostname=$3 work=$4
+shift 4
+/bin/mount --no-mtab --all --fstab "$mounts" || fail "mount"
 # Only these of all devices; what the host has as links to /proc is a link here, too.
 /bin/cp --archive /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty \
-    /dev/fd /dev/stdin /dev/stdout /dev/stderr "$1/dev" || fail "devices"
-/bin/ln --symbolic pts/ptmx "$1/dev/ptmx" || fail "devices"
+    /dev/fd /dev/stdin /dev/stdout /dev/stderr "$root/dev" || fail "devices"
+/bin/ln --symbolic pts/ptmx "$root/dev/ptmx" || fail "devices"
+while [ "$1" != -- ]; do
+    /bin/mkdir --parents "$root${2%/*}" || fail "$2"
+    /bin/cp --recursive --no-target-directory "$1" "$root$2" || fail "$2"
+    /bin/chown "$4" "$root$2" && /bin/chmod "$3" "$root$2" || fail "$2"
+    shift 4
+done
+shift
 # A task opens /dev/stdout anew, as its own user: the pipes behind it lie where only we can come by name.
 /bin/chmod a+w /proc/self/fd/1 /proc/self/fd/2 || fail "output"
-[ -z "$3" ] || echo "$3" >/proc/sys/kernel/hostname || fail "hostname"
-cd "$1" || fail "root"
+[ -z "$hostname" ] || echo "$hostname" >/proc/sys/kernel/hostname || fail "hostname"
+cd "$root" || fail "root"
 # The former root lies above the new one, and is taken away: no way leads back.
 /sbin/pivot_root . . || fail "pivot_root"
 /bin/umount --no-mtab --lazy . || fail "umount in the task's root"
-cd "$4" || fail "work_dir"
-shift 4
+cd "$work" || fail "work_dir"
 unset OLDPWD
 exec "$@"

@@ -4,6 +4,7 @@ The task's environment is read from a file by the last shell, which is already t
 (`LD_PRELOAD`) must not reach the programs that make the walls.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,14 +12,25 @@ from typing import Final, NamedTuple
 
 from wharf.node.supervisor.run import ALONE
 from wharf.node.walls.rights import Rights
-from wharf.node.walls.root import Root
+from wharf.node.walls.root import Root, WrongRoot
 
 SHELL: Final = "/bin/dash"
 LAUNCH: Final = str(Path(__file__).with_name("launch.sh"))
 ENTER: Final = str(Path(__file__).with_name("enter.sh"))
 SESSION: Final = "/usr/bin/setsid"
 NEEDED: Final = (
-    *("/bin/dash", "/bin/mount", "/bin/umount", "/bin/cp", "/bin/ln", "/bin/chmod", "/bin/sleep", "/sbin/pivot_root"),
+    *(
+        "/bin/dash",
+        "/bin/mount",
+        "/bin/umount",
+        "/bin/cp",
+        "/bin/ln",
+        "/bin/chmod",
+        "/bin/chown",
+        "/bin/mkdir",
+        "/bin/sleep",
+        "/sbin/pivot_root",
+    ),
     *("/usr/bin/env", "/usr/bin/nsenter", "/usr/bin/setpriv", "/usr/bin/setsid", "/usr/bin/unshare"),
 )
 NEEDED_INSIDE: Final = ("/bin/dash", "/bin/umount", "/usr/bin/env", "/usr/bin/setpriv", "/usr/bin/setsid")
@@ -34,6 +46,15 @@ PAPERS_AT: Final = (6, 7)
 """The descriptors of the environment and of the mounts."""
 
 
+class Device(NamedTuple):
+    """A device of the machine, and where the program finds it."""
+
+    path: str
+    target: str
+    mode: str
+    """For its user alone, as `chmod` reads it."""
+
+
 class Inside(NamedTuple):
     """What a program within walls is to find."""
 
@@ -42,6 +63,7 @@ class Inside(NamedTuple):
     work_folder: str
     hostname: str = ""
     has_own_ipc: bool = True
+    devices: tuple[Device, ...] = ()
 
 
 class Launch(NamedTuple):
@@ -60,9 +82,20 @@ def launch(root: Root, inside: Inside, command: tuple[str, ...], *, papers_at: t
     environment_at, mounts_at = papers_at
     spaces = ["--mount", "--uts", *(["--ipc"] if inside.has_own_ipc else [])]
     words = ["/usr/bin/unshare", *spaces, "--", SHELL, LAUNCH, str(root.folder), f"/proc/self/fd/{mounts_at}"]
-    words += [inside.hostname, inside.work_folder, *inside.rights.words]
+    words += [inside.hostname, inside.work_folder]
+    for device in inside.devices:
+        words += [os.path.realpath(device.path), _target_of(device), device.mode, str(inside.rights.uid)]
+    words += ["--", *inside.rights.words]
     words += [SHELL, "-c", BECOME, str(environment_at), *_odd(inside.environment), SESSION, *command]
     return Launch(tuple(words), (script_of(inside.environment), root.make()))
+
+
+def _target_of(device: Device) -> str:
+    """Raises WrongRoot."""
+    target = os.path.normpath(device.target)
+    if not target.startswith("/dev/"):
+        raise WrongRoot(f"a device can be put only below /dev, and not at {device.target}")
+    return target
 
 
 def entry(pid: int, inside: Inside, groups: list[Path], *, paper_at: int) -> Entry:
