@@ -197,6 +197,7 @@ def why(request_id: str, path: Where, as_json: bool) -> None:
 def rules(path: Where, as_json: bool) -> None:
     """Show the rules in force, with the lines that they stand in."""
     from wharf.cli.tables import table
+    from wharf.limits.core.rule import UNLIMITED
 
     found = ask(path, "/rules")
     if as_json:
@@ -216,6 +217,11 @@ def rules(path: Where, as_json: bool) -> None:
         for rule in found["rules"]
     ]
     click.echo(table(("RULE", "RESOURCE", "COUNTS", "SCOPE", "WINDOW", "CEILINGS", "ENFORCED", "WHERE"), rows))
+    away = found["while_away"]
+    if away is not None:
+        highest = {name: max(of.values()) for name, of in away["at_most"].items() if of}
+        said = ", ".join(f"{name} {most:,}" for name, most in highest.items() if most < UNLIMITED)
+        click.echo(f"\nWhile the store is away, {away['processes']} processes together admit at most: {said}")
     for name, problem in found["refused"].items():
         click.echo(f"\n{name} was changed and is not used:\n{problem}")
 

@@ -70,6 +70,15 @@ def test_every_reply_of_the_application_carries_the_limits(status: int) -> None:
     assert [name for name in (*FIVE, "ratelimit", "ratelimit-policy") if name not in heard.headers] == []
 
 
+@pytest.mark.parametrize("status", [200, 301, 401, 403, 404, 422])
+def test_2_7_redirects_and_refusals_of_the_application_cost_like_any_reply(status: int) -> None:
+    desk = a_desk()
+
+    ask(desk, Caller(token=ADA, headers=[("if-none-match", '"1"')]), replies(status))
+
+    assert used(desk, "core") == 1
+
+
 def test_headers_are_those_of_the_core_whichever_way_they_are_written() -> None:
     for text in ("", "disclose_secondary = true\n"):
         desk = a_desk(text + TWO_AN_HOUR)

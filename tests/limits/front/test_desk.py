@@ -1,8 +1,10 @@
 """The desk: who a request is from is remembered, and never longer than it is true."""
 
+import asyncio
 import datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.limits.builders import a_user
@@ -10,6 +12,7 @@ from tests.limits.front.desks import ADA, DIRECTORY, Caller, MovingWorld, a_desk
 from wharf.limits.configuration import DecisionLogSettings, Settings
 from wharf.limits.core.address import read_proxies
 from wharf.limits.core.credential import sha256_of
+from wharf.limits.desk import Desk
 from wharf.limits.rules import read_directory
 
 
@@ -92,3 +95,48 @@ def test_what_callers_choose_themselves_fills_no_memory() -> None:
     assert [h.headers["x-ratelimit-used"] for h in heard] == ["1", "2"]
     assert len(desk.callers) == 0
     assert [len(noted.path) for noted in desk.journal.recent()] == [1_024, 1_024]
+
+
+def journal_of(folder: Path, *, one_in: int = 1, bytes_most: int = 1 << 20) -> Desk:
+    decisions = DecisionLogSettings(one_in=one_in, bytes_most=bytes_most, kept_ms=24 * 3_600_000)
+    return a_desk(
+        '[[rule]]\nname = "core"\nceiling = 40\n',
+        world=MovingWorld(),
+        settings=Settings(decisions=decisions),
+        folder=folder,
+    )
+
+
+def written(desk: Desk, folder: Path) -> list[str]:
+    asyncio.run(desk.journal.write(desk.now_ms()))
+    return [line for name in ("decisions.1.jsonl", "decisions.jsonl") if (folder / name).exists()
+            for line in (folder / name).read_text().splitlines()]  # fmt: skip
+
+
+def test_8_the_log_has_all_refusals_and_one_in_so_many_of_those_admitted(tmp_path: Path) -> None:
+    desk = journal_of(tmp_path, one_in=10)
+    for _ in range(45):
+        ask(desk, Caller(token=ADA))
+
+    verdicts = [msgspec.json.decode(line)["verdict"] for line in written(desk, tmp_path)]
+
+    assert (verdicts.count("admitted"), verdicts.count("primary")) == (4, 5)
+
+
+def test_8_the_log_stays_within_its_size_and_its_age(tmp_path: Path) -> None:
+    desk = journal_of(tmp_path, bytes_most=20_000)
+    for _ in range(20):
+        for _ in range(5):
+            ask(desk, Caller(token=ADA))
+        written(desk, tmp_path)
+    size = sum(file.stat().st_size for file in tmp_path.glob("decisions*.jsonl"))
+    assert isinstance(desk.world, MovingWorld)
+    for _ in range(2):
+        desk.world.advance(13 * 3_600)
+        ask(desk, Caller("/later", token=ADA))
+        lines = written(desk, tmp_path)
+
+    assert (
+        10_000 < size < 40_000
+    )  # A piece that is written at once may go beyond the half at which a file is put aside.
+    assert {msgspec.json.decode(line)["path"] for line in lines} == {"/later"}

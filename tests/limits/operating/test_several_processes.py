@@ -196,6 +196,17 @@ def test_rules_are_read_again_by_all_processes_and_metrics_are_those_of_all(tmp_
     ]
 
 
+def test_3_3_rules_state_what_all_processes_admit_together_while_the_store_is_away(tmp_path: Path) -> None:
+    async def scenario(_one: Process, _other: Process) -> str:
+        return await typed_at(tmp_path, "rules")
+
+    with running_redis(tmp_path) as redis:
+        said = in_two(tmp_path, scenario, redis)
+
+    assert "While the store is away, 8 processes together admit at most: " in said
+    assert " core 8, " in said  # Of 2 each of them admits 1.
+
+
 def test_grants_outlive_a_redis_that_forgets(tmp_path: Path) -> None:
     async def scenario(one: Process, other: Process) -> int:
         await one.ask()

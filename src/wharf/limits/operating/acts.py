@@ -13,7 +13,7 @@ from wharf.limits.core.charging import charge_of
 from wharf.limits.core.limiter import Grant
 from wharf.limits.core.plan import Charge
 from wharf.limits.core.recognition import is_enterprise_account
-from wharf.limits.core.rule import UNLIMITED
+from wharf.limits.core.rule import UNLIMITED, StoreLoss
 from wharf.limits.desk.tally import Row
 from wharf.limits.rules import lint
 from wharf.limits.stores.memory import MemoryStore
@@ -163,9 +163,23 @@ class Acts:
                 }
                 for rule in rules.rules
             ],
+            "while_away": self._while_away(),
             "findings": [str(finding) for finding in lint(rules)],
             "refused": {str(file.path): file.problem for file in self._limits.watcher.files if file.problem},
         }
+
+    def _while_away(self) -> dict[str, Any] | None:
+        """What all processes together admit of each rule in a window while the store is away; None where it cannot be."""
+        guard = self._limits.guard
+        if guard is None:
+            return None
+        processes = guard.fallback.processes
+        totals = {
+            rule.name: {case.value: -(-ceiling // processes) * processes for case, ceiling in rule.ceilings.items()}
+            for rule in self._desk.service.rules.rules
+            if rule.on_store_loss is StoreLoss.LOCAL
+        }
+        return {"processes": processes, "at_most": totals}
 
     def caller(self, name: str) -> Caller:
         """Whom an operator means: one who was seen, else one of the directory."""

@@ -57,7 +57,15 @@ def _lines(limits: Limits, gateway: Gateway | None) -> Iterator[Line]:
         yield "store_away", "Whether the store is held for away.", "", float(store.is_away)
         yield "store_lost_total", "Calls of the store without an answer in time.", "", store.lost
         yield "store_decided_here_total", "Requests decided while it was away.", "", store.decided_here
+        about = "Answers that came after their requests were decided here, and what became of their charges."
+        yield "store_late_total", about, 'outcome="kept"', store.late_kept
+        yield "store_late_total", about, 'outcome="undone"', store.late_undone
+        yield "store_late_total", about, 'outcome="unsettled"', store.unsettled
     if limits.far is not None:
+        link = limits.far.link
+        yield "store_restarts_total", "Times that another server was found: charges may be lost.", "", link.restarts
+        about = "Batches that fewer copies had than `wait_replicas` says."
+        yield "store_too_few_replicas_total", about, "", link.too_few_replicas
         yield "rule_hashes", "How many different rules count on this store.", "", limits.far.rule_hashes
     if gateway is not None:
         for kind, count in sorted(gateway.statuses.items()):

@@ -28,7 +28,7 @@ class Fallback:
 
     def __init__(self, rules: RuleSet, *, processes: int) -> None:
         self._counters = Counters(rules.rules, keys_most=rules.keys_most)
-        self._processes = processes
+        self.processes = processes
         self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
 
     def adopt(self, rules: RuleSet) -> None:
@@ -87,7 +87,7 @@ class Fallback:
         if charge.rule.on_store_loss is not StoreLoss.LOCAL:
             # Counted so that headers tell something, and bound to nothing here.
             return msgspec.structs.replace(charge, is_enforced=False)
-        share = -(-charge.ceiling // self._processes)
+        share = -(-charge.ceiling // self.processes)
         known = self._known.get((charge.name, charge.key))
         if charge.rule.algorithm is Algorithm.WINDOW and known is not None and known.end_ms > now_ms:
             share = min(share, max(0, charge.ceiling - known.count))

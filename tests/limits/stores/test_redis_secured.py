@@ -1,0 +1,99 @@
+"""Redis behind TLS and a password, and one whose copies must have a charge: as they are configured, so they are reached."""
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.limits.builders import a_user
+from tests.limits.stores.contract import Clock, Counter
+from tests.limits.stores.redis_server import RedisServer, running_redis
+from tests.ports import free_ports
+from tests.waiting import wait_on_loop_until
+from wharf.agent import certificates
+from wharf.limits.configuration.reader import read_settings
+from wharf.limits.rules import FileRefused, read_rules
+from wharf.limits.stores import StoreLost
+from wharf.limits.stores.redis import RedisSettings, RedisStore
+from wharf.world import RealWorld
+
+pytestmark = pytest.mark.needs_program("redis-server")
+
+
+async def admitted(settings: RedisSettings) -> bool:
+    rules = read_rules("")
+    store = RedisStore(RealWorld(), rules, settings)
+    await store.open()
+    try:
+        return (await Counter(store, rules, Clock()).send(a_user())).is_admitted
+    finally:
+        await store.close()
+
+
+def test_3_1_a_redis_with_tls_a_user_and_a_password_is_reached_with_all_three_and_not_without(tmp_path: Path) -> None:
+    made = certificates.create(
+        tmp_path / "tls", region="global", is_server=True, files_name="here", also=(), days=1, authority_days=1
+    )
+    authority, own = made[0].certificate_file, made[-1]
+    (plain_port, tls_port), password = free_ports(2), tmp_path / "password"
+    password.write_text("a password\n")
+    server = RedisServer(
+        tmp_path,
+        plain_port,
+        text=f"tls-port {tls_port}\ntls-cert-file {own.certificate_file}\ntls-key-file {own.key_file}\n"
+        f'tls-ca-cert-file {authority}\ntls-auth-clients yes\nuser limiter on ">a password" ~* +@all\n',
+    )
+    told = read_settings(
+        f'[store]\nkind = "redis"\naddresses = "localhost:{tls_port}"\nuser = "limiter"\npassword_file = "password"\n'
+        f'tls = true\nca_file = "{authority}"\ncertificate_file = "{own.certificate_file}"\nkey_file = "{own.key_file}"\n',
+        folder=tmp_path,
+    ).store.redis
+    without_tls = RedisSettings(addresses=(f"localhost:{tls_port}",), user="limiter", password="a password")
+    with_another = RedisSettings(addresses=(f"localhost:{plain_port}",), user="limiter", password="another")
+    try:
+        server.start()
+        assert asyncio.run(admitted(told))
+        for wrong in (without_tls, with_another):
+            with pytest.raises(StoreLost):
+                asyncio.run(admitted(wrong))
+    finally:
+        server.kill()
+    assert ssl.HAS_TLSv1_2
+
+
+def test_3_3_a_charge_that_too_few_copies_have_is_counted_and_refuses_nobody(tmp_path: Path) -> None:
+    async def scenario(server: RedisServer) -> tuple[int, int]:
+        rules = read_rules("")
+        settings = RedisSettings(addresses=(server.address,), wait_replicas=1, wait_replicas_ms=100)
+        store = RedisStore(RealWorld(), rules, settings)
+        await store.open()
+        counter = Counter(store, rules, Clock())
+        alone = (await counter.send(a_user())).is_admitted
+        without_copy = store.link.too_few_replicas
+        async with Redis(port=server.port) as client:
+            copy = RedisServer(tmp_path, free_ports(1)[0], text=f"replicaof 127.0.0.1 {server.port}\n")
+            try:
+                await asyncio.to_thread(copy.start)
+                await wait_on_loop_until(lambda: "state=online" in server.ask("INFO", "replication"), what="a copy")
+                assert await client.wait(1, 20_000) == 1
+                settled = store.link.too_few_replicas
+                with_copy = (await counter.send(a_user())).is_admitted
+                assert alone
+                assert with_copy
+                return without_copy, store.link.too_few_replicas - settled
+            finally:
+                copy.kill()
+                await store.close()
+
+    with running_redis(tmp_path) as server:
+        without_copy, with_copy = asyncio.run(scenario(server))
+
+    assert without_copy > 0
+    assert with_copy == 0
+
+
+def test_3_4_no_file_gives_a_limiter_a_clock() -> None:
+    with pytest.raises(FileRefused, match=r"store\.clock: is not known"):
+        read_settings("[store]\nclock = 5\n")
