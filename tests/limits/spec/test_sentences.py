@@ -1,0 +1,49 @@
+"""Every sentence of the contract that can be tested, and every numbered rule of the design, has a test that is there."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from tests.limits.spec.sentences import CONTRACT, DESIGN, NUMBERED
+
+TESTS = Path(__file__).parents[2]
+
+
+@cache
+def names_of_tests() -> frozenset[str]:
+    def found() -> Iterator[str]:
+        for file in [*(TESTS / "limits").rglob("test_*.py"), TESTS / "agent" / "test_limiting.py"]:
+            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+                if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                    yield node.name
+
+    return frozenset(found())
+
+
+def test_every_sentence_of_the_contract_is_held_by_tests_that_are_there() -> None:
+    wanted = {name for sentences in CONTRACT.values() for tests in sentences.values() for name in tests}
+
+    assert wanted - names_of_tests() == set()
+    assert [sentence for sentences in CONTRACT.values() for sentence, tests in sentences.items() if not tests] == []
+
+
+def test_every_numbered_rule_of_the_design_is_held_by_tests_that_are_there() -> None:
+    """By the number in a test's name, or by name."""
+    begun = tuple(f"test_{number.replace('.', '_')}_" for number in NUMBERED)
+    numbered = {
+        number for number, begins in zip(NUMBERED, begun, strict=True) for n in names_of_tests() if n.startswith(begins)
+    }
+
+    assert {name for tests in DESIGN.values() for name in tests} - names_of_tests() == set()
+    assert set(NUMBERED) - numbered - set(DESIGN) == set()
+
+
+def test_no_test_is_named_after_a_rule_that_is_not_there() -> None:
+    """Numbers of the contract's errors and of the design's rules, which have one digit, or two of one."""
+    numbers = {
+        tuple(part for part in name.split("_")[1:3] if part.isdigit() and len(part) == 1) for name in names_of_tests()
+    }
+    known = {tuple(number.split(".")) for number in NUMBERED} | {(str(number),) for number in range(1, 7)}
+
+    assert {number for number in numbers if number and not any(number[: len(one)] == one for one in known)} == set()
