@@ -10,7 +10,8 @@ from wharf.client import ONCE, AsyncClient
 from wharf.client.doors import ServerDoor
 from wharf.client.http import HttpExchange
 from wharf.client.sockets import WebSocketPassage
-from wharf.node.agent.node import NodeAgent, NodePlaces
+from wharf.node.agent.node import NodeAgent
+from wharf.node.agent.places import NodePlaces
 from wharf.node.settings import ClientSettings, DriversSettings, HostVolumeSettings, RawExecSettings
 from wharf.world import RealWorld, World
 

@@ -38,7 +38,15 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
         (plugins / name).write_text(text)
         (plugins / name).chmod(0o755)
     with a_server(folder / "server") as server, a_node(server, folder / "node") as it:
+        wait_reachable(it)
         yield it
+
+
+def wait_reachable(node: ANode) -> None:
+    """Its channel is open: it can be asked to do something."""
+    here = asked(node, "GET", "/v1/nodes")[1][0]["ID"]
+    path = f"/v1/client/metadata?node_id={here}"
+    wait_until(lambda: asked(node, "GET", path)[0] == 200, what="the node can be reached", within_s=30.0)
 
 
 def asked(node: ANode, method: str, path: str, body: object = None) -> tuple[int, Any]:
@@ -105,6 +113,7 @@ def test_a_volume_is_made_used_kept_over_the_death_of_the_agent_and_taken_away_w
     refused = asked(node, "DELETE", f"/v1/volume/host/{made['ID']}")
     node.kill_agent()
     node.wait_ready()
+    wait_reachable(node)
     node.run(a_job("reads", "cat data/file", "kept", reads=True))
     reads = is_in(node, "reads", "complete", "failed")
 

@@ -15,7 +15,8 @@ from wharf.client import ONCE, AsyncClient
 from wharf.client.doors import Door, ServerDoor
 from wharf.client.http import HttpExchange
 from wharf.client.sockets import SocketPassage, WebSocketPassage
-from wharf.node.agent.node import NodeAgent, NodePlaces
+from wharf.node.agent.node import NodeAgent
+from wharf.node.agent.places import NodePlaces
 
 log = logging.getLogger(__name__)
 

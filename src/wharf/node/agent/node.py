@@ -2,27 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from wharf.client import AsyncClient
 from wharf.client.doors import Door
 from wharf.client.sockets import SocketPassage
-from wharf.model.moment import to_time
-from wharf.model.node import DriverInfo, HostNetwork, Node, NodeEventSubsystem
-from wharf.model.node_resources import (
-    NodeDisk,
-    NodeMemory,
-    ReservedCpu,
-    ReservedNetworks,
-    ReservedResources,
-)
-from wharf.node.agent import machine
+from wharf.model.node import NodeEventSubsystem
 from wharf.node.agent.arrivals import Arrivals
 from wharf.node.agent.asked import Asked, FilesAsked
 from wharf.node.agent.channel_line import ChannelLine
@@ -36,12 +25,13 @@ from wharf.node.agent.journal import Journal, Remembered
 from wharf.node.agent.journal_file import FileOnDisk
 from wharf.node.agent.keeper_link import KeeperLink
 from wharf.node.agent.leaving import Leaving
+from wharf.node.agent.likeness import Likeness
 from wharf.node.agent.measured import Measured
 from wharf.node.agent.metadata import Metadata, MetadataAsked
 from wharf.node.agent.naming import Naming
 from wharf.node.agent.news import NodeNews
 from wharf.node.agent.own_identity import OwnIdentity
-from wharf.node.agent.ports import is_taken
+from wharf.node.agent.places import NodePlaces
 from wharf.node.agent.servers import NodeIdentity, ServerTalk
 from wharf.node.agent.steered import Steered
 from wharf.node.agent.upkeep import Upkeep
@@ -55,7 +45,7 @@ from wharf.node.drivers.docker import Docker, find_socket
 from wharf.node.drivers.exec import Exec
 from wharf.node.drivers.missing import Missing
 from wharf.node.drivers.mock import Mock
-from wharf.node.drivers.port import Driver, Health
+from wharf.node.drivers.port import Driver
 from wharf.node.drivers.processes_beside import MARK, kill_marked
 from wharf.node.drivers.raw_exec import RawExec
 from wharf.node.measuring import MachineMeter, TaskMeter
@@ -74,18 +64,6 @@ METADATA: Final = "metadata.json"
 LEFT: Final = "left"
 JOURNAL_AGAIN_S: Final = 1.0
 """How often a journal that cannot be read or written is tried again."""
-LOOK_AGAIN_S: Final = 30.0
-"""How often the machine and the drivers are looked at."""
-
-
-class NodePlaces(msgspec.Struct, frozen=True):
-    """Who the node is, and where its things are."""
-
-    name: str
-    datacenter: str
-    region: str
-    state_folder: Path
-    allocation_folder: Path
 
 
 class NodeAgent:
@@ -106,7 +84,6 @@ class NodeAgent:
         self._identity = identity
         places.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._news = NodeNews(world)
-        self._taken_ports: set[int] = set()
         self._journal = Journal(FileOnDisk(places.state_folder / JOURNAL), boot_id(), on_trouble=self._on_journal)
         self._folders = AllocationFolders(places.allocation_folder, removed_at_once=settings.gc_parallel_destroys)
         self.link = KeeperLink(world, places.state_folder, identity.id, self, way=settings.finds_left_overs_by)
@@ -127,7 +104,6 @@ class NodeAgent:
         ]
         self._drivers: Mapping[str, Driver] = {driver.name: driver for driver in found}
         self._supervised: tuple[Driver, ...] = (raw_exec, walled)
-        self._health: dict[str, DriverInfo] = {}
         self._metadata = Metadata(places.state_folder / METADATA, settings.meta)
         self._own_identity = OwnIdentity(world, client, identity, self._news.has_changed)
         self._connecting = Connecting(world, settings, identity.id)
@@ -145,16 +121,28 @@ class NodeAgent:
             users_of=lambda name: users_of(self.works, name),
             on_gone=self._views.let_go,
         )
-        self._machine = self._look()
-        node = self._node()
-        facts = facts_of(node, region=places.region)
+        self._likeness = Likeness(
+            world,
+            identity.id,
+            settings,
+            places,
+            self._drivers,
+            news=self._news,
+            metadata=self._metadata,
+            own_identity=self._own_identity,
+            connecting=self._connecting,
+            volumes=self._volumes,
+            devices=self._devices,
+        )
+        machine = self._likeness.machine
+        facts = facts_of(self._likeness.node(), region=places.region)
         place = Place(
             places.datacenter,
             places.region,
-            self._machine.address,
+            machine.address,
             node_id=identity.id,
             node_name=places.name,
-            total_mhz=self._machine.resources.cpu.cpu_shares,
+            total_mhz=machine.resources.cpu.cpu_shares,
             volumes=self._volumes.by_name,
         )
         naming = Naming(world, client, identity, doors)
@@ -168,13 +156,13 @@ class NodeAgent:
             facts=facts,
             upkeep=self._upkeep,
             on_change=self._on_change,
-            on_taken_port=self._on_taken_port,
+            on_taken_port=self._likeness.take_port,
             max_kill_timeout_s=settings.max_kill_timeout.s,
             log_tail_bytes=settings.log_tail_bytes,
             arrivals=Arrivals(client, identity, self._folders),
         )
         self._upkeep.attach(self.works)
-        self.talk = ServerTalk(world, client, identity, self.works, self._describe)
+        self.talk = ServerTalk(world, client, identity, self.works, self._likeness.describe)
         self._leaving = Leaving(
             world,
             client,
@@ -188,8 +176,7 @@ class NodeAgent:
 
     async def run(self, on_ready: Callable[[], None]) -> None:
         """Until cancelled."""
-        await self._volumes.restore()
-        await self._devices.begin()
+        await self._likeness.begin()
         remembered = await self._remember(on_ready)
         self.works.load(remembered, is_other_boot=self._journal.was_other_boot)
         self._connecting.sweep({work.record.id for work in self.works.live()})
@@ -201,7 +188,7 @@ class NodeAgent:
             self._world.start(self.works.keep_time(), name="node time"),
             self._world.start(self.talk.run(), name="node servers"),
             self._world.start(self._keep_channel(), name="node channel"),
-            self._world.start(self._look_again(), name="node fingerprint"),
+            self._world.start(self._likeness.look_again(), name="node fingerprint"),
             self._world.start(self._tell_news(), name="node news"),
             self._world.start(self._mend_journal(), name="node journal"),
             self._world.start(self._keep_room(), name="node room"),
@@ -239,7 +226,7 @@ class NodeAgent:
             "the supervisor is there",
             extra={"supervisor": str(self.link.pid), "finds_left_overs_by": self.link.finds_by},
         )
-        await self._probe()  # What can be bounded is known only now.
+        await self._likeness.probe()  # What can be bounded is known only now.
         self._news.has_changed()
         for driver in self._supervised:
             await self.works.recover(driver)
@@ -253,8 +240,9 @@ class NodeAgent:
 
     def _asked(self) -> Asked:
         steered = Steered(self.works, self._upkeep.check_results)
-        mhz = self._machine.resources.cpu.cpu_shares
-        core_mhz = mhz // max(1, self._machine.resources.cpu.total_cpu_cores)
+        cpu = self._likeness.machine.resources.cpu
+        mhz = cpu.cpu_shares
+        core_mhz = mhz // max(1, cpu.total_cpu_cores)
         self._measured = Measured(
             self._world,
             self.works,
@@ -286,7 +274,7 @@ class NodeAgent:
         await self.line.run()
 
     async def _on_metadata(self) -> None:
-        self.works.facts = facts_of(self._node(), region=self._places.region)
+        self.works.facts = facts_of(self._likeness.node(), region=self._places.region)
         self._news.has_changed()
 
     # -- what drivers say
@@ -308,31 +296,8 @@ class NodeAgent:
         else:
             self.link.say(ForgetRun(run))
 
-    def _on_taken_port(self, port: int) -> None:
-        """Servers are not to give it away again while it is held."""
-        if port not in self._taken_ports:
-            self._taken_ports.add(port)
-            self._news.happened(NodeEventSubsystem.CLUSTER, f"Port {port} is held by something else and not given away")
-
-    def _look_at_ports(self) -> None:
-        free = {port for port in self._taken_ports if not is_taken(port, "", self._machine.address)}
-        if free:
-            self._taken_ports -= free
-            self._news.has_changed()
-
     def _on_change(self, allocation_id: str) -> None:
         self.talk.changed(allocation_id)
-
-    # -- what the node is
-
-    def _look(self) -> machine.Machine:
-        settings = self._settings
-        return machine.look(
-            self._places.allocation_folder,
-            interface=settings.network_interface,
-            min_port=settings.min_dynamic_port,
-            max_port=settings.max_dynamic_port,
-        )
 
     def _docker_driver(self) -> Docker:
         wanted = self._settings.drivers.docker
@@ -352,41 +317,8 @@ class NodeAgent:
             is_wanted=lambda run: self.works.is_wanted(run),
         )
 
-    async def _probe(self) -> None:
-        await self._connecting.probe()
-        for name, driver in self._drivers.items():
-            if name:
-                told = as_told(await driver.probe(), self._world.now_ns())
-                known = self._health.get(name)
-                if known is None or msgspec.structs.replace(told, update_time=known.update_time) != known:
-                    self._health[name] = told
-
     async def working_drivers(self) -> list[str]:
-        await self._probe()
-        return [name for name, told in self._health.items() if told.healthy]
-
-    async def _describe(self) -> Node:
-        await self._probe()
-        return self._node()
-
-    async def _look_again(self) -> None:
-        """Tell servers when the node is not what it was."""
-        before = self._fingerprint()
-        while True:
-            await asyncio.sleep(LOOK_AGAIN_S)
-            await self._probe()
-            self._look_at_ports()
-            self._machine = machine.unless_steady(self._machine, self._look())
-            await self._volumes.probe()
-            await self._devices.probe()
-            if (now := self._fingerprint()) != before:
-                before = now
-                self._news.has_changed()
-
-    def _fingerprint(self) -> tuple[object, ...]:
-        """All that servers are to hear of when it is another."""
-        attributes = self._volumes.attributes | self._connecting.attributes
-        return dict(self._health), self._machine, attributes, self._devices.groups
+        return await self._likeness.working_drivers()
 
     async def _tell_news(self) -> None:
         await self.talk.is_registered.wait()
@@ -440,50 +372,3 @@ class NodeAgent:
             while (chosen := self.works.collect(self._folders.room(), bounds)) and chosen != before:
                 before = chosen
                 await self._folders.emptied()  # Only then the disk tells whether that was enough.
-
-    def _node(self) -> Node:
-        settings, looked = self._settings, self._machine
-        attributes = {**looked.attributes, **self._volumes.attributes, **self._connecting.attributes}
-        for name, told in self._health.items():
-            if told.healthy:
-                attributes[f"driver.{name}"] = "1"
-                attributes |= told.attributes or {}
-        reserved = settings.reserved
-        return Node(
-            id=self._identity.id,
-            name=self._places.name,
-            datacenter=self._places.datacenter,
-            node_class=settings.node_class,
-            node_pool=settings.node_pool,
-            attributes=attributes,
-            meta=self._metadata.merged,
-            node_resources=self._devices.told(self._connecting.told(looked.resources)),
-            reserved_resources=ReservedResources(
-                cpu=ReservedCpu(cpu_shares=reserved.cpu),
-                memory=NodeMemory(memory_mb=reserved.memory),
-                disk=NodeDisk(disk_mb=reserved.disk),
-                networks=ReservedNetworks(reserved_host_ports=with_ports(reserved.reserved_ports, self._taken_ports)),
-            ),
-            identity_signing_key_id=self._own_identity.signing_key_id,
-            events=self._news.events,
-            drivers=dict(self._health),
-            host_volumes=dict(self._volumes.by_name),
-            host_networks={
-                name: HostNetwork(name=name, cidr=net.cidr, interface=net.interface, reserved_ports=net.reserved_ports)
-                for name, net in settings.host_network.items()
-            },
-        )
-
-
-def with_ports(ranges: str, more: Collection[int]) -> str:
-    return ",".join([*filter(None, [ranges]), *map(str, sorted(more))])
-
-
-def as_told(health: Health, now_ns: int) -> DriverInfo:
-    return DriverInfo(
-        attributes=dict(health.attributes),
-        detected=health.is_there,
-        healthy=health.is_healthy,
-        health_description=health.why,
-        update_time=to_time(now_ns),
-    )

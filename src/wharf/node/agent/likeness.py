@@ -1,0 +1,170 @@
+"""What the node is, as servers are told: looked at again and again, and told anew when it is not what it was."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from msgspec.structs import replace
+
+from wharf.model.moment import to_time
+from wharf.model.node import DriverInfo, HostNetwork, Node, NodeEventSubsystem
+from wharf.model.node_resources import NodeDisk, NodeMemory, ReservedCpu, ReservedNetworks, ReservedResources
+from wharf.node.agent import machine
+from wharf.node.agent.connecting import Connecting
+from wharf.node.agent.metadata import Metadata
+from wharf.node.agent.news import NodeNews
+from wharf.node.agent.own_identity import OwnIdentity
+from wharf.node.agent.places import NodePlaces
+from wharf.node.agent.ports import is_taken
+from wharf.node.devices.devices import NodeDevices
+from wharf.node.drivers.port import Driver, Health
+from wharf.node.settings import ClientSettings
+from wharf.node.volumes.volumes import NodeVolumes
+from wharf.world import World
+
+LOOK_AGAIN_S: Final = 30.0
+"""How often the machine, the drivers and the plugins are looked at."""
+
+
+class Likeness:
+    def __init__(
+        self,
+        world: World,
+        node_id: str,
+        settings: ClientSettings,
+        places: NodePlaces,
+        drivers: Mapping[str, Driver],
+        *,
+        news: NodeNews,
+        metadata: Metadata,
+        own_identity: OwnIdentity,
+        connecting: Connecting,
+        volumes: NodeVolumes,
+        devices: NodeDevices,
+    ) -> None:
+        self._world = world
+        self._node_id = node_id
+        self._settings = settings
+        self._places = places
+        self._drivers = drivers
+        self._news = news
+        self._metadata = metadata
+        self._own_identity = own_identity
+        self._connecting = connecting
+        self._volumes = volumes
+        self._devices = devices
+        self._health: dict[str, DriverInfo] = {}
+        self._taken_ports: set[int] = set()
+        self.machine = self._look()
+
+    def _look(self) -> machine.Machine:
+        settings = self._settings
+        return machine.look(
+            self._places.allocation_folder,
+            interface=settings.network_interface,
+            min_port=settings.min_dynamic_port,
+            max_port=settings.max_dynamic_port,
+        )
+
+    async def begin(self) -> None:
+        """What plugins had here before, and what they have."""
+        await self._volumes.restore()
+        await self._devices.begin()
+
+    async def probe(self) -> None:
+        await self._connecting.probe()
+        for name, driver in self._drivers.items():
+            if name:
+                told = as_told(await driver.probe(), self._world.now_ns())
+                known = self._health.get(name)
+                if known is None or replace(told, update_time=known.update_time) != known:
+                    self._health[name] = told
+
+    async def working_drivers(self) -> list[str]:
+        await self.probe()
+        return [name for name, told in self._health.items() if told.healthy]
+
+    async def describe(self) -> Node:
+        await self.probe()
+        return self.node()
+
+    async def look_again(self) -> None:
+        """Until cancelled: have servers told when the node is not what it was."""
+        before = self._all_told()
+        while True:
+            await asyncio.sleep(LOOK_AGAIN_S)
+            await self.probe()
+            self._look_at_ports()
+            self.machine = machine.unless_steady(self.machine, self._look())
+            await self._volumes.probe()
+            await self._devices.probe()
+            if (now := self._all_told()) != before:
+                before = now
+                self._news.has_changed()
+
+    def _all_told(self) -> tuple[object, ...]:
+        attributes = self._volumes.attributes | self._connecting.attributes
+        return dict(self._health), self.machine, attributes, self._devices.groups
+
+    # -- ports that something else holds
+
+    def take_port(self, port: int) -> None:
+        """Servers are not to give it away again while it is held."""
+        if port not in self._taken_ports:
+            self._taken_ports.add(port)
+            self._news.happened(NodeEventSubsystem.CLUSTER, f"Port {port} is held by something else and not given away")
+
+    def _look_at_ports(self) -> None:
+        free = {port for port in self._taken_ports if not is_taken(port, "", self.machine.address)}
+        if free:
+            self._taken_ports -= free
+            self._news.has_changed()
+
+    # -- all of it
+
+    def node(self) -> Node:
+        settings, looked = self._settings, self.machine
+        attributes = {**looked.attributes, **self._volumes.attributes, **self._connecting.attributes}
+        for name, told in self._health.items():
+            if told.healthy:
+                attributes[f"driver.{name}"] = "1"
+                attributes |= told.attributes or {}
+        reserved = settings.reserved
+        return Node(
+            id=self._node_id,
+            name=self._places.name,
+            datacenter=self._places.datacenter,
+            node_class=settings.node_class,
+            node_pool=settings.node_pool,
+            attributes=attributes,
+            meta=self._metadata.merged,
+            node_resources=self._devices.told(self._connecting.told(looked.resources)),
+            reserved_resources=ReservedResources(
+                cpu=ReservedCpu(cpu_shares=reserved.cpu),
+                memory=NodeMemory(memory_mb=reserved.memory),
+                disk=NodeDisk(disk_mb=reserved.disk),
+                networks=ReservedNetworks(reserved_host_ports=with_ports(reserved.reserved_ports, self._taken_ports)),
+            ),
+            identity_signing_key_id=self._own_identity.signing_key_id,
+            events=self._news.events,
+            drivers=dict(self._health),
+            host_volumes=dict(self._volumes.by_name),
+            host_networks={
+                name: HostNetwork(name=name, cidr=net.cidr, interface=net.interface, reserved_ports=net.reserved_ports)
+                for name, net in settings.host_network.items()
+            },
+        )
+
+
+def with_ports(ranges: str, more: Collection[int]) -> str:
+    return ",".join([*filter(None, [ranges]), *map(str, sorted(more))])
+
+
+def as_told(health: Health, now_ns: int) -> DriverInfo:
+    return DriverInfo(
+        attributes=dict(health.attributes),
+        detected=health.is_there,
+        healthy=health.is_healthy,
+        health_description=health.why,
+        update_time=to_time(now_ns),
+    )
