@@ -160,7 +160,8 @@ class NodeSpeech:
         asked = request.read_body(NodeDrainRequest)
         spec, last = asked.drain_spec, node.last_drain
         if spec is None and (last is None or (last.meta or {}).get("message") != LEAVES):
-            return changed(NodeWritten(node.modify_index))  # Somebody else has had it drained meanwhile: that is left as it is.
+            # Somebody else has had it drained meanwhile: that is left as it is.
+            return changed(NodeWritten(node.modify_index))
         wish = DrainWish(
             node_id=node.id,
             order=None if spec is None else DrainOrder(spec.deadline, spec.ignore_system_jobs),
