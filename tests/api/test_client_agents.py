@@ -332,6 +332,7 @@ async def test_what_an_allocation_keeps_is_given_to_the_node_on_which_its_place_
         enable_acl(server)
         operator = await a_token(server, management=True)
         job = server.server.replica.get(JOBS, "default", "shop")
+        assert job is not None
         other = a_node(OTHER_NODE, status=NodeStatus.READY, create_index=THIS)
         taking = an_allocation(job, TAKES_PLACE, node_id=OTHER_NODE, previous_allocation=ENDED)
         await commit(server, NODES.put(other), ALLOCATIONS.put(taking))
