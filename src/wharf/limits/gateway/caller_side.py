@@ -1,93 +1,33 @@
-"""Connections of callers: requests are read, decided and handed on one at a time, in order, and their replies passed back.
+"""Connections of callers: what becomes of their requests. Each is decided, handed on, and its reply passed back.
 
 What is refused, and with which words, others decide. Here is what may never happen on the way: a second reply, bytes of
 one request taken for another's, a slot that stays held.
 """
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final
 
-from wharf.limits.core.rule import Connection
-from wharf.limits.desk.arrival import Arrival, Reply
-from wharf.limits.desk.desk import BODY_BYTES_MOST, drive
+from wharf.limits.desk.arrival import Reply
+from wharf.limits.desk.desk import drive
 from wharf.limits.desk.passage import Passage
-from wharf.limits.desk.telling import EXPOSED
-from wharf.limits.gateway.chunks import LAST_CHUNK, BadChunk, as_chunk
+from wharf.limits.gateway.caller_requests import AHEAD_BYTES_MOST, DRAINED_MOST, CallerRequests
+from wharf.limits.gateway.chunks import LAST_CHUNK
 from wharf.limits.gateway.exchange import Exchange
-from wharf.limits.gateway.heads import (
-    CHUNKED,
-    UNTIL_CLOSE,
-    BadHead,
-    ReplyHead,
-    RequestHead,
-    read_request_head,
-    without_limits,
-)
-from wharf.limits.gateway.own_replies import reply_head
+from wharf.limits.gateway.heads import ReplyHead
 from wharf.limits.gateway.service_side import ServiceConnection
 
 if TYPE_CHECKING:
-    from wharf.limits.gateway.gateway import Gateway
+    pass
 
-AHEAD_BYTES_MOST: Final = 64 * 1024
-"""How much is read of what comes behind the request that is served."""
-DRAINED_MOST: Final = 64 * 1024
-LINGER_S: Final = 2.0
 RETRIED: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
-TOKEN_SIGNS: Final = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz\r\n")
 
 
-class CallerConnection(asyncio.Protocol):
-    __slots__ = (
-        "_buffer",
-        "_drained",
-        "_held",
-        "_is_deciding",
-        "_is_paused",
-        "_left_to_drain",
-        "_lingers",
-        "_must_close",
-        "_peer",
-        "_proto",
-        "_service",
-        "_transport",
-        "_writes_chunks",
-        "deadline_s",
-        "exchange",
-        "gateway",
-        "is_closed",
-    )
-
-    def __init__(self, gateway: "Gateway") -> None:
-        self.gateway = gateway
-        self.exchange: Exchange | None = None
-        self.deadline_s = 0.0
-        self.is_closed = False
-        self._buffer = b""
-        self._drained = 0
-        self._held = b""
-        self._left_to_drain: Exchange | None = None
-        self._lingers = False
-        self._must_close = False
-        self._is_deciding = False
-        self._is_paused = False
-        self._peer = ""
-        self._proto = b"http"
-        self._service: ServiceConnection | None = None
-        self._transport: asyncio.Transport | None = None
-        self._writes_chunks = False
-
-    # -- the transport's calls -------------------------------------------------------------------------------------
+class CallerConnection(CallerRequests):
+    __slots__ = ()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by their class, only by what they do.
-        address = self._transport.get_extra_info("peername")
-        self._peer = address[0] if isinstance(address, tuple) else ""
-        if transport.get_extra_info("sslcontext") is not None:
-            self._proto = b"https"
+        super().connection_made(transport)
         self.gateway.on_connection(self)
-        self.deadline_s = self.gateway.now_s() + self.gateway.head_s
 
     def connection_lost(self, problem: Exception | None) -> None:  # noqa: ARG002 - A caller may leave as it likes.
         self.is_closed = True
@@ -110,9 +50,6 @@ class CallerConnection(asyncio.Protocol):
             else:
                 desk.start(desk.on_gone(exchange.passage))
 
-    def eof_received(self) -> None:
-        return None  # The transport closes: a caller who sends no more is a caller who left.
-
     def pause_writing(self) -> None:
         exchange = self.exchange
         if exchange is not None and exchange.passage is not None:
@@ -131,129 +68,6 @@ class CallerConnection(asyncio.Protocol):
             if not self._service.is_tunnel:
                 self._service.deadline_s = self.gateway.pool.deadline_s()
             self.deadline_s = 0.0
-
-    def data_received(self, data: bytes) -> None:
-        if self._lingers:
-            return
-        service = self._service
-        if service is not None and service.is_tunnel:
-            service.write(data)
-            return
-        self._buffer = self._buffer + data if self._buffer else data
-        self._advance()
-
-    def pause_reading(self) -> None:
-        if not self._is_paused and not self.is_closed and self._transport is not None:
-            self._is_paused = True
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        if self._is_paused and not self.is_closed and self._transport is not None:
-            self._is_paused = False
-            self._transport.resume_reading()
-
-    def write(self, data: bytes) -> None:
-        if self._transport is not None and not self.is_closed:
-            self._transport.write(data)
-
-    # -- reading requests ------------------------------------------------------------------------------------------
-
-    def _advance(self) -> None:
-        """Read on as far as the bytes and the request that is served allow."""
-        while self._buffer and not self.is_closed and not self._lingers:
-            exchange = self.exchange
-            if self._left_to_drain is not None:
-                if not self._drain(self._left_to_drain):
-                    return
-            elif exchange is None:
-                if not self._read_head():
-                    return
-            elif exchange.is_body_read or self._is_deciding:
-                if len(self._buffer) > AHEAD_BYTES_MOST:
-                    self.pause_reading()
-                return
-            elif not self._read_body(exchange):
-                return
-
-    def _read_head(self) -> bool:
-        """Read the head of the next request and begin with it. Whether there was a whole one."""
-        gateway, data = self.gateway, self._buffer
-        if data[:2] == b"\r\n":
-            data = self._buffer = data.lstrip(b"\r\n")  # An empty line before a request is harmless.
-        end = data.find(b"\r\n\r\n")
-        most = gateway.settings.head_bytes_most
-        if end < 0 or end > most:
-            if end > most or len(data) > most:
-                self._refuse_head(f"The head of the request is longer than {most} bytes.", 431)
-            elif data and data[0] not in TOKEN_SIGNS:
-                self._refuse_head("This is no HTTP request.", 400)
-            elif not self.deadline_s or self.deadline_s > gateway.now_s() + gateway.head_s:
-                self.deadline_s = gateway.now_s() + gateway.head_s
-            return False
-        try:
-            head = read_request_head(data, end + 4, headers_most=gateway.settings.headers_most)
-        except BadHead as problem:
-            self._refuse_head(str(problem), problem.status)
-            return False
-        self._buffer = data[end + 4 :]
-        self.deadline_s = 0.0
-        self._begin(head)
-        return True
-
-    def _begin(self, head: RequestHead) -> None:
-        gateway = self.gateway
-        path, _, query = head.target.decode("ascii").partition("?")
-        authorization = head.authorization
-        arrival = Arrival(
-            head.method.decode("ascii"),
-            path,
-            query,
-            self._peer,
-            None if authorization is None else authorization.decode("ascii"),
-            head.is_conditional,
-            Connection.WEBSOCKET if head.is_websocket else Connection.PLAIN,
-            tuple(value.decode("ascii") for value in head.forwarded_for) if head.forwarded_for else (),
-            tuple(value.decode("ascii") for value in head.forwarded) if head.forwarded else (),
-        )
-        exchange = self.exchange = Exchange(head, arrival)
-        gateway.requests += 1
-        if path in gateway.own_paths:
-            self._is_deciding = True
-            self._start(self._answer_own(exchange))
-            return
-        if head.length and gateway.desk.wants_body(arrival.method, path):
-            exchange.gathered = []
-            if head.expects_continue:
-                self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            self.deadline_s = gateway.now_s() + gateway.idle_s
-            return
-        self._decide(exchange, None)
-
-    def _read_body(self, exchange: Exchange) -> bool:
-        """Read of the body what there is. Whether more may be read now."""
-        data, self._buffer = self._buffer, b""
-        try:
-            body, self._buffer = exchange.feed(data)
-        except BadChunk as problem:
-            self._break(exchange, str(problem))
-            return False
-        if exchange.gathered is not None:
-            self._gather(exchange, exchange.gathered, body)
-        elif body or exchange.is_body_read:
-            self._pass_body(exchange, body)
-        return True
-
-    def _gather(self, exchange: Exchange, gathered: list[bytes], body: bytes) -> None:
-        gathered.append(body)
-        if not exchange.is_body_read and sum(map(len, gathered)) <= BODY_BYTES_MOST:
-            return
-        exchange.gathered = None
-        whole = b"".join(gathered)
-        exchange.pending = [whole] if whole else []
-        self.deadline_s = 0.0
-        self._decide(exchange, whole)
-
-    # -- deciding --------------------------------------------------------------------------------------------------
 
     def _decide(self, exchange: Exchange, body: bytes | None) -> None:
         desk = self.gateway.desk
@@ -308,11 +122,6 @@ class CallerConnection(asyncio.Protocol):
         self._answer(exchange, reply)
         self.resume_reading()
         self._advance()
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        self.gateway.desk.start(work)
-
-    # -- the service's side ----------------------------------------------------------------------------------------
 
     @property
     def asks_for_head(self) -> bool:
@@ -415,48 +224,6 @@ class CallerConnection(asyncio.Protocol):
         service.go_on(rest)
         self._flush_head()
 
-    def _write_head(self, exchange: Exchange, head: ReplyHead) -> None:
-        gateway, passage = self.gateway, exchange.passage
-        if head.measured_ms is not None and passage is not None and gateway.settings.trusts_marks:
-            passage.measured_ms = head.measured_ms
-        kept = head.kept
-        parts = [head.line]
-        if passage is not None and passage.decision is not None:
-            parts += without_limits(kept) if head.has_limits else kept
-            parts.append(gateway.desk.block(passage))
-        else:
-            parts += kept
-        if exchange.head.has_origin:
-            parts.append(b"access-control-expose-headers: %s\r\n" % EXPOSED.encode())
-        self._writes_chunks = False
-        if head.length in (CHUNKED, UNTIL_CLOSE):
-            if exchange.head.is_old:
-                exchange.stays = False
-            else:
-                self._writes_chunks = True
-                parts.append(b"transfer-encoding: chunked\r\n")
-        if gateway.is_ending:
-            exchange.stays = False
-        if not exchange.stays:
-            parts.append(b"connection: close\r\n")
-        parts.append(b"\r\n")
-        exchange.has_begun = True
-        gateway.on_reply(head.status)
-        # Written with the first bytes of the body, if there are any: one packet instead of two.
-        self._held = b"".join(parts)
-
-    def on_reply_body(self, data: bytes) -> None:
-        if self._writes_chunks:
-            data = as_chunk(data)
-        if self._held:
-            data, self._held = self._held + data, b""
-        self.write(data)
-
-    def _flush_head(self) -> None:
-        if self._held:
-            held, self._held = self._held, b""
-            self.write(held)
-
     def on_reply_end(self, service: ServiceConnection | None) -> None:  # noqa: ARG002
         self._service = None
         exchange = self.exchange
@@ -486,8 +253,6 @@ class CallerConnection(asyncio.Protocol):
         if self._buffer:
             asyncio.get_running_loop().call_soon(self._advance)
 
-    # -- replies of ours -------------------------------------------------------------------------------------------
-
     def _answer(self, exchange: Exchange, reply: Reply) -> None:
         """Answer in the service's place. Of a body that nobody reads some is drained, else the connection ends."""
         if exchange.is_over or self.is_closed:
@@ -500,40 +265,6 @@ class CallerConnection(asyncio.Protocol):
         exchange.has_begun = True
         self._finish(exchange)
 
-    def _write_reply(self, reply: Reply, body: bytes, *, stays: bool) -> None:
-        self.gateway.on_reply(reply.status)
-        self.write(reply_head(reply, date=self.gateway.date(), stays=stays) + body)
-
-    def _drain(self, exchange: Exchange) -> bool:
-        """Read past the rest of a body that nobody wants. Whether the next request may be read."""
-        data, self._buffer = self._buffer, b""
-        try:
-            body, self._buffer = exchange.feed(data)
-        except BadChunk:
-            self._close_softly(exchange)
-            return False
-        self._drained += len(body)
-        if exchange.is_body_read:
-            self._left_to_drain = None
-            return True
-        if self._drained > DRAINED_MOST:
-            self._close_softly(exchange)
-        return False
-
-    def _refuse_head(self, message: str, status: int) -> None:
-        """What cannot be read as a request gets one reply, and the connection ends."""
-        self._buffer = b""
-        self._lingers = True
-        arrival = Arrival("GET", "/", "", self._peer)
-        self._start(self._refuse_later(arrival, message, status))
-
-    async def _refuse_later(self, arrival: Arrival, message: str, status: int) -> None:
-        reply = await self.gateway.desk.error(arrival, status, message)
-        if self.is_closed:
-            return
-        self._write_reply(reply, reply.body, stays=False)
-        self._linger()
-
     def _break(self, exchange: Exchange, message: str, status: int = 400) -> None:
         """The body of a request is malformed: whatever follows cannot be told apart."""
         service, self._service = self._service, None
@@ -544,8 +275,7 @@ class CallerConnection(asyncio.Protocol):
         exchange.is_body_read = True
         if exchange.has_begun:
             exchange.is_over = True
-            if self._transport is not None:
-                self._transport.abort()
+            self.abort()
             return
         self.gateway.pool.forget(self)
         self._fail_with(exchange, message, status)
@@ -559,8 +289,6 @@ class CallerConnection(asyncio.Protocol):
         if passage is not None:
             await desk.on_status(passage, status)
         self._go_on_with(exchange, await desk.error(exchange.arrival, status, message, passage))
-
-    # -- what goes wrong at the service ----------------------------------------------------------------------------
 
     def on_service_lost(self, service: ServiceConnection, *, was_used: bool) -> None:
         if self._service is not service:
@@ -590,13 +318,10 @@ class CallerConnection(asyncio.Protocol):
         self.gateway.failures += 1
         if exchange.has_begun and not self._held:
             # A part of the reply is out: the only true thing left to say is that it ends here.
-            if self._transport is not None:
-                self._transport.abort()
+            self.abort()
             return
         self._held = b""
         self._fail_with(exchange, message, status)
-
-    # -- tunnels ---------------------------------------------------------------------------------------------------
 
     def on_tunnel(self, head: ReplyHead, rest: bytes) -> None:
         exchange, service = self.exchange, self._service
@@ -620,8 +345,6 @@ class CallerConnection(asyncio.Protocol):
         self._service = None
         self.close()
 
-    # -- the end ---------------------------------------------------------------------------------------------------
-
     def on_deadline(self) -> None:
         """It took too long: a head that does not end, a body that pauses, a caller who does not read, or nothing at all."""
         self.deadline_s = 0.0
@@ -631,28 +354,7 @@ class CallerConnection(asyncio.Protocol):
         elif exchange is None:
             self._refuse_head("The head of the request did not arrive in time.", 408)
         elif exchange.has_begun:
-            if self._transport is not None:
-                self._transport.abort()
+            self.abort()
         elif not exchange.is_body_read:
             exchange.gathered = None
             self._break(exchange, "The body of the request did not arrive in time.", 408)
-
-    def _close_softly(self, exchange: Exchange) -> None:
-        """Close so that the caller can read the reply, though it may still be sending."""
-        self._left_to_drain = None
-        if exchange.is_body_read:
-            self.close()
-        else:
-            self._linger()
-
-    def _linger(self) -> None:
-        self._lingers = True
-        self._buffer = b""
-        self.resume_reading()
-        self.deadline_s = self.gateway.now_s() + LINGER_S
-        if self._transport is not None and self._transport.can_write_eof() and not self.is_closed:
-            self._transport.write_eof()
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
