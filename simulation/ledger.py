@@ -62,7 +62,7 @@ class Ledger:
 
     def _on_restored(self) -> None:
         rows = self._witness.replica.rows(ALLOCATIONS).records
-        self._doubtful |= {id: None for id in self._plays if id not in rows}
+        self._doubtful |= {id: None for id in self._witness.keys(ALLOCATIONS) if id not in rows}
 
     def begin(self, play: Play) -> None:
         """Called from the middle of the machine: what is wrong ends the run at the next step."""
