@@ -9,7 +9,8 @@ SEEDS = 12
 
 REASONS = {
     Plant.DROPPED_CONDITION: ("JobModifyIndex", "went from version", "no order of these calls", "acknowledged write"),
-    Plant.MISSED_WAKE: ("and the reply came",),
+    # A watcher hears late, or a part of the leader that was not told stands still.
+    Plant.MISSED_WAKE: ("and the reply came", "does not come to an end"),
     Plant.LOST_LEADER_CHECK: ("as leader; the leader is",),
     Plant.SPLIT_BATCH: ("has no summary", "is not kept", "happened at"),
     Plant.INDEX_BACK: ("changed last at", "and then at", "no state of the log"),
