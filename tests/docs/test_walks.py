@@ -14,6 +14,7 @@ from tests.docs.walking import PAGES, Typed, Walk, steps
         ("commands.md", 20, ""),
         ("quotas.md", 2, ""),
         ("scheduling.md", 50, ""),
+        ("volumes.md", 0, ""),
         ("access.md", 0, "[acl]\nenabled = true\n"),
     ],
 )

@@ -172,7 +172,7 @@ def test_a_volume_that_work_on_its_node_uses_cannot_be_deleted() -> None:
     state.with_client_status("a1", ClientStatus.COMPLETE)
     delete(state, volume_id)
 
-    assert refused == (Code.INVALID, f"volume {volume_id} in use by allocations: ['a1']")
+    assert refused == (Code.INVALID, f"volume {volume_id} in use by allocations: a1")
     assert state.replica.count(HOST_VOLUMES) == 0
 
 

@@ -185,7 +185,7 @@ def delete(snapshot: Replica, namespace: str, volume_id: str, *, cause: str = ""
     volume = find(snapshot, namespace, volume_id)
     users = sorted(_users_of(snapshot, volume))
     if users:
-        raise invalid(f"volume {volume.id} in use by allocations: {users}")
+        raise invalid(f"volume {volume.id} in use by allocations: {', '.join(users)}")
     conditions = [snapshot.unchanged(HOST_VOLUMES, volume)]
     write = Write(DELETED, Cause(CauseKind.REQUEST, cause), [HOST_VOLUMES.drop(namespace, volume_id)], conditions)
     return Decision(write, lambda index: index)
