@@ -1,6 +1,5 @@
 """`wharf limits simulate`: what new rules would have done with yesterday's requests."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -27,8 +26,9 @@ def simulate(file: Path | None, svg: Path | None, logs: tuple[Path, ...], as_jso
     from wharf.cli.failing import Failed
     from wharf.limits.rules import FileRefused, read_rules
     from wharf.limits.rules.reader import read_profile
+    from wharf.limits.simulate.parts import PartFailed, parts_for
+    from wharf.limits.simulate.parts import simulate as replay
     from wharf.limits.simulate.picture import picture
-    from wharf.limits.simulate.replay import replay
 
     try:
         rules = read_rules(file.read_text("utf-8"), str(file)) if file is not None else read_profile()
@@ -37,24 +37,17 @@ def simulate(file: Path | None, svg: Path | None, logs: tuple[Path, ...], as_jso
         raise Failed(str(refused)) from None
     except (OSError, UnicodeDecodeError) as problem:
         raise Failed(f"a file cannot be read: {problem}") from None
-    read = 0
 
-    def lines() -> Iterator[bytes]:
-        nonlocal read
-        for log in logs:
-            with log.open("rb") as opened:
-                for line in opened:
-                    read += len(line)
-                    yield line
-
-    def progress(number: int) -> None:
+    def progress(lines: int, read: int) -> None:
         if sys.stderr.isatty():
-            click.echo(f"\r{number:,} lines, {read * 100 // max(1, total)} %", err=True, nl=False)
+            click.echo(f"\r{lines:,} lines, {read * 100 // max(1, total)} %", err=True, nl=False)
 
     gc.freeze()
     gc.disable()  # Nothing of a simulation is in circles, and the process ends with it.
     try:
-        outcome = replay(lines(), rules, progress)
+        outcome = replay(logs, rules, parts_for(logs, rules), progress)
+    except (PartFailed, OSError) as problem:
+        raise Failed(f"the simulation could not end: {problem}") from None
     finally:
         gc.enable()
     if sys.stderr.isatty():

@@ -11,8 +11,8 @@ from tests.limits.builders import only
 from wharf.cli.root import root
 from wharf.limits.rules import read_rules
 from wharf.limits.simulate.access_log import Logged, LogReader
+from wharf.limits.simulate.parts import may_be_apart, replay, simulate
 from wharf.limits.simulate.picture import picture
-from wharf.limits.simulate.replay import replay
 
 NOON_MS = 1_795_262_400_000
 TWO_A_MINUTE = only('[[rule]]\nname = "few"\nmatch = ["GET /few"]\nresource = "few"\nwindow = "1m"\nceiling = 2')
@@ -110,3 +110,33 @@ def test_an_empty_log_is_no_error() -> None:
 
     assert (outcome.lines, outcome.refused) == (0, 0)
     assert picture(outcome).startswith("<svg")
+
+
+def test_however_many_processes_judge_the_same_comes_out(tmp_path: Path) -> None:
+    """Callers with names and without, lines that come late, lines of JSON, and lines that are none."""
+    log = tmp_path / "access.log"
+    with log.open("wb") as file:
+        for number in range(4_000):
+            second = number // 100 if number % 50 else max(0, number // 100 - 5)
+            user = f"u{number * 7 % 13}" if number % 3 else "-"
+            moment = f"21/Nov/2026:15:{second // 60:02}:{second % 60:02} +0100"
+            file.write(
+                f'10.0.0.{number % 11} - {user} [{moment}] "GET /few HTTP/1.1" 200 12\n'.encode()
+            )
+            if number % 100 == 0:
+                at_ms = 1_795_269_600_000 + second * 1_000
+                file.write(
+                    f'{{"method": "GET", "path": "/few", "at_ms": {at_ms}, "address": "10.0.0.1"}}\nwhat?\n'.encode()
+                )
+    rules = read_rules(TWO_A_MINUTE)
+
+    alone, together = (simulate([log], rules, parts).told() for parts in (1, 3))
+
+    assert alone["refused"] > 1_000
+    assert together == alone
+
+
+def test_where_a_rule_counts_over_several_callers_one_process_judges_all() -> None:
+    over_addresses = only('[[rule]]\nname = "wide"\nscope = ["address"]\nceiling = 5\n')
+
+    assert [may_be_apart(read_rules(rules)) for rules in ("", TWO_A_MINUTE, over_addresses)] == [True, True, False]

@@ -12,6 +12,7 @@ _LINE: Final = re.compile(
     rb'(\S+) \S+ (\S+) \[([^\]]{20})(?: ([+-]\d{4}))?\] "([A-Z]+) ([^ "]+)[^"]*" (\d{3}) \S+'
     rb'(?: "(?:[^"\\]|\\.)*" "(?:[^"\\]|\\.)*")?(?:.*? (\d+\.\d+))?\s*$'
 )
+_REST: Final = re.compile(rb'\[([^\]]{20})(?: ([+-]\d{4}))?\] "[A-Z]+ [^ "]+[^"]*" \d{3} \S')
 _MONTHS: Final = {
     name: number
     for number, name in enumerate(
@@ -78,6 +79,19 @@ class LogReader:
             known(target) or self._path(target),
             None if duration is None else round(float(duration) * 1_000),
         )
+
+    def moment(self, rest: bytes) -> int | None:
+        """The moment in what follows host, name and user of a line; None where it is no line of that form."""
+        found = _REST.match(rest)
+        if found is None:
+            return None
+        stamp, zone = found.groups()
+        if stamp != self._stamp or zone != self._zone:
+            at_ms = _moment(stamp, zone)
+            if at_ms is None:
+                return None
+            self._stamp, self._zone, self._at_ms = stamp, zone, at_ms
+        return self._at_ms
 
     def _path(self, target: bytes) -> str:
         """Of a target the path. Targets and other texts differ, so that they can be kept together."""

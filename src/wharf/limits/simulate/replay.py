@@ -5,7 +5,7 @@ log has durations; what could not be judged is listed.
 """
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +21,7 @@ from wharf.limits.core.plan import Plan
 from wharf.limits.core.recognition import anonymous
 from wharf.limits.core.request import Request
 from wharf.limits.core.rule import Counts, RuleSet
-from wharf.limits.simulate.access_log import Logged, LogReader
+from wharf.limits.simulate.access_log import Logged
 
 NEEDS_DURATION: Final = frozenset({Counts.CPU_MS, Counts.CONNECTIONS})
 CALLERS_TOLD: Final = 100
@@ -64,6 +64,14 @@ class Outcome(msgspec.Struct):
         return found
 
 
+class Sums(msgspec.Struct):
+    """What may be added up: of a second admitted and refused, of caller and rule the refusals."""
+
+    outcome: Outcome
+    buckets: dict[int, list[int]]
+    refused: dict[tuple[str, str], Refused]
+
+
 class Replay:
     def __init__(self, rules: RuleSet, *, has_durations: bool) -> None:
         self._has_durations = has_durations
@@ -86,16 +94,41 @@ class Replay:
         self._refused: dict[tuple[str, str], Refused] = {}
         self.outcome = Outcome()
 
+    def reach(self, moment_ms: int) -> None:
+        """A line of that moment was read, whoever's it is."""
+        if moment_ms > self._now_ms:
+            self._now_ms = moment_ms
+            self._bucket = self._buckets.setdefault(moment_ms // 1_000, [0, 0])
+
+    @property
+    def sums(self) -> "Sums":
+        """What came of it so far, to be added to what came of other callers."""
+        return Sums(self.outcome, self._buckets, self._refused)
+
+    def add(self, other: "Sums") -> None:
+        """What came of callers that were judged elsewhere. No caller may be in both."""
+        ours, theirs = self.outcome, other.outcome
+        ours.lines += theirs.lines
+        ours.admitted += theirs.admitted
+        ours.refused += theirs.refused
+        for own, told in ((ours.rules, theirs.rules), (ours.shadowed, theirs.shadowed)):
+            for rule, count in told.items():
+                own[rule] = own.get(rule, 0) + count
+        for second, counts in other.buckets.items():
+            bucket = self._buckets.setdefault(second, [0, 0])
+            bucket[0] += counts[0]
+            bucket[1] += counts[1]
+        self._refused |= other.refused
+
     def take(self, logged: Logged) -> None:
         outcome, counters = self.outcome, self._counters
         outcome.lines += 1
         # Lines that come late count at the moment that was reached: time in here never steps back.
+        if logged.at_ms > self._now_ms:
+            self.reach(logged.at_ms)
         now_ms = self._now_ms
-        if logged.at_ms > now_ms:
-            now_ms = self._now_ms = logged.at_ms
-            self._bucket = self._buckets.setdefault(now_ms // 1_000, [0, 0])
-            if self._running:
-                self._end_those_over(now_ms)
+        if self._running:
+            self._end_those_over(now_ms)
         bucket = self._bucket
         key = (logged.user, logged.address)
         caller = self._callers.get(key) or self._caller(key)
@@ -200,19 +233,3 @@ class Replay:
         yield "kinds of credential: who is logged by name counts as a user, all others by address"
         if self.outcome.unread:
             yield f"{self.outcome.unread} lines that are not in a known form"
-
-
-def replay(lines: Iterable[bytes], rules: RuleSet, progress: Callable[[int], object] | None = None) -> Outcome:
-    """Judge all lines. Whether there are durations, the first line that is read says."""
-    reader = LogReader()
-    run: Replay | None = None
-    for number, line in enumerate(lines):
-        logged = reader.read(line)
-        if logged is None:
-            continue
-        if run is None:
-            run = Replay(rules, has_durations=logged.duration_ms is not None)
-        run.take(logged)
-        if progress is not None and number % PROGRESS_EVERY == 0:
-            progress(number)
-    return (run or Replay(rules, has_durations=False)).finish(reader.unread)

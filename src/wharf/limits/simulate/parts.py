@@ -1,0 +1,115 @@
+"""A simulation on all processors: each process judges some of the callers, and all of them see the same time.
+
+Counters belong to callers, so that callers can be judged apart; where a rule counts over several of them, one process judges
+all. What comes out is the same, however many there are.
+"""
+
+import multiprocessing
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final
+
+from wharf.limits.core.rule import Counts, RuleSet
+from wharf.limits.simulate.access_log import LogReader
+from wharf.limits.simulate.replay import PROGRESS_EVERY, Outcome, Replay
+
+PARTS_MOST: Final = 16
+SMALL_BYTES: Final = 4 << 20
+"""A log below this is read before a second process has begun."""
+
+
+class PartFailed(Exception):
+    """A process of a simulation ended without a result."""
+
+
+def may_be_apart(rules: RuleSet) -> bool:
+    """Whether each counter is of one user, or of one address without a user."""
+    return all(rule.scope[0] in ("caller", "user") for rule in rules.rules if rule.counts is not Counts.FAILED_LOGINS)
+
+
+def parts_for(logs: Sequence[Path], rules: RuleSet) -> int:
+    if sum(log.stat().st_size for log in logs) < SMALL_BYTES or not may_be_apart(rules):
+        return 1
+    return min(PARTS_MOST, len(os.sched_getaffinity(0)))
+
+
+def simulate(
+    logs: Sequence[Path], rules: RuleSet, parts: int, progress: Callable[[int, int], object] | None = None
+) -> Outcome:
+    """Judge all lines of the logs. `progress` hears of lines and bytes that were read. Raises PartFailed and OSError."""
+    if parts == 1:
+        whole, unread = judge(_lines(logs), rules, 0, 1, progress)
+        return whole.finish(unread)
+    context = multiprocessing.get_context("fork")  # The rules are read already, and there is one thread.
+    channels: list[Connection] = []
+    processes = []
+    for number in range(1, parts):
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=_judge_for, args=(there, logs, rules, number, parts))
+        process.start()
+        there.close()
+        channels.append(here)
+        processes.append(process)
+    try:
+        whole, unread = judge(_lines(logs), rules, 0, parts, progress)
+        for channel in channels:
+            try:
+                whole.add(channel.recv())
+            except EOFError:
+                raise PartFailed("a process of the simulation ended before it was done") from None
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    return whole.finish(unread)
+
+
+def _judge_for(channel: Connection, logs: Sequence[Path], rules: RuleSet, part: int, parts: int) -> None:
+    found, _ = judge(_lines(logs), rules, part, parts, None)
+    channel.send(found.sums)
+    channel.close()
+
+
+def replay(lines: Iterable[bytes], rules: RuleSet) -> Outcome:
+    """Judge all lines, in this process."""
+    whole, unread = judge(lines, rules, 0, 1, None)
+    return whole.finish(unread)
+
+
+def judge(
+    lines: Iterable[bytes], rules: RuleSet, part: int, parts: int, progress: Callable[[int, int], object] | None
+) -> tuple[Replay, int]:
+    """Judge the callers of one part. Gives back what came of it, and how many lines were not read."""
+    reader = LogReader()
+    run: Replay | None = None
+    read = 0
+    for number, line in enumerate(lines):
+        read += len(line)
+        if progress is not None and number % PROGRESS_EVERY == 0:
+            progress(number, read)
+        if run is not None and parts > 1 and line[:1] != b"{":
+            words = line.split(b" ", 3)
+            if len(words) == 4 and zlib.crc32(words[0] if words[2] == b"-" else words[2]) % parts != part:
+                moment_ms = reader.moment(words[3])
+                if moment_ms is not None:
+                    run.reach(moment_ms)
+                    continue
+        logged = reader.read(line)
+        if logged is None:
+            continue
+        if run is None:
+            run = Replay(rules, has_durations=logged.duration_ms is not None)
+        if parts > 1 and zlib.crc32((logged.user or logged.address).encode("utf-8", "replace")) % parts != part:
+            run.reach(logged.at_ms)
+            continue
+        run.take(logged)
+    return run or Replay(rules, has_durations=False), reader.unread
+
+
+def _lines(logs: Sequence[Path]) -> Iterator[bytes]:
+    for log in logs:
+        with log.open("rb") as opened:
+            yield from opened
