@@ -500,7 +500,7 @@ async def test_no_reply_holds_a_nodes_secret() -> None:
         nodes = await cluster.ready_nodes(server, 1)
         await server.client.jobs.register(a_job("shop", a_group("web", a_task(driver="mock"))))
         await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="placed")
-        secrets = [SECRET, secret_digest(SECRET), nodes[0].node._secret_id, secret_digest(nodes[0].node._secret_id)]
+        secrets = [SECRET, secret_digest(SECRET), nodes[0].secret_id, secret_digest(nodes[0].secret_id)]
 
         paths = ["/v1/nodes", "/v1/node/node-1", f"/v1/node/{nodes[0].id}", f"/v1/node/{nodes[0].id}/allocations"]
         paths += ["/v1/agent/members", "/v1/operator/state", "/v1/allocations"]
@@ -582,7 +582,7 @@ async def test_the_orders_of_a_node_never_fall_back() -> None:
         (node,) = await cluster.ready_nodes(server, 1)
         await server.client.jobs.register(a_job("shop", a_group("web", a_task(driver="mock"))))
         await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="placed")
-        secret = node.node._secret_id
+        secret = node.secret_id
         before = await server.client.node_agents.desired(node.id, secret)
 
         (allocation,) = server.replica.all(ALLOCATIONS)
@@ -600,7 +600,7 @@ async def test_after_a_restore_every_order_counts_as_newer_than_all_that_a_node_
         (node,) = await cluster.ready_nodes(server, 1)
         await server.client.jobs.register(a_job("shop", a_group("web", a_task(driver="mock"))))
         await until(lambda: [a.client_status for a in server.replica.all(ALLOCATIONS)] == ["running"], what="it runs")
-        secret = node.node._secret_id
+        secret = node.secret_id
         before = await server.client.node_agents.desired(node.id, secret)
 
         cluster.log.put_back(cluster.log.copy())

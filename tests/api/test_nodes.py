@@ -385,7 +385,7 @@ async def test_a_node_keeps_its_drain_when_it_registers_again() -> None:
         stored = server.replica.get(NODES, node.id)
         assert stored is not None
 
-        body = {"Node": {"ID": node.id, "Name": "renamed"}, "SecretID": node.node._secret_id}
+        body = {"Node": {"ID": node.id, "Name": "renamed"}, "SecretID": node.secret_id}
         reply = await put(server, f"/v1/node/{node.id}/register", body)
 
         assert reply.status == 200, told(reply)

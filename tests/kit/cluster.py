@@ -16,6 +16,7 @@ from wharf.engines.faults import Faults
 from wharf.engines.memory import MemoryEngine
 from wharf.engines.memory_log import MemoryLog
 from wharf.engines.port import Bounds
+from wharf.node.agent.servers import NodeIdentity
 from wharf.node.fake import FakeMachine, FakeNode
 from wharf.server.access import AccessSettings
 from wharf.server.asking import Answers, Leader
@@ -167,8 +168,9 @@ class ANode:
     def __init__(self, cluster: ACluster, server: OneServer, machine: FakeMachine) -> None:
         self.exchange = InMemory(server.api)
         world = cluster.world(machine.name)
-        self.node = FakeNode(world, AsyncClient(world, [self.exchange], retries=ONCE), machine)
-        self.id = self.node.id
+        identity = NodeIdentity(world.new_id(), world.new_secret())
+        self.id, self.secret_id = identity.id, identity.secret_id
+        self.node = FakeNode(world, AsyncClient(world, [self.exchange], retries=ONCE), machine, identity=identity)
         self._server = server
         self._task = cluster.start(self.node.run(), name=machine.name)
 
