@@ -1,5 +1,6 @@
 """Rows whose markers became numbers, so that another log may take them in."""
 
+import msgspec
 import pytest
 
 from tests.state.inventory import CRATES, PARCELS, Seal, a_crate, a_parcel, a_row, plain
@@ -65,3 +66,9 @@ def test_a_row_of_a_table_that_this_program_does_not_know_is_left_to_whoever_rea
     row = Row("ships", "s", 7, b"\x81\xa1x\xff")
 
     assert Settling([CRATES]).settled(row) is row
+
+
+def test_a_row_that_an_older_program_saved_was_written_at_its_version() -> None:
+    data = msgspec.msgpack.encode(["crates", "north\0a", 7, b"\x80"])
+
+    assert msgspec.msgpack.decode(data, type=Row).written_at == 7
