@@ -193,6 +193,8 @@ def test_what_an_agent_that_was_killed_left_is_taken_away_by_the_next(node: ANod
     node.wait_ready()
     wait_until(lambda: not other.exists(), what="nothing of the other is left", within_s=WITHIN_S)
     assert namespaces.is_held(mine / "namespace")
+    (port,) = allocation["AllocatedResources"]["Shared"]["Ports"]
+    assert "hello\n" == get(f"{port['HostIP']}:{port['Value']}")
     stop(node, "left")
     wait_until(lambda: is_taken_down(allocation), what="its network is gone", within_s=WITHIN_S)
 

@@ -84,8 +84,9 @@ class Networks:
         return self._made.get(allocation_id)
 
     async def ensure(self, allocation_id: str, asked: Asked) -> Shared:
-        """The same for all tasks of an allocation. Raises CannotConnect."""
-        if (made := self._made.get(allocation_id)) is not None:
+        """The same for all tasks of an allocation; made anew where somebody took it away. Raises CannotConnect."""
+        made = self._made.get(allocation_id)
+        if made is not None and namespaces.is_held(Path(made.namespace)):
             return made
         making = self._making.get(allocation_id)
         if making is None:

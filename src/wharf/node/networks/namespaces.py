@@ -22,6 +22,7 @@ SIOCGIFFLAGS: Final = 0x8913
 SIOCSIFFLAGS: Final = 0x8914
 SIOCBRADDBR: Final = 0x89A0
 IFF_UP: Final = 1
+FIRST_FREE_PORT: Final = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 OWN: Final = "/proc/thread-self/ns/net"
 
 
@@ -36,6 +37,8 @@ def make(file: Path) -> None:
         _check(_libc().mount(os.fsencode(OWN), os.fsencode(file), None, MS_BIND, None), str(file))
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
             _raise_up(asking, b"lo")
+        # Nobody but the allocation's tasks is in it: they may all listen at port 80.
+        Path(FIRST_FREE_PORT).write_text("0")
 
     _in_thread(enter_and_hold)
 
