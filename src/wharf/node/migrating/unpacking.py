@@ -33,10 +33,12 @@ def unpack(archive: Path, tasks: tuple[str, ...], root: Path, budget: Budget) ->
                 if entry.name == LAST:
                     _check_count(opened, entry, count)
                     break
-                _take(opened, entry, inside, kept_folders(tasks), budget)
+                count += 1
+                if not _is_kept(entry.name, tasks):
+                    continue  # Of a task that the job has no more.
+                _take(opened, entry, inside, budget)
                 if entry.isdir():
                     folders.append(entry)
-                count += 1
             else:
                 raise NotWhole("it breaks off")
         for entry in reversed(folders):  # A folder that nobody may write to was filled first.
@@ -51,11 +53,11 @@ def _check_count(opened: tarfile.TarFile, entry: tarfile.TarInfo, count: int) ->
         raise NotWhole("something is missing in it")
 
 
-def _take(
-    opened: tarfile.TarFile, entry: tarfile.TarInfo, inside: Inside, allowed: tuple[str, ...], budget: Budget
-) -> None:
-    if not any(entry.name == folder or entry.name.startswith(f"{folder}/") for folder in allowed):
-        raise NotWhole(f"it holds {entry.name[:200]!r}, which is nothing that an allocation keeps")
+def _is_kept(name: str, tasks: tuple[str, ...]) -> bool:
+    return any(name == folder or name.startswith(f"{folder}/") for folder in kept_folders(tasks))
+
+
+def _take(opened: tarfile.TarFile, entry: tarfile.TarInfo, inside: Inside, budget: Budget) -> None:
     budget.file()
     if entry.isdir():
         inside.make_folder(entry.name)
@@ -69,7 +71,7 @@ def _take(
             _give(file.fileno(), entry)
     elif entry.issym():
         inside.link(entry.name, entry.linkname, may_lead_out=True)
-    elif entry.islnk():
+    elif entry.islnk() and entry.linkname:
         inside.same(entry.name, entry.linkname)
     else:
         raise NotWhole(f"{entry.name[:200]!r} is a device or the like")
