@@ -30,3 +30,7 @@ def test_each_comes_once(groups: list[Asked]) -> None:
         come[at] += number
 
     assert [come[at] for at in range(len(groups))] == [each.count for each in groups]
+
+
+def test_what_is_scarce_of_both_is_spared() -> None:
+    assert order([Asked(20, 0.5, 0.293), Asked(40, 0.2, 0.293)]) == [(0, 1), (1, 2)] * 20

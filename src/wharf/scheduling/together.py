@@ -88,7 +88,19 @@ def _sparing(node: _Node, asked: Asked) -> tuple[float, ...]:
     return (round(free_scarce - usable * scarce, ALIKE), -asked.size)
 
 
-RULES: Final[tuple[Rule, ...]] = (_largest, _nearest, _sparing)
+def _sparing_both(node: _Node, asked: Asked) -> tuple[float, ...]:
+    """Who spoils the least of both, each as far as it is scarce: for what is asked for nearly as much of one as of the other."""
+    cpu, memory = node.cpu_to_come - asked.cpu, node.memory_to_come - asked.memory
+    most = max(cpu, memory)
+    if most <= EXACT:
+        return (0.0, -asked.size)
+    free_cpu, free_memory = node.cpu - asked.cpu, node.memory - asked.memory
+    usable = min(free / rest for free, rest in ((free_cpu, cpu), (free_memory, memory)) if rest > EXACT)
+    spoilt = (free_cpu - usable * cpu) * cpu + (free_memory - usable * memory) * memory
+    return (round(spoilt / most, ALIKE), -asked.size)
+
+
+RULES: Final[tuple[Rule, ...]] = (_largest, _nearest, _sparing, _sparing_both)
 
 
 def order_on(fleet: Fleet, in_reach: Mask, groups: Sequence[TaskGroup], counts: Sequence[int]) -> list[tuple[int, int]]:
