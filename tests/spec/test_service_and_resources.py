@@ -92,6 +92,8 @@ def test_endpoints_are_called_by_get_put_and_delete_and_a_few_by_post_too() -> N
         "/v1/client/metadata",
         "/v1/jobs/statuses",
         "/v1/node/{node_id}/desired",
+        "/v1/node/{node_id}/identities",
+        "/v1/node/{node_id}/identity",
     }
 
 
