@@ -6,7 +6,7 @@ from tests.node.core.tasks import ENDED_WELL, KILLED, Stage, a_batch_task, a_pla
 from wharf.model.allocation import ClientStatus
 from wharf.model.task_state import TaskEventType
 from wharf.node.core import happenings as on
-from wharf.node.core.allocation import resume
+from wharf.node.core.allocation import after_boot, resume
 from wharf.node.core.outcome import UNKNOWN
 from wharf.node.core.plan import HealthPlan
 from wharf.node.core.steps import TaskStep
@@ -381,6 +381,32 @@ def test_a_new_deployment_wants_to_know_anew() -> None:
 )
 def test_what_was_under_way_is_asked_for_again(stage: Stage, expected: tuple[on.Action, ...]) -> None:
     assert resume(stage.record, stage.plan) == expected
+
+
+def test_a_start_that_the_machine_went_down_in_is_asked_after_and_not_repeated() -> None:
+    stage = Stage(a_plan(a_batch_task(policy=a_policy(attempts=1))), starts=False)
+    stage.record = after_boot(stage.record)
+    (task,) = stage.record.tasks
+
+    assert (resume(stage.record, stage.plan), task.must_be_asked_for) == ((), True)
+
+    stage.happen(on.Ended(task.name, task.run, UNKNOWN))
+
+    assert stage.record.tasks[0].step is TaskStep.RESTING
+    assert not stage.record.tasks[0].must_be_asked_for
+
+
+def test_attempts_are_counted_on_after_another_boot_and_their_interval_ends_by_the_new_clock() -> None:
+    policy = a_policy(attempts=1, interval_s=60)
+    stage = Stage(a_plan(a_batch_task(policy=policy)))
+    stage.pass_s(1_000_000)
+    stage.end("work", failed(1))
+    stage.record = after_boot(stage.record)
+    stage.now_s = 100.0
+    stage.pass_s(1)
+    stage.end("work", failed(1))
+
+    assert stage.record.tasks[0].step is TaskStep.RESTING
 
 
 def test_word_of_an_earlier_run_changes_nothing() -> None:

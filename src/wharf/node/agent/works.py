@@ -547,6 +547,10 @@ class Works:
             if not record.is_over and [task.name for task in record.tasks] != [task.name for task in plan.tasks]:
                 log.error("the journal's orders for %s do not fit what it has begun", id)
                 continue
+            if (
+                is_other_boot
+            ):  # Else an agent that ends before anything changes would leave the former clock's times behind.
+                self._journal.put(Came(record))
             self._works[id] = Work(each.order, plan, record)
             self._note_life(self._works[id])
             self._upkeep.look(self._works[id])
@@ -561,7 +565,7 @@ class Works:
             work.run_of(task.name, task.run)
             for work in self._works.values()
             for task in work.record.tasks
-            if task.has_process and work.task(task.name).driver == driver.name
+            if task.must_be_asked_for and work.task(task.name).driver == driver.name
         ]
         await driver.recover(runs)
         for work in list(self._works.values()):

@@ -50,7 +50,9 @@ def step(record: AllocationRecord, plan: Plan, event: on.Event, now: Now) -> Tur
 
 def resume(record: AllocationRecord, plan: Plan) -> tuple[on.Action, ...]:
     """What must be done again after the node's agent ended in the middle: nobody knows whether it was done."""
-    return tuple(_resumed(task, plan) for task in record.tasks if task.step in _UNDER_WAY)
+    return tuple(
+        _resumed(task, plan) for task in record.tasks if task.step in _UNDER_WAY and not task.is_of_former_boot
+    )
 
 
 _UNDER_WAY: Final = frozenset({TaskStep.PREPARING, TaskStep.STARTING, TaskStep.STOPPING, TaskStep.KILLING})
@@ -70,7 +72,16 @@ def _resumed(task: TaskRecord, plan: Plan) -> on.Action:
 
 def after_boot(record: AllocationRecord) -> AllocationRecord:
     """The record of an earlier life of the machine: its monotonic clock has begun anew, so what was due is due now."""
-    tasks = tuple(replace(t, due_s=0.0 if t.due_s is not None else None, started_s=0.0) for t in record.tasks)
+    tasks = tuple(
+        replace(
+            task,
+            due_s=0.0 if task.due_s is not None else None,
+            started_s=0.0,
+            window=replace(task.window, began_s=0.0),
+            is_of_former_boot=task.step is TaskStep.STARTING,
+        )
+        for task in record.tasks
+    )
     return replace(
         record,
         tasks=tasks,
@@ -414,7 +425,7 @@ class _Turn:
             changes["kill_tries"] = 0
         if target is TaskStep.DEAD and not task.finished_ns and task.has_started:
             changes.setdefault("finished_ns", self._now.wall_ns)
-        task = replace(task, step=target, due_s=due_s, **changes)
+        task = replace(task, step=target, due_s=due_s, is_of_former_boot=False, **changes)
         self._put(task)
         return task
 

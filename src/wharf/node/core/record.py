@@ -24,6 +24,8 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     is_ill: bool = False
     """And not because a person wanted it, but because it was found ill: that counts as a failure."""
     """Somebody asked that it be stopped in order to start again."""
+    is_of_former_boot: bool = False
+    """It was being started when the machine went down: it is not started a second time, its driver is asked what became of it."""
     restarts: int = 0
     window: Window = Window()
     kill_tries: int = 0
@@ -40,6 +42,11 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def has_process(self) -> bool:
         return self.step in HAS_PROCESS
+
+    @property
+    def must_be_asked_for(self) -> bool:
+        """Whether the driver knows more of it than this node's agent, when that was away."""
+        return self.has_process or self.is_of_former_boot
 
     @property
     def has_started(self) -> bool:
