@@ -1,0 +1,49 @@
+"""The page about first jobs is true: two agents, programs and containers."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.agent.processes import running
+from tests.docs.walking import PAGES, Typed, Walk, Written, steps
+from tests.node.docker.podman import running_podman
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.needs_program("podman"), pytest.mark.needs("containers")]
+
+FIRST = '[client.drivers.docker]\nsocket = "{socket}"\n'
+SECOND = """\
+name = "second"
+data_dir = "{folder}/data"
+[ports]
+http = 0
+[client]
+enabled = true
+servers = ["{address}"]
+[client.drivers.raw_exec]
+enabled = true
+"""
+REGISTRY = "registry.example"
+
+
+def test_the_walk_shows_what_happens(tmp_path: Path) -> None:
+    # The path of a container's things has its bounds.
+    with tempfile.TemporaryDirectory() as engine, running_podman(Path(engine)) as (podman, registry):
+        first, second = tmp_path / "first", tmp_path / "second"
+        second.mkdir()
+        (tmp_path / "first.toml").write_text(FIRST.format(socket=podman.socket))
+        with running(first, "dev", "--port", "0", "--config", str(tmp_path / "first.toml")) as agent:
+            agent.wait_ready()
+            (second / "second.toml").write_text(SECOND.format(folder=second, address=agent.address))
+            with running(second, "agent", "--config", "second.toml"):
+                wait_until(lambda: len(agent.get("/v1/nodes")) == 2, what="two nodes", within_s=30.0)  # type: ignore[arg-type]  # A list.
+                walk = Walk(agent, nodes="(vm|second)")
+                typed = 0
+                for step in steps(PAGES / "docs/first-jobs.md"):
+                    if isinstance(step, Written):
+                        step = step._replace(text=step.text.replace(REGISTRY, registry.address))
+                    walk.take(step)
+                    typed += isinstance(step, Typed)
+
+    assert typed >= 20
