@@ -103,8 +103,8 @@ class RolloutInvariants:
             if changed.table != ALLOCATIONS.name or changed.new is None:
                 continue
             new: Allocation = changed.new
-            if _is_well(new) and (down := self._down.get(new.deployment_id)):
-                self._is_up_again(new, down)
+            if _is_well(new):
+                self._is_up_again(new)
         concerned: dict[str, Deployment] = {}
         for stopped in _stopped_for_update(taken):
             deployment = self._active_of(stopped)
@@ -130,15 +130,18 @@ class RolloutInvariants:
                     deployment.job_id, deployment.id, *down,
                 )  # fmt: skip
 
-    def _is_up_again(self, well: Allocation, down: dict[str, str]) -> None:
-        """What it came after, by however many steps; who came after nobody fills the oldest gap that nobody else fills."""
-        if not well.previous_allocation:
+    def _is_up_again(self, well: Allocation) -> None:
+        """What it came after, by however many steps, also where it is of the version before; who came after nobody fills
+        the oldest gap of its own deployment that nobody else fills."""
+        down = self._down.get(well.deployment_id)
+        if down and not well.previous_allocation:
             gaps = [key for key, group in down.items() if group == well.task_group and not self._is_followed(key)]
             here = [key for key in gaps if self._node_of(key) == well.node_id]  # Of a system job it is for that node.
             down.pop(next(iter(here or gaps), ""), None)
         before: Allocation | None = well
         while before is not None and before.previous_allocation:
-            down.pop(before.previous_allocation, None)
+            for each in self._down.values():
+                each.pop(before.previous_allocation, None)
             before = self._replica.get(ALLOCATIONS, before.previous_allocation)
 
     def _node_of(self, allocation_id: str) -> str:

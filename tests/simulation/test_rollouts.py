@@ -152,6 +152,23 @@ def test_more_down_than_may_be_of_a_system_job_is_told_save_on_nodes_that_take_n
     assert "shop may have 1 down for an update and has 2 at 7: a2 a3" in log.failures[0]
 
 
+def test_what_comes_back_in_the_version_before_is_up_for_what_was_taken_down_for_the_next() -> None:
+    log = a_watched_log()
+    version = a_version()
+    log.put((JOBS, version), (JOB_VERSIONS, version), (DEPLOYMENTS, a_deployment()))
+    log.put(*((ALLOCATIONS, running(key)) for key in ("a1", "a2", "a3")))
+    log.put((ALLOCATIONS, taken_down("a1", next_allocation="b1")))
+    back = running("b1", previous_allocation="a1", deployment_id="d0", deployment_status=WELL)
+    log.put((ALLOCATIONS, replace(back, deployment_status=None)))
+    log.put((ALLOCATIONS, back))
+
+    log.put((ALLOCATIONS, taken_down("a2")))
+    assert log.failures == []
+    log.put((ALLOCATIONS, taken_down("a3")))
+
+    assert "shop may have 1 down for an update and has 2 at 8: a2 a3" in log.failures[0]
+
+
 def test_a_child_too_many_is_told() -> None:
     for later_s, told in ((HEARD_S - 1.0, []), (HEARD_S, ["c begins at 4 and 2 children of p run; 1 may"])):
         log, times_s = SmallLog(), [100.0]
