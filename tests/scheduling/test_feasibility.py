@@ -9,7 +9,7 @@ from tests.kit.state import AState, a_node
 from wharf.model.group import TaskGroup
 from wharf.model.job import Job
 from wharf.model.network import NetworkResource, Port
-from wharf.model.node import DriverInfo, NodeHostVolume
+from wharf.model.node import DriverInfo, NodeHostVolume, SchedulingEligibility
 from wharf.model.node_resources import DeviceInstance, NodeDevice
 from wharf.model.resources import RequestedDevice
 from wharf.model.volume import VolumeRequest
@@ -160,6 +160,25 @@ def test_a_volume_of_the_host_that_may_only_be_read_is_no_volume_to_write() -> N
         lack(asks(read_only=True), host_volumes=there),
         lack(asks(read_only=True, sticky=True), host_volumes=there),
     ] == ["missing compatible host volumes"] * 2 + ["", "missing compatible host volumes"]
+
+
+def test_what_was_found_out_is_found_out_anew_when_a_node_has_changed_or_gone() -> None:
+    job = a_job("shop", a_group("web"))
+    state = AState()
+    for name in ("a", "b", "c"):
+        state.with_node(name)
+    fleet = Fleet.of(state.replica)
+    feasibility = Feasibility(fleet)
+
+    def passing() -> list[bool]:
+        screened = feasibility.screened(job, job.groups[0], Volumes(state.replica, "default"))
+        return [bool(passes) for passes in screened.passing]
+
+    before = passing()
+    fleet.set_node(replace(state.node("a"), scheduling_eligibility=SchedulingEligibility.INELIGIBLE))
+    fleet.drop_node("b")
+
+    assert (before, passing()) == ([True] * 3, [False, False, True])
 
 
 def test_nodes_that_come_later_are_judged_by_their_own_kind() -> None:

@@ -334,7 +334,7 @@ def test_the_fleet_followed_change_by_change_is_the_fleet_of_the_state(data: st.
     for step in range(data.draw(st.integers(1, 15))):
         node_id = f"n{data.draw(st.integers(0, 3))}"
         stored = state.replica.get(NODES, node_id)
-        match data.draw(st.sampled_from(["node", "gone", "allocation", "ends", "moves"])):
+        match data.draw(st.sampled_from(["node", "gone", "allocation", "together", "ends", "moves"])):
             case "node":
                 size = data.draw(st.sampled_from([500, 1_000]))
                 rack = data.draw(st.sampled_from(["r1", "r2"]))
@@ -352,6 +352,18 @@ def test_the_fleet_followed_change_by_change_is_the_fleet_of_the_state(data: st.
                     ALLOCATIONS.put(an_allocation(job, f"a{step}", node_id=node_id, allocated_resources=resources))
                 )
                 followed.move(None, state.allocation(f"a{step}"))
+            case "together":
+                board = Board(a_node("any"), job=of(networks=(port,) if step % 2 else None))
+                resources = board.choose().resources  # type: ignore[union-attr]
+                homes = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
+                many = {
+                    f"a{step}.{number}": an_allocation(
+                        job, f"a{step}.{number}", node_id=f"n{home}", allocated_resources=resources
+                    )
+                    for number, home in enumerate(homes)
+                }
+                state.put(*map(ALLOCATIONS.put, many.values()))
+                followed.come(map(state.allocation, many))
             case "ends" | "moves" if list(state.replica.all(ALLOCATIONS)):
                 before = data.draw(st.sampled_from(list(state.replica.all(ALLOCATIONS))))
                 told = data.draw(st.sampled_from([ClientStatus.COMPLETE, ClientStatus.LOST, ClientStatus.RUNNING]))

@@ -33,6 +33,9 @@ GROUP_CHANGES: Final = 4_000
 PENDING_BYTES: Final = 64_000_000
 """When so much waits to be committed, the hub is full: who brings more must wait."""
 
+LARGE_CHANGES: Final = 200
+"""A group with more goes to the writer's thread, where one is given: while it is written, barriers are answered."""
+
 RECENT_BYTES: Final = 16_000_000
 RECENT_BATCHES: Final = 4_096
 """The newest batches, encoded, for followers that keep up; others read from disk."""
@@ -58,16 +61,22 @@ class _Waiting(msgspec.Struct):
 
 
 class Hub:
-    def __init__(self, store: Store, *, encode: Encode, writer: Executor | None = None) -> None:
-        """`encode` makes of a batch what followers get. `writer`: where the store works; None: on the loop itself."""
+    def __init__(
+        self, store: Store, *, encode: Encode, writer: Executor | None = None, is_for_large_only: bool = False
+    ) -> None:
+        """`encode` makes of a batch what followers get. `writer`: where the store works; None: on the loop itself, and so
+        does what is small, if the writer is for what is large only.
+        """
         self.store = store
         self._encode = encode
         self._writer = writer
+        self._is_for_large_only = is_for_large_only
         self._readers = ThreadPoolExecutor(1, thread_name_prefix="log-reads")
         self._loop = asyncio.get_running_loop()
         self._pending: deque[_Waiting | _Job] = deque()
         self._pending_bytes = 0
         self._at_work = False
+        self._is_writing_large = False
         self._tidied = False
         self._published = 0
         self._recent: dict[int, bytes] = {}
@@ -111,9 +120,11 @@ class Hub:
         return future
 
     def barrier(self) -> "asyncio.Future[int] | int":
-        """The index of the log once everything that arrived before has its outcome."""
+        """The index of the log once everything that arrived before has its outcome, but for a large group that is being
+        written beside the loop: it is acknowledged to nobody yet, and whoever asks need not wait for it.
+        """
         self._require_open()
-        if not self._pending and not self._at_work:
+        if not self._pending and (self._is_writing_large or not self._at_work):
             return self._published
         return self.run(lambda: self.store.index)
 
@@ -223,7 +234,8 @@ class Hub:
         else:
             self._in_hand = group = self._next_group()
             work = partial(self.store.commit_group, [waiting.write for waiting in group])
-            self._perform(work, partial(self._finish_group, group))
+            is_large = sum(waiting.changes for waiting in group) > LARGE_CHANGES
+            self._perform(work, partial(self._finish_group, group), is_large=is_large)
 
     def _next_group(self) -> list[_Waiting]:
         group: list[_Waiting] = []
@@ -238,8 +250,9 @@ class Hub:
             self._pending_bytes -= waiting.bytes
         return group
 
-    def _perform(self, work: Callable[[], T], finish: Callable[[T], None]) -> None:
-        if self._writer is not None:
+    def _perform(self, work: Callable[[], T], finish: Callable[[T], None], *, is_large: bool = False) -> None:
+        if self._writer is not None and (is_large or not self._is_for_large_only):
+            self._is_writing_large = is_large
             done = self._loop.run_in_executor(self._writer, work)
             done.add_done_callback(partial(self._performed, finish=finish))
             return
@@ -251,6 +264,7 @@ class Hub:
         finish(answer)
 
     def _performed(self, done: asyncio.Future[T], *, finish: Callable[[T], None]) -> None:
+        self._is_writing_large = False
         if (error := done.exception()) is not None:
             self._break(error)
             raise error

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -65,9 +66,10 @@ class StoreServer:
             tail_changes=settings.tail_changes,
             vfs=settings.vfs,
         )
-        # Commits run on the loop itself: it has nothing else to do, and a thread would cost every commit two changes of
-        # thread (docs/adr/0014).
-        self.hub = Hub(store, encode=_encode_batch)
+        # Small commits run on the loop itself: a thread would cost each two changes of thread (docs/adr/0014). What is
+        # large takes longer than those who only ask how far the log is should wait.
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="log-writes")
+        self.hub = Hub(store, encode=_encode_batch, writer=self._writer, is_for_large_only=True)
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -89,6 +91,7 @@ class StoreServer:
         if hasattr(self, "leases"):
             self.leases.close()
         await self.hub.close()
+        self._writer.shutdown()
         leaving = [caller.gone for caller in self.callers]
         for caller in tuple(self.callers):
             caller.close()

@@ -178,9 +178,7 @@ class Allotment:
                 placing.join(neighbour)
 
     def screened(self, job: Job, group: TaskGroup) -> Screened:
-        feasibility = self._ground.feasibility
-        volume_of = Volumes(self._snapshot, job.namespace)
-        return feasibility.screen(feasibility.in_reach(job), job, group, volume_of)
+        return self._ground.feasibility.screened(job, group, Volumes(self._snapshot, job.namespace))
 
     def screened_anywhere(self, job: Job, group: TaskGroup) -> Screened:
         """Of all nodes, also those that take nothing new: what is there already may stay."""

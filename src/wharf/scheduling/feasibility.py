@@ -35,6 +35,7 @@ MISSING_VOLUMES: Final = "missing compatible host volumes"
 DRIVER: Final = "driver."
 FINE: Final = 0
 VERDICTS_KEPT: Final = 1_024
+SCREENED_KEPT: Final = 64
 CLASSES_TOLD: Final = 200
 ALWAYS_THERE: Final = ("", "host", "none")
 TRUE_WORDS: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
@@ -149,6 +150,8 @@ class Feasibility:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._verdicts: OrderedDict[Demands, _Verdicts] = OrderedDict()
+        self._screened: OrderedDict[tuple[Demands, str, tuple[str, ...]], tuple[int, Screened]] = OrderedDict()
+        """By what is asked and where, what was found when the fleet had changed so often. Nobody changes it in place."""
 
     def in_reach(self, job: Job) -> Mask:
         """The nodes that take placements, in the job's pool and datacenters."""
@@ -162,6 +165,23 @@ class Feasibility:
             chosen = fleet.datacenters.chosen(lambda name: is_datacenter_named(name, patterns))
             mask &= chosen[fleet.datacenter[:rows]] & (fleet.datacenter[:rows] != NOWHERE)
         return mask
+
+    def screened(self, job: Job, group: TaskGroup, volume_of: VolumeOf) -> Screened:
+        """All nodes in the job's reach. What hangs on nothing but kinds of nodes is kept until a node changes."""
+        demands = demands_of(job, group)
+        if demands.has_unique or _host_volumes(group):
+            return self.screen(self.in_reach(job), job, group, volume_of)
+        key = (demands, job.node_pool, tuple(job.datacenters or ()))
+        changed = self._fleet.changed
+        found = self._screened.pop(key, None)
+        if found is None or found[0] != changed:
+            found = changed, self.screen(self.in_reach(job), job, group, volume_of)
+            for column in (found[1].passing, found[1].looked_at, found[1].reason_of):
+                column.setflags(write=False)
+        self._screened[key] = found
+        if len(self._screened) > SCREENED_KEPT:
+            self._screened.popitem(last=False)
+        return found[1]
 
     def screen(self, looked_at: Mask, job: Job, group: TaskGroup, volume_of: VolumeOf) -> Screened:
         demands = demands_of(job, group)

@@ -89,6 +89,8 @@ class Fleet:
         """By id of the victim: what was pushed aside, has ended, and was not followed yet by what it went for."""
         self.expected: Mapping[str, Sequence[Allocation]] = {}
         """By node, what a plan on its way will place there: drafts count it, the columns do not."""
+        self.changed = 0
+        """Moves whenever a node comes, changes or goes."""
         self._free: list[int] = []
         self._room = ROOM_FIRST
         self._properties: OrderedDict[str, Property] = OrderedDict()
@@ -146,6 +148,7 @@ class Fleet:
 
     def set_node(self, node: Node, here: Iterable[Allocation] = ()) -> None:
         """A node that is different now, or new; `here`: what was put on it before it was known, or while it was gone."""
+        self.changed += 1
         row = self.row_of.get(node.id)
         if row is None:
             row = self._new_row(node.id)
@@ -174,6 +177,7 @@ class Fleet:
         row = self.row_of.pop(node_id, None)
         if row is None:
             return
+        self.changed += 1
         for column in (self.cpu, self.memory, self.disk, self.cpu_used, self.memory_used, self.disk_used, self.count):
             column[row] = 0
         self.is_ready[row] = False

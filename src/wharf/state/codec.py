@@ -7,7 +7,6 @@ the cluster's format allows; what is read may be any older one.
 
 import sys
 from collections.abc import Callable, Hashable, Mapping
-from copy import copy
 from functools import cache, partial
 from types import CodeType
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
@@ -205,9 +204,9 @@ def _compiled_adopt(
 ) -> Callable[[Any, str, int], Any]:
     """A function that makes of a decided record a copy as `_compiled_finish` leaves a decoded one."""
     names: dict[str, Any] = {
-        "put": force_setattr, "copy": copy, "intern": sys.intern, "stamped": _stamped_copy, "THIS": THIS,
+        "put": force_setattr, "intern": sys.intern, "stamped": _stamped_copy, "THIS": THIS,
     }  # fmt: skip
-    lines = ["def adopt(own, key, index):", "    record = copy(own)", "    put(record, 'modify_index', index)"]
+    lines = ["def adopt(own, key, index):", "    record = own.__copy__()", "    put(record, 'modify_index', index)"]
     if len(table.key_attributes) == 1:
         (name,) = table.key_attributes
         lines.append(f"    put(record, {name!r}, key)")
