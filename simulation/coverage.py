@@ -19,9 +19,8 @@ SEEDS_FOR_ALL: Final = 300
 
 # Machine and either end of a step, or both: what waits for a part that is not built.
 NOT_YET: Final[Mapping[str, str]] = {
-    TASK.name: "tasks are seen on nodes only: the node's issue",
-    f"{ALLOCATION.name} running>pending": "restarts: the node's issue",
-    f"{ALLOCATION.name} unknown>pending": "restarts: the node's issue",
+    TASK.name: "these steps are the node's, finer and in a table of its own",
+    f"{ALLOCATION.name} unknown>pending": "a node out of contact that restarts a task just then",
     "evaluation failed": "limits of deliveries: the scheduling issue",
 }
 
