@@ -120,9 +120,7 @@ def test_however_many_processes_judge_the_same_comes_out(tmp_path: Path) -> None
             second = number // 100 if number % 50 else max(0, number // 100 - 5)
             user = f"u{number * 7 % 13}" if number % 3 else "-"
             moment = f"21/Nov/2026:15:{second // 60:02}:{second % 60:02} +0100"
-            file.write(
-                f'10.0.0.{number % 11} - {user} [{moment}] "GET /few HTTP/1.1" 200 12\n'.encode()
-            )
+            file.write(f'10.0.0.{number % 11} - {user} [{moment}] "GET /few HTTP/1.1" 200 12\n'.encode())
             if number % 100 == 0:
                 at_ms = 1_795_269_600_000 + second * 1_000
                 file.write(
