@@ -400,13 +400,18 @@ def test_a_container_joins_the_network_of_its_allocation(machine: Machine) -> No
     async def story() -> None:
         async with machine.driver() as docker:
             assert (await docker.probe()).is_healthy
-            order = machine.order("b5.0.1", "ls -iL /proc/self/ns/net; cat /etc/hosts /proc/sys/kernel/hostname", network_mode="host")
+            order = machine.order(
+                "b5.0.1", "ls -iL /proc/self/ns/net; cat /etc/hosts /proc/sys/kernel/hostname", network_mode="host"
+            )
             network = TaskNetwork(str(file), "named", ((str(hosts), "/etc/hosts"),))
             await docker.start(msgspec.structs.replace(order, network=network))
             assert Outcome(0) == await machine.ended("b5.0.1")
             docker.forget("b5.0.1")
             told = machine.output("b5.0.1").splitlines()
-            assert [str(os.stat(file).st_ino), "192.0.2.7 of-the-allocation", "named"] == [told[0].split()[0], *told[1:]]
+            assert [str(os.stat(file).st_ino), "192.0.2.7 of-the-allocation", "named"] == [
+                told[0].split()[0],
+                *told[1:],
+            ]
 
     try:
         run(story())
