@@ -45,11 +45,6 @@ def test_eight_neighbours_of_one_that_counts_admit_exactly_the_limit_in_every_wi
 
 
 @pytest.mark.faults
-def test_in_three_hours_of_eight_neighbours_exactly_the_limit_is_admitted_in_every_window(tmp_path: Path) -> None:
-    prove_exact_at(str(tmp_path / "counters.sock"), callers=40, minutes=180)
-
-
-@pytest.mark.faults
 def test_in_three_hours_of_eight_processes_exactly_the_limit_is_admitted_in_every_window(tmp_path: Path) -> None:
     prove_exact(tmp_path, callers=200, minutes=180)
 
@@ -80,9 +75,3 @@ def test_by_leases_eight_processes_admit_at_most_the_limit_and_at_least_it_less_
 @pytest.mark.faults
 def test_by_leases_in_three_hours_never_more_than_the_limit_is_admitted(tmp_path: Path) -> None:
     prove_leased(tmp_path, callers=2, minutes=180)
-
-
-@pytest.mark.faults
-def test_by_leases_two_hundred_callers_are_never_admitted_more_and_hardly_less(tmp_path: Path) -> None:
-    """Three hours of so many would be 180 million decisions: two minutes are the windows, and callers the crowd."""
-    prove_leased(tmp_path, callers=200, minutes=2)
