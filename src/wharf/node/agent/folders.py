@@ -126,7 +126,8 @@ class AllocationFolders:
 
     async def emptied(self) -> None:
         """Until all that was to be removed has gone."""
-        await asyncio.gather(*map(asyncio.wrap_future, self._leaving))
+        # Copied first: another thread takes out what is done, and what is added meanwhile is not waited for.
+        await asyncio.gather(*map(asyncio.wrap_future, tuple(self._leaving)))
 
 
 def _lay_out(folder: Path, task: str) -> TaskFolders:
