@@ -28,6 +28,10 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 CHANGES_LEAST: Final = 4
+PART_CHANGES: Final = 500
+"""A part of a plan has no more, unless the plan is all or nothing: a read waits for the part that is being taken in, and
+the brain plans the next while the first of two is on its way, whichever its size."""
+
 FOLLOW_UP_NS: Final = 60 * SECOND
 FOLLOW_UP_SPREAD_NS: Final = 300 * SECOND
 """When something that could not be processed is tried anew: after this, and by chance up to so much later."""
@@ -128,6 +132,8 @@ class Applier:
         """Whether anything was committed, and whether everything was as planned."""
         rest: Plan | None = plan
         changes_max, conflicts, has_come_on, is_as_planned = self._term.changes_max, 0, False, True
+        if not plan.all_at_once:
+            changes_max = min(changes_max, PART_CHANGES)
         while rest is not None and conflicts < ATTEMPTS_MAX:
             try:
                 async with self._term.writing:
