@@ -55,7 +55,9 @@ def stop(node: ANode, id: str) -> dict[str, Any]:
 def test_who_ignores_signals_is_killed_when_its_time_is_over(node: ANode) -> None:
     script = "trap '' INT TERM HUP; >$WHARF_TASK_DIR/deaf; while :; do sleep 0.1; done"
     alloc = begin(node, "stubborn", script, KillTimeout=SECOND_NS)
-    wait_until((node.folder / "alloc" / alloc / "t" / "local" / "deaf").exists, what="it hears nothing", within_s=WITHIN_S)
+    wait_until(
+        (node.folder / "alloc" / alloc / "t" / "local" / "deaf").exists, what="it hears nothing", within_s=WITHIN_S
+    )
 
     allocation = stop(node, "stubborn")
 
