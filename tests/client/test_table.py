@@ -14,7 +14,8 @@ from wharf.wire.endpoints import BY_NAME, ENDPOINTS, Endpoint, Kind
 
 WITHOUT: Final = {
     "server.ask": "between servers only, with a secret that lies in the log",
-    "client.exec": "a websocket; it comes with the nodes that answer it",
+    "client.exec": "a websocket: `open_command` speaks it",
+    "job.action": "a websocket: `open_action` speaks it",
     "node.channel": "a websocket that nodes keep open; they speak it themselves",
     "client.gc": "`client.gc_now` does the same and is no GET",
     "client.alloc_gc": "`client.alloc_gc_now` does the same and is no GET",

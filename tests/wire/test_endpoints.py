@@ -49,7 +49,6 @@ LEFT_OUT = {
     "agent.set_schedulers_config": "how many schedulers run is no setting of one agent here",
     "agent.gossip_keys": "there is no gossip: members find each other in the log",
     "agent.change_gossip_keys": "the same",
-    "job.action": "comes with the real node",
     "operator.set_license": "there are no licences",
     "operator.utilization": "there are no licences to report for",
     "operator.vault_check": "Vault is left out",

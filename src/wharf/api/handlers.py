@@ -44,9 +44,9 @@ from wharf.server.server import Server
 from wharf.state import Replica
 
 ROOMS: Final = (
-    jobs, evaluations, allocations, deployments, services, scaling, search, nodes, node_agents, node_identities,
+    jobs, evaluations, allocations, explanations, deployments, services, scaling, search, nodes, node_agents, node_identities,
     node_pools, namespaces, quotas, host_volumes, client_agents, system, events, acl, identities, variables,
-    keyring, agent, members, status, operator, metrics, regions, documents, explanations,
+    keyring, agent, members, status, operator, metrics, regions, documents,
 )  # fmt: skip
 
 READS: Final[dict[str, Reading]] = {name: reading for room in ROOMS for name, reading in room.READS.items()}

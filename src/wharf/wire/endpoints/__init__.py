@@ -14,6 +14,7 @@ from wharf.wire.endpoints import (
     documents,
     evaluations,
     events,
+    explanations,
     host_volumes,
     identities,
     jobs,
@@ -39,7 +40,7 @@ from wharf.wire.endpoints import (
 from wharf.wire.endpoints.endpoint import Decides, Endpoint, Kind, Lists, Parameter, ParameterKind
 
 NOUNS: Final = (
-    jobs, evaluations, allocations, deployments, services, scaling, search, nodes, node_agents, node_identities,
+    jobs, evaluations, allocations, explanations, deployments, services, scaling, search, nodes, node_agents, node_identities,
     node_pools, namespaces, quotas, host_volumes, client_agents, system, events, acl, identities, variables, keyring,
     agent, members, status, operator, metrics, regions, documents, left_out,
 )  # fmt: skip

@@ -5,7 +5,6 @@ from typing import Final
 from wharf.model import need
 from wharf.model.allocated_resources import AllocatedResources
 from wharf.model.allocation import Allocation, AllocationStub
-from wharf.model.explanation import AllocationExplanation
 from wharf.model.job import Job
 from wharf.model.metric import AllocMetric
 from wharf.model.registration import ServiceRegistration
@@ -35,11 +34,6 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     reads(
         "allocation.read", "/v1/allocation/{alloc_id}", need=need.READ_JOB, decides=Decides.OBJECT,
         summary="Read an allocation, with its job as it was placed.", returns=AllocationShown,
-    ),
-    reads(
-        "allocation.explain", "/v1/allocation/{alloc_id}/explain", need=need.READ_JOB, decides=Decides.OBJECT,
-        summary="Tell why an allocation is where it is, what it waits for, and what led to it.",
-        returns=AllocationExplanation,
     ),
     asks(
         "allocation.stop", "/v1/allocation/{alloc_id}/stop", need=need.STEER_ALLOCATION, decides=Decides.OBJECT,

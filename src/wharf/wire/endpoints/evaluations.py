@@ -5,7 +5,6 @@ from typing import Final
 from wharf.model import need
 from wharf.model.allocation import AllocationStub
 from wharf.model.evaluation import Evaluation
-from wharf.model.explanation import EvaluationExplanation
 from wharf.wire.endpoints.endpoint import Decides, Endpoint, Lists, asks, reads, text
 from wharf.wire.work_shapes import EvaluationCount, EvaluationDeleteRequest, EvaluationDeleteResponse
 
@@ -31,10 +30,6 @@ ROWS: Final[tuple[Endpoint, ...]] = (
         "evaluation.read", "/v1/evaluation/{eval_id}", need=need.READ_JOB, decides=Decides.OBJECT,
         summary="Read an evaluation.", returns=Evaluation,
         parameters=(text("related", "`true`: also tell of those that it stands in a chain with."),),
-    ),
-    reads(
-        "evaluation.explain", "/v1/evaluation/{eval_id}/explain", need=need.READ_JOB, decides=Decides.OBJECT,
-        summary="Tell why a job was looked at, what came of it, and what it waits for.", returns=EvaluationExplanation,
     ),
     reads(
         "evaluation.allocations", "/v1/evaluation/{eval_id}/allocations", need=need.READ_JOB, decides=Decides.OBJECT,

@@ -6,7 +6,6 @@ from wharf.model import need
 from wharf.model.allocation import AllocationStub
 from wharf.model.deployment import Deployment
 from wharf.model.evaluation import Evaluation
-from wharf.model.explanation import Explanation
 from wharf.model.job import Job
 from wharf.model.need import Manner
 from wharf.model.registration import ServiceRegistration
@@ -116,10 +115,6 @@ _ONE: Final = (
     reads(
         "job.actions", f"{JOB}/actions", need=need.READ_JOB, summary="List the commands that a job offers.",
         returns=list[job_bodies.JobAction],
-    ),
-    reads(
-        "job.explain", f"{JOB}/explain", need=need.READ_JOB, summary="Tell why a job's work is where it is, or nowhere.",
-        returns=Explanation,
     ),
     Endpoint(
         name="job.action", method="GET", path=f"{JOB}/action", kind=Kind.LOCAL, need=need.EXEC,

@@ -1,7 +1,6 @@
 """Commands that a job offers, by name: turned into the same command beside a task that anybody could ask for."""
 
 from collections.abc import Iterator
-from typing import Final
 
 import msgspec
 
@@ -13,9 +12,7 @@ from wharf.model.refusal import invalid, unknown
 from wharf.model.task import Action, Task
 from wharf.server.server import Server
 from wharf.state.tables import ALLOCATIONS, ALLOCATIONS_OF_JOB, JOB_VERSIONS, JOBS
-from wharf.wire.endpoints import ENDPOINTS
-
-EXEC: Final = next(each for each in ENDPOINTS if each.name == "client.exec")
+from wharf.wire.endpoints import BY_NAME
 
 
 class JobActions:
@@ -34,7 +31,7 @@ class JobActions:
         query = {name: "true" if value is True else str(value) for name, value in parameters.items() if value}
         return msgspec.structs.replace(
             request,
-            endpoint=EXEC,
+            endpoint=BY_NAME["client.exec"],
             path_values={"alloc_id": allocation.id},
             parameters=parameters,
             query=query,
