@@ -49,23 +49,38 @@ def test_batch_work_is_followed_until_it_is_done(person: Person, tmp_path: Path)
     assert (ended.code, ended.lines[-1]) == (0, "✓ sums: the work is done: 2 of 2 complete")
 
 
-def test_batch_work_that_fails_is_exit_code_1(person: Person, tmp_path: Path) -> None:
+def failing(exit_codes: str) -> str:
     work = WEB.replace("ID: web", "ID: sums\nType: batch").replace("    Update: {MinHealthyTime: 1s}\n", "")
     policies = "    RestartPolicy: {Attempts: 0, Mode: fail}\n    ReschedulePolicy: {Attempts: 0, Unlimited: false}\n"
-    work = work.replace("    Tasks:", f"{policies}    Tasks:").replace(
-        "Driver: mock", "Driver: mock, Config: {exit_code: 3}"
+    return work.replace("    Tasks:", f"{policies}    Tasks:").replace(
+        "Driver: mock", f"Driver: mock, Config: {{{exit_codes}}}"
     )
 
-    ended = person.wharf("job", "run", "--follow", a_file(tmp_path, work))
 
-    assert (ended.code, ended.lines[-1]) == (1, "✗ sums: the work failed: 2 of 2 did not come to a good end")
-    assert ended.lines[-2].endswith(" and 1 more: main: Exit Code: 3")
-    assert person.does("job", "explain", "sums").splitlines() == [
-        "sums is over: what failed is not tried again by its policies (sums.api[0], main: Exit Code: 3; and 1 more)",
-        "",
-        "Group api",
-        "0 of 2 running, 2 missing",
-    ]
+@pytest.mark.parametrize(
+    ("ended_with", "code", "told"),
+    [
+        ("exit_code: 3", 3, "Exit Code: 3"),
+        ("start_error: no such image", 1, "no such image"),
+    ],
+)
+def test_batch_work_that_fails_gives_its_exit_code(
+    person: Person, tmp_path: Path, ended_with: str, code: int, told: str
+) -> None:
+    ended = person.wharf("job", "run", "--follow", a_file(tmp_path, failing(ended_with)))
+
+    assert (ended.code, ended.lines[-1]) == (code, "✗ sums: the work failed: 2 of 2 did not come to a good end")
+    assert ended.lines[-2].endswith(f" and 1 more: main: {told}")
+
+
+def test_batch_work_that_fails_with_different_codes_is_exit_code_1(person: Person, tmp_path: Path) -> None:
+    second = "\n".join(failing("exit_code: 4").split("TaskGroups:\n")[1].splitlines()).replace(
+        "Name: ", "Name: other-", 1
+    )
+
+    ended = person.wharf("job", "run", "--follow", a_file(tmp_path, failing("exit_code: 3") + "\n" + second + "\n"))
+
+    assert (1, "✗ sums: the work failed: 4 of 4 did not come to a good end") == (ended.code, ended.lines[-1])
 
 
 def test_what_is_not_placed_is_exit_code_2_with_the_reason(person: Person, tmp_path: Path) -> None:

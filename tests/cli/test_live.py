@@ -6,7 +6,7 @@ import click
 import pytest
 
 from tests.cli.asking import WEB, Person, a_file, a_person
-from wharf.cli.following import end_of, look
+from wharf.cli.following import Exit, end_of, look
 from wharf.cli.live import columns_with_something, picture
 from wharf.cli.speaking import Talk
 from wharf.client import read_settings
@@ -73,4 +73,4 @@ def test_a_version_that_was_overtaken_is_no_success(capsys: pytest.CaptureFixtur
         end = end_of(look(talk, "web", "default", 0))
 
     assert end is not None
-    assert (end.code, end.said) == (1, "the rollout was given up: Cancelled due to newer version of job")
+    assert (end.how, end.said) == (Exit.FAILED, "the rollout was given up: Cancelled due to newer version of job")

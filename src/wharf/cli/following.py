@@ -68,8 +68,10 @@ class Sight(NamedTuple):
 
 
 class End(NamedTuple):
-    code: Exit
+    how: Exit
     said: str
+    exit_code: int = 0
+    """Of work that failed, where all of it has the same."""
 
 
 def look(talk: "Talk", job_id: str, namespace: str, version: int) -> Sight:
@@ -122,7 +124,10 @@ def _end_of_batch(sight: Sight) -> End | None:
     ended = sight.current
     failed = [one for one in ended if one.client_status in ("failed", "lost")]
     if failed:
-        return End(Exit.FAILED, f"the work failed: {len(failed)} of {len(ended)} did not come to a good end")
+        from wharf.cli.reasons import common_exit_code
+
+        said = f"the work failed: {len(failed)} of {len(ended)} did not come to a good end"
+        return End(Exit.FAILED, said, common_exit_code(failed))
     return End(Exit.WELL, f"the work is done: {len(ended)} of {len(ended)} complete")
 
 
@@ -148,7 +153,7 @@ def _is_everyone_running(sight: Sight) -> bool:
     return all(one.client_status == "running" for one in sight.current)
 
 
-def follow(talk: "Talk", job_id: str, namespace: str, version: int) -> Exit:
+def follow(talk: "Talk", job_id: str, namespace: str, version: int) -> int:
     """To the end. On a terminal as a picture that changes in place, else line by line."""
     from wharf.cli.live import Lines, Picture
     from wharf.cli.reasons import what_went_wrong
@@ -166,12 +171,12 @@ def follow(talk: "Talk", job_id: str, namespace: str, version: int) -> Exit:
         except KeyboardInterrupt:
             view.leave()
             raise LeftRunning(job_id) from None
-    if end.code == Exit.FAILED and not talk.is_for_programs:
+    if end.how == Exit.FAILED and not talk.is_for_programs:
         view.leave()
         for line in what_went_wrong(sight.current):
             talk.say(f"  {line}")
-    view.tell(end.code == Exit.WELL, f"{job_id}: {end.said}")
-    return end.code
+    view.tell(end.how == Exit.WELL, f"{job_id}: {end.said}")
+    return end.exit_code or end.how
 
 
 class LeftRunning(Exception):

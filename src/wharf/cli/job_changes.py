@@ -47,7 +47,8 @@ def run(
     """Submit a job, and follow it to its end.
 
     FILE is JSON or YAML; `-` reads what is piped in. On a terminal it shows the rollout, or the work of a batch job,
-    until that is over; Ctrl-C leaves the job running. Exit code 0: it went well, 1: it failed, 2: not all of it was placed.
+    until that is over; Ctrl-C leaves the job running. Exit code 0: it went well, 1: it failed, 2: not all of it was placed;
+    of batch work whose tasks all failed with the same code: that one.
 
     wharf job run web.yaml
     """

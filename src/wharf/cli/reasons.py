@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 
 REASONS_TOLD: Final = 3
+SIGNALLED: Final = 128
 
 
 def why_not_placed(metric: "AllocMetric") -> list[str]:
@@ -65,6 +66,27 @@ def what_went_wrong(allocations: "Iterable[AllocationStub]") -> list[str]:
         f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {why}"
         for why, names in list(found.items())[:REASONS_TOLD]
     ]
+
+
+def common_exit_code(failed: "Iterable[AllocationStub]") -> int:
+    """What tasks of all of these ended with, if it is the same for all; a signal counts as 128 more. Else 0."""
+    codes = {_exit_code(one) for one in failed}
+    return codes.pop() if len(codes) == 1 else 0
+
+
+def _exit_code(one: "AllocationStub") -> int:
+    """Of the task that failed last."""
+    ends = [
+        (event.time, event.exit_code, event.signal)
+        for state in (one.task_states or {}).values()
+        if state.failed
+        for event in state.events or ()
+        if event.type == "Terminated"
+    ]
+    if not ends:
+        return 0
+    _, code, signal = max(ends)
+    return SIGNALLED + signal if signal else code if 0 < code < SIGNALLED * 2 else 0
 
 
 def _is_unwell(one: "AllocationStub") -> bool:
