@@ -110,7 +110,6 @@ class ASupervisor:
         environment: dict[str, str] | None = None,
         log: LogOrder | None = None,
         limits: Limits | None = None,
-        user: tuple[str, str] = ("", ""),
     ) -> None:
         self.names.append(name)
         order = RunOrder(
@@ -120,8 +119,6 @@ class ASupervisor:
             work_folder=str(self.folder),
             log=log or LogOrder(str(self.logs), name),
             limits=limits or Limits(),
-            user=user[0],
-            group=user[1],
         )
         self.say(StartRun(order))
 

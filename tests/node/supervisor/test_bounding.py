@@ -66,13 +66,6 @@ def test_a_program_says_how_soon_it_may_be_taken(supervisor: ASupervisor) -> Non
     assert supervisor.output("humble") == "321\n"
 
 
-@pytest.mark.needs("namespaces")
-def test_a_program_runs_as_another_user(supervisor: ASupervisor) -> None:
-    supervisor.start("other", ("/usr/bin/id", "-u"), user=("65534", "65534"))
-    assert supervisor.ended("other") == RunEnded("other", 0)
-    assert supervisor.output("other") == "65534\n"
-
-
 @pytest.mark.parametrize(("shares", "weight"), [(2, 1), (1024, 39), (262_144, 10_000)])
 def test_shares_of_the_first_version_are_weights_of_the_second(shares: int, weight: int) -> None:
     assert weight_of(shares) == weight

@@ -230,8 +230,8 @@ def test_a_node_where_walls_cannot_be_made_says_why(tmp_path: Path) -> None:
     async def story() -> None:
         async with walled(tmp_path) as it:
             assert (await it.driver.probe()).is_healthy
-            it.driver._works = False
-            it.driver._folders = {"/etc": "/etc"}
+            it.walls._works = False
+            it.walls._folders = {"/etc": "/etc"}
             health = await it.driver.probe()
             assert not health.is_healthy
             assert "the folders of client.chroot_env lack /bin/dash" in health.why

@@ -14,7 +14,8 @@ from wharf.node.agent.keeper_link import KeeperLink
 from wharf.node.core.outcome import Outcome
 from wharf.node.drivers.beside import CommandOrder, Stream
 from wharf.node.drivers.exec import Exec
-from wharf.node.drivers.port import Given, TaskOrder
+from wharf.node.drivers.port import Given, TaskNetwork, TaskOrder
+from wharf.node.drivers.raw_exec import RawExec
 from wharf.node.settings import ExecSettings
 from wharf.node.supervisor.leftovers import mark_of
 from wharf.node.supervisor.processes import with_mark
@@ -28,7 +29,7 @@ ENVIRONMENT: Final = {"PATH": "/usr/bin:/bin", "HOME": os.environ.get("HOME", "/
 class Walled:
     """Each program is the one task of an allocation; the name of its run is the allocation's."""
 
-    def __init__(self, folder: Path, settings: ExecSettings) -> None:
+    def __init__(self, folder: Path, settings: ExecSettings, *, is_raw: bool = False) -> None:
         self.folder = folder
         self._begun: set[str] = set()
         self._ended: dict[str, Outcome] = {}
@@ -36,7 +37,8 @@ class Walled:
         state = folder / "state"
         state.mkdir(exist_ok=True)
         self.link = KeeperLink(RealWorld(), state, f"walled-{os.getpid()}", self)
-        self.driver = Exec(self.link, settings, DEFAULT_FOLDERS, state)
+        self.walls = Exec(self.link, settings, DEFAULT_FOLDERS, state)
+        self.driver: Exec | RawExec = RawExec(self.link, is_allowed=True) if is_raw else self.walls
 
     # -- the watcher
 
@@ -77,6 +79,7 @@ class Walled:
         *,
         user: str = "",
         given: Given | None = None,
+        network: TaskNetwork | None = None,
         environment: dict[str, str] | None = None,
         **config: object,
     ) -> None:
@@ -93,6 +96,7 @@ class Walled:
             allocation_id=run,
             shared_folder=folder.parent / "alloc",
             given=given or Given(),
+            network=network,
         )
         await self.driver.start(order)
         await self._until(lambda: run in self._begun or run in self._ended)
@@ -115,8 +119,10 @@ class Walled:
     async def output_is(self, run: str, wanted: str) -> None:
         await wait_on_loop_until(lambda: self.output(run) == wanted, what=f"{run} says {wanted!r}", within_s=WITHIN_S)
 
-    async def beside(self, run: str, *words: str, is_tty: bool = False) -> tuple[int, str, str]:
-        order = CommandOrder(run, f"beside-{run}", words, ENVIRONMENT, "/", is_tty=is_tty)
+    async def beside(
+        self, run: str, *words: str, is_tty: bool = False, environment: dict[str, str] | None = None
+    ) -> tuple[int, str, str]:
+        order = CommandOrder(run, f"beside-{run}", words, ENVIRONMENT | (environment or {}), "/", is_tty=is_tty)
         command = await self.driver.run_beside(order)
         if not is_tty:
             await command.close_input()
@@ -153,8 +159,9 @@ class Walled:
 
 
 @asynccontextmanager
-async def walled(folder: Path, settings: ExecSettings | None = None) -> AsyncIterator[Walled]:
-    found = Walled(folder, settings or ExecSettings())
+async def walled(folder: Path, settings: ExecSettings | None = None, *, is_raw: bool = False) -> AsyncIterator[Walled]:
+    """`is_raw`: without walls."""
+    found = Walled(folder, settings or ExecSettings(), is_raw=is_raw)
     is_told = asyncio.Event()
 
     async def on_connected() -> None:

@@ -2,7 +2,8 @@
 
 Keys: `command` (required), `args`, `work_dir` (absolute), `oom_score_adj` (0 or more), `denied_envvars` (names that are not
 handed on, `*` for any text). The program gets a session and a process group of its own, and bounds on memory and
-processor where the machine lets control groups be made.
+processor where the machine lets control groups be made. As another user it finds its environment only when it is that
+user: what comes before it runs as root, and must not heed what a job says there.
 """
 
 import fnmatch
@@ -13,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from wharf.node.agent.keeper_link import KeeperLink
 from wharf.node.drivers import processes_beside
 from wharf.node.drivers.beside import Command, CommandOrder
@@ -20,9 +23,10 @@ from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View
 from wharf.node.drivers.supervised import Supervised, log_order
 from wharf.node.measuring.tasks import group_of, groups_of
 from wharf.node.supervisor.messages import Limits, RunOrder, StartRun
-from wharf.node.supervisor.run import AS_USER, IN_NETWORK, SHELL
-from wharf.node.walls.launching import ENTER
+from wharf.node.supervisor.run import FIRST_PAPER, IN_NETWORK, SHELL
+from wharf.node.walls.launching import BETWEEN, ENTER, SESSION, become
 
+AS_USER: Final = "/usr/bin/setpriv"
 MOST_OOM_SCORE: Final = 1_000
 NEEDED: Final = ("/bin/dash", "/bin/sleep", "/usr/bin/setsid", "/usr/bin/env")
 
@@ -49,29 +53,26 @@ class RawExec(Supervised):
         command, arguments, work_folder = read_config(order.config)
         folder = work_folder or str(order.task_folder)
         program = find_program(command, folder, order.environment.get("PATH", os.defpath))
-        user, group = find_user(order.user)
+        rights = find_rights(order.user)
         limits = Limits(
             memory_mb=(order.given.memory_max_mb or order.given.memory_mb) if self._bounds_memory else 0,
             cpu_shares=order.given.cpu_mhz,
             oom_score=read_oom_score(order.config),
             cores=order.given.cores,
         )
-        environment = without(order.environment, order.config)
-        self._link.say(
-            StartRun(
-                RunOrder(
-                    order.run,
-                    (program, *arguments),
-                    environment,
-                    work_folder=folder,
-                    log=log_order(order),
-                    limits=limits,
-                    user=user,
-                    group=group,
-                    network=order.network.namespace if order.network is not None else "",
-                )
-            )
+        run = RunOrder(
+            order.run,
+            (program, *arguments),
+            without(order.environment, order.config),
+            work_folder=folder,
+            log=log_order(order),
+            limits=limits,
+            network=order.network.namespace if order.network is not None else "",
         )
+        if rights:
+            as_other = become(rights, run.environment, (SESSION, *run.command), paper_at=FIRST_PAPER)
+            run = replace(run, command=as_other.words, environment=BETWEEN, papers=(as_other.paper,), leads_itself=True)
+        self._link.say(StartRun(run))
 
     async def run_beside(self, order: CommandOrder) -> Command:
         pid = self._link.pid_of(order.run)
@@ -94,21 +95,37 @@ def is_elsewhere(pid: int) -> bool:
 async def enter_network(order: CommandOrder, pid: int) -> Command:
     """Raises CannotStart."""
     groups = [str(group / "cgroup.procs") for group in groups_of(pid, order.run)]
-    words = [SHELL, ENTER, *groups, "--", IN_NETWORK, f"--net=/proc/{pid}/ns/net", "--", *_as_who_runs(pid)]
+    words = [SHELL, ENTER, *groups, "--", IN_NETWORK, f"--net=/proc/{pid}/ns/net", "--"]
     environment = {**order.environment, processes_beside.MARK: order.name}
-    way = processes_beside.Entry(tuple(words), environment, order.folder)
-    return await processes_beside.enter(order, way, owner=Path(f"/proc/{pid}"))
+    rights = _of_who_runs(pid)
+    owner = Path(f"/proc/{pid}")
+    if not rights:
+        way = processes_beside.Entry(tuple(words), environment, order.folder)
+        return await processes_beside.enter(order, way, owner=owner)
+    paper = os.memfd_create("paper")
+    try:
+        as_other = become(rights, environment, (), paper_at=paper)
+        os.write(paper, as_other.paper.encode())
+        between = {**BETWEEN, processes_beside.MARK: order.name}
+        way = processes_beside.Entry((*words, *as_other.words), between, order.folder, papers=(paper,))
+        return await processes_beside.enter(order, way, owner=owner)
+    finally:
+        os.close(paper)
 
 
-def _as_who_runs(pid: int) -> list[str]:
-    """Raises CannotStart."""
+def _of_who_runs(pid: int) -> list[str]:
+    """Nothing where that is who we are. Raises CannotStart."""
     try:
         found = os.stat(f"/proc/{pid}")
     except OSError as error:
         raise CannotStart("the task does not run") from error
     if found.st_uid == os.geteuid():
         return []
-    return [AS_USER, f"--reuid={found.st_uid}", f"--regid={found.st_gid}", "--init-groups"]
+    return _rights(found.st_uid, found.st_gid)
+
+
+def _rights(uid: int, gid: int) -> list[str]:
+    return [AS_USER, f"--reuid={uid}", f"--regid={gid}", "--init-groups", "--"]
 
 
 def read_config(config: Mapping[str, object]) -> tuple[str, list[str], str]:
@@ -146,21 +163,21 @@ def without(environment: dict[str, str], config: Mapping[str, object]) -> dict[s
     return {n: value for n, value in environment.items() if not any(fnmatch.fnmatchcase(n, each) for each in denied)}
 
 
-def find_user(name: str) -> tuple[str, str]:
-    """The numbers of the user and of its group; nothing where the program runs as we do. Raises CannotStart."""
+def find_rights(name: str) -> list[str]:
+    """The words that make a program one of this user; nothing where it runs as we do. Raises CannotStart."""
     if not name:
-        return "", ""
+        return []
     try:
         found = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
     except KeyError:
         raise CannotStart(f"this machine has no user {name}", is_final=True) from None
     if found.pw_uid == os.geteuid():
-        return "", ""
+        return []
     if os.geteuid() != 0:
         raise CannotStart(f"the node may not run programs as {name}: it does not run as root", is_final=True)
     if not os.access(AS_USER, os.X_OK):
         raise CannotStart(f"the node cannot run programs as {name}: the machine lacks {AS_USER}", is_final=True)
-    return str(found.pw_uid), str(found.pw_gid)
+    return _rights(found.pw_uid, found.pw_gid)
 
 
 def find_program(command: str, folder: str, path: str) -> str:

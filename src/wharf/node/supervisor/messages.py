@@ -42,10 +42,6 @@ class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     work_folder: str
     log: LogOrder
     limits: Limits = Limits()
-    user: str = ""
-    """By name or number; empty: that of the supervisor."""
-    group: str = ""
-    """The user's own."""
     network: str = ""
     """The file of the network namespace that it is in; empty: the machine's."""
     leads_itself: bool = False

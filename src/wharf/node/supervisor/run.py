@@ -22,7 +22,6 @@ from wharf.node.supervisor.processes import Process, is_leader, is_marked, look_
 SHELL: Final = "/bin/dash"
 SHIM: Final = str(Path(__file__).with_name("shim.sh"))
 SESSION: Final = "/usr/bin/setsid"
-AS_USER: Final = "/usr/bin/setpriv"
 IN_NETWORK: Final = "/usr/bin/nsenter"
 OWN_PIDS: Final = ("/usr/bin/unshare", "--pid", "--")
 """The shim stays where it is; the first that it forks is the first of the new namespace."""
@@ -272,8 +271,6 @@ def _before(order: RunOrder) -> list[str]:
     words = [IN_NETWORK, f"--net={order.network}", "--"] if order.network else []
     if order.leads_itself:
         return words
-    if order.user:
-        words += [AS_USER, f"--reuid={order.user}", f"--regid={order.group}", "--init-groups"]
     return [*words, SESSION]
 
 

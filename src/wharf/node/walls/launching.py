@@ -1,12 +1,12 @@
 """The words by which a program is started within walls, and by which a command enters those of a task that runs.
 
 The task's environment is read from a file by the last shell, which is already the task's user: what a job writes into it
-(`LD_PRELOAD`) must not reach the programs that make the walls.
+(`LD_PRELOAD`) must not reach the programs before it, which may do everything.
 """
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -88,6 +88,12 @@ def launch(root: Root, inside: Inside, command: tuple[str, ...], *, papers_at: t
     words += ["--", *inside.rights.words]
     words += [SHELL, "-c", BECOME, str(environment_at), *_odd(inside.environment), SESSION, *command]
     return Launch(tuple(words), (script_of(inside.environment), root.make()))
+
+
+def become(rights: Sequence[str], environment: Mapping[str, str], command: Sequence[str], *, paper_at: int) -> Entry:
+    """Without walls, as somebody else: `rights` are the words that make it that. The whole of the command is in its words."""
+    words = [*rights, SHELL, "-c", BECOME, str(paper_at), *_odd(environment), *command]
+    return Entry(tuple(words), script_of(environment))
 
 
 def _target_of(device: Device) -> str:
