@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -45,6 +45,7 @@ from wharf.node.drivers.docker import Docker, find_socket
 from wharf.node.drivers.exec import Exec
 from wharf.node.drivers.missing import Missing
 from wharf.node.drivers.mock import Mock
+from wharf.node.drivers.plugins import DriverPlugins
 from wharf.node.drivers.port import Driver
 from wharf.node.drivers.processes_beside import MARK, kill_marked
 from wharf.node.drivers.raw_exec import RawExec
@@ -102,7 +103,7 @@ class NodeAgent:
             Mock(self, name="mock_driver"),
             Missing(self),
         ]
-        self._drivers: Mapping[str, Driver] = {driver.name: driver for driver in found}
+        self._drivers: dict[str, Driver] = {driver.name: driver for driver in found}
         self._supervised: tuple[Driver, ...] = (raw_exec, walled)
         self._metadata = Metadata(places.state_folder / METADATA, settings.meta)
         self._own_identity = OwnIdentity(world, client, identity, self._news.has_changed)
@@ -162,6 +163,13 @@ class NodeAgent:
             arrivals=Arrivals(client, identity, self._folders),
         )
         self._upkeep.attach(self.works)
+        self._plugins = DriverPlugins(
+            world,
+            self.works,
+            options=settings.options,
+            folder=places.state_folder / "drivers",
+            tell=partial(self._news.happened, NodeEventSubsystem.DRIVER),
+        )
         self.talk = ServerTalk(world, client, identity, self.works, self._likeness.describe)
         self._leaving = Leaving(
             world,
@@ -176,6 +184,7 @@ class NodeAgent:
 
     async def run(self, on_ready: Callable[[], None]) -> None:
         """Until cancelled."""
+        await self._plugins.add_to(self._drivers)
         await self._likeness.begin()
         remembered = await self._remember(on_ready)
         self.works.load(remembered, is_other_boot=self._journal.was_other_boot)

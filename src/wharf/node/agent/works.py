@@ -565,12 +565,12 @@ class Works:
             work.run_of(task.name, task.run)
             for work in self._works.values()
             for task in work.record.tasks
-            if task.must_be_asked_for and work.task(task.name).driver == driver.name
+            if task.must_be_asked_for and self._driver_of(work, task.name) is driver
         ]
         await driver.recover(runs)
         for work in list(self._works.values()):
             for action in resume(work.record, work.plan):
-                if work.task(action.task).driver == driver.name:
+                if self._driver_of(work, action.task) is driver:
                     self._do(work, action)
         self._wake.set()
 

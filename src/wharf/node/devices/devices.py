@@ -1,10 +1,9 @@
 """All devices of this node, by the plugins that tell of them."""
 
-import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import EntryPoint
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -21,21 +20,15 @@ from wharf.node.devices.port import (
     Measure,
     Reserved,
 )
+from wharf.node.plugins import PluginFailed, answer, installed
 from wharf.world import World
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 ENTRY_POINTS: Final = "wharf.devices"
-WITHIN_S: Final = 10.0
 
 Tell = Callable[..., None]
 """(message, **details): an event of the node."""
-
-
-class PluginFailed(Exception):
-    """What a plugin did instead of answering."""
 
 
 class NodeDevices:
@@ -52,9 +45,9 @@ class NodeDevices:
 
     async def begin(self) -> None:
         """Find the plugins that are installed, and ask each what there is."""
-        for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda each: each.name):
+        for point in installed(ENTRY_POINTS):
             try:
-                self._plugins.append(await self._answer(self._loaded(point)))
+                self._plugins.append(await answer(self._world, self._loaded(point)))
             except PluginFailed as error:
                 self._note(point.name, f"it cannot be loaded: {error}")
         await self.probe()
@@ -68,7 +61,7 @@ class NodeDevices:
         owners: dict[Kind, DevicePlugin] = {}
         for plugin in self._plugins:
             try:
-                told = await self._answer(_groups_of(plugin))
+                told = await answer(self._world, _groups_of(plugin))
             except PluginFailed as error:
                 self._note(plugin.name, str(error))
                 continue
@@ -92,8 +85,10 @@ class NodeDevices:
             if owner is None:
                 raise CannotReserve(f"no plugin of this node knows devices {kind} any more")
             try:
-                one = await self._answer(_reserved_by(owner, kind, tuple(device.device_ids or ())))
-            except PluginFailed as error:
+                one = await answer(
+                    self._world, _reserved_by(owner, kind, tuple(device.device_ids or ())), sentences=(CannotReserve,)
+                )
+            except (PluginFailed, CannotReserve) as error:
                 raise CannotReserve(f"devices {kind}: {error}") from error
             found = Reserved(
                 {**found.environment, **one.environment}, (*found.mounts, *one.mounts), (*found.nodes, *one.nodes)
@@ -107,26 +102,10 @@ class NodeDevices:
         now = self._world.now_ns()
         for plugin in self._plugins:
             try:
-                found += await self._answer(_figures_of(plugin, now))
+                found += await answer(self._world, _figures_of(plugin, now))
             except PluginFailed as error:
                 log.warning("a plugin of devices measures nothing: %s", error, extra={"plugin": plugin.name})
         return found
-
-    async def _answer(self, asked: Coroutine[Any, Any, T]) -> T:
-        """In a task of its own: what comes out of a plugin is no error of ours. Raises PluginFailed."""
-        task = self._world.start(asked, name="a plugin of devices")
-        try:
-            done, _ = await asyncio.wait([task], timeout=WITHIN_S)
-        finally:
-            task.cancel()
-        if not done:
-            raise PluginFailed(f"it did not answer within {WITHIN_S:g} s")
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, CannotReserve):
-            raise PluginFailed(str(error))
-        if task.cancelled() or error is not None:
-            raise PluginFailed(f"{type(error).__name__}: {error}" if error is not None else "it gave up")
-        return task.result()
 
     def _note(self, plugin: str, why: str) -> None:
         if self._ill.get(plugin, "") == why:

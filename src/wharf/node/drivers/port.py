@@ -2,6 +2,10 @@
 
 A run has a name that is used once, so every request may be said twice: the second time changes nothing. What becomes of a
 run is told to the `Watcher`, at least once, also what happened while no agent was there.
+
+A driver that is not one of the node's own is found by an entry point of the group `wharf.drivers`: a callable that is given a
+`DriverHome` and returns a `Driver`. It is loaded into the node's agent, and everything is called on the agent's loop.
+Whatever it raises but `CannotStart` is its own failure, and fails no more than the task that it was asked about.
 """
 
 from collections.abc import Collection, Mapping
@@ -160,3 +164,14 @@ class Driver(Protocol):
     def forget(self, run: str) -> None:
         """How it ended is written down; nobody will ask again."""
         ...
+
+
+class DriverHome(NamedTuple):
+    """What a driver that is found by an entry point is made with."""
+
+    watcher: Watcher
+    """Its own: of runs of others nothing can be told here."""
+    options: Mapping[str, str]
+    """`client.options`."""
+    folder: Path
+    """Its own, where it may remember what it runs."""

@@ -1,0 +1,173 @@
+"""Drivers that others bring, found by an entry point: each behind a guard that keeps its faults its own."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, MutableMapping
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Final, Protocol
+
+from wharf.node.core.outcome import Outcome
+from wharf.node.drivers.beside import Command, CommandOrder, RunsBeside
+from wharf.node.drivers.port import CannotStart, Driver, DriverHome, Health, TaskOrder, View, Watcher
+from wharf.node.measuring.tasks import Measurable
+from wharf.node.plugins import PluginFailed, answer, installed
+from wharf.world import World
+
+log = logging.getLogger(__name__)
+
+ENTRY_POINTS: Final = "wharf.drivers"
+
+Tell = Callable[..., None]
+"""(message, **details): an event of the node."""
+
+
+class Runs(Watcher, Protocol):
+    def is_wanted(self, run: str) -> bool: ...
+
+
+class DriverPlugins:
+    def __init__(self, world: World, runs: Runs, *, options: Mapping[str, str], folder: Path, tell: Tell) -> None:
+        """`folder`: where each has one of its own."""
+        self._world = world
+        self._runs = runs
+        self._options = options
+        self._folder = folder
+        self._tell = tell
+
+    async def add_to(self, drivers: MutableMapping[str, Driver]) -> None:
+        """Those that are installed, under their own names. One that takes another's name is left out."""
+        for point in installed(ENTRY_POINTS):
+            guard = Guarded(self._world, self._runs)
+            try:
+                guard.stand_before(await answer(self._world, self._loaded(point, guard)))
+            except PluginFailed as error:
+                self._refuse(point, f"it cannot be loaded: {error}")
+                continue
+            if guard.name in drivers:
+                self._refuse(point, f"there is a driver {guard.name} already")
+                continue
+            drivers[guard.name] = guard
+
+    async def _loaded(self, point: EntryPoint, watcher: Watcher) -> Driver:
+        folder = self._folder / point.name
+        folder.mkdir(parents=True, exist_ok=True)
+        found: Driver = point.load()(DriverHome(watcher, self._options, folder))
+        if not isinstance(found.name, str) or not found.name or not isinstance(found.view, View):
+            raise TypeError("it has no name and no view as the port wants them")
+        return found
+
+    def _refuse(self, point: EntryPoint, why: str) -> None:
+        self._tell(f"The driver {point.name} is not used", plugin=point.name, error=why)
+
+
+class Guarded:
+    """Looks like the plugin to the node, and like the node to the plugin."""
+
+    name = ""
+    view = View.HOST
+
+    def __init__(self, world: World, runs: Runs) -> None:
+        self._world = world
+        self._runs = runs
+        self._plugin: Driver
+        self._unknown: set[str] = set()
+        """Runs of which it could not tell what became of them: it is asked again."""
+
+    def stand_before(self, plugin: Driver) -> None:
+        self.name, self.view, self._plugin = plugin.name, plugin.view, plugin
+        # What a driver need not have is there only if it has it.
+        if isinstance(plugin, RunsBeside):
+            self.run_beside = self._run_beside
+        if isinstance(plugin, Measurable):
+            self.processes_of = self._processes_of
+
+    # -- as the node sees it
+
+    async def probe(self) -> Health:
+        if self._unknown:
+            await self.recover(tuple(self._unknown))
+        try:
+            return await answer(self._world, _healthy(self._plugin))
+        except PluginFailed as error:
+            return Health(is_healthy=False, why=f"its plugin failed: {error}")
+
+    async def start(self, order: TaskOrder) -> None:
+        try:
+            await answer(self._world, self._plugin.start(order), within_s=None, sentences=(CannotStart,))
+        except PluginFailed as error:
+            raise CannotStart(f"the driver {self.name} failed: {error}") from error
+
+    async def recover(self, runs: Collection[str]) -> None:
+        try:
+            await answer(self._world, self._plugin.recover(runs))
+        except PluginFailed as error:
+            # Nobody guesses that they have ended: they may run on.
+            self._unknown.update(runs)
+            log.warning("a driver does not tell what became of its tasks: %s", error, extra={"driver": self.name})
+        else:
+            self._unknown.difference_update(runs)
+
+    def signal(self, run: str, name: str) -> None:
+        self._have(lambda: self._plugin.signal(run, name))
+
+    def give_up(self, run: str) -> None:
+        self._have(lambda: self._plugin.give_up(run))
+
+    def kill(self, run: str) -> None:
+        self._have(lambda: self._plugin.kill(run))
+
+    def forget(self, run: str) -> None:
+        self._have(lambda: self._plugin.forget(run))
+
+    async def _run_beside(self, order: CommandOrder) -> Command:
+        assert isinstance(self._plugin, RunsBeside), "else nobody is led here"
+        try:
+            return await answer(self._world, self._plugin.run_beside(order), within_s=None, sentences=(CannotStart,))
+        except PluginFailed as error:
+            raise CannotStart(f"the driver {self.name} failed: {error}") from error
+
+    def _processes_of(self, run: str) -> list[int]:
+        assert isinstance(self._plugin, Measurable), "else nobody is led here"
+        try:
+            return [int(each) for each in self._plugin.processes_of(run)]
+        except Exception as error:  # Where a plugin's code begins, as at the top of a task.
+            log.warning("a driver does not tell the processes of a task: %s", error, extra={"driver": self.name})
+            return []
+
+    def _have(self, do: Callable[[], None]) -> None:
+        """One after the other, as they were asked for."""
+        task = self._world.start(_done(do), name=f"driver {self.name}")
+        task.add_done_callback(self._look_at)
+
+    def _look_at(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a driver failed", exc_info=error, extra={"driver": self.name})
+
+    # -- as the plugin sees it
+
+    def on_begun(self, run: str) -> None:
+        self._runs.on_begun(run)
+
+    def on_refused(self, run: str, why: str) -> None:
+        self._runs.on_refused(run, str(why))
+
+    def on_ended(self, run: str, outcome: Outcome) -> None:
+        if self._runs.is_wanted(run):
+            self._runs.on_ended(run, outcome)
+        else:
+            self.forget(run)
+
+    def on_said(self, run: str, message: str) -> None:
+        self._runs.on_said(run, str(message))
+
+
+async def _done(do: Callable[[], None]) -> None:
+    do()
+
+
+async def _healthy(plugin: Driver) -> Health:
+    """Put into our words in its own task, too: it may say what is none of its words."""
+    said = await plugin.probe()
+    attributes = {str(name): str(value) for name, value in said.attributes.items()}
+    return Health(bool(said.is_healthy), str(said.why), bool(said.is_there), attributes)

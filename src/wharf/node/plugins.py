@@ -1,0 +1,44 @@
+"""Other people's code within the node's agent: found by an entry point, and asked so that its faults stay its own."""
+
+import asyncio
+from collections.abc import Coroutine
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final, TypeVar
+
+from wharf.world import World
+
+T = TypeVar("T")
+
+WITHIN_S: Final = 10.0
+
+
+class PluginFailed(Exception):
+    """What a plugin did instead of answering."""
+
+
+def installed(group: str) -> list[EntryPoint]:
+    return sorted(entry_points(group=group), key=lambda each: each.name)
+
+
+async def answer(
+    world: World,
+    asked: Coroutine[Any, Any, T],
+    *,
+    within_s: float | None = WITHIN_S,
+    sentences: tuple[type[Exception], ...] = (),
+) -> T:
+    """In a task of its own: what comes out of a plugin is no error of ours. Raises PluginFailed, and `sentences`, by which
+    it may refuse."""
+    task = world.start(asked, name="a plugin")
+    try:
+        done, _ = await asyncio.wait([task], timeout=within_s)
+    finally:
+        task.cancel()
+    if not done:
+        raise PluginFailed(f"it did not answer within {within_s:g} s")
+    error = None if task.cancelled() else task.exception()
+    if isinstance(error, sentences):
+        raise error
+    if task.cancelled() or error is not None:
+        raise PluginFailed(f"{type(error).__name__}: {error}" if error is not None else "it gave up")
+    return task.result()

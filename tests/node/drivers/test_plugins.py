@@ -1,0 +1,87 @@
+"""Drivers by an entry point: offered by the node, given tasks, and no danger to it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.node.nodes import ANode, a_node, a_raw_job, a_server, ended
+from tests.waiting import wait_until
+
+ENTRIES = """\
+[wharf.drivers]
+kites = tests.node.drivers.kites:Kites
+copycat = tests.node.drivers.kites:Copycat
+nameless = tests.node.drivers.kites:nameless
+missing = tests.node.drivers.kites:Nowhere
+"""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
+    folder = tmp_path_factory.mktemp("drivers")
+    about = folder / "node" / "installed" / "kites-1.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: kites\nVersion: 1\n")
+    (about / "entry_points.txt").write_text(ENTRIES)
+    with a_server(folder / "server") as server, a_node(server, folder / "node") as it:
+        yield it
+
+
+def told(node: ANode) -> dict[str, Any]:
+    nodes: Any = node.server.get("/v1/nodes")
+    found: Any = node.server.get(f"/v1/node/{nodes[0]['ID']}")
+    return dict(found)
+
+
+def fly(node: ANode, id: str, *, until: str, **config: Any) -> dict[str, Any]:
+    node.run(a_raw_job(id, "", Driver="kite", Config=config))
+    return status(node, id, until)
+
+
+def status(node: ANode, id: str, wanted: str) -> dict[str, Any]:
+    def look() -> dict[str, Any] | None:
+        return next((each for each in node.allocations(id) if each["ClientStatus"] == wanted), None)
+
+    return wait_until(look, what=f"{id} is {wanted}", within_s=30.0)
+
+
+def events(allocation: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(each["Type"], each["DisplayMessage"]) for each in allocation["TaskStates"]["t"]["Events"]]
+
+
+def test_a_node_offers_the_drivers_of_others_and_tells_of_those_that_it_cannot_use(node: ANode) -> None:
+    found = told(node)
+    driver = found["Drivers"]["kite"]
+    refused = {e["Details"]["plugin"] for e in found["Events"] if e["Subsystem"] == "Driver"}
+
+    assert (True, True, {"driver.kite.wind": "west"}) == (driver["Detected"], driver["Healthy"], driver["Attributes"])
+    assert ("1", "west") == (found["Attributes"]["driver.kite"], found["Attributes"]["driver.kite.wind"])
+    assert {"copycat", "nameless", "missing"} == refused
+
+
+def test_a_task_of_such_a_driver_ends_as_it_says(node: ANode) -> None:
+    assert "3" == ended(fly(node, "lands", until="failed", lands=3))["exit_code"]
+
+
+def test_what_it_refuses_and_what_it_does_wrong_fails_the_task_alone(node: ANode) -> None:
+    torn, knotted = fly(node, "torn", until="failed", torn=True), fly(node, "knotted", until="failed", knotted=True)
+
+    assert ("Driver Failure", "the kite is torn") in events(torn)
+    assert ("Driver Failure", "the driver kite failed: KeyError: 'string'") in events(knotted)
+    assert "complete" == fly(node, "another", until="complete", lands=0)["ClientStatus"]
+
+
+def test_its_tasks_are_taken_up_again_by_the_next_agent_and_stopped_when_they_are_to_end(node: ANode) -> None:
+    flying = fly(node, "stays", until="running")
+    # A kite cannot be measured, and fails when it is asked to.
+    assert node.server.get(f"/v1/client/allocation/{flying['ID']}/stats")
+    node.kill_agent()
+    node.wait_ready()
+    again = status(node, "stays", "running")
+    node.server.put("/v1/jobs", {"Job": {**a_raw_job("stays", "", Driver="kite", Config={}), "Stop": True}})
+
+    landed = status(node, "stays", "complete")
+
+    assert 1 == [kind for kind, _ in events(again)].count("Started")
+    assert (flying["ID"], "0") == (landed["ID"], ended(landed)["exit_code"])
