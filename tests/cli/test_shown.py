@@ -5,9 +5,12 @@ import datetime
 import click
 import pytest
 
+from wharf.cli.alloc import ports_of
 from wharf.cli.moments import say_date, say_length, say_when
 from wharf.cli.reasons import why_not_placed
 from wharf.cli.tables import bar, in_order, pairs, table
+from wharf.model.allocated_resources import AllocatedPort
+from wharf.model.allocation import NetworkStatus
 from wharf.model.metric import AllocMetric
 
 S = 1_000_000_000
@@ -113,3 +116,16 @@ def test_a_bar_fills_with_what_is_done(done: int, total: int, filled: int) -> No
 )
 def test_why_work_has_no_place_is_told_in_sentences(metric: AllocMetric, told: list[str]) -> None:
     assert why_not_placed(metric) == told
+
+
+def test_ports_are_told_with_where_others_reach_them_and_where_that_leads() -> None:
+    ports = (
+        AllocatedPort(label="http", value=25_000, to=8_080, host_ip="10.0.0.1"),
+        AllocatedPort(label="admin", value=25_001, to=-1, host_ip="fd00::1"),
+    )
+
+    assert [("http", "10.0.0.1:25000", ""), ("admin", "[fd00::1]:25001", "")] == ports_of(ports, None)
+    assert [
+        ("http", "10.0.0.1:25000", "172.26.64.2:8080"),
+        ("admin", "[fd00::1]:25001", "172.26.64.2:25001"),
+    ] == ports_of(ports, NetworkStatus(interface_name="eth0", address="172.26.64.2"))

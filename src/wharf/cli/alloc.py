@@ -11,6 +11,8 @@ from wharf.cli.lazy import NOT_YET, Entry, LazyGroup
 from wharf.cli.speaking import Quiet, Speaking, Talk
 
 if TYPE_CHECKING:
+    from wharf.model.allocated_resources import AllocatedPort
+    from wharf.model.allocation import NetworkStatus
     from wharf.wire.work_shapes import AllocationShown
 
 HERE: Final = "wharf.cli.alloc"
@@ -135,6 +137,7 @@ def _told(talk: Talk, one: "AllocationShown") -> str:
                 ("Job", f"{one.job_id}, version {job.version}" if job else one.job_id),
                 ("Namespace", one.namespace),
                 ("Node", f"{one.node_name} ({talk.short(one.node_id)})"),
+                ("Address", _address_inside(one.network_status)),
                 ("Deployment", talk.short(one.deployment_id)),
                 ("Health", health + (" (canary)" if part and part.canary else "")),
                 ("Evaluation", talk.short(one.eval_id)),
@@ -151,6 +154,8 @@ def _told(talk: Talk, one: "AllocationShown") -> str:
             (name, task.cpu.cpu_shares, task.memory.memory_mb) for name, task in sorted((resources.tasks or {}).items())
         ]
         parts.append(section("Allotted", table(("Task", "CPU MHz", "Memory MB"), rows)))
+        if ports := ports_of(resources.shared.ports or (), one.network_status):
+            parts.append(section("Ports", table(("Label", "Address", "Leads to"), ports)))
     for name, state in sorted((one.task_states or {}).items()):
         said = f"{state.state}{', failed' if state.failed else ''}, {state.restarts} restart{'' if state.restarts == 1 else 's'}"
         events = [
@@ -166,6 +171,30 @@ def _told(talk: Talk, one: "AllocationShown") -> str:
         lines += why_not_placed(metrics) if metrics.nodes_filtered or metrics.nodes_exhausted else []
         parts.append(section("Placed", "\n".join([*lines, table(("Node", "Score"), rows_of_scores)])))
     return "\n".join(parts)
+
+
+def ports_of(ports: "Sequence[AllocatedPort]", network: "NetworkStatus | None") -> list[tuple[str, str, str]]:
+    """Each with where others reach it, and where that leads in a network of the allocation's own."""
+    inside = network.address if network is not None else ""
+    return [
+        (
+            port.label,
+            place_of(port.host_ip, port.value),
+            place_of(inside, max(port.to, 0) or port.value) if inside else "",
+        )
+        for port in ports
+    ]
+
+
+def place_of(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _address_inside(network: "NetworkStatus | None") -> str:
+    if network is None:
+        return ""
+    interface = f"({network.interface_name})" if network.interface_name else ""
+    return " ".join(text for text in (network.address, network.address_ipv6, interface) if text)
 
 
 def _said(text: str) -> str:
