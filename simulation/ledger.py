@@ -147,8 +147,14 @@ class Ledger:
             ill = [
                 each[-1].run for each in self._plays[told.id].values() if each[-1].told and not each[-1].told.is_success
             ]
-            if ill and not any(play.is_asked_to_end or play.is_to_be_killed for play in plays):
+            is_excused = self._was_to_stop(told.id) or any(p.is_asked_to_end or p.is_to_be_killed for p in plays)
+            if ill and not is_excused:
                 raise Broken(f"{told.id} is told as complete at {index}; {' '.join(ill)} did not end well", told.id)
+
+    def _was_to_stop(self, allocation_id: str) -> bool:
+        """A restore may have taken back that it was, and its node has done so: also between two tries of its task."""
+        versions = self._witness.versions(ALLOCATIONS, allocation_id)
+        return any(record is not None and record.desired_status is not DesiredStatus.RUN for _, record in versions)
 
     def _require_true(self, told: Allocation, task: str, state: TaskState, index: int) -> None:
         """Of each start that ended is told how, once and in order; of many the first are dropped."""

@@ -58,6 +58,9 @@ class Shown:
         told = Allocation(id=ID, desired_status=DesiredStatus.RUN, client_status=status, task_states=states)
         self.log.put((ALLOCATIONS, told))
 
+    def is_to(self, desired: DesiredStatus) -> None:
+        self.log.put((ALLOCATIONS, Allocation(id=ID, desired_status=desired, client_status=ClientStatus.RUNNING)))
+
 
 @pytest.fixture
 def shown() -> Shown:
@@ -130,6 +133,24 @@ def test_how_a_task_ended_is_not_made_up(shown: Shown) -> None:
     shown.told(ClientStatus.FAILED, before=0)
 
     assert shown.wrong == ["before of a1 is told to have ended as [('0', '0')] at 1; it was [('3', '0')]"]
+
+
+def test_what_ended_badly_is_not_told_as_complete(shown: Shown) -> None:
+    shown.ran("before", Outcome(3), run="x")
+
+    shown.told(ClientStatus.COMPLETE, before=3)
+
+    assert shown.wrong == ["a1 is told as complete at 1; x did not end well"]
+
+
+def test_what_its_node_stopped_between_two_tries_is_complete_though_a_restore_wants_it_again(shown: Shown) -> None:
+    shown.ran("before", Outcome(3))
+    shown.is_to(DesiredStatus.STOP)
+    shown.is_to(DesiredStatus.RUN)
+
+    shown.told(ClientStatus.COMPLETE, before=3)
+
+    assert shown.wrong == []
 
 
 def test_nothing_begins_after_its_end_was_told(shown: Shown) -> None:
