@@ -128,6 +128,48 @@ def test_a_caller_who_leaves_while_waiting_for_a_connection_is_given_back(tmp_pa
     assert at(tmp_path, scenario, gateway="upstream_connections_most = 1") == (0, ["GET /first HTTP/1.1"])
 
 
+def test_whoever_waits_for_a_connection_hears_when_the_service_is_gone(tmp_path: Path) -> None:
+    async def scenario(place: Place) -> tuple[list[int], int]:
+        is_gone = asyncio.Event()
+
+        async def leaves(_got: Got, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await is_gone.wait()
+            writer.close()
+
+        place.service.handler = leaves
+        wires = [await place.wire() for _ in range(6)]
+        asked = [place.desk.world.start(wire.ask("/x", ADA_SENDS), name="ask") for wire in wires]
+        await wait_on_loop_until(lambda: held(place.desk) == 6, what="all are admitted")
+        place.service.close()
+        is_gone.set()
+        return [heard.status for heard in await asyncio.gather(*asked)], held(place.desk)
+
+    assert at(tmp_path, scenario, gateway="upstream_connections_most = 2") == ([502] * 6, 0)
+
+
+def test_whoever_waits_for_a_connection_waits_no_longer_than_a_reply_may_take(tmp_path: Path) -> None:
+    async def scenario(place: Place) -> tuple[int, str]:
+        async def speaks_on(_got: Got, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            while not writer.is_closing():
+                writer.write(b"1\r\nx\r\n")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+
+        place.service.handler = speaks_on
+        first, second = await place.wire(), await place.wire()
+        await first.send(b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n")
+        await wait_on_loop_until(lambda: place.service.got, what="the only connection is taken")
+        heard = await second.ask("/x", ADA_SENDS)
+        first.close()
+        return heard.status, heard.json()["message"]
+
+    assert at(tmp_path, scenario, gateway='upstream_connections_most = 1\nupstream_timeout = "1s"') == (
+        504,
+        "The service did not answer in time: all connections to it were busy.",
+    )
+
+
 def test_callers_beyond_the_bound_are_turned_away(tmp_path: Path) -> None:
     async def scenario(place: Place) -> tuple[list[int], bytes]:
         first = await place.wire()

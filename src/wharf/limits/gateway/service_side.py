@@ -221,7 +221,8 @@ class Pool:
         self._world = world
         self._idle: list[ServiceConnection] = []
         self._all: set[ServiceConnection] = set()
-        self._waiting: deque[CallerConnection] = deque()
+        self._waiting: deque[tuple[CallerConnection, float]] = deque()
+        """Callers who found no connection, and until when each waits. Whoever is first is also the first to give up."""
         self._tls = _tls_of(settings) if upstream.is_tls else None
         self._tasks: set[asyncio.Task[None]] = set()
         self._silence_s = settings.upstream_ms / 1_000
@@ -240,7 +241,7 @@ class Pool:
     def connect_for(self, caller: "CallerConnection") -> None:
         """Open a connection for a caller who found none; it is told when there is one, or that there is none."""
         if len(self._all) + self.connecting >= self._settings.upstream_connections_most:
-            self._waiting.append(caller)
+            self._waiting.append((caller, self.deadline_s()))
             return
         self.connecting += 1
         task = self._world.start(self._connect(caller), name="gateway: connect to the service")
@@ -259,11 +260,9 @@ class Pool:
                     server_hostname=upstream.host if self._tls is not None else None,
                 )
         except TimeoutError:
-            self.connecting -= 1
-            caller.on_no_service("The service does not accept connections.", status=504)
+            self._on_no_connection(caller, "The service does not accept connections.", status=504)
         except OSError:
-            self.connecting -= 1
-            caller.on_no_service("The service cannot be reached.", status=502)
+            self._on_no_connection(caller, "The service cannot be reached.", status=502)
         else:
             self.connecting -= 1
             self.opened += 1
@@ -271,10 +270,20 @@ class Pool:
             if not caller.on_service(connection):
                 self.give(connection)
 
+    def _on_no_connection(self, caller: "CallerConnection", message: str, *, status: int) -> None:
+        self.connecting -= 1
+        caller.on_no_service(message, status=status)
+        if self._all or self.connecting:
+            return
+        # No connection is left that could become free: whoever waits would wait forever.
+        waiting, self._waiting = self._waiting, deque()
+        for other, _ in waiting:
+            other.on_no_service(message, status=status)
+
     def give(self, connection: ServiceConnection) -> None:
         """The connection has nothing to do. Whoever waits longest gets it."""
         while self._waiting:
-            if self._waiting.popleft().on_service(connection):
+            if self._waiting.popleft()[0].on_service(connection):
                 return
         if len(self._idle) >= IDLE_MOST:
             connection.close()
@@ -287,14 +296,19 @@ class Pool:
         if connection in self._idle:
             self._idle.remove(connection)
         if self._waiting:
-            self.connect_for(self._waiting.popleft())
+            self.connect_for(self._waiting.popleft()[0])
 
     def forget(self, caller: "CallerConnection") -> None:
         """A caller left who may have waited."""
-        if caller in self._waiting:
-            self._waiting.remove(caller)
+        for index, (waiting, _) in enumerate(self._waiting):
+            if waiting is caller:
+                del self._waiting[index]
+                return
 
     def look_at_clock(self, now_s: float) -> None:
+        while self._waiting and now_s >= self._waiting[0][1]:
+            message = "The service did not answer in time: all connections to it were busy."
+            self._waiting.popleft()[0].on_no_service(message, status=504)
         for connection in list(self._all):
             if not connection.deadline_s or now_s < connection.deadline_s:
                 continue
