@@ -57,7 +57,10 @@ def test_what_is_forgotten_is_gone(tmp_path: Path) -> None:
     assert Journal(FileOnDisk(tmp_path / "journal"), BOOT).load() == {}
 
 
-@pytest.mark.parametrize("cut_bytes", [1, 5, HEAD_BYTES, 20])
+LAST_BYTES = len(framed(msgspec.msgpack.encode(kept("a2"))))
+
+
+@pytest.mark.parametrize("cut_bytes", [1, 5, HEAD_BYTES, 20, LAST_BYTES - HEAD_BYTES, LAST_BYTES - 5, LAST_BYTES - 1])
 def test_an_entry_that_was_cut_off_counts_as_not_written(tmp_path: Path, cut_bytes: int) -> None:
     journal = opened(tmp_path)
     journal.put(kept("a1"))
@@ -67,7 +70,8 @@ def test_an_entry_that_was_cut_off_counts_as_not_written(tmp_path: Path, cut_byt
     os.truncate(path, path.stat().st_size - cut_bytes)
 
     again = Journal(FileOnDisk(path), BOOT)
-    assert list(again.load()) == ["a1"]
+    assert (list(again.load()), again.damage) == (["a1"], "")
+    assert not path.with_suffix(".damaged").exists()
     again.put(kept("a3"))
     again.close()
     assert list(Journal(FileOnDisk(path), BOOT).load()) == ["a1", "a3"]

@@ -1,7 +1,8 @@
 """What the node must know after its agent ended in the middle: each allocation with its orders, and how far it came.
 
 A file of entries, each with a mark, its length and a checksum. Entries are appended; what is written last holds. What is
-damaged is left out and told of, and reading goes on at the next mark. The file is written anew when most of it is old.
+damaged is left out and told of, and reading goes on at the next mark; a last entry that is cut off was never made sure of
+and is no damage. The file is written anew when most of it is old.
 
 Where it lies is a port (`journal_file`). Writing goes to the kernel at once, which is enough for the death of the process;
 `synced` waits until it is on the disk.
@@ -211,7 +212,7 @@ def framed(body: bytes) -> bytes:
 
 
 def entries_of(data: bytes) -> tuple[list[Entry], int]:
-    """All that can be read, and how many bytes can not."""
+    """All that can be read, and how many bytes are damaged."""
     decoder, at, lost = msgspec.msgpack.Decoder(Entry), 0, 0
     found: list[Entry] = []
     while at < len(data):
@@ -222,6 +223,11 @@ def entries_of(data: bytes) -> tuple[list[Entry], int]:
                 at = end
                 continue
         following = data.find(MARK, at + 1)
+        if following < 0 and is_cut_off(data[at:]):
+            log.debug(
+                "the last %s bytes of the node's journal are an entry that was never written to its end", len(data) - at
+            )
+            break
         following = len(data) if following < 0 else following
         lost, at = lost + following - at, following
     return found, lost
@@ -236,3 +242,16 @@ def entry_end(data: bytes, at: int) -> int | None:
     if end > len(data) or zlib.crc32(head[4:8] + data[at + HEAD_BYTES : end]) != int.from_bytes(head[8:], "big"):
         return None
     return end
+
+
+def is_cut_off(last: bytes) -> bool:
+    """Whether this is the beginning of an entry, which the power cut or the agent's death kept from being written whole."""
+    if len(last) < HEAD_BYTES:
+        return last.startswith(MARK[: len(last)])
+    if not last.startswith(MARK) or HEAD_BYTES + int.from_bytes(last[4:8], "big") <= len(last):
+        return False
+    try:
+        msgspec.msgpack.decode(last[HEAD_BYTES:])
+    except msgspec.MsgspecError:
+        return True
+    return False  # All of it is there, and its length is what is damaged.
