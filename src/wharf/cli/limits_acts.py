@@ -13,6 +13,7 @@ from wharf.cli.limits_speaking import (
     for_option,
     json_option,
     milliseconds,
+    moment_ms,
     reason_option,
     show_json,
     socket_option,
@@ -23,22 +24,34 @@ from wharf.cli.limits_speaking import (
 @click.argument("caller")
 @click.option("--resource", default="core", show_default=True, help="Of which bucket.")
 @click.option("--amount", type=click.IntRange(1), required=True, help="How much more in a window.")
-@for_option()
+@click.option("--for", "length", help="How long, as 10m or 2h.")
+@click.option("--until", help="Until when, as 2027-01-31T12:00:00Z; in the place of --for.")
 @reason_option
 @socket_option
 @json_option
-def grant(caller: str, resource: str, amount: int, length: str, reason: str, path: Where, as_json: bool) -> None:
+def grant(
+    caller: str,
+    resource: str,
+    amount: int,
+    length: str | None,
+    until: str | None,
+    reason: str,
+    path: Where,
+    as_json: bool,
+) -> None:
     """Give a caller more of a resource, for a time.
 
     It holds from the next request on, and ends by itself.
     """
-    found = act(
-        path, "/grant", caller=caller, resource=resource, amount=amount, for_ms=milliseconds(length), reason=reason
-    )
+    if (length is None) is (until is None):
+        raise click.UsageError("Say when it ends: either --for or --until.")
+    end = {"until_ms": moment_ms(until)} if until is not None else {"for_ms": milliseconds(length or "")}
+    found = act(path, "/grant", caller=caller, resource=resource, amount=amount, reason=reason, **end)
     if as_json:
         show_json(found)
     else:
-        click.echo(f"{found['owner']} may use {amount} more of {resource} for {length}")
+        when = f"until {until}" if until is not None else f"for {length}"
+        click.echo(f"{found['owner']} may use {amount} more of {resource} {when}")
 
 
 @click.command

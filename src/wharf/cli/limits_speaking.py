@@ -93,6 +93,20 @@ def milliseconds(length: str) -> int:
         raise click.BadParameter(str(problem), param_hint="--for") from None
 
 
+def moment_ms(text: str) -> int:
+    from wharf.cli.moments import read_date
+
+    try:
+        moment = read_date(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise click.BadParameter(
+            f"{text!r} is no moment: write it with its offset, as 2027-01-31T12:00:00Z", param_hint="--until"
+        )
+    return int(moment.timestamp() * 1_000)
+
+
 def sockets_at(path: Where) -> list[Where]:
     """The limiters that are meant: those of all processes, where a folder is named."""
     if isinstance(path, Port) or not path.is_dir():

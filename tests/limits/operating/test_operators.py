@@ -156,6 +156,27 @@ def test_a_grant_holds_at_once_ends_by_itself_and_is_audited(tmp_path: Path) -> 
     assert (audited[0]["reason"], audited[0]["owner"], audited[1]["by"]) == ("a migration", "user:ada", "time")
 
 
+def test_a_grant_ends_at_a_moment_that_is_named(tmp_path: Path) -> None:
+    async def scenario(desk: Desk) -> tuple[str, list[int], list[str]]:
+        grant = ("grant", "ada", "--resource", "core", "--amount", "3")
+        told = await desk.type(*grant, "--until", "2126-01-31T12:00:00Z")
+        kept = [one.until_ms for one in desk.place.desk.orders.grants.grants]
+        wrong = [
+            await desk.type(*grant, fails=True),
+            await desk.type(*grant, "--for", "1h", "--until", "2126-01-31T12:00:00Z", fails=True),
+            await desk.type(*grant, "--until", "2126-01-31T12:00:00", fails=True),
+            await desk.type(*grant, "--until", "2020-01-31T12:00:00Z", fails=True),
+        ]
+        return told, kept, wrong
+
+    told, kept, wrong = operate(tmp_path, scenario)
+
+    assert (told, kept) == ("user:ada may use 3 more of core until 2126-01-31T12:00:00Z\n", [4925534400000])
+    assert ["either --for or --until" in said for said in wrong] == [True, True, False, False]
+    assert "is no moment: write it with its offset" in wrong[2]
+    assert "ends later than now" in wrong[3]
+
+
 def test_grants_are_kept_over_a_restart(tmp_path: Path) -> None:
     async def give(desk: Desk) -> None:
         await desk.type("grant", "ada", "--amount", "3", "--for", "1h")

@@ -227,15 +227,17 @@ class Acts:
     # -- acting ----------------------------------------------------------------------------------------------------
 
     async def grant(
-        self, name: str, *, resource: str, amount: int, for_ms: int, by: str, reason: str
+        self, name: str, *, resource: str, amount: int, for_ms: int = 0, until_ms: int = 0, by: str, reason: str
     ) -> dict[str, Any]:
+        """Give more for a time, or until a moment."""
         owner = self.caller(name).owner
         known = {rule.resource for rule in self._desk.service.rules.rules if rule.resource is not None}
         if resource not in known:
             raise ActRefused(f"{resource!r} is no resource of the rules: there are {', '.join(sorted(known))}")
-        if amount <= 0 or for_ms <= 0:
+        now_ms = self._desk.now_ms()
+        until_ms = until_ms or now_ms + for_ms
+        if amount <= 0 or until_ms <= now_ms:
             raise ActRefused("a grant adds at least 1, and ends later than now")
-        until_ms = self._desk.now_ms() + for_ms
         grant = Grant(owner=owner, resource=resource, amount=amount, until_ms=until_ms, by=by, reason=reason)
         try:
             await self._desk.orders.give([grant])

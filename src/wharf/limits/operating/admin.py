@@ -45,6 +45,8 @@ class Asked(msgspec.Struct, frozen=True):
     rule: str | None = None
     amount: int = 0
     for_ms: int = 0
+    until_ms: int = 0
+    """Of a grant, in the place of `for_ms`."""
     what: str = ""
     by: str = ""
     reason: str = ""
@@ -187,6 +189,7 @@ class AdminServer:
                     resource=asked.resource or "",
                     amount=asked.amount,
                     for_ms=asked.for_ms,
+                    until_ms=asked.until_ms,
                     by=by,
                     reason=reason,
                 )
