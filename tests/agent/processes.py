@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.control_groups import remove_groups_below
 from tests.mounts import unmount_below
 from tests.waiting import wait_until
 
@@ -141,6 +142,7 @@ def running(folder: Path, *arguments: str, environment: dict[str, str] | None = 
         wait_until(lambda: not any(map(is_alive, left)), what="the children have ended")
         end_all_of(folder)
         unmount_below(folder)
+        remove_groups_below(folder)
 
 
 def end_all_of(folder: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.agent.processes import RunningAgent, is_alive, running
+from tests.control_groups import remove_groups_below
 from tests.mounts import unmount_below
 from tests.waiting import wait_until
 from wharf.node.supervisor.leftovers import MARK
@@ -136,6 +137,7 @@ class ANode:
             if place.startswith(f"{self.folder}/"):  # Secrets in memory; who was killed could not take them away.
                 subprocess.run(["umount", "--lazy", place], check=False)
         unmount_below(self.folder)
+        remove_groups_below(self.folder)
 
 
 @contextmanager

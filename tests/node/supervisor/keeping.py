@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from tests.agent.processes import is_alive
+from tests.control_groups import remove_groups_of
 from tests.waiting import wait_until
 from wharf.node.supervisor.keeper import RUNS, SOCKET
 from wharf.node.supervisor.leftovers import mark_of
@@ -43,6 +44,7 @@ class ASupervisor:
 
     def __init__(self, folder: Path, *, way: str = "auto") -> None:
         self.folder = folder
+        self.node = f"test-{os.getpid()}"
         self.logs = folder / "logs"
         self._way = way
         self._connection: socket.socket | None = None
@@ -55,7 +57,7 @@ class ASupervisor:
 
     def begin(self) -> None:
         """Start it, if there is none, and listen to it."""
-        words = [sys.executable, "-m", "wharf.node.supervisor", str(self.folder), f"test-{os.getpid()}", self._way]
+        words = [sys.executable, "-m", "wharf.node.supervisor", str(self.folder), self.node, self._way]
         with open(self.folder / "said.txt", "ab") as said:
             subprocess.run(words, stdin=subprocess.DEVNULL, stdout=said, stderr=said, check=True, cwd=self.folder)
         self.connect()
@@ -183,6 +185,7 @@ class ASupervisor:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not self.left() and not is_alive(self.pid), what="nothing of the test is left")
+        remove_groups_of(self.node)
 
 
 @contextmanager

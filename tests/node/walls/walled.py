@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from tests.control_groups import remove_groups_of
 from tests.waiting import wait_on_loop_until
 from wharf.model.task import LogConfig
 from wharf.node.agent.keeper_link import KeeperLink
@@ -36,7 +37,8 @@ class Walled:
         self._change = asyncio.Event()
         state = folder / "state"
         state.mkdir(exist_ok=True)
-        self.link = KeeperLink(RealWorld(), state, f"walled-{os.getpid()}", self)
+        self.node = f"walled-{os.getpid()}"
+        self.link = KeeperLink(RealWorld(), state, self.node, self)
         self.walls = Exec(self.link, settings, DEFAULT_FOLDERS, state)
         self.driver: Exec | RawExec = RawExec(self.link, is_allowed=True) if is_raw else self.walls
 
@@ -179,6 +181,10 @@ async def walled(folder: Path, settings: ExecSettings | None = None, *, is_raw: 
             with suppress(ProcessLookupError):
                 if pid:
                     os.kill(pid, signal.SIGKILL)
+        await wait_on_loop_until(
+            lambda: not any(found.left(run) for run in found._begun), what="nothing runs", within_s=WITHIN_S
+        )
+        remove_groups_of(found.node)
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
