@@ -221,9 +221,9 @@ def test_5_3_disclose_secondary_adds_them_to_ratelimit() -> None:
     headers = desk.headers(desk.send(a_user()))
 
     assert (headers["ratelimit"], headers["ratelimit-policy"]) == (
-        '"core";r=4999;t=3600, "concurrent";r=99, "points";r=899;t=60, "cpu";r=90000;t=60, "compute";r=30000;t=10',
+        '"core";r=4999;t=3600, "concurrent";r=99, "points";r=899;t=60, "cpu";r=90000;t=60',
         '"core";q=5000;w=3600, "concurrent";q=100;qu="concurrent-requests", "points";q=900;qu="points";w=60, '
-        '"cpu";q=90000;qu="cpu_ms";w=60, "compute";q=30000;qu="cpu_ms";w=10',
+        '"cpu";q=90000;qu="cpu_ms";w=60',
     )
 
 
@@ -245,7 +245,6 @@ def test_5_3_disclose_secondary_adds_them_to_the_status_endpoint() -> None:
     without, with_them = (status_of(Desk(rules), a_user())[0] for rules in ("", "disclose_secondary = true"))
 
     assert sorted(with_them.keys() - without.keys()) == [
-        "compute",
         "concurrent",
         "concurrent_websockets",
         "content",
