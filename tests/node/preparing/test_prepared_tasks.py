@@ -166,6 +166,21 @@ def test_artifacts_are_there_when_the_task_starts(node: ANode, site: Site) -> No
     assert 1 == len(events(node, "fetches", "Downloading Artifacts"))
 
 
+def test_what_is_secret_in_the_address_of_an_artifact_is_told_to_nobody(node: ANode, site: Site) -> None:
+    site.answers["/tool"] = body(b"something else\n")
+    place = site.address.removeprefix("http://")
+    sources = [
+        f"http://me:hidden@{place}/none?key=hidden",
+        f"http://me:hidden@{place}/tool?key=hidden&checksum=md5:{'0' * 32}",
+    ]
+    for number, source in enumerate(sources):
+        node.run(a_raw_job(f"hides-{number}", "true", Artifacts=[{"GetterSource": source}]))
+        over(node, f"hides-{number}")
+        (event,) = events(node, f"hides-{number}", "Failed Artifact Download")
+        assert "hidden" not in str(event)
+        assert event["DisplayMessage"].startswith(f"failed to download artifact {site.address}/")
+
+
 def test_an_artifact_that_cannot_be_had_fails_its_task_with_a_sentence(node: ANode, site: Site) -> None:
     node.run(a_raw_job("fails", "true", Artifacts=[{"GetterSource": f"{site.address}/missing"}]))
     allocation = over(node, "fails")

@@ -1,6 +1,7 @@
 """The payload of a dispatch and the artifacts of a task, put there once in the task's life."""
 
 import pwd
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -9,6 +10,8 @@ from wharf.node.artifacts import ArtifactError, Wanted, fetch
 from wharf.node.artifacts.inside import Inside
 from wharf.node.preparing.work import NotReady, TaskWork
 
+WHO_ASKS: Final = re.compile(r"//[^/@\s]*@")
+QUERY: Final = re.compile(r"(//[^\s?]*)\?[^\s:]*")
 FETCHED: Final = ".fetched"
 """In the agent's own folder of the task: a task that begins again finds what it had."""
 
@@ -47,13 +50,20 @@ async def fetch_artifacts(work: TaskWork, say: Say) -> None:
         try:
             await fetch(wanted, spot.root, owner=_owner(work.task.user) if artifact.chown else None)
         except ArtifactError as error:
+            source = without_secrets(artifact.getter_source)
+            why = without_secrets(str(error)).removeprefix(f"{source}: ")
             raise NotReady(
-                f"failed to download artifact {artifact.getter_source.partition('?')[0]}: {error}",
+                f"failed to download artifact {source}: {why}",
                 TaskEventType.FAILED_ARTIFACT_DOWNLOAD,
                 "download_error",
                 is_final=error.is_lasting,
             ) from error
     done.touch()
+
+
+def without_secrets(text: str) -> str:
+    """Addresses in it without who asks, and without their queries: everybody may read it who may read the job's state."""
+    return QUERY.sub(r"\1", WHO_ASKS.sub("//", text))
 
 
 def _resolved(work: TaskWork, said: dict[str, str] | None) -> dict[str, str]:
