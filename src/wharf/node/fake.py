@@ -139,6 +139,9 @@ class FakeNode:
             deployment_status=AllocDeploymentStatus(healthy=work.healthy) if work.healthy is not None else None,
         )
 
+    async def until_kept(self) -> None:
+        """It keeps nothing."""
+
     def on_end_told(self, allocation_id: str) -> None:
         """What it remembers is little anyway."""
 

@@ -47,6 +47,10 @@ class Work(Protocol):
 
     def update_of(self, allocation_id: str) -> shapes.AllocationUpdate: ...
 
+    async def until_kept(self) -> None:
+        """Until what `update_of` has said outlives a power cut, as far as it can."""
+        ...
+
     def on_end_told(self, allocation_id: str) -> None:
         """Servers know that it is over: little needs to be remembered of it."""
         ...
@@ -192,6 +196,9 @@ class ServerTalk:
             try:
                 while (report := self._next_report()) is not None:
                     self._report = report  # Until it is answered: said again it has the same id and changes nothing.
+                    if any(update.client_status.is_terminal for update in report.allocations):
+                        # An end that servers know and this node forgets with the power would be no end: it ran again.
+                        await self._work.until_kept()
                     reply = await self._client.node_agents.report(self._identity.id, self._identity.secret_id, report)
                     self._on_told(report, must_report=reply.must_report)
                 if not self._has_news.is_set():

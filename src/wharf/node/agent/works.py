@@ -205,6 +205,10 @@ class Works:
             network_status=self._upkeep.network_status(allocation_id),
         )
 
+    async def until_kept(self) -> None:
+        # A disk that takes nothing keeps no end from being told: what it was to run would never be replaced.
+        await self._journal.synced(waits_while_ill=False)
+
     def on_end_told(self, allocation_id: str) -> None:
         work = self._works.get(allocation_id)
         if work is not None and work.record.is_over and not work.is_settled:

@@ -1,0 +1,50 @@
+"""What a node tells, and when: an end only once it is kept."""
+
+import asyncio
+from typing import Any
+
+from msgspec.structs import replace
+
+from tests.builders import a_batch_job, a_group, a_task, some_resources
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.exchange import InMemory
+from tests.kit.virtual_time import in_virtual_time, pass_time, until
+from wharf.client import AsyncClient
+from wharf.node.agent.servers import NodeIdentity
+from wharf.node.fake import FakeMachine, FakeNode
+from wharf.state.tables import ALLOCATIONS
+
+
+class SlowToKeep(FakeNode):
+    """What it is to keep is on its disk when `is_kept` is set."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.is_kept = asyncio.Event()
+
+    async def until_kept(self) -> None:
+        await self.is_kept.wait()
+
+
+def statuses(server: OneServer) -> list[str]:
+    return [allocation.client_status for allocation in server.replica.all(ALLOCATIONS)]
+
+
+@in_virtual_time
+async def test_an_end_is_told_when_it_is_kept_and_what_is_no_end_at_once() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        world = cluster.world("node-1")
+        identity = NodeIdentity(world.new_id(), world.new_secret())
+        client = AsyncClient(world, [InMemory(server.api)])
+        node = SlowToKeep(world, client, FakeMachine(name="node-1"), identity=identity)
+        cluster.start(node.run(), name="node-1")
+        task = a_task("work", driver="mock", config={"run_for": "1s"}, resources=some_resources(cpu=10, memory_mb=10))
+        await server.client.jobs.register(replace(a_batch_job("batch"), task_groups=(a_group("web", task, count=1),)))
+        await until(lambda: statuses(server) == ["running"], what="it runs")
+
+        await pass_time(20.0)
+        assert statuses(server) == ["running"]
+
+        node.is_kept.set()
+        await until(lambda: statuses(server) == ["complete"], what="its end is told")
