@@ -6,16 +6,13 @@ looks at what is held one by one, at distinct hosts or at volumes.
 """
 
 from heapq import heappop, heappush
-from typing import Final
 
 import numpy as np
 
 from wharf.scheduling.candidates import Candidates
 from wharf.scheduling.columns import Floats, Ints
-from wharf.scheduling.scoring import packing_of_one
+from wharf.scheduling.scoring import NEVER, best_places, packing_of_one
 from wharf.scheduling.usage import Usage
-
-NEVER: Final = -np.inf
 
 
 class Pile:
@@ -110,7 +107,7 @@ class Filling:
         """So many, each on the node that is best then; of equals the one that comes first. A node's score moves only when
         it is taken, so the best are sorted once, and those that were taken come back in a heap.
         """
-        order = _best(scores, number)
+        order = best_places(scores, number)
         self.look_at(order)
         waiting = list(zip((-scores[order]).tolist(), order.tolist(), strict=True))
         taken: list[tuple[float, int]] = []
@@ -130,12 +127,3 @@ class Filling:
     def taken(self) -> list[tuple[int, Pile]]:
         """The nodes that were taken, with what they hold now."""
         return [(at, pile) for at, pile in self.piles.items() if pile.taken]
-
-
-def _best(scores: Floats, number: int) -> Ints:
-    """The places of so many best, best first and of equals the first; none that is closed."""
-    open_ones = np.flatnonzero(scores > NEVER)
-    if len(open_ones) > number:
-        least = np.partition(scores[open_ones], -number)[-number]
-        open_ones = open_ones[scores[open_ones] >= least]
-    return open_ones[np.argsort(-scores[open_ones], kind="stable")][:number]

@@ -24,7 +24,7 @@ from wharf.scheduling.devices import asked_devices, best_affinity
 from wharf.scheduling.distinct import Distinctions, Neighbour
 from wharf.scheduling.draft import Draft
 from wharf.scheduling.feasibility import FINE, MISSING_VOLUMES, Screened
-from wharf.scheduling.filling import NEVER, Filling
+from wharf.scheduling.filling import Filling
 from wharf.scheduling.fleet import NOWHERE
 from wharf.scheduling.granting import Grants, Refused
 from wharf.scheduling.reconcile.names import index_of
@@ -33,6 +33,7 @@ from wharf.scheduling.scoring import (
     ANTI_AFFINITY,
     BINPACK,
     DEVICES,
+    NEVER,
     PENALTY,
     SPREAD,
     affinities,
@@ -251,14 +252,16 @@ class GroupPlacing:
         else:
             filling.take_best(self._plain, number)
         self._write_back(filling)
-        rows, nodes = self.rows.tolist(), self._fleet
-        return [Chosen(nodes.node(rows[at]), resources, metric, score) for at, score in filling.chosen]
+        rows, nodes = self.rows[[at for at, _score in filling.chosen]].tolist(), self._fleet
+        return [
+            Chosen(nodes.node(row), resources, metric, score)
+            for row, (_at, score) in zip(rows, filling.chosen, strict=True)
+        ]
 
     def _spread_out(self, filling: Filling, number: int) -> None:
         """A placement moves its own row, and with it what speaks for nodes of a few values."""
         alike = Alike(self._spreads, self._spread_codes)
         total, parts = np.where(self._is_open, self._total, NEVER), self._number.copy()
-        rows = self.rows.tolist()
         scores: Floats = np.empty(0)
         boosts: Floats = np.empty(0)
         for _ in range(number):
@@ -277,8 +280,9 @@ class GroupPlacing:
                 return
             pile = filling.put(best, score)
             total[best], parts[best] = pile.total if pile.is_open else NEVER, pile.number
+            row = int(self.rows[best])
             for spread in self._spreads:
-                spread.count(rows[best])
+                spread.count(row)
 
     def _write_back(self, filling: Filling) -> None:
         """The columns as if each had been placed alone."""

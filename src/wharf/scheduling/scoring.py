@@ -1,4 +1,4 @@
-"""How good a node is for a group: the scores that add up to a mean (scheduling.md 3.2)."""
+"""How good a node is for a group: the scores that add up to a mean (scheduling.md 3.2), and which are the best."""
 
 import math
 from collections.abc import Iterable
@@ -21,6 +21,12 @@ AFFINITY: Final = "node-affinity"
 SPREAD: Final = "allocation-spread"
 
 HIGHEST: Final = 18.0
+NEVER: Final = -np.inf
+"""The score of a node that is full or closed."""
+
+GROUPS_LOOKED_THROUGH: Final = 4
+"""For each of the best that are asked for."""
+
 _LN10: Final = math.log(10)
 
 
@@ -38,6 +44,30 @@ def packing_of_one(cpu: int, cpu_used: int, memory: int, memory_used: int, algor
     free = math.exp(_LN10 * (1 - cpu_used / max(cpu, 1))) + math.exp(_LN10 * (1 - memory_used / max(memory, 1)))
     score = (free - 2) if algorithm == SchedulerAlgorithm.SPREAD else (20 - free)
     return min(max(score, 0.0), HIGHEST) / HIGHEST
+
+
+def best_places(scores: Floats, number: int) -> Ints:
+    """The places of so many best, best first and of equals the first; none that is closed."""
+    least = _least_of_the_best(scores, number)
+    places = np.flatnonzero(scores > least)
+    if (
+        len(places) < number and least != NEVER
+    ):  # All of these, and as many of those that are just as good as the least.
+        places = np.concatenate((places, np.flatnonzero(scores == least)[: number - len(places)]))
+    best: Ints = places[np.argsort(-scores[places], kind="stable")][:number]
+    return best
+
+
+def _least_of_the_best(scores: Floats, number: int) -> float:
+    """A score that so many reach, at most the least of theirs. The scores are dealt into groups, and only the best of each
+    group are parted: many times cheaper than to part all of them.
+    """
+    groups = GROUPS_LOOKED_THROUGH * number
+    each = len(scores) // groups if groups else 0
+    if each < GROUPS_LOOKED_THROUGH:
+        return float(np.partition(scores, -number)[-number]) if 0 < number < len(scores) else NEVER
+    highest = scores[: each * groups].reshape(each, groups).max(axis=0)
+    return float(np.partition(highest, -number)[-number])
 
 
 def affinities(fleet: Fleet, rows: Ints, wanted: Iterable[Affinity]) -> Floats:

@@ -15,6 +15,7 @@ from wharf.scheduling.candidates import Candidates
 from wharf.scheduling.columns import Codes, Floats, Ints
 from wharf.scheduling.feasibility import FINE, Screened
 from wharf.scheduling.fleet import Fleet
+from wharf.scheduling.scoring import best_places
 
 SHOWN: Final = 5
 """Scores kept in a metric: those of the best nodes."""
@@ -42,9 +43,8 @@ def screening(fleet: Fleet, screened: Screened, job: Job) -> AllocMetric:
 
 def with_scores(metric: AllocMetric, scores: Floats, shown: Callable[[int, float], NodeScore]) -> AllocMetric:
     """With the best nodes, best first."""
-    best = np.argpartition(scores, -SHOWN)[-SHOWN:] if len(scores) > SHOWN else np.arange(len(scores))
-    best = best[np.argsort(-scores[best], kind="stable")]
-    told = tuple(shown(int(at), float(scores[at])) for at in best if np.isfinite(scores[at]))
+    best = best_places(scores, SHOWN)
+    told = tuple(shown(at, score) for at, score in zip(best.tolist(), scores[best].tolist(), strict=True))
     return replace(metric, score_meta_data=told)
 
 
