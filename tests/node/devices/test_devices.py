@@ -7,6 +7,8 @@ import pytest
 
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server, ended
 from tests.waiting import wait_until
+from wharf.client import ClientSettings, run_command_and_wait
+from wharf.model.refusal import Refusal
 
 ENTRIES = """\
 [wharf.devices]
@@ -91,6 +93,28 @@ def test_a_task_gets_what_it_needs_for_its_own_devices_and_nobody_else_gets_thes
 
     assert (["one", "two"], []) == (sorted(lit.split(",")), waits)
     assert ("0", True) == (ended(second)["exit_code"], said(node, second).strip() in ("one", "two"))
+
+
+def test_a_command_beside_a_task_finds_its_devices_also_after_the_agent_was_killed(node: ANode) -> None:
+    node.run(a_job("goes-on", 1, 'echo "$LAMPS"; while true; do sleep 0.05; done'))
+    allocation = wait_until(lambda: next(iter(node.allocations("goes-on")), None), what="it is placed", within_s=30.0)
+    lit = wait_until(lambda: said(node, allocation).strip(), what="it has said which it has", within_s=30.0)
+    node.kill_agent()
+
+    def asked() -> str | None:
+        try:
+            beside = run_command_and_wait(
+                str(allocation["ID"]),
+                "t",
+                ["sh", "-c", "echo $LAMPS"],
+                settings=ClientSettings(addresses=(node.server.address,)),
+            )
+        except Refusal:
+            return None  # The agent is not back yet.
+        return beside.stdout.decode().strip() or None
+
+    assert lit == wait_until(asked, what="a command is run", within_s=30.0)
+    node.server.put("/v1/jobs", {"Job": {**a_job("goes-on", 1), "Stop": True}})
 
 
 def test_figures_of_devices_are_told_with_those_of_the_machine(node: ANode) -> None:

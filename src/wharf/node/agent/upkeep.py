@@ -4,11 +4,13 @@ It is told of every change of an allocation's record, and sees by itself what mu
 """
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 
+from wharf.model.allocated_resources import AllocatedDevice
 from wharf.model.allocation import NetworkStatus
 from wharf.model.job import Job
 from wharf.model.registration import ServiceRegistration
@@ -37,6 +39,8 @@ from wharf.node.preparing.work import NotReady, TaskWork
 from wharf.node.volumes.views import Views, link_volumes
 from wharf.wire import shapes
 from wharf.world import World
+
+log = logging.getLogger(__name__)
 
 OUTPUT_MAX_BYTES: Final = 4_096
 NOT_RUN: Final = 126
@@ -80,6 +84,7 @@ class Upkeep:
         self._world = world
         self._devices = devices
         self._reserved: dict[tuple[str, str], Reserved] = {}
+        self._asking: set[asyncio.Task[None]] = set()
         self._prepared: dict[tuple[str, str], None] = {}
         """Tasks that have all that they need, in the life of this agent."""
         self._views = views
@@ -143,15 +148,20 @@ class Upkeep:
 
     async def _reserve(self, work: Work, name: str) -> None:
         """What the task needs for the devices that it was given. Raises NotReady."""
-        allocated = work.order.allocation.allocated_resources
-        of_task = (allocated.tasks or {}).get(name) if allocated is not None else None
-        if of_task is None or not of_task.devices:
+        if not (devices := _devices_of(work, name)):
             return
         try:
-            reserved = await self._devices.reserve(of_task.devices)
+            reserved = await self._devices.reserve(devices)
         except CannotReserve as error:
             raise NotReady(str(error), TaskEventType.SETUP_FAILURE, "setup_error") from error
         self._reserved[work.record.id, name] = reserved
+
+    async def _reserve_again(self, work: Work, name: str) -> None:
+        """For commands beside a task that an agent before this one started: they find its devices as it does."""
+        try:
+            await self._reserve(work, name)
+        except NotReady as error:
+            log.warning("the devices of a task that runs are not known any more: %s", error)
 
     def reserved(self, allocation_id: str, task: str) -> Reserved:
         return self._reserved.get((allocation_id, task), NOTHING_RESERVED)
@@ -197,6 +207,11 @@ class Upkeep:
 
     def _keep(self, work: Work, name: str) -> None:
         wanted = work.task(name)
+        if (work.record.id, name) not in self._reserved and _devices_of(work, name):
+            self._reserved[work.record.id, name] = NOTHING_RESERVED
+            asking = self._world.start(self._reserve_again(work, name), name="devices of a task")
+            self._asking.add(asking)
+            asking.add_done_callback(self._asking.discard)
         if not has_secrets(wanted):
             return
         id, tells = work.record.id, _Tells(self, work.record.id, name)
@@ -316,6 +331,12 @@ class Upkeep:
 
     async def run_in_task(self, allocation_id: str, task: str, command: tuple[str, ...]) -> tuple[int, str]:
         return await self._run_in_task(allocation_id, task, command)
+
+
+def _devices_of(work: Work, name: str) -> tuple[AllocatedDevice, ...]:
+    allocated = work.order.allocation.allocated_resources
+    of_task = (allocated.tasks or {}).get(name) if allocated is not None else None
+    return tuple(of_task.devices or ()) if of_task is not None else ()
 
 
 class _Tells:
