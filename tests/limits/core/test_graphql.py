@@ -1,5 +1,8 @@
 """The cost of GraphQL queries, told before they run."""
 
+import contextlib
+import gzip
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -87,16 +90,35 @@ def test_of_several_operations_without_a_name_the_dearest_is_charged() -> None:
     [
         b"",
         b"null",
-        b"[]",
-        b"{}",
         b'{"query": 3}',
-        b'{"query": "{"}',
-        b'{"query": "fragment F on X { a }"}',
+        b'{"query": "mutation { addComment { id } }", "variables": [1]}',
+        b'\xef\xbb\xbf{"query": "mutation { addComment { id } }"}',
+        gzip.compress(b'{"query": "mutation { addComment { id } }"}'),
+        b"query=mutation+%7B+addComment+%7B+id+%7D+%7D",
         b"[" * 100_000,
     ],
 )
+def test_a_body_that_cannot_be_read_is_refused_as_the_service_may_read_it_as_a_dear_query(body: bytes) -> None:
+    with pytest.raises(TooComplex, match="is no GraphQL request"):
+        QueryCosts(RULES).of_body(body)
+
+
+def test_variables_may_be_a_text_that_holds_them() -> None:
+    query = "query($n: Int) { r(first: $n) { i(first: 100) { l(first: 1) { id } } } }"
+    asked = [msgspec.json.encode({"query": query, "variables": text}) for text in ('{"n": 2}', "", "{", "[1]")]
+
+    # What holds none is a page of the full size.
+    assert [QueryCosts(RULES).of_body(body).cost for body in asked] == [2, 101, 101, 101]
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{}", b'{"query": "{"}', b'{"query": "fragment F on X { a }"}'])
 def test_what_is_no_query_costs_1_as_the_service_will_refuse_it(body: bytes) -> None:
     assert QueryCosts(RULES).of_body(body) in (UNREADABLE, QueryFacts(cost=1, points=1))
+
+
+def test_a_body_that_is_too_long_is_told_how_long_it_may_be() -> None:
+    with pytest.raises(TooComplex, match=r"^The body is too long: of its bytes at most 1048576 are read\.$"):
+        QueryCosts(RULES).of_body(b" " * 1_048_577)  # A part of it: the rest was not read.
 
 
 def test_arrays_have_a_bound() -> None:
@@ -176,5 +198,6 @@ def test_whatever_words_are_sent_the_query_has_a_cost(parts: list[str]) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_whatever_bytes_are_sent_they_have_a_cost(body: bytes) -> None:
-    assert QueryCosts(RULES).of_body(body).cost >= 1
+def test_whatever_bytes_are_sent_they_have_a_cost_or_are_refused(body: bytes) -> None:
+    with contextlib.suppress(TooComplex):
+        assert QueryCosts(RULES).of_body(body).cost >= 1

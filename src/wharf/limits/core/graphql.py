@@ -44,12 +44,12 @@ UNREADABLE: Final = QueryFacts(cost=1, points=1)
 
 
 class TooComplex(Exception):
-    """A query beyond the bounds. Its text says which bound, and how to stay below."""
+    """A query beyond the bounds, or none that can be read. Its text says why, and how to mend it."""
 
 
 class _Sent(msgspec.Struct):
     query: str = ""
-    variables: dict[str, Any] | None = None  # Any JSON: the query's own types decide what it means.
+    variables: dict[str, Any] | str | None = None  # Any JSON: the query's own types decide what it means.
     operation_name: str | None = msgspec.field(default=None, name="operationName")
 
 
@@ -65,6 +65,7 @@ class _Size(msgspec.Struct, frozen=True, gc=False):
 
 _NOTHING: Final = _Size()
 _BODY: Final = msgspec.json.Decoder(_Sent | list[_Sent])
+_VARIABLES: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class QueryCosts:
@@ -79,18 +80,21 @@ class QueryCosts:
         self._facts: dict[tuple[str, str | None, tuple[int | None, ...]], QueryFacts] = {}
 
     def of_body(self, body: bytes) -> QueryFacts:
-        """The cost of all queries in a body. Raises TooComplex; what is no GraphQL costs 1: the service refuses it."""
+        """The cost of all queries in a body. Raises TooComplex; a text that is no query costs 1: the service refuses it."""
         if len(body) > BODY_BYTES_MOST:
-            raise TooComplex(f"The body has {len(body)} bytes; at most {BODY_BYTES_MOST} are read.")
+            raise TooComplex(f"The body is too long: of its bytes at most {BODY_BYTES_MOST} are read.")
         try:
             sent = _BODY.decode(body)
         except (msgspec.DecodeError, RecursionError):
-            return UNREADABLE
+            # Compressed, in another encoding, as a form: what reads that would run it at whatever cost.
+            raise TooComplex(
+                "The body is no GraphQL request: send JSON with a text `query`, in UTF-8 and not compressed."
+            ) from None
         entries = sent if isinstance(sent, list) else [sent]
         if len(entries) > self._rules.entries_most:
             most = self._rules.entries_most
             raise TooComplex(f"The array has {len(entries)} queries; at most {most} are taken at once.")
-        facts = [self.of_query(e.query, e.variables or {}, e.operation_name) for e in entries]
+        facts = [self.of_query(e.query, _variables(e.variables), e.operation_name) for e in entries]
         return QueryFacts(
             cost=sum(fact.cost for fact in facts) or 1,
             points=sum(fact.points for fact in facts) or 1,
@@ -113,6 +117,16 @@ class QueryCosts:
             self._pages[text] = pages
             self._facts[text, operation_name, _page_sizes(variables, pages)] = facts
         return facts
+
+
+def _variables(sent: dict[str, Any] | str | None) -> Mapping[str, Any]:
+    """Some clients send them as a text. Where it holds none, a page that a variable sizes is taken to be full."""
+    if not isinstance(sent, str):
+        return sent or _NO_VARIABLES
+    try:
+        return _VARIABLES.decode(sent)
+    except (msgspec.DecodeError, RecursionError):
+        return _NO_VARIABLES
 
 
 def _page_sizes(variables: Mapping[str, Any], names: Sequence[str]) -> tuple[int | None, ...]:

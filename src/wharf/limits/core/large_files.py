@@ -21,7 +21,7 @@ _BATCH: Final = msgspec.json.Decoder(_Batch)
 def count_objects(body: bytes) -> int:
     if len(body) > BODY_BYTES_MOST:
         raise UnreadableBatch(
-            f"The batch has {len(body)} bytes; at most {BODY_BYTES_MOST} are read. Name fewer objects."
+            f"The batch is too long: of its bytes at most {BODY_BYTES_MOST} are read. Name fewer objects."
         )
     try:
         return len(_BATCH.decode(body).objects)
