@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from wharf.model.network import DNS
 from wharf.node.networks.chain import CannotConnect, Chain, Mapping, Place, connect, disconnect
@@ -84,6 +85,14 @@ def test_the_version_is_the_plugins_own_or_else_that_of_its_protocol(made: Made)
     made.plugin("two", "", version="version unknown")
     versions = [asyncio.run(made.plugins.version(name)) for name in ("one", "two", "three")]
     assert ["1.2.3", "0.10.0", ""] == versions
+
+
+def test_a_plugin_may_end_before_it_reads_what_it_is_told(made: Made) -> None:
+    """As the agent asks, on its own event loop, which writes to no pipe that is closed already."""
+    (made.folder / "bin" / "one").symlink_to("/bin/true")
+    address = uvloop.run(connect(made.plugins, Chain("net", ({"type": "one"},)), PLACE, keep=lambda _: None))
+    versions = [uvloop.run(made.plugins.version("one")) for _ in range(20)]
+    assert ("", [""] * 20) == (address.address, versions)
 
 
 def test_declared_networks_are_read_and_what_cannot_be_is_left_out(tmp_path: Path) -> None:

@@ -100,18 +100,24 @@ class Plugins:
             raise CannotRun(f"the network plugin {name} answers what is no JSON") from error
 
 
-async def _run(program: Path, variables: Mapping[str, str], said: bytes) -> tuple[int, bytes, bytes]:
+async def _run(program: Path, variables: Mapping[str, str], told: bytes) -> tuple[int, bytes, bytes]:
     """Raises CannotRun."""
     pipe = asyncio.subprocess.PIPE
+    # A file, not a pipe: a plugin that ends before it has read what it is told would break that in the writer's hands.
+    paper = os.memfd_create("paper")
     try:
+        os.write(paper, told)
+        os.lseek(paper, 0, os.SEEK_SET)
         process = await asyncio.create_subprocess_exec(
-            program, stdin=pipe, stdout=pipe, stderr=pipe, env={"PATH": PATH, **variables}
+            program, stdin=paper, stdout=pipe, stderr=pipe, env={"PATH": PATH, **variables}
         )
     except OSError as error:
         raise CannotRun(f"the network plugin {program} cannot be started: {error.strerror}") from error
+    finally:
+        os.close(paper)
     try:
         async with asyncio.timeout(WITHIN_S):
-            answer, also = await process.communicate(said)
+            answer, also = await process.communicate()
     except TimeoutError:
         process.kill()
         await process.wait()
