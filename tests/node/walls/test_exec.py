@@ -292,3 +292,16 @@ def _root_of(pid: int) -> str:
         return os.readlink(f"/proc/{pid}/root")
     except OSError:
         return ""
+
+
+def test_walls_that_cannot_be_made_refuse_the_program_with_the_reason(tmp_path: Path) -> None:
+    """As a device that is taken out: nobody can know before it is tried."""
+    gone = Given(devices=(GivenDevice(str(tmp_path / "gone"), "/dev/gone", "rw"),))
+
+    async def story() -> None:
+        async with walled(tmp_path) as it:
+            why = await it.refused("a", "echo here", given=gone)
+            assert ("the walls around the task cannot be made: /dev/gone", "") == (why, it.output("a"))
+            await it.gone("a")
+
+    run(story())

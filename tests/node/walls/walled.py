@@ -34,6 +34,7 @@ class Walled:
         self.folder = folder
         self._begun: set[str] = set()
         self._ended: dict[str, Outcome] = {}
+        self._refused: dict[str, str] = {}
         self._change = asyncio.Event()
         state = folder / "state"
         state.mkdir(exist_ok=True)
@@ -49,7 +50,8 @@ class Walled:
         self._change.set()
 
     def on_refused(self, run: str, why: str) -> None:
-        raise AssertionError(f"{run} was refused: {why}")
+        self._refused[run] = why
+        self._change.set()
 
     def on_ended(self, run: str, outcome: Outcome) -> None:
         self._ended[run] = outcome
@@ -101,7 +103,13 @@ class Walled:
             network=network,
         )
         await self.driver.start(order)
-        await self._until(lambda: run in self._begun or run in self._ended)
+        await self._until(lambda: run in self._begun or run in self._ended or run in self._refused)
+
+    async def refused(self, run: str, script: str, **more: Any) -> str:  # Handed through.
+        """Why it was not started after all."""
+        await self.begin(run, script, **more)
+        assert run not in self._begun
+        return self._refused[run]
 
     async def ended(self, run: str) -> Outcome:
         await self._until(lambda: run in self._ended)

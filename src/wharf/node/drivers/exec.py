@@ -123,6 +123,7 @@ class Exec(Supervised):
                     limits=limits,
                     network=network.namespace if network is not None else "",
                     leads_itself=True,
+                    has_walls=True,
                     has_own_pids=asked.has_own_pids,
                     papers=launched.papers,
                 )

@@ -19,6 +19,10 @@ from wharf.node.supervisor.processes import Process
 PIPES: Final = ("out", "err", "news", "own")
 SHORT_BYTES: Final = 4096
 UNKNOWN: Final = "unknown"
+WALLS: Final = "walls"
+MAKING: Final = "making"
+MADE: Final = "made"
+LINE_BYTES: Final = 256
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -70,6 +74,26 @@ class RunFolder:
         """Of the program, as its shim knows it."""
         words = self._line("pid")
         return int(words[1]) if len(words) == 2 else None
+
+    def begin_walls(self) -> None:
+        """Raises OSError."""
+        self._put(WALLS, MAKING.ljust(LINE_BYTES).encode())
+
+    def makes_walls(self) -> bool:
+        """Whether the program is not there yet, for walls around it are still being made."""
+        return self._walls() == MAKING
+
+    def has_no_walls(self) -> bool:
+        """Though there should be some."""
+        return self._walls() not in ("", MADE)
+
+    def why_no_walls(self) -> str:
+        """Nothing where they were made, or none were to be."""
+        said = self._walls()
+        return "" if said in (MAKING, MADE) else said
+
+    def _walls(self) -> str:
+        return self._read(WALLS).partition("\n")[0].strip()
 
     def outcome(self) -> RunEnded | None:
         """How it ended; None while nobody knows that it has."""

@@ -49,6 +49,8 @@ class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     then, and `environment` is that of the programs in between."""
     has_own_pids: bool = False
     """It is the first process of a namespace, whose others end with it."""
+    has_walls: bool = False
+    """The command makes walls around itself before it becomes the program, and says so in the file `walls` of its run."""
     papers: tuple[str, ...] = ()
     """Texts that the program finds as files at its descriptors 6, 7, and so on."""
 

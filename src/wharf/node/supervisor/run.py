@@ -81,6 +81,9 @@ class Run:
         words += [order.work_folder, *odd, *_before(order), *order.command]
         if order.has_own_pids:
             environment[ALONE] = "1"
+        if order.has_walls:
+            self.folder.begin_walls()
+            environment[WALLS] = str(self.folder.path)
         papers = [_paper(text) for text in order.papers]
         try:
             pid = os.posix_spawn(
@@ -158,7 +161,16 @@ class Run:
             self._leave("shim")
             ended = self._outcome_without_shim()
         if ended is not None:
-            self._end(ended)
+            self._end(self._refused_by_walls(ended) or ended)
+
+    def _refused_by_walls(self, ended: RunEnded | RunRefused) -> RunRefused | None:
+        """Where the program was never there, for the walls around it could not be made."""
+        if self.stage is not Stage.STARTING or not isinstance(ended, RunEnded):
+            return None
+        why = self.folder.why_no_walls()
+        if not why and self.folder.makes_walls() and ended.is_known and not ended.signal:
+            why = f"the walls around the task cannot be made: exit code {ended.exit_code}, see what its errors say"
+        return RunRefused(self.name, why) if why else None
 
     def _look_for_task(self, *, is_over: bool, has_shim: bool) -> None:
         pid = self.folder.pid()
@@ -179,6 +191,8 @@ class Run:
                 if known is None:
                     with contextlib.suppress(OSError):  # Only for whoever comes after us and after the shim.
                         self.folder.note_task(process)
+        if (has_shim or is_over) and self.folder.has_no_walls():
+            return  # It is told when they are made; if they cannot be, there never was a task.
         if self.task is not None or is_over or has_shim:
             self.stage = Stage.RUNNING
             self._on_change(self)
@@ -286,5 +300,7 @@ def _paper(text: str) -> int:
 
 ALONE: Final = "WHARF_ALONE"
 """Tells the shim that it can start nothing more once its task has ended."""
+WALLS: Final = "WHARF_WALLS"
+"""Tells those who make walls around the program where the folder of the run is."""
 STREAMS: Final = (("out", "stdout"), ("err", "stderr"))
 DEFAULT_SIGNALS: Final = [signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGXFSZ]

@@ -2,14 +2,23 @@
 #
 #   launch.sh ROOT MOUNTS HOSTNAME WORK_FOLDER [DEVICE TARGET MODE USER ...] -- COMMAND [ARGUMENT ...]
 #
-# MOUNTS is a file as `fstab` is one. Each DEVICE is one that the task was given. Nothing of the task's environment is here yet: what it names would be obeyed by
+# WHARF_WALLS is, where it is set, the folder of the run: its file `walls` says `making`, then `made`, or why they cannot be.
+# It is written over, for that needs no room on the disk. MOUNTS is a file as `fstab` is one. Each DEVICE is one that the task was given. Nothing of the task's environment is here yet: what it names would be obeyed by
 # programs that still may do everything.
 
 fail() {
     echo "the walls around the task cannot be made: $1" >&2
+    echo "the walls around the task cannot be made: $1" >&8
     exit 125
 }
 
+# Opened now: no way leads back to that folder.
+if [ -n "$WHARF_WALLS" ]; then
+    exec 8<>"$WHARF_WALLS/walls" 9<>"$WHARF_WALLS/news" || exit 125
+else
+    exec 8>/dev/null 9>/dev/null
+fi
+unset WHARF_WALLS
 root=$1 mounts=$2 hostname=$3 work=$4
 shift 4
 /bin/mount --no-mtab --all --fstab "$mounts" || fail "mount"
@@ -33,4 +42,6 @@ cd "$root" || fail "root"
 /bin/umount --no-mtab --lazy . || fail "umount in the task's root"
 cd "$work" || fail "work_dir"
 unset OLDPWD
-exec "$@"
+echo made >&8 || fail "its folder cannot be written"
+echo walls >&9
+exec "$@" 8>&- 9>&-
