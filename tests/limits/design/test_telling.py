@@ -75,6 +75,13 @@ def test_5_1_a_full_concurrency_limit_says_1() -> None:
     assert desk.send(a_user()).retry_after_s == 1
 
 
+def test_a_wait_of_one_second_is_told_in_the_singular() -> None:
+    desk = Desk('[[rule]]\nname = "core"\nwindow = "1s"\nceiling = 1\n')
+    desk.send(a_user())
+
+    assert b"Wait 1 second before you try again." in desk.refusal(desk.send(a_user()), a_user()).body
+
+
 def test_5_1_primary_refusals_carry_retry_after_which_is_reset_less_now() -> None:
     desk = Desk()
     desk.send_many(60, anonymous())

@@ -9,6 +9,7 @@ from tests.limits.front.desks import DIRECTORY, Caller, MovingWorld, run
 from wharf.limits.asgi import LimitsMiddleware
 from wharf.limits.building import Limits, LimitsRefused, load_settings
 from wharf.limits.configuration import Settings, StoreKind, read_settings
+from wharf.limits.configuration.reader import UpstreamRefused, read_upstream
 from wharf.limits.core.address import read_proxies
 from wharf.limits.rules import FileRefused
 from wharf.limits.stores.quota import QuotaSettings
@@ -176,3 +177,11 @@ def test_rules_with_errors_that_lint_finds_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(LimitsRefused, match=r"rules.toml:1:1: rule odd: "):
         Limits(load_settings(tmp_path / "limits.toml"), MovingWorld())
+
+
+@pytest.mark.parametrize(
+    "text", ["http://[::1", "http://a b", "http://a\tb", "http://b\u00fccher", "http://x]", "http://" + "a" * 300]
+)
+def test_an_address_that_is_none_of_a_service_is_refused_with_a_sentence(text: str) -> None:
+    with pytest.raises(UpstreamRefused, match="is no address of a service"):
+        read_upstream(text)

@@ -137,6 +137,22 @@ def test_a_reply_streams_before_it_is_whole(tmp_path: Path) -> None:
     assert at(tmp_path, scenario) == (b"HTTP/1.1 200 OK", 1, b"5\r\nfirst\r\n0\r\n\r\n", 0)
 
 
+def test_a_reply_has_one_date_whether_the_service_tells_it_or_not(tmp_path: Path) -> None:
+    async def scenario(place: Place) -> tuple[bool, str]:
+        without = (await place.ask()).headers
+
+        async def dated(_got: Got, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 200 OK\r\nDate: Tue, 15 Nov 1994 08:12:31 GMT\r\nContent-Length: 0\r\n\r\n")
+
+        place.service.handler = dated
+        wire = await place.wire()
+        await wire.send(b"GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        told = [line for line in (await wire.rest()).split(b"\r\n") if line.lower().startswith(b"date:")]
+        return without["date"].endswith(" GMT"), b"; ".join(told).decode()
+
+    assert at(tmp_path, scenario) == (True, "Date: Tue, 15 Nov 1994 08:12:31 GMT")
+
+
 def test_a_request_streams_before_it_is_whole(tmp_path: Path) -> None:
     async def scenario(place: Place) -> bytes:
         place.service.reads_bodies = False

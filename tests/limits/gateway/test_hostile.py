@@ -58,6 +58,7 @@ REFUSED: dict[str, tuple[bytes, int]] = {
     "a size with 0x": (START + b"Transfer-Encoding: chunked\r\n\r\n0x5\r\nhello\r\n0\r\n\r\n", 400),
     "a size that is too long": (START + b"Transfer-Encoding: chunked\r\n\r\n" + b"F" * 17 + b"\r\n", 400),
     "a chunk longer than its size": (START + b"Transfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n", 400),
+    "a host that is none": (b"GET /x HTTP/1.1\r\nHost: a b/c\r\n\r\n", 400),
     "a size that ends with LF": (START + b"Transfer-Encoding: chunked\r\n\r\n1\na\r\n0\r\n\r\n", 400),
     "an extension that does not end": (START + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"x" * 1_000, 400),
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import re
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -58,6 +59,9 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
+
+
 class UpstreamRefused(ValueError):
     """An address of a service that cannot be used. Its text says what is expected."""
 
@@ -74,17 +78,26 @@ def read_settings(text: str, file: str = "limits.toml", *, folder: Path = Path()
 
 
 def read_upstream(text: str) -> Upstream:
-    parts = urlsplit(text)
+    refused = UpstreamRefused(f"{text!r} is no address of a service: write http://127.0.0.1:3000")
     try:
-        port = parts.port
+        parts = urlsplit(text)
+        host, port = parts.hostname or "", parts.port
     except ValueError:
-        port = 0
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or parts.query or parts.username:
-        raise UpstreamRefused(f"{text!r} is no address of a service: write http://127.0.0.1:3000")
+        raise refused from None
+    if parts.scheme not in ("http", "https") or port == 0 or parts.query or parts.username or not text.isprintable():
+        raise refused
+    if _HOST_NAME.fullmatch(host) is None and not _is_ipv6(host):
+        raise refused
     is_tls = parts.scheme == "https"
-    return Upstream(
-        host=parts.hostname, port=port or (443 if is_tls else 80), is_tls=is_tls, base_path=parts.path.rstrip("/")
-    )
+    return Upstream(host=host, port=port or (443 if is_tls else 80), is_tls=is_tls, base_path=parts.path.rstrip("/"))
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
 
 
 class _Reader:

@@ -148,7 +148,8 @@ def _body(decision: Decision, caller: Caller, rules: RuleSet, status: int) -> di
 
 
 def _message(decision: Decision, caller: Caller) -> str:
-    wait = f"Wait {decision.retry_after_s} seconds before you try again. Request ID {decision.request_id}."
+    unit = "second" if decision.retry_after_s == 1 else "seconds"
+    wait = f"Wait {decision.retry_after_s} {unit} before you try again. Request ID {decision.request_id}."
     match decision.verdict:
         case Verdict.PRIMARY:
             more = " Requests with a credential have a higher limit." if caller.is_anonymous else ""

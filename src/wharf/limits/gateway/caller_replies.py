@@ -31,6 +31,9 @@ class CallerReplies(CallerWire):
             passage.measured_ms = head.measured_ms
         kept = head.kept
         parts = [head.line]
+        if not head.has_date:
+            # Clients tell by it how far their clock is from ours, on which the reset is told.
+            parts.append(b"date: %b\r\n" % gateway.date().encode())
         if passage is not None and passage.decision is not None:
             parts += without_limits(kept) if head.has_limits else kept
             parts.append(gateway.desk.block(passage))

@@ -17,6 +17,7 @@ _LINES: Final = re.compile(rb"(([^:]++):([^\r]*+)\r\n)")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: ([^\r\n\0]*+))?\r\n")
 _REPLY_HEADERS: Final = re.compile(rb"(?:" + _TOKEN + rb"++:[^\r\n\0]*+\r\n)*+")
 _LENGTH: Final = re.compile(rb"\d{1,18}")
+_HOST: Final = re.compile(rb"[\w.~!$&'()*+,;=%:\[\]-]*+")
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#@]+)(.*)", re.IGNORECASE | re.DOTALL)
 
 CHUNKED: Final = -1
@@ -76,6 +77,7 @@ class ReplyHead(msgspec.Struct, gc=False):
     has_upgrade: bool = False
     has_limits: bool = False
     """Whether it tells limits of its own."""
+    has_date: bool = False
 
 
 def read_request_head(data: bytes, end: int, *, headers_most: int) -> RequestHead:
@@ -188,8 +190,11 @@ def _check_request(head: RequestHead) -> None:
         head.target = found[2] if found[2][:1] == b"/" else b"/" + found[2]
     if b"#" in head.target:
         raise BadHead("The target of a request has no fragment: leave out what begins with `#`.")
-    if head.host is None and not head.is_old:
-        raise BadHead("The request has no Host header.")
+    if head.host is None:
+        if not head.is_old:
+            raise BadHead("The request has no Host header.")
+    elif _HOST.fullmatch(head.host) is None:
+        raise BadHead("The Host header is no name of a host.")
 
 
 def _why_no_request_line(data: bytes) -> str:
@@ -238,6 +243,8 @@ def read_reply_head(data: bytes, end: int, *, is_head: bool) -> ReplyHead:
             head.has_limits = True
             kept.append(whole)  # Taken out where limits are on: see `without_limits`.
         else:
+            if lower == b"date":
+                head.has_date = True
             kept.append(whole)
     if options:
         if b"close" in options:
