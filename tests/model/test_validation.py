@@ -520,11 +520,27 @@ def test_what_a_service_may_say(service: Service, of_task: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    "fields",
+    [
+        {"type": "grpc", "grpc_service": "shop", "tls_server_name": "x"},
+        {"type": "script", "command": "/bin/true", "task_name": "t", "on_update": "ignore_warnings"},
+        {"success_before_passing": 2, "failures_before_critical": 3},
+        {"check_restart": CheckRestart(limit=1, ignore_warnings=True)},
+    ],
+)
+def test_our_own_provider_can_do_more_than_the_peers(fields: dict[str, Any]) -> None:
+    service = a_service(provider="wharf", port_label="http", checks=(a_check(**fields),))
+
+    assert told(with_service(service)) == []
+
+
+@pytest.mark.parametrize(
     ("provider", "fields", "path", "message"),
     [
-        ("wharf", {"type": "grpc"}, "Type", '"grpc"'),
+        ("nomad", {"type": "grpc"}, "Type", '"grpc"'),
         ("wharf", {"type": ""}, "Type", "Invalid check type"),
         ("consul", {"type": "script"}, "Command", "script"),
+        ("wharf", {"type": "script", "command": "/bin/true"}, "TaskName", "needs a task"),
         ("wharf", {"path": ""}, "Path", "must have http path"),
         ("wharf", {"path": "http://host/x"}, "Path", "relative"),
         ("wharf", {"method": "FETCH"}, "Method", "FETCH"),
@@ -535,11 +551,11 @@ def test_what_a_service_may_say(service: Service, of_task: bool) -> None:
         ("wharf", {"address_mode": "driver"}, "AddressMode", "driver"),
         ("consul", {"address_mode": "auto"}, "AddressMode", "auto"),
         ("wharf", {"port_label": "nope"}, "PortLabel", "does not exist"),
-        ("wharf", {"on_update": "ignore_warnings"}, "OnUpdate", "Consul"),
+        ("nomad", {"on_update": "ignore_warnings"}, "OnUpdate", "Consul"),
         ("wharf", {"on_update": "x"}, "OnUpdate", '"x"'),
         ("wharf", {"task_name": "x"}, "TaskName", '"x"'),
         (
-            "wharf",
+            "nomad",
             {"check_restart": CheckRestart(limit=1, ignore_warnings=True)},
             "CheckRestart.IgnoreWarnings",
             "Consul",
@@ -547,8 +563,8 @@ def test_what_a_service_may_say(service: Service, of_task: bool) -> None:
         ("wharf", {"check_restart": CheckRestart(limit=1), "on_update": "ignore"}, "CheckRestart", "not compatible"),
         ("wharf", {"check_restart": CheckRestart(grace=-1)}, "CheckRestart.Grace", "positive"),
         ("wharf", {"expose": True}, "Expose", "Consul"),
-        ("wharf", {"tls_server_name": "x"}, "TLSServerName", "Consul"),
-        ("wharf", {"success_before_passing": 1}, "SuccessBeforePassing", "Consul"),
+        ("nomad", {"tls_server_name": "x"}, "TLSServerName", "Consul"),
+        ("nomad", {"success_before_passing": 1}, "SuccessBeforePassing", "Consul"),
         ("nomad", {"failures_before_critical": 1}, "FailuresBeforeCritical", "Consul"),
         ("wharf", {"failures_before_warning": 1}, "FailuresBeforeWarning", "Consul"),
     ],

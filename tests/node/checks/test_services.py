@@ -101,3 +101,18 @@ def test_a_service_that_stays_ill_is_started_anew(node: ANode) -> None:
     wait_until(reasons, what="it is restarted", within_s=15.0)
     assert 'healthcheck: check "service: "again" check" unhealthy' == reasons()[0]
     stop(node, "again")
+
+
+def test_a_script_in_the_task_is_a_check_with_thresholds_of_its_own(node: ANode) -> None:
+    """It fails at first, and has to be well twice."""
+    script = 'echo "$GREETING"; echo >>local/looks; test $(wc -l <local/looks) -gt 1'
+    wanted: dict[str, Any] = {"Type": "script", "Command": "/bin/sh", "Args": ["-c", script], "SuccessBeforePassing": 2}
+    job = a_served_job("script", **wanted)
+    job["TaskGroups"][0]["Tasks"][0]["Env"] = {"GREETING": "hello"}
+    node.run(job)
+    wait_until(lambda: status(node, "script") == "successful", what="the deployment is healthy", within_s=30.0)
+    [check] = checks(node, "script")
+    looks = node.folder / "alloc" / str(node.allocations("script")[0]["ID"]) / "t" / "local" / "looks"
+    assert ("success", "hello\n") == (check["Status"], check["Output"])
+    assert 3 <= len(looks.read_text().splitlines())
+    stop(node, "script")

@@ -12,8 +12,9 @@ from wharf.model.validation.findings import Report, one_of
 
 PROVIDERS: Final = tuple(str(word) for word in ServiceProvider)
 ON_UPDATES: Final = tuple(str(word) for word in OnUpdate)
-NATIVE_CHECK_TYPES: Final = ("http", "tcp")
-CONSUL_CHECK_TYPES: Final = ("http", "tcp", "grpc", "script")
+PEER_CHECK_TYPES: Final = ("http", "tcp")
+"""Of the native provider where it is called by the peer's name: then it is to be as the peer's (docs/adr/0063)."""
+CHECK_TYPES: Final = ("http", "tcp", "grpc", "script")
 CHECK_ADDRESS_MODES: Final = ("", "host", "driver", "alloc", "alloc_ipv6")
 NATIVE_CHECK_ADDRESS_MODES: Final = ("", "host", "alloc", "alloc_ipv6")
 INITIAL_STATUSES: Final = ("", "passing", "warning", "critical")
@@ -97,13 +98,15 @@ def _check_checks(service: Service, place: ServicePlace, path: str, report: Repo
 
 
 def _check_check(check: ServiceCheck, service: Service, place: ServicePlace, path: str, report: Report) -> None:
-    types = NATIVE_CHECK_TYPES if service.is_native else CONSUL_CHECK_TYPES
+    types = PEER_CHECK_TYPES if service.provider == ServiceProvider.NOMAD else CHECK_TYPES
     if check.type not in types:
         report.error(f"{path}.Type", f'Invalid check type "{check.type}"', one_of(types))
     if check.type == "http":
         _check_http(check, path, report)
     if check.type == "script" and not check.command:
         report.error(f"{path}.Command", "script type must have a valid script path")
+    if check.type == "script" and service.is_native and place.task is None and not check.task_name:
+        report.error(f"{path}.TaskName", "a script needs a task that it runs in", "name one of the group's tasks")
     _check_times(check, path, report)
     if check.initial_status not in INITIAL_STATUSES:
         report.error(
@@ -130,6 +133,8 @@ def _check_check(check: ServiceCheck, service: Service, place: ServicePlace, pat
         report.error(f"{path}.CheckRestart", 'on_update "ignore" is not compatible with check_restart')
     if service.is_native:
         _check_native(check, path, report)
+    if service.provider == ServiceProvider.NOMAD:
+        _check_peer(check, path, report)
 
 
 def _check_http(check: ServiceCheck, path: str, report: Report) -> None:
@@ -154,16 +159,21 @@ def _check_times(check: ServiceCheck, path: str, report: Report) -> None:
 
 def _check_native(check: ServiceCheck, path: str, report: Report) -> None:
     """What only Consul can do."""
+    for name, value in (("Expose", check.expose), ("FailuresBeforeWarning", check.failures_before_warning)):
+        if value:
+            report.error(f"{path}.{name}", f"{name} may only be set for Consul service checks")
+
+
+def _check_peer(check: ServiceCheck, path: str, report: Report) -> None:
+    """What the peer's native provider cannot do; ours can."""
     if check.on_update == OnUpdate.IGNORE_WARNINGS:
         report.error(f"{path}.OnUpdate", "on_update may only be set to ignore_warnings for Consul service checks")
     if check.check_restart is not None and check.check_restart.ignore_warnings:
         report.error(f"{path}.CheckRestart.IgnoreWarnings", "ignore_warnings may only be set for Consul service checks")
     consul_only: tuple[tuple[str, object], ...] = (
-        ("Expose", check.expose),
         ("TLSServerName", check.tls_server_name),
         ("SuccessBeforePassing", check.success_before_passing),
         ("FailuresBeforeCritical", check.failures_before_critical),
-        ("FailuresBeforeWarning", check.failures_before_warning),
     )
     for name, value in consul_only:
         if value:
