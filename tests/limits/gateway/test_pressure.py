@@ -73,6 +73,32 @@ def test_a_service_that_does_not_read_holds_back_the_caller(tmp_path: Path) -> N
     assert at(tmp_path, scenario) == (True, 200)
 
 
+def test_a_body_that_pauses_is_the_callers_fault_and_costs(tmp_path: Path) -> None:
+    async def scenario(place: Place) -> tuple[int, str]:
+        wire = await place.wire()
+        await wire.send(f"PUT /x HTTP/1.1\r\nHost: a\r\n{ADA_SENDS}\r\nContent-Length: 9\r\n\r\nabc".encode())
+        heard = await wire.hear()
+        return heard.status, heard.headers["x-ratelimit-used"]
+
+    assert at(tmp_path, scenario, gateway='upstream_timeout = "100ms"\nidle_timeout = "1s"') == (408, "1")
+
+
+def test_a_service_that_does_not_read_for_long_is_at_fault(tmp_path: Path) -> None:
+    async def scenario(place: Place) -> int:
+        place.service.reads_bodies = False
+
+        async def sits(_got: Got, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await writer.wait_closed()
+
+        place.service.handler = sits
+        wire = await place.wire()
+        wire.writer.write(b"PUT /big HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (64 * MEBIBYTE))
+        wire.writer.write(b"x" * (64 * MEBIBYTE))
+        return (await wire.hear()).status
+
+    assert at(tmp_path, scenario, gateway='upstream_timeout = "1s"\nidle_timeout = "1s"') == 504
+
+
 def test_a_reply_that_comes_before_the_body_ends_reaches_the_caller(tmp_path: Path) -> None:
     async def scenario(place: Place) -> tuple[list[int], int]:
         place.service.reads_bodies = False

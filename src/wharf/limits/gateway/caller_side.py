@@ -5,7 +5,7 @@ one request taken for another's, a slot that stays held.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from wharf.limits.desk.arrival import Reply
 from wharf.limits.desk.desk import drive
@@ -15,9 +15,6 @@ from wharf.limits.gateway.chunks import LAST_CHUNK
 from wharf.limits.gateway.exchange import Exchange
 from wharf.limits.gateway.heads import ReplyHead
 from wharf.limits.gateway.service_side import ServiceConnection
-
-if TYPE_CHECKING:
-    pass
 
 RETRIED: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 
@@ -68,6 +65,28 @@ class CallerConnection(CallerRequests):
             if not self._service.is_tunnel:
                 self._service.deadline_s = self.gateway.pool.deadline_s()
             self.deadline_s = 0.0
+
+    def on_service_full(self, service: ServiceConnection) -> None:
+        """The service does not read what it was sent: now it is the one that is waited for."""
+        self.pause_reading()
+        if not service.is_tunnel:
+            self.deadline_s = 0.0
+            service.deadline_s = self.gateway.pool.deadline_s()
+
+    def on_service_room(self, service: ServiceConnection) -> None:
+        self.resume_reading()
+        exchange = self.exchange
+        if exchange is None or service.is_tunnel:
+            return
+        if exchange.is_body_read:
+            service.deadline_s = self.gateway.pool.deadline_s()
+        else:
+            self._await_body(service)
+
+    def _await_body(self, service: ServiceConnection) -> None:
+        """The caller owes more of a body. The service owes nothing, until it has all."""
+        self.deadline_s = self.gateway.now_s() + self.gateway.idle_s
+        service.deadline_s = 0.0
 
     def _decide(self, exchange: Exchange, body: bytes | None) -> None:
         desk = self.gateway.desk
@@ -168,7 +187,7 @@ class CallerConnection(CallerRequests):
                 self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             if exchange.passage is not None:
                 exchange.passage.wait(self.gateway.now_s())
-            self.deadline_s = self.gateway.now_s() + self.gateway.idle_s
+            self._await_body(service)
         service.write(data)
 
     def _pass_body(self, exchange: Exchange, body: bytes) -> None:
@@ -187,8 +206,7 @@ class CallerConnection(CallerRequests):
             if exchange.passage is not None:
                 exchange.passage.work(self.gateway.now_s())
         else:
-            self.deadline_s = self.gateway.now_s() + self.gateway.idle_s
-            service.deadline_s = self.gateway.pool.deadline_s()
+            self._await_body(service)
         service.write(data)
 
     def on_reply_head(self, head: ReplyHead, rest: bytes) -> None:

@@ -73,11 +73,11 @@ class ServiceConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         if self.caller is not None:
-            self.caller.pause_reading()
+            self.caller.on_service_full(self)
 
     def resume_writing(self) -> None:
         if self.caller is not None:
-            self.caller.resume_reading()
+            self.caller.on_service_room(self)
 
     def data_received(self, data: bytes) -> None:
         caller = self.caller
