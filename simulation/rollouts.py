@@ -131,10 +131,11 @@ class RolloutInvariants:
                 )  # fmt: skip
 
     def _is_up_again(self, well: Allocation) -> None:
-        """What it came after, by however many steps, also where it is of the version before; who came after nobody fills
-        the oldest gap of its own deployment that nobody else fills."""
+        """What it came after, by however many steps, also where it is of the version before; who came after nobody, or
+        takes the place of one of its own deployment that did, fills the oldest gap of it that nobody else fills."""
         down = self._down.get(well.deployment_id)
-        if down and not well.previous_allocation:
+        first = self._first_of(well)
+        if down and not first.previous_allocation and first.deployment_id == well.deployment_id:
             gaps = [key for key, group in down.items() if group == well.task_group and not self._is_followed(key)]
             here = [key for key in gaps if self._node_of(key) == well.node_id]  # Of a system job it is for that node.
             down.pop(next(iter(here or gaps), ""), None)
@@ -143,6 +144,15 @@ class RolloutInvariants:
             for each in self._down.values():
                 each.pop(before.previous_allocation, None)
             before = self._replica.get(ALLOCATIONS, before.previous_allocation)
+
+    def _first_of(self, allocation: Allocation) -> Allocation:
+        """The one that began it all, as far as the log knows those before it."""
+        while allocation.previous_allocation:
+            before = self._replica.get(ALLOCATIONS, allocation.previous_allocation)
+            if before is None:
+                break
+            allocation = before
+        return allocation
 
     def _node_of(self, allocation_id: str) -> str:
         allocation = self._replica.get(ALLOCATIONS, allocation_id)

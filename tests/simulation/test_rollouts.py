@@ -124,6 +124,23 @@ def test_what_comes_after_nobody_is_up_for_what_nobody_followed() -> None:
     assert "shop may have 2 down for an update and has 3 at 9: c d e" in log.failures[0]
 
 
+def test_what_takes_the_place_of_what_came_after_nobody_is_up_for_the_same() -> None:
+    """One went down and had no room; what was placed later was lost with its node, and another one came after that."""
+    log = a_watched_log()
+    log.put((JOBS, a_version()), (JOB_VERSIONS, a_version()), (DEPLOYMENTS, a_deployment()))
+    log.put((ALLOCATIONS, running("a")), (ALLOCATIONS, running("b")), (ALLOCATIONS, running("c")))
+    log.put((ALLOCATIONS, taken_down("a")))
+    lost = replace(running("a2", deployment_id="d1", next_allocation="a3"), client_status=ClientStatus.LOST)
+    log.put((ALLOCATIONS, replace(lost, desired_status=DesiredStatus.STOP)))
+    log.put((ALLOCATIONS, running("a3", deployment_id="d1", previous_allocation="a2", deployment_status=WELL)))
+
+    log.put((ALLOCATIONS, taken_down("b")))
+    assert log.failures == []
+
+    log.put((ALLOCATIONS, taken_down("c")))
+    assert "shop may have 1 down for an update and has 2 at 8: b c" in log.failures[0]
+
+
 def test_a_job_that_goes_back_to_another_version_than_the_newest_stable_one_is_told() -> None:
     for value, told in (("b", []), ("a", ["shop was taken back at 3, and not to 1"])):
         log = a_watched_log()
