@@ -4,14 +4,16 @@ import datetime
 
 import click
 import pytest
+from msgspec.structs import replace
 
-from wharf.cli.alloc import ports_of
+from wharf.cli.alloc import ports_of, said_of
 from wharf.cli.moments import say_date, say_length, say_when
 from wharf.cli.reasons import why_not_placed
 from wharf.cli.tables import bar, in_order, pairs, table
 from wharf.model.allocated_resources import AllocatedPort
 from wharf.model.allocation import NetworkStatus
 from wharf.model.metric import AllocMetric
+from wharf.model.task_state import ShownTaskEvent
 
 S = 1_000_000_000
 NOW = 1_790_000_000 * S
@@ -129,3 +131,12 @@ def test_ports_are_told_with_where_others_reach_them_and_where_that_leads() -> N
         ("http", "10.0.0.1:25000", "172.26.64.2:8080"),
         ("admin", "[fd00::1]:25001", "172.26.64.2:25001"),
     ] == ports_of(ports, NetworkStatus(interface_name="eth0", address="172.26.64.2"))
+
+
+def test_who_wanted_too_much_memory_is_told_apart_from_who_was_killed() -> None:
+    killed = ShownTaskEvent(
+        type="Terminated", display_message="Exit Code: 137, Signal: 9", details={"exit_code": "137"}
+    )
+    ate = replace(killed, details={"exit_code": "137", "oom_killed": "true"})
+
+    assert ["Exit Code: 137, Signal: 9", "Exit Code: 137, Signal: 9 (out of memory)"] == [said_of(killed), said_of(ate)]

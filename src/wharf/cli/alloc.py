@@ -13,6 +13,7 @@ from wharf.cli.speaking import Quiet, Speaking, Talk
 if TYPE_CHECKING:
     from wharf.model.allocated_resources import AllocatedPort
     from wharf.model.allocation import NetworkStatus
+    from wharf.model.task_state import ShownTaskEvent
     from wharf.wire.work_shapes import AllocationShown
 
 HERE: Final = "wharf.cli.alloc"
@@ -158,9 +159,7 @@ def _told(talk: Talk, one: "AllocationShown") -> str:
             parts.append(section("Ports", table(("Label", "Address", "Leads to"), ports)))
     for name, state in sorted((one.task_states or {}).items()):
         said = f"{state.state}{', failed' if state.failed else ''}, {state.restarts} restart{'' if state.restarts == 1 else 's'}"
-        events = [
-            (talk.when(event.time), event.type, event.display_message or event.message) for event in state.events or ()
-        ]
+        events = [(talk.when(event.time), event.type, said_of(event)) for event in state.events or ()]
         body = table(("When", "What", "Said"), reversed(events), indent="  ") if events else "  nothing is told of it"
         parts.append(section(f"Task {name}: {said}", body))
     metrics = one.metrics
@@ -171,6 +170,12 @@ def _told(talk: Talk, one: "AllocationShown") -> str:
         lines += why_not_placed(metrics) if metrics.nodes_filtered or metrics.nodes_exhausted else []
         parts.append(section("Placed", "\n".join([*lines, table(("Node", "Score"), rows_of_scores)])))
     return "\n".join(parts)
+
+
+def said_of(event: "ShownTaskEvent") -> str:
+    """A signal alone does not tell that the kernel sent it, for want of memory."""
+    said = event.display_message or event.message
+    return f"{said} (out of memory)" if (event.details or {}).get("oom_killed") == "true" else said
 
 
 def ports_of(ports: "Sequence[AllocatedPort]", network: "NetworkStatus | None") -> list[tuple[str, str, str]]:
