@@ -118,6 +118,15 @@ def test_a_signal_reaches_the_task_and_is_told_of(node: ANode, alloc: str) -> No
     assert ({"signal": "SIGUSR1"}, "Task being sent a signal") == (signalled["Details"], signalled["DisplayMessage"])
 
 
+def test_a_signal_that_is_none_reaches_nobody_and_is_refused(node: ANode, alloc: str) -> None:
+    told = [event["Type"] for event in events(node, alloc)]
+
+    answer = ask(node, f"allocation/{alloc}/signal", method="PUT", body={"Task": "t", "Signal": "SIGFOO"})
+
+    assert (400, b'"SIGFOO" is no signal of the node\'s machine: name one, such as SIGHUP') == answer
+    assert told == [event["Type"] for event in events(node, alloc)]
+
+
 def test_a_task_is_restarted_where_it_is(node: ANode, alloc: str) -> None:
     before = logs(node, alloc).count(b"begun")
 

@@ -10,6 +10,7 @@ from wharf.node.agent.asked import JSON, Answer
 from wharf.node.agent.channel import Reply
 from wharf.node.agent.works import Work, Works
 from wharf.node.core import happenings as on
+from wharf.node.drivers.supervised import is_signal
 from wharf.wire import channel
 from wharf.wire.client_shapes import AllocPauseState, AllocRestartRequest, AllocSignalRequest, IndexResponse
 
@@ -90,6 +91,8 @@ class Steered:
         asked = _read(question, AllocSignalRequest)
         if asked.task:
             check_task(work, asked.task)
+        if not is_signal(asked.signal):
+            raise invalid(f'"{asked.signal}" is no signal of the node\'s machine: name one, such as SIGHUP')
         running = [task.name for task in work.record.tasks if task.has_process]
         if not running or (asked.task and asked.task not in running):
             raise invalid(f'task "{asked.task}" does not run' if asked.task else "none of its tasks runs")

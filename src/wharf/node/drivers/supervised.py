@@ -50,8 +50,13 @@ def log_order(order: TaskOrder) -> LogOrder:
 
 def number_of(name: str) -> int:
     """Of a signal, as `SIGTERM` or `TERM`; one that nobody knows is SIGINT."""
+    return signal.Signals[_whole(name)] if is_signal(name) else signal.SIGINT
+
+
+def is_signal(name: str) -> bool:
+    return _whole(name) in signal.Signals.__members__
+
+
+def _whole(name: str) -> str:
     name = name.upper()
-    try:
-        return signal.Signals[name if name.startswith("SIG") else f"SIG{name}"]
-    except KeyError:
-        return signal.SIGINT
+    return name if name.startswith("SIG") else f"SIG{name}"
