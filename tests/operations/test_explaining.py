@@ -19,6 +19,7 @@ from wharf.model.node import DrainStrategy, NodeStatus, SchedulingEligibility, d
 from wharf.model.placement import Constraint
 from wharf.model.refusal import Refusal
 from wharf.model.scheduler_configuration import SchedulerConfiguration
+from wharf.model.volume import VolumeRequest
 from wharf.operations.children import Dispatch, dispatch
 from wharf.operations.evaluations import reserve
 from wharf.operations.explaining import explain, unexplained
@@ -146,6 +147,22 @@ def test_the_only_node_is_told_as_one() -> None:
     assert told.text.startswith("shop waits for room: web lacks 1 allocation: the only node cannot take one (1 ha")
 
 
+def test_a_driver_whose_name_is_not_alike_is_not_told_as_meant() -> None:
+    told = asked(a_fleet(1_000), a_job("shop", a_group("web", a_task(driver="rocket"))))
+
+    assert of_web(told).smallest_change.startswith("no node has the driver rocket; there are ")
+
+
+def test_a_volume_that_no_node_has_is_told_by_its_name() -> None:
+    group = replace(a_group("web", a_task(driver="mock")), volumes={"d": VolumeRequest(type="host", source="data")})
+
+    told = asked(a_fleet(1_000), a_job("shop", group))
+
+    assert of_web(told).smallest_change == (
+        "have the volume data, usable as the job asks, on one of 1 node (node-1): `wharf volume create` makes one"
+    )
+
+
 def test_a_misspelled_driver_is_told_with_the_one_that_may_be_meant() -> None:
     told = asked(a_fleet(1_000), a_job("shop", a_group("web", a_task(driver="mokc"))))
 
@@ -219,7 +236,7 @@ def test_what_failed_and_is_tried_later_is_told_with_its_time() -> None:
 
     texts = [each.text for each in explain(state.replica, "default", "shop").waits if each.waits_for is Waits.DELAY]
 
-    assert texts == [f"waits: what failed is tried again at {at.isoformat()}"]
+    assert texts == [f"waits: what failed is tried again at {at:%Y-%m-%d %H:%M:%SZ}"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,16 @@ from wharf.model.node import NodeStatus
 from wharf.model.refusal import unknown
 from wharf.model.task_event_text import last_failure
 from wharf.operations.launches import next_launches
-from wharf.operations.reasons import allocations, in_a_few, is_for_later, of_deployment, of_room, placement, quota_words
+from wharf.operations.reasons import (
+    allocations,
+    in_a_few,
+    is_for_later,
+    of_deployment,
+    of_room,
+    placement,
+    quota_words,
+    say_time,
+)
 from wharf.scheduling.explain import room_for
 from wharf.scheduling.ground import Ground
 from wharf.scheduling.line import Line
@@ -129,7 +138,7 @@ class _Explaining:
     def _delayed(self) -> Iterator[Waiting]:
         for evaluation in self._pending:
             if is_for_later(evaluation):
-                when = f"at {evaluation.wait_until.isoformat()}" if evaluation.wait_until is not None else "in a while"
+                when = f"at {say_time(evaluation.wait_until)}" if evaluation.wait_until is not None else "in a while"
                 what = WHY_LATER.get(evaluation.triggered_by, "it is looked at again")
                 yield Waiting(waits_for=Waits.DELAY, text=f"waits: {what} {when}", eval_id=evaluation.id)
 
@@ -274,7 +283,7 @@ class _Explaining:
         if not job.is_active_periodic:
             return Waiting(waits_for=Waits.CHANGE, text="is periodic and not enabled")
         found = next_launches(job, launched.launch, at_most=1) if launched is not None else []
-        when = f"at {found[0].isoformat()}" if found else "never: its time table has no time left"
+        when = f"at {say_time(found[0])}" if found else "never: its time table has no time left"
         return Waiting(waits_for=Waits.LAUNCH, text=f"is launched next {when}")
 
     def _as_wanted(self) -> str:

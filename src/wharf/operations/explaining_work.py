@@ -24,7 +24,7 @@ from wharf.model.node import NodeStatus
 from wharf.model.refusal import unknown
 from wharf.model.task_event_text import last_failure
 from wharf.operations.explaining import GroundOf, explain
-from wharf.operations.reasons import allocations, placement, quota_words
+from wharf.operations.reasons import allocations, placement, quota_words, say_time
 from wharf.state import Replica
 from wharf.state.tables import ALLOCATIONS, ALLOCATIONS_OF_EVALUATION, EVALUATIONS, JOBS, NODES
 
@@ -231,7 +231,7 @@ def _what_follows(snapshot: Replica, allocation: Allocation) -> str:
         return f"; {allocation.next_allocation} took its place"
     follow_up = snapshot.get(EVALUATIONS, allocation.followup_eval_id) if allocation.followup_eval_id else None
     if follow_up is not None and not follow_up.status.is_terminal and follow_up.wait_until is not None:
-        return f"; it is tried again at {follow_up.wait_until.isoformat()}"
+        return f"; it is tried again at {say_time(follow_up.wait_until)}"
     if allocation.client_status in (ClientStatus.FAILED, ClientStatus.LOST):
         return "; nothing took its place: `explain` of its job tells why"
     return ""

@@ -1,5 +1,6 @@
 """The words of an explanation: what a shortage of room, a deployment, a quota come to in a sentence. Nothing is looked up."""
 
+import datetime
 from collections.abc import Mapping
 
 from wharf.model.allocation import Allocation
@@ -53,8 +54,13 @@ def of_running(deployment: Deployment, version: str) -> tuple[Waits, str] | None
         return None
     words = ", ".join(f"{each.healthy_allocs} of {awaited(each)} of {name}" for name, each in late)
     deadlines = [each.require_progress_by for _, each in late if each.require_progress_by is not None]
-    until = f", until {min(deadlines).isoformat()} at the latest" if deadlines else ""
+    until = f", until {say_time(min(deadlines))} at the latest" if deadlines else ""
     return Waits.HEALTH, f"waits for the health of {version}: {words} are healthy{until}"
+
+
+def say_time(time: datetime.datetime) -> str:
+    """As `2026-11-21 12:45:03Z`."""
+    return time.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def in_a_few(reasons: Mapping[str, str]) -> str:

@@ -21,7 +21,7 @@ from wharf.scheduling.chance import Chance
 from wharf.scheduling.columns import Ints, Mask
 from wharf.scheduling.distinct import Distinctions, Neighbour
 from wharf.scheduling.draft import Draft
-from wharf.scheduling.feasibility import FINE, MISSING_DRIVERS, drivers_of, has_driver
+from wharf.scheduling.feasibility import FINE, MISSING_DRIVERS, MISSING_VOLUMES, drivers_of, has_driver
 from wharf.scheduling.granting import Grants, Refused
 from wharf.scheduling.ground import Ground, Volumes, rules_for
 from wharf.scheduling.operands import LOOKED_AT_LATER
@@ -34,6 +34,9 @@ EVERY_NODE_TYPES: Final = (JobType.SYSTEM, JobType.SYSBATCH)
 UNITS: Final = {"cpu": "MHz", "memory": "MB", "disk": "MB"}
 TRIED_MOST: Final = 1_000
 """Nodes whose ports and devices are tried. A reason that holds on so many is reason enough."""
+
+ALIKE: Final = 0.7
+"""How alike two names are where one may be meant by the other: mock by mokc, and not by docker."""
 
 MEMORY_LEAST_MB: Final = 10
 CPU_LEAST_MHZ: Final = 1
@@ -269,7 +272,11 @@ class _Look:
         fewest = min(rules, key=lambda each: each.nodes)
         if fewest.rule == MISSING_DRIVERS and (unknown := self._drivers_of_nobody()):
             return unknown
-        return f'mend "{fewest.rule}" on one of {_nodes(fewest.nodes)} ({", ".join(fewest.examples)})'
+        where = f"on one of {_nodes(fewest.nodes)} ({', '.join(fewest.examples)})"
+        if fewest.rule == MISSING_VOLUMES:
+            names = " and ".join(sorted({each.source for each in (self._group.volumes or {}).values()}))
+            return f"have the volume {names}, usable as the job asks, {where}: `wharf volume create` makes one"
+        return f'mend "{fewest.rule}" {where}'
 
     def _drivers_of_nobody(self) -> str:
         """Which of the group's drivers no node has that the job may use, and which these have."""
@@ -280,7 +287,7 @@ class _Look:
             return ""
         there = sorted({name for node in nodes for name in drivers_of(node)})
         said = f"no node has the driver {' or '.join(missing)}"
-        near = difflib.get_close_matches(missing[0], there, n=1)
+        near = difflib.get_close_matches(missing[0], there, n=1, cutoff=ALIKE)
         if near:
             return f"{said}: did you mean {near[0]}?"
         return f"{said}; there are {', '.join(there)}" if there else f"{said}, nor any other"
