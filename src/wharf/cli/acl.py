@@ -40,4 +40,4 @@ def bootstrap(talk: Talk, secret_file: str | None) -> None:
     secret = read_text(secret_file).strip() if secret_file else ""
     one = talk.client.acl.bootstrap(secret)
     talk.show(one, lambda: token_told(talk, one))
-    talk.say(f"\nKeep the secret: it is shown this once. Use it: export WHARF_TOKEN={one.secret_id}")
+    talk.say(f"\nKeep the secret: whoever has it may do everything. Use it: export WHARF_TOKEN={one.secret_id}")

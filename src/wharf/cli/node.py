@@ -120,7 +120,7 @@ def _follow_drain(talk: Talk, node_id: str, name: str) -> None:
             answer = talk.client.nodes.read(node_id)
             left = [one for one in talk.client.nodes.allocations(node_id).value if not one.client_status.is_terminal]
             if len(left) != last and left:
-                click.echo(f"  {len(left)} allocations left")
+                click.echo(f"  {len(left)} allocation{'' if len(left) == 1 else 's'} left")
             last = len(left)
             if not answer.value.drain:
                 click.echo(f"{name} is drained" + (f"; {last} of system jobs stay" if last else ""))
