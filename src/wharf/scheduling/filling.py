@@ -7,8 +7,6 @@ looks at what is held one by one, at distinct hosts or at volumes.
 
 from heapq import heappop, heappush
 
-import numpy as np
-
 from wharf.scheduling.candidates import Candidates
 from wharf.scheduling.columns import Floats, Ints
 from wharf.scheduling.scoring import NEVER, best_places, packing_of_one
@@ -53,10 +51,12 @@ class Filling:
         keeps_apart: bool,
         algorithm: str,
     ) -> None:
-        self._candidates = candidates
+        self._columns = (
+            candidates.cpu, candidates.cpu_with, candidates.memory, candidates.memory_with, candidates.disk,
+            candidates.disk_with, candidates.count_room, collisions,
+        )  # fmt: skip
         self._demand = demand
         self._fixed = fixed
-        self._collisions = collisions
         self._parts = parts
         self._count = max(1, count)
         self._keeps_apart = keeps_apart
@@ -68,11 +68,7 @@ class Filling:
 
     def look_at(self, places: Ints) -> None:
         """Many at once are cheaper than one by one."""
-        it = self._candidates
-        columns = (
-            it.cpu, it.cpu_with, it.memory, it.memory_with, it.disk, it.disk_with, it.count_room, self._collisions
-        )  # fmt: skip
-        rows = zip(*(column[places].tolist() for column in columns), strict=True)
+        rows = zip(*(column[places].tolist() for column in self._columns), strict=True)
         for at, amounts, fixed in zip(places.tolist(), rows, self._fixed[places].tolist(), strict=True):
             self.piles[at] = Pile(*amounts, fixed=fixed)
 
@@ -80,8 +76,8 @@ class Filling:
         """One more there."""
         pile = self.piles.get(at)
         if pile is None:
-            self.look_at(np.asarray([at]))
-            pile = self.piles[at]
+            pile = Pile(*(column.item(at) for column in self._columns), fixed=self._fixed.item(at))
+            self.piles[at] = pile
         self.chosen.append((at, score))
         demand = self._demand
         pile.taken += 1

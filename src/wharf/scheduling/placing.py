@@ -126,7 +126,7 @@ class GroupPlacing:
         those = list(neighbours)
         self._distinctions.count(those)
         siblings = [each.row for each in those if each.group == self._group.name]
-        if self._keeps_apart:
+        if self._keeps_apart and siblings:
             by_row = np.bincount(np.asarray(siblings, dtype=np.int64), minlength=len(self._fleet))
             self._collisions += by_row[self.rows]
         for spread in self._spreads:
@@ -150,13 +150,16 @@ class GroupPlacing:
         self._fixed_total: Floats = np.zeros(len(self.rows))
         for scores in self._fixed.values():
             self._fixed_total += scores
-        collided = self._collisions > 0
-        anti = np.where(collided, -(self._collisions + 1) / max(1, self._group.count), 0.0)
-        self._total: Floats = np.asarray(self._packing + self._fixed_total + anti, dtype=np.float64)
-        self._number: Floats = np.asarray(1.0 + len(self._fixed) + collided, dtype=np.float64)
+        self._total: Floats = self._packing + self._fixed_total
+        self._number: Floats = np.full(len(self.rows), 1.0 + len(self._fixed))
+        if self._collisions.any():
+            collided = self._collisions > 0
+            self._total += np.where(collided, -(self._collisions + 1) / max(1, self._group.count), 0.0)
+            self._number += collided
         self._is_open: Mask = candidates.has_room.copy()
         self._is_open[list(candidates.lacking)] = False
-        self._plain: Floats = np.where(self._is_open, self._total / self._number, NEVER)
+        self._plain: Floats = self._total / self._number
+        self._plain[~self._is_open] = NEVER
         """The scores as they are without spread, penalties and what must be distinct."""
 
     def _rescore(self, at: int) -> None:

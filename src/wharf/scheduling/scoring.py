@@ -32,11 +32,21 @@ _LN10: Final = math.log(10)
 
 def packing(cpu: Ints, cpu_used: Ints, memory: Ints, memory_used: Ints, algorithm: str) -> Floats:
     """How full (or, when spreading, how empty) each node is with the candidate on it, from 0 to 1."""
-    free = np.exp(_LN10 * (1 - cpu_used / np.maximum(cpu, 1))) + np.exp(
-        _LN10 * (1 - memory_used / np.maximum(memory, 1))
-    )
+    free = _free(cpu, cpu_used)
+    free += _free(memory, memory_used)
     scores: Floats = (free - 2) if algorithm == SchedulerAlgorithm.SPREAD else (20 - free)
-    return np.clip(scores, 0.0, HIGHEST) / HIGHEST
+    np.clip(scores, 0.0, HIGHEST, out=scores)
+    scores /= HIGHEST
+    return scores
+
+
+def _free(has: Ints, used: Ints) -> Floats:
+    """Ten to the power of the share that is free."""
+    share: Floats = used / np.maximum(has, 1)
+    np.subtract(1, share, out=share)
+    share *= _LN10
+    np.exp(share, out=share)
+    return share
 
 
 def packing_of_one(cpu: int, cpu_used: int, memory: int, memory_used: int, algorithm: str) -> float:

@@ -13,6 +13,7 @@ from wharf.scheduling.fleet import NOWHERE, Fleet, Property
 
 MISSING: Final = -1.0
 ANY_OTHER: Final = "*"
+SHORT: Final = np.iinfo(np.int16).max
 
 
 class SpreadCount:
@@ -135,7 +136,7 @@ class Alike:
     def __init__(self, spreads: Sequence[SpreadCount], codes: Sequence[Codes]) -> None:
         """`codes`: of each spread, by place among the candidates."""
         self._spreads = spreads
-        self._members: dict[int, Ints] = {}
+        self._by_kind: list[Ints] | None = None
         if len(spreads) == 1:
             kinds = len(spreads[0].column.words) + 1
             self._codes: list[Codes] = [np.arange(kinds, dtype=np.int32)]
@@ -149,10 +150,13 @@ class Alike:
 
     def members(self, kind: int) -> Ints:
         """The places of its nodes."""
-        found = self._members.get(kind)
-        if found is None:
-            found = self._members[kind] = np.flatnonzero(self.of == kind)
-        return found
+        if self._by_kind is None:
+            kinds = len(self._codes[0])
+            # Of short numbers numpy sorts by their digits: in one round, and for all kinds at once.
+            of = self.of.astype(np.int16) if kinds <= SHORT else self.of
+            order = np.argsort(of, kind="stable")
+            self._by_kind = np.split(order, np.cumsum(np.bincount(self.of, minlength=kinds))[:-1])
+        return self._by_kind[kind]
 
     def boosts(self) -> Floats:
         """By number of the kind."""
