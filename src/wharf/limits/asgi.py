@@ -22,6 +22,8 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 POLICY_VIOLATED: Final = 1008
+PATHS_SHARED_MOST: Final = 4_096
+PATH_SHARED_BYTES_MOST: Final = 256
 LOOKED_AT: Final = frozenset(
     {b"authorization", b"if-none-match", b"if-modified-since", b"x-forwarded-for", b"forwarded", b"origin"}
 )
@@ -39,38 +41,15 @@ class LimitsMiddleware:
         self._limits = limits if isinstance(limits, Limits) else None
         self._desk = limits.desk if isinstance(limits, Limits) else limits
         self._answers_pages = answers_pages
+        self._paths: dict[bytes, str] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
-        if kind == "http":
-            await self._serve(scope, receive, send)
-        elif kind == "websocket":
-            await self._connect(scope, receive, send)
-        elif kind == "lifespan" and self._limits is not None:
-            await self._live(self._limits, scope, receive, send)
-        else:
-            await self._application(scope, receive, send)
-
-    async def _live(self, limits: Limits, scope: Scope, receive: Receive, send: Send) -> None:
-        is_open = False
-
-        async def receive_and_open() -> Message:
-            nonlocal is_open
-            message = await receive()
-            if message["type"] == "lifespan.startup":
-                await limits.open()
-                is_open = True
-            return message
-
-        try:
-            await self._application(scope, receive_and_open, send)
-        finally:
-            if is_open:
-                await limits.close()
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if kind != "http":
+            await self._serve_other(kind, scope, receive, send)
+            return
         desk = self._desk
-        arrival = arrival_of(scope)
+        arrival = arrival_of(scope, paths=self._paths)
         if SCOPE_KEY in scope and _is_machine(scope):
             desk.pass_machine(arrival)
             await self._application(scope, receive, send)
@@ -103,6 +82,31 @@ class LimitsMiddleware:
             exchange.stop()
             if not admitted.ended:
                 await desk.end(admitted)
+
+    async def _serve_other(self, kind: str, scope: Scope, receive: Receive, send: Send) -> None:
+        if kind == "websocket":
+            await self._connect(scope, receive, send)
+        elif kind == "lifespan" and self._limits is not None:
+            await self._live(self._limits, scope, receive, send)
+        else:
+            await self._application(scope, receive, send)
+
+    async def _live(self, limits: Limits, scope: Scope, receive: Receive, send: Send) -> None:
+        is_open = False
+
+        async def receive_and_open() -> Message:
+            nonlocal is_open
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await limits.open()
+                is_open = True
+            return message
+
+        try:
+            await self._application(scope, receive_and_open, send)
+        finally:
+            if is_open:
+                await limits.close()
 
     async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A websocket costs one request at its handshake, and then holds a slot of a class of its own."""
@@ -253,7 +257,10 @@ class _Exchange:
         await _answer(reply, self._send, arrival.method)
 
 
-def arrival_of(scope: Scope, *, connection: Connection = Connection.PLAIN) -> Arrival:
+def arrival_of(
+    scope: Scope, *, connection: Connection = Connection.PLAIN, paths: dict[bytes, str] | None = None
+) -> Arrival:
+    """`paths` are texts of paths seen before, so that all that is kept of their requests shares them."""
     authorization: str | None = None
     is_conditional = False
     forwarded_for: list[str] = []
@@ -281,7 +288,13 @@ def arrival_of(scope: Scope, *, connection: Connection = Connection.PLAIN) -> Ar
             connection = Connection.WAITING
     client = scope.get("client")
     raw: bytes | None = scope.get("raw_path")
-    path = raw.decode("latin-1") if raw else scope["path"]
+    path = None if raw is None or paths is None else paths.get(raw)
+    if path is None:
+        path = raw.decode("latin-1") if raw else scope["path"]
+        if raw and paths is not None and len(raw) <= PATH_SHARED_BYTES_MOST:
+            if len(paths) >= PATHS_SHARED_MOST:
+                paths.clear()
+            paths[raw] = path
     return Arrival(
         scope.get("method", "GET"),
         path,

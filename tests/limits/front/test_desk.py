@@ -123,6 +123,18 @@ def test_8_the_log_has_all_refusals_and_one_in_so_many_of_those_admitted(tmp_pat
     assert (verdicts.count("admitted"), verdicts.count("primary")) == (4, 5)
 
 
+def test_what_memory_keeps_of_a_decision_tells_the_same_as_the_log(tmp_path: Path) -> None:
+    desk = journal_of(tmp_path)
+    for path in ("/one", "/two", "/" + "x" * 2_000):
+        for _ in range(14):
+            ask(desk, Caller(path, token=ADA))
+
+    lines = [msgspec.json.decode(line) for line in written(desk, tmp_path)]
+
+    assert [line["verdict"] for line in lines] == ["admitted"] * 40 + ["primary"] * 2
+    assert [desk.journal.find(line["request_id"]) for line in lines] == lines
+
+
 def test_8_the_log_stays_within_its_size_and_its_age(tmp_path: Path) -> None:
     desk = journal_of(tmp_path, bytes_most=20_000)
     for _ in range(20):

@@ -277,8 +277,9 @@ class Counters:
             }
         self._answered[answered.call.id] = answered
 
-    def release(self, request_id: str, now_ms: int) -> bool:
-        """The request is over: its slots are free, once."""
+    def release(self, request_id: str, now_ms: int, *, is_asked_again: bool = True) -> bool:
+        """The request is over: its slots are free, once. Who makes the ids and asks once for each says that none is asked
+        again: then nothing is remembered of it, of which most of the time goes into memory that no cache holds."""
         answered = self._running.pop(request_id, None)
         if answered is None:
             return False
@@ -288,7 +289,8 @@ class Counters:
             table = self.tables.get(charge.name)
             if isinstance(table, Leases):
                 table.release(keys[index] if keys else charge.key, request_id)
-        self._remember(answered, now_ms)
+        if is_asked_again:
+            self._remember(answered, now_ms)
         return True
 
     def forget_running(self) -> None:

@@ -6,7 +6,7 @@ same work. This module knows nothing of rules.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -151,21 +151,19 @@ class RouteTree(Generic[T]):
 
     def find(self, method: str, path: str) -> list[tuple[Pattern, T]]:
         """All patterns that match, the most specific first: text before `{name}`, whole paths before `*`."""
-        return [
-            (pattern, value)
-            for pattern, value in _walk(self._root, split_path(path), 0)
-            if pattern.accepts_method(method)
-        ]
+        found: list[tuple[Pattern, T]] = []
+        _walk(self._root, split_path(path), 0, found)
+        return [pair for pair in found if pair[0].accepts_method(method)]
 
 
-def _walk(branch: _Branch[T], segments: Sequence[str], depth: int) -> Iterator[tuple[Pattern, T]]:
+def _walk(branch: _Branch[T], segments: Sequence[str], depth: int, found: list[tuple[Pattern, T]]) -> None:
     if depth == len(segments):
-        yield from branch.ends
+        found += branch.ends
         return
     segment = segments[depth]
     if (exact := branch.by_text.get(segment)) is not None:
-        yield from _walk(exact, segments, depth + 1)
+        _walk(exact, segments, depth + 1, found)
     for after, inner in branch.by_value.items():
         if segment.endswith(after) and len(segment) > len(after):
-            yield from _walk(inner, segments, depth + 1)
-    yield from branch.rests
+            _walk(inner, segments, depth + 1, found)
+    found += branch.rests

@@ -90,6 +90,8 @@ class Desk:
         chance = world.token_bytes(9).hex().upper()
         self._id_begins = f"{chance[:4]}:{chance[4:10]}:{chance[10:]}"
         self._id_number = 0
+        self._id_second = 0
+        self._id_ends = ""
         decisions = self.settings.decisions
         self.sharing: Final = Sharing(self.tally, self._id_begins, kept_ms=decisions.kept_ms)
         self.journal: Final = Journal(folder, decisions, self.sharing.note)
@@ -135,7 +137,10 @@ class Desk:
     def new_id(self, now_ms: int) -> str:
         """Five groups of hexadecimal digits, the last one the second: as existing clients show and log it."""
         self._id_number += 1
-        return f"{self._id_begins}:{self._id_number:04X}:{now_ms // 1_000:X}"
+        second = now_ms // 1_000
+        if second != self._id_second:
+            self._id_second, self._id_ends = second, f"{second:X}"
+        return f"{self._id_begins}:{self._id_number:04X}:{self._id_ends}"
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
@@ -198,10 +203,11 @@ class Desk:
     def _decided(
         self, request_id: str, arrival: Arrival, caller: Caller, decision: Decision, now_ms: int
     ) -> Passage | Reply:
-        self.journal.note(Noted(request_id, now_ms, arrival.method, arrival.path, decision, caller))
         if decision.verdict is not Verdict.ADMITTED:
+            self.journal.note(Noted(request_id, now_ms, arrival.method, arrival.path, decision, caller))
             self.tally.refuse(decision, caller, now_ms)
             return self._reply(request_id, refusal_of(decision, caller, self.service.rules), caller)
+        self.journal.note_admitted(request_id, now_ms, arrival.method, arrival.path, decision, caller)
         self.tally.admit(decision, caller)
         if self.alerts is not None:
             self.alerts.note(decision, caller)
@@ -342,11 +348,13 @@ class Desk:
         decision, here = passage.decision, self.service.here
         if decision is None or here is None:
             return
-        due_ms = self._work.due_ms(passage, decision, self.world.monotonic_s())
+        # Of a passage that waits for its caller no moment is asked for: what it worked is known.
+        now_s = 0.0 if passage.since_s is None else self.world.monotonic_s()
+        due_ms = self._work.due_ms(passage, decision, now_s)
         now_ms = self.world.now_ns() // 1_000_000
         if due_ms:
             here.spend(decision.plan.meters, due_ms, now_ms)
-        here.release(passage.id, now_ms)
+        here.release(passage.id, now_ms, is_asked_again=False)
 
     def end_soon(self, passage: Passage) -> None:
         """`end` for those who wait for nothing."""

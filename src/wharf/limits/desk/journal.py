@@ -5,6 +5,7 @@ The last decisions stand in memory whole; a file keeps the rest within a size an
 
 import asyncio
 import os
+import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,19 +14,22 @@ from typing import Any, Final
 import msgspec
 
 from wharf.limits.configuration.settings import DecisionLogSettings
+from wharf.limits.core.call import Taken
 from wharf.limits.core.caller import Caller
-from wharf.limits.core.decision import Decision
+from wharf.limits.core.decision import Decision, decide
+from wharf.limits.core.plan import Plan
 
 RECENT_MOST: Final = 10_000
 UNWRITTEN_MOST: Final = 50_000
 WRITTEN_AT_ONCE: Final = 256
 """Requests are decided between two such parts."""
 PATH_CHARACTERS_MOST: Final = 1_024
+_FORMS: Final[dict[int, struct.Struct]] = {}
 _encode: Final = msgspec.json.Encoder().encode
 
 
 class Noted(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """Made for every request, and so nothing that the collector of garbage would count."""
+    """A decision and what it was about."""
 
     id: str
     at_ms: int
@@ -33,6 +37,32 @@ class Noted(msgspec.Struct, frozen=True, eq=False, gc=False):
     path: str
     decision: Decision
     caller: Caller
+
+
+class _Brief(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """An admission like most, told by its plan and a few numbers in one piece of memory: of thousands that are kept no
+    cache holds each part, and to look for the parts takes longer than the decision did."""
+
+    id: str
+    method: str
+    path: str
+    plan: Plan
+    caller: Caller
+    numbers: bytes
+
+    def whole(self) -> Noted:
+        *befores, at_ms, now_ms, shown_before, shown_end_ms = _form_of(len(self.numbers) // 8 - 4).unpack(self.numbers)
+        taken = Taken(True, now_ms, tuple(befores), (), (), (), shown_before, shown_end_ms)
+        decision = decide(self.id, self.plan, self.plan.charges, taken)
+        return Noted(self.id, at_ms, self.method, self.path, decision, self.caller)
+
+
+def _form_of(count: int) -> struct.Struct:
+    """The count before of each of so many charges, two moments, count and end of the bucket that is shown."""
+    form = _FORMS.get(count)
+    if form is None:
+        form = _FORMS[count] = struct.Struct(f"{count + 4}q")
+    return form
 
 
 class Journal:
@@ -45,7 +75,7 @@ class Journal:
         self._tell = tell
         self._settings = settings
         self._path = folder / "decisions.jsonl" if folder is not None and settings.is_kept else None
-        self._recent: deque[Noted] = deque(maxlen=RECENT_MOST)
+        self._recent: deque[Noted | _Brief] = deque(maxlen=RECENT_MOST)
         self._unwritten: deque[Noted] = deque()
         self._admitted = 0
         self._began_ms = 0
@@ -58,6 +88,28 @@ class Journal:
             self._admitted += 1
             if self._admitted % self._settings.one_in:
                 return
+        self._keep(noted)
+
+    def note_admitted(
+        self, request_id: str, at_ms: int, method: str, path: str, decision: Decision, caller: Caller
+    ) -> None:
+        """`note`, for an admission. No limit was hit in most, no grant helped, no key was one too many."""
+        plan, taken = decision.plan, decision.taken
+        if taken.hits or taken.keys or taken.banned_until_ms or decision.charges is not plan.charges:
+            self.note(Noted(request_id, at_ms, method, path, decision, caller))
+            return
+        if len(path) > PATH_CHARACTERS_MOST:
+            path = path[:PATH_CHARACTERS_MOST]
+        befores = taken.befores
+        numbers = (_FORMS.get(len(befores)) or _form_of(len(befores))).pack(
+            *befores, at_ms, taken.now_ms, taken.shown_before, taken.shown_end_ms
+        )
+        self._recent.append(_Brief(request_id, method, path, plan, caller, numbers))
+        self._admitted += 1
+        if not self._admitted % self._settings.one_in:
+            self._keep(Noted(request_id, at_ms, method, path, decision, caller))
+
+    def _keep(self, noted: Noted) -> None:
         if self._path is None:
             return
         if len(self._unwritten) >= UNWRITTEN_MOST:
@@ -116,11 +168,11 @@ class Journal:
     def find(self, request_id: str) -> dict[str, Any] | None:
         for noted in reversed(self._recent):
             if noted.id == request_id:
-                return self.told(noted)
+                return self.told(noted.whole() if isinstance(noted, _Brief) else noted)
         return next((entry for entry in self._written() if entry.get("request_id") == request_id), None)
 
     def recent(self) -> Iterator[Noted]:
-        return reversed(self._recent)
+        return (noted.whole() if isinstance(noted, _Brief) else noted for noted in reversed(self._recent))
 
     def _written(self) -> Iterator[dict[str, Any]]:
         for path in (self._path, self._older):
