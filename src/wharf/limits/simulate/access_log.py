@@ -56,6 +56,9 @@ class LogReader:
         self._stamp = b""
         self._zone: bytes | None = b""
         self._at_ms = 0
+        self._begins = b""
+        """What `moment` read last, as it stands in a line."""
+        self._begins_ms = 0
         self._texts: dict[bytes, str] = {}
 
     def read(self, line: bytes) -> Logged | None:
@@ -82,6 +85,8 @@ class LogReader:
 
     def moment(self, rest: bytes) -> int | None:
         """The moment in what follows host, name and user of a line; None where it is no line of that form."""
+        if self._begins and rest.startswith(self._begins):
+            return self._begins_ms  # Lines of one second stand together: most are known by their first letters.
         found = _REST.match(rest)
         if found is None:
             return None
@@ -91,6 +96,7 @@ class LogReader:
             if at_ms is None:
                 return None
             self._stamp, self._zone, self._at_ms = stamp, zone, at_ms
+        self._begins, self._begins_ms = rest[: rest.index(b"]") + 1], self._at_ms
         return self._at_ms
 
     def _path(self, target: bytes) -> str:

@@ -41,8 +41,7 @@ def simulate(
 ) -> Outcome:
     """Judge all lines of the logs. `progress` hears of lines and bytes that were read. Raises PartFailed and OSError."""
     if parts == 1:
-        whole, unread = judge(_lines(logs), rules, 0, 1, progress)
-        return whole.finish(unread)
+        return judge(_lines(logs), rules, 0, 1, progress).finish()
     context = multiprocessing.get_context("fork")  # The rules are read already, and there is one thread.
     channels: list[Connection] = []
     processes = []
@@ -54,7 +53,7 @@ def simulate(
         channels.append(here)
         processes.append(process)
     try:
-        whole, unread = judge(_lines(logs), rules, 0, parts, progress)
+        whole = judge(_lines(logs), rules, 0, parts, progress)
         for channel in channels:
             try:
                 whole.add(channel.recv())
@@ -64,41 +63,44 @@ def simulate(
         for process in processes:
             process.kill()
             process.join()
-    return whole.finish(unread)
+    return whole.finish()
 
 
 def _judge_for(channel: Connection, logs: Sequence[Path], rules: RuleSet, part: int, parts: int) -> None:
-    found, _ = judge(_lines(logs), rules, part, parts, None)
-    channel.send(found.sums)
+    channel.send(judge(_lines(logs), rules, part, parts, None).sums)
     channel.close()
 
 
 def replay(lines: Iterable[bytes], rules: RuleSet) -> Outcome:
     """Judge all lines, in this process."""
-    whole, unread = judge(lines, rules, 0, 1, None)
-    return whole.finish(unread)
+    return judge(lines, rules, 0, 1, None).finish()
 
 
 def judge(
     lines: Iterable[bytes], rules: RuleSet, part: int, parts: int, progress: Callable[[int, int], object] | None
-) -> tuple[Replay, int]:
-    """Judge the callers of one part. Gives back what came of it, and how many lines were not read."""
+) -> Replay:
+    """Judge the callers of one part, and count the lines of it that were not read."""
     reader = LogReader()
     run: Replay | None = None
-    read = 0
+    read = unread = 0
     for number, line in enumerate(lines):
         read += len(line)
         if progress is not None and number % PROGRESS_EVERY == 0:
             progress(number, read)
-        if run is not None and parts > 1 and line[:1] != b"{":
+        is_ours = not part  # What names no caller is the first part's.
+        if parts > 1 and line[:1] != b"{":
             words = line.split(b" ", 3)
-            if len(words) == 4 and zlib.crc32(words[0] if words[2] == b"-" else words[2]) % parts != part:
-                moment_ms = reader.moment(words[3])
-                if moment_ms is not None:
-                    run.reach(moment_ms)
+            if len(words) == 4:
+                is_ours = zlib.crc32(words[0] if words[2] == b"-" else words[2]) % parts == part
+                if run is not None and not is_ours:
+                    moment_ms = reader.moment(words[3])
+                    if moment_ms is not None:
+                        run.reach(moment_ms)
                     continue
+        unread_before = reader.unread
         logged = reader.read(line)
         if logged is None:
+            unread += reader.unread - unread_before if is_ours else 0
             continue
         if run is None:
             run = Replay(rules, has_durations=logged.duration_ms is not None)
@@ -106,7 +108,9 @@ def judge(
             run.reach(logged.at_ms)
             continue
         run.take(logged)
-    return run or Replay(rules, has_durations=False), reader.unread
+    run = run or Replay(rules, has_durations=False)
+    run.outcome.unread = unread
+    return run
 
 
 def _lines(logs: Sequence[Path]) -> Iterator[bytes]:

@@ -109,6 +109,7 @@ class Replay:
         """What came of callers that were judged elsewhere. No caller may be in both."""
         ours, theirs = self.outcome, other.outcome
         ours.lines += theirs.lines
+        ours.unread += theirs.unread
         ours.admitted += theirs.admitted
         ours.refused += theirs.refused
         for own, told in ((ours.rules, theirs.rules), (ours.shadowed, theirs.shadowed)):
@@ -206,9 +207,8 @@ class Replay:
         self._callers[key] = caller
         return caller
 
-    def finish(self, unread: int) -> Outcome:
+    def finish(self) -> Outcome:
         outcome = self.outcome
-        outcome.unread = unread
         seconds = sorted(self._buckets)
         if seconds:
             outcome.begins_ms, outcome.ends_ms = seconds[0] * 1_000, seconds[-1] * 1_000
