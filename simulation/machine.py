@@ -139,8 +139,6 @@ class PlayedMachine:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._listener: Listener | None = None
         self._link = 0
-        self._disk_is_kept_from_s = 0.0
-        """When all has long been written again that a full disk did not take."""
 
     @property
     def boot_id(self) -> str:
@@ -277,14 +275,12 @@ class PlayedMachine:
         self._link += 1
         self._listener = None
         now_s = self._loop.time()
-        # Where the journal cannot be written ends are told all the same: what is lost with the power as well runs again.
-        was_full = self.disk.is_full or now_s < self._disk_is_kept_from_s
         for play in list(self._plays.values()):
             self._stop_timer(play)
             is_young = play.began_s is None or now_s - play.began_s < NOT_YET_ON_DISK_S
             if play.is_open:
                 play.told, play.ended_s = UNKNOWN, now_s
-            elif play.ended_s is not None and now_s - play.ended_s < NOT_YET_ON_DISK_S and not was_full:
+            elif play.ended_s is not None and now_s - play.ended_s < NOT_YET_ON_DISK_S:
                 play.told = UNKNOWN if self._random.random() < 0.5 else play.told
             if is_young and self._random.random() < 0.5:
                 self._drop(play)
@@ -295,7 +291,6 @@ class PlayedMachine:
     def fill_disk(self, *, is_full: bool) -> None:
         self.note_trouble()
         self.disk.is_full = is_full
-        self._disk_is_kept_from_s = self._loop.time() + NOT_YET_ON_DISK_S
 
     def note_trouble(self) -> None:
         """From here on it is given its time again."""

@@ -185,13 +185,10 @@ class Journal:
         self._file.replace(parts)
         self._on_disk = self._written
 
-    async def synced(self, *, waits_while_ill: bool = True) -> None:
-        """Until all that was put before is on the disk. Those who wait at one time share the work.
-
-        `waits_while_ill`: also while it cannot be written, until that is mended.
-        """
+    async def synced(self) -> None:
+        """Until all that was put before is on the disk. Those who wait at one time share the work."""
         wanted = self._written
-        while self._on_disk < wanted and (waits_while_ill or self.is_well):
+        while self._on_disk < wanted:
             await self._is_well.wait()
             if self._syncing is None:
                 self._syncing = self._file.sync(), self._written

@@ -48,7 +48,7 @@ class Work(Protocol):
     def update_of(self, allocation_id: str) -> shapes.AllocationUpdate: ...
 
     async def until_kept(self) -> None:
-        """Until what `update_of` has said outlives a power cut, as far as it can."""
+        """Until what `update_of` has said outlives this process, and a power cut."""
         ...
 
     def on_end_told(self, allocation_id: str) -> None:
@@ -197,7 +197,7 @@ class ServerTalk:
                 while (report := self._next_report()) is not None:
                     self._report = report  # Until it is answered: said again it has the same id and changes nothing.
                     if any(update.client_status.is_terminal for update in report.allocations):
-                        # An end that servers know and this node forgets with the power would be no end: it ran again.
+                        # An end that servers know and this node has forgotten when it comes back would run again.
                         await self._work.until_kept()
                     reply = await self._client.node_agents.report(self._identity.id, self._identity.secret_id, report)
                     self._on_told(report, must_report=reply.must_report)

@@ -206,8 +206,7 @@ class Works:
         )
 
     async def until_kept(self) -> None:
-        # A disk that takes nothing keeps no end from being told: what it was to run would never be replaced.
-        await self._journal.synced(waits_while_ill=False)
+        await self._journal.synced()
 
     def on_end_told(self, allocation_id: str) -> None:
         work = self._works.get(allocation_id)
