@@ -124,7 +124,7 @@ def show(caller: str, path: Where, as_json: bool) -> None:
 
     CALLER is user:ada (or ada), address:192.0.2.7, installation:71, app:7 or repository:acme/site.
     """
-    from wharf.cli.moments import say_length
+    from wharf.cli.moments import SECOND, say_date, say_length
     from wharf.cli.tables import pairs, section, table
 
     found = ask(path, f"/callers/{quote(caller)}")
@@ -140,7 +140,9 @@ def show(caller: str, path: Where, as_json: bool) -> None:
         ("banned for", say_length(banned_s * 1_000_000_000) if banned_s else ""),
     ]))  # fmt: skip
     for grant in found["grants"]:
-        click.echo(f"grant: {grant['amount']} more of {grant['resource']}, by {grant['by']}: {grant['reason'] or '-'}")
+        until = say_date(grant["until_ms"] * SECOND // 1_000)
+        given = f"{grant['amount']} more of {grant['resource']} until {until}"
+        click.echo(f"grant: {given}, by {grant['by']}: {grant['reason'] or '-'}")
     rows = [
         (
             limit["rule"],

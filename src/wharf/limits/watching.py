@@ -53,9 +53,9 @@ class WatchedFile:
             self.problem = f"{self.path} cannot be read: {problem}"
         else:
             self.problem = ""
-            log.info("%s was changed, and is in force: the %s", self.path, self.what)
+            log.info("%s was read and is in force: the %s", self.path, self.what)
             return True
-        log.warning("%s was changed and is not used; the %s of before goes on:\n%s", self.path, self.what, self.problem)
+        log.warning("%s is not used; what was in force before goes on:\n%s", self.path, self.problem)
         return False
 
 

@@ -150,7 +150,7 @@ def test_files_that_change_are_in_force_and_those_that_are_wrong_change_nothing(
         return seen
 
     assert run(scenario) == [20, 20, 20, 30, 1, 0]
-    assert "rules.toml was changed and is not used; the rules of before goes on" in caplog.text
+    assert "rules.toml is not used; what was in force before goes on" in caplog.text
     assert "rules.toml:3:1" in caplog.text
 
 

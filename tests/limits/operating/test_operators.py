@@ -137,6 +137,43 @@ def test_show_tells_the_counters_of_a_caller_seen_or_not(tmp_path: Path) -> None
     assert "bob was not seen and is not in the directory" in unknown
 
 
+ENTERPRISE = """
+[[organization]]
+login = "big"
+tier = "enterprise"
+[[app]]
+id = 9
+owner = "big"
+client_id = "cid9"
+client_secret_sha256 = "a948904f2f0f479b8f8197694b30184b0d2ed1c1cd2a1ec0fb85d299a192a447"
+[[repository]]
+name = "big/site"
+"""
+
+
+def test_show_tells_of_a_caller_who_was_not_seen_what_the_directory_knows(tmp_path: Path) -> None:
+    async def scenario(desk: Desk) -> list[tuple[str, str | None]]:
+        (tmp_path / "people.toml").write_text((tmp_path / "people.toml").read_text() + ENTERPRISE)
+        await desk.type("reload")
+        found = [await desk.json("show", name) for name in ("app:9", "repository:big/site", "user:ada")]
+        assert "banned" not in await desk.type("show", "user:ada")
+        return [(each["case"], each["ban_subject"]) for each in found]
+
+    assert operate(tmp_path, scenario) == [
+        ("client_enterprise", "app:9"),
+        ("workflow_enterprise", None),
+        ("user", None),
+    ]
+
+
+def test_show_tells_until_when_a_grant_holds(tmp_path: Path) -> None:
+    async def scenario(desk: Desk) -> str:
+        await desk.type("grant", "ada", "--amount", "3", "--until", "2126-01-31T12:00:00Z", "--reason", "a move")
+        return await desk.type("show", "ada")
+
+    assert "grant: 3 more of core until 2126-01-31 12:00:00Z, by " in operate(tmp_path, scenario)
+
+
 def test_a_grant_holds_at_once_ends_by_itself_and_is_audited(tmp_path: Path) -> None:
     async def scenario(desk: Desk) -> list[int]:
         said = [await desk.ask(ADA_SENDS) for _ in range(3)]

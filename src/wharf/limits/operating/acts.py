@@ -20,6 +20,8 @@ from wharf.limits.stores.memory import MemoryStore
 from wharf.limits.stores.port import StoreLost
 from wharf.world import World
 
+NOWHERE: Final = "address:0.0.0.0"
+"""Where a caller is who was not seen."""
 OWNER_KINDS: Final = ("user", "address", "installation", "app", "repository", "token")
 TOP_MINUTE_MS: Final = 60_000
 TOP_MOST: Final = 1_000
@@ -102,12 +104,14 @@ class Acts:
             }
             for charge, reading in zip(charges, readings, strict=True)
         ]
+        # Of whom only the directory knows it is not known with which token, or from where, they would ask.
+        subject = None if caller.ban_subject == NOWHERE else caller.ban_subject
         return {
             "caller": caller.owner,
             "credential": caller.kind.value,
             "case": caller.case.value,
-            "ban_subject": caller.ban_subject,
-            "banned_for_s": await self._banned_for_s(caller.ban_subject, now_ms),
+            "ban_subject": subject,
+            "banned_for_s": await self._banned_for_s(subject, now_ms) if subject is not None else None,
             "grants": [msgspec.to_builtins(g) for g in desk.orders.grants.grants if g.owner == caller.owner],
             "limits": limits,
         }
@@ -193,11 +197,10 @@ class Acts:
             return seen
         kind, _, rest = owner.partition(":")
         directory = self._desk.callers.directory
-        nowhere = "address:0.0.0.0"
         if kind == "address":
             return Caller(kind=CredentialKind.NONE, case=Case.NONE, owner=owner, address=owner, spoken=rest)
         if kind == "user" and directory.find_user(rest) is not None:
-            return Caller(kind=CredentialKind.PERSONAL_TOKEN, case=Case.USER, owner=owner, address=nowhere, user=owner)
+            return Caller(kind=CredentialKind.PERSONAL_TOKEN, case=Case.USER, owner=owner, address=NOWHERE, user=owner)
         if kind == "installation" and rest.isdigit():
             installation = directory.find_installation(int(rest))
             if installation is not None:
@@ -206,18 +209,18 @@ class Acts:
                     kind=CredentialKind.INSTALLATION_TOKEN,
                     case=Case.INSTALLATION_ENTERPRISE if is_raised else Case.INSTALLATION,
                     owner=owner,
-                    address=nowhere,
+                    address=NOWHERE,
                     installation=owner,
                     app=f"app:{installation.app}",
                     repositories=installation.repositories,
                     members=installation.members,
                 )
-        if kind == "app" and rest.isdigit() and directory.find_app(int(rest)) is not None:
-            return Caller(kind=CredentialKind.CLIENT_SECRET, case=Case.CLIENT, owner=owner, address=nowhere, app=owner)
-        if kind == "repository" and directory.find_repository(rest) is not None:
-            return Caller(
-                kind=CredentialKind.WORKFLOW_TOKEN, case=Case.WORKFLOW, owner=owner, address=nowhere, repository=owner
-            )
+        if kind == "app" and rest.isdigit() and (app := directory.find_app(int(rest))) is not None:
+            case = Case.CLIENT_ENTERPRISE if is_enterprise_account(app.owner, directory) else Case.CLIENT
+            return Caller(kind=CredentialKind.CLIENT_SECRET, case=case, owner=owner, address=NOWHERE, app=owner)
+        if kind == "repository" and (repository := directory.find_repository(rest)) is not None:
+            case = Case.WORKFLOW_ENTERPRISE if is_enterprise_account(repository.owner, directory) else Case.WORKFLOW
+            return Caller(kind=CredentialKind.WORKFLOW_TOKEN, case=case, owner=owner, address=NOWHERE, repository=owner)
         raise ActRefused(
             f"{name} was not seen and is not in the directory: name a caller as user:ada, address:192.0.2.7, "
             "installation:71, app:7 or repository:acme/site",
