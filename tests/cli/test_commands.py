@@ -182,6 +182,7 @@ def test_a_snapshot_is_saved_beside_a_running_agent_and_restored_without_one(tmp
     assert forced.returncode == 0, forced.stderr
     assert json.loads(inspected.stdout)["trailer"]["rows"]["namespaces"] == 1
     assert (unconfirmed.returncode, lines(unconfirmed.stderr)[-1]) == (130, "wharf: stopped")
+    assert "Nobody said yes; scripts say --yes" in lines(unconfirmed.stderr)
     restored = run(folder, "operator", "snapshot", "restore", "a.snap", "--yes", "--data-dir", "other")
     assert restored.returncode == 0, restored.stderr
     assert f"restored: {folder}/other/state, now at index" in restored.stdout

@@ -387,6 +387,26 @@ def test_several_jobs_are_stopped_together_or_none_of_them(person: Person, tmp_p
     assert ["web is being stopped", "shop is being stopped"] == told.splitlines()[:2]
 
 
+def test_whoever_asks_for_the_logs_of_a_job_that_only_has_children_is_told_of_them(
+    person: Person, tmp_path: Path
+) -> None:
+    encode = WEB.replace("ID: web", "ID: encode\nType: batch\nParameterizedJob: {}").replace(
+        "    Update: {MinHealthyTime: 1s}\n", ""
+    )
+    person.does("job", "run", a_file(tmp_path, encode))
+    person.does("job", "dispatch", "--follow", "encode")
+
+    answer = person.wharf("job", "logs", "encode")
+    child = next(one for one in person.does("job", "status", "encode").split() if one.startswith("encode/dispatch-"))
+
+    assert (
+        1,
+        "wharf: encode runs nothing itself: its children print, as `wharf job logs encode/…`; "
+        "`wharf job status encode` lists them",
+    ) == (answer.code, answer.err.strip())
+    assert "runs nothing itself" not in person.wharf("job", "logs", child).err
+
+
 def test_a_template_of_a_job_is_dispatched_with_meta(person: Person, tmp_path: Path) -> None:
     job = WEB.replace("ID: web", "ID: encode\nType: batch\nParameterizedJob: {MetaRequired: [name]}").replace(
         "    Update: {MinHealthyTime: 1s}\n", ""

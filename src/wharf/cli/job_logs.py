@@ -57,6 +57,11 @@ def logs(
     from wharf.cli.finding import find_job
 
     found = find_job(talk, job_id)
+    if (found.periodic or found.parameterized_job) and not found.parent_id and not follow:
+        raise Failed(
+            f"{found.id} runs nothing itself: its children print, as `wharf job logs {found.id}/…`; "
+            f"`wharf job status {found.id}` lists them"
+        )
     wanted = Wanted(
         group=group,
         task=task,

@@ -5,6 +5,7 @@ The servers are asked, unless an agent's folder or configuration is named: then 
 
 import asyncio
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -92,6 +93,15 @@ def inspect(file: Path, as_json: bool) -> None:
             _show(facts)
 
 
+def _ask(question: str) -> None:
+    try:
+        click.confirm(question, abort=True, err=True)
+    except click.Abort:
+        if not sys.stdin.isatty():
+            click.echo("\nNobody said yes; scripts say --yes", err=True)
+        raise
+
+
 @click.command(cls=Quiet)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @of_an_agent
@@ -118,7 +128,7 @@ def restore(talk: Talk, file: Path, places: tuple[Path, ...], data_dir: Path | N
             else f"that of the servers at {', '.join(talk.settings.addresses)}"
         )
         if not yes:
-            click.confirm(f"Replace the whole state, {place}, by this?", abort=True, err=True)
+            _ask(f"Replace the whole state, {place}, by this?")
         if settings is not None:
             index = asyncio.run(saving.restore_by_command(settings, file))
             click.echo(f"restored: {place}, now at index {index}")
