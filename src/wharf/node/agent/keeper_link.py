@@ -65,7 +65,8 @@ class KeeperLink:
             try:
                 await self._listen(reader, on_connected)
             except (OSError, messages.Riddle, msgspec.MsgspecError) as error:
-                log.error("the supervisor cannot be followed: %s", error)
+                if not self._is_ending:
+                    log.error("the supervisor cannot be followed: %s", error)
             finally:
                 self._is_told.clear()
                 if self._writer is not None:
