@@ -175,17 +175,14 @@ def test_whoever_waits_for_a_connection_hears_when_the_service_is_gone(tmp_path:
 
 def test_whoever_waits_for_a_connection_waits_no_longer_than_a_reply_may_take(tmp_path: Path) -> None:
     async def scenario(place: Place) -> tuple[int, str]:
-        async def speaks_on(_got: Got, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-            while not writer.is_closing():
-                writer.write(b"1\r\nx\r\n")
-                await writer.drain()
-                await asyncio.sleep(0.05)
+        async def talks(_got: Got, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+            await reader.read()
 
-        place.service.handler = speaks_on
+        place.service.handler = talks
         first, second = await place.wire(), await place.wire()
-        await first.send(b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n")
-        await wait_on_loop_until(lambda: place.service.got, what="the only connection is taken")
+        await first.send(b"GET /talk HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        assert (await first.hear()).status == 101
         heard = await second.ask("/x", ADA_SENDS)
         first.close()
         return heard.status, heard.json()["message"]
