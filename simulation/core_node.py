@@ -20,9 +20,9 @@ from wharf.node.agent.folders import AllocationFolders, TaskFolders
 from wharf.node.agent.interpolation import facts_of
 from wharf.node.agent.journal import Journal
 from wharf.node.agent.servers import NodeIdentity, ServerTalk
-from wharf.node.agent.upkeep import Upkeep
 from wharf.node.agent.works import Works
 from wharf.node.core.outcome import UNKNOWN, Outcome
+from wharf.node.devices.port import NOTHING_RESERVED, Reserved
 from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View
 from wharf.node.fake import FakeMachine, describe
 from wharf.world import World
@@ -51,12 +51,8 @@ class PlayedFolders(AllocationFolders):
         return
 
 
-class PlayedUpkeep(Upkeep):
+class PlayedUpkeep:
     """Tasks here need nothing, and no service is checked."""
-
-    def __init__(self) -> None:
-        """It has none of the real one's parts."""
-        self._reserved = {}
 
     async def prepare(self, *_: object) -> None:
         return
@@ -72,6 +68,9 @@ class PlayedUpkeep(Upkeep):
 
     def network_status(self, _allocation_id: str) -> None:
         return
+
+    def reserved(self, *_: str) -> Reserved:
+        return NOTHING_RESERVED
 
     def look(self, _work: object) -> None:
         return

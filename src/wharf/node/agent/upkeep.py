@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from wharf.model.allocated_resources import AllocatedDevice
 from wharf.model.allocation import NetworkStatus
-from wharf.model.job import Job
 from wharf.model.registration import ServiceRegistration
 from wharf.model.task import Task
 from wharf.model.task_state import TaskEventType
 from wharf.node.agent.announcing import checks_of, is_up, registration, services_of
+from wharf.node.agent.around import Work
 from wharf.node.agent.checking import Checking
 from wharf.node.agent.connecting import Connecting
 from wharf.node.agent.environment import Place
@@ -37,7 +37,6 @@ from wharf.node.preparing.secrets import mount_secrets, unmount_secrets
 from wharf.node.preparing.tending import Tending
 from wharf.node.preparing.work import NotReady, TaskWork
 from wharf.node.volumes.views import Views, link_volumes
-from wharf.wire import shapes
 from wharf.world import World
 
 log = logging.getLogger(__name__)
@@ -45,22 +44,6 @@ log = logging.getLogger(__name__)
 OUTPUT_MAX_BYTES: Final = 4_096
 NOT_RUN: Final = 126
 """The exit code of a command that could not be run, as shells have it."""
-
-
-class Work(Protocol):
-    """One allocation."""
-
-    record: AllocationRecord
-
-    @property
-    def order(self) -> shapes.DesiredAllocation: ...
-
-    @property
-    def job(self) -> Job: ...
-
-    def task(self, name: str) -> Task: ...
-
-    def run_of(self, task: str, run: int) -> str: ...
 
 
 class Works(Protocol):

@@ -16,6 +16,7 @@ from wharf.model.job import Job
 from wharf.model.log_tails import pack
 from wharf.model.task import Task
 from wharf.model.task_state import TaskEventType
+from wharf.node.agent.around import AroundTasks
 from wharf.node.agent.arrivals import Arrivals
 from wharf.node.agent.environment import Place, environment_of
 from wharf.node.agent.folders import AllocationFolders, TaskFolders
@@ -24,7 +25,6 @@ from wharf.node.agent.interpolation import Facts, resolve
 from wharf.node.agent.journal import Came, Forgotten, Journal, Kept, Remembered
 from wharf.node.agent.ports import first_taken, is_asked_for
 from wharf.node.agent.task_order import given_to, labels_of
-from wharf.node.agent.upkeep import Upkeep
 from wharf.node.core import happenings as on
 from wharf.node.core.allocation import Turned, after_boot, receive, resume, step
 from wharf.node.core.collection import Bounds, Ended, Room, choose
@@ -98,7 +98,7 @@ class Works:
         *,
         place: Place,
         facts: Facts,
-        upkeep: Upkeep,
+        upkeep: AroundTasks,
         on_change: Callable[[str], None],
         on_taken_port: Callable[[int], None] = lambda _port: None,
         max_kill_timeout_s: float,
