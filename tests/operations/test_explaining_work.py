@@ -212,10 +212,7 @@ def test_what_ended_a_task_and_when_it_is_tried_again_is_told() -> None:
 
     told = of_allocation(state, client_status=ClientStatus.FAILED, task_states={"server": ended}, followup_eval_id="e2")
 
-    assert (
-        told.text
-        == "shop.web[0] failed on node-1 (server: Exit Code: 3); it is tried again at 2026-01-01 12:00:00Z"
-    )
+    assert told.text == "shop.web[0] failed on node-1 (server: Exit Code: 3); it is tried again at 2026-01-01 12:00:00Z"
 
 
 def test_a_node_that_is_drained_or_away_is_what_its_allocations_wait_for() -> None:
