@@ -121,6 +121,8 @@ def test_however_many_processes_judge_the_same_comes_out(tmp_path: Path) -> None
             user = f"u{number * 7 % 13}" if number % 3 else "-"
             moment = f"21/Nov/2026:15:{second // 60:02}:{second % 60:02} +0100"
             file.write(f'10.0.0.{number % 11} - {user} [{moment}] "GET /few HTTP/1.1" 200 12\n'.encode())
+            if number % 90 == 0:
+                file.write(f"10.0.0.{number % 11} - {user} [{moment}] nothing of the kind\n".encode())
             if number % 100 == 0:
                 at_ms = 1_795_269_600_000 + second * 1_000
                 file.write(
