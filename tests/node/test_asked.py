@@ -264,6 +264,16 @@ def test_no_command_runs_beside_a_task_that_is_none(node: ANode, alloc: str) -> 
         run(node, alloc, "true", task="other")
 
 
+def test_no_command_runs_beside_a_task_whose_allocation_is_over(node: ANode) -> None:
+    node.run(a_raw_job("over", "exit 0"))
+    wait_until(lambda: any(a["ClientStatus"] == "complete" for a in node.allocations("over")), what="it has ended")
+    over = str(node.allocations("over")[0]["ID"])
+
+    for _ in range(20):  # Right after its end, and when its orders are forgotten.
+        with pytest.raises(Refusal, match='task "t" does not run'):
+            run(node, over, "true")
+
+
 def test_with_a_terminal_all_comes_on_one_stream_of_the_callers_size(node: ANode, alloc: str) -> None:
     async def story() -> tuple[bytes, set[str], int | None]:
         async with open_command(settings(node), alloc, "t", ["/bin/sh"], is_tty=True) as running:

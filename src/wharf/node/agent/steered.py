@@ -35,7 +35,10 @@ def found(works: Works, allocation_id: str) -> Work:
 
 
 def check_task(work: Work, task: str) -> None:
-    if task not in [each.name for each in work.record.tasks]:
+    names = [each.name for each in work.record.tasks]
+    if not names:  # Of one that has ended, and is remembered without its orders.
+        raise invalid(f'task "{task}" does not run')
+    if task not in names:
         raise invalid(f'unknown task name "{task}"')
 
 
