@@ -284,6 +284,7 @@ class PlayedMachine:
                 play.told = UNKNOWN if self._random.random() < 0.5 else play.told
             if is_young and self._random.random() < 0.5:
                 self._drop(play)
+        self._ledger.lose_power(self.name)
         self.disk.lose_power()
         self.boots += 1
         self.booted_s = now_s

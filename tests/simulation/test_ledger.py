@@ -46,7 +46,7 @@ class Shown:
         play = self.begins(task, run=run)
         play.ended_s, play.told = 100.0, outcome
 
-    def told(self, status: ClientStatus, **codes: int) -> None:
+    def told(self, status: ClientStatus, *, node_name: str = "", **codes: int) -> None:
         """The allocation's report is in the log, with how its tasks ended."""
         states = {
             task: TaskState(
@@ -55,7 +55,13 @@ class Shown:
             )
             for task, code in codes.items()
         }
-        told = Allocation(id=ID, desired_status=DesiredStatus.RUN, client_status=status, task_states=states)
+        told = Allocation(
+            id=ID,
+            node_name=node_name,
+            desired_status=DesiredStatus.RUN,
+            client_status=status,
+            task_states=states,
+        )
         self.log.put((ALLOCATIONS, told))
 
     def is_to(self, desired: DesiredStatus) -> None:
@@ -133,6 +139,18 @@ def test_how_a_task_ended_is_not_made_up(shown: Shown) -> None:
     shown.told(ClientStatus.FAILED, before=0)
 
     assert shown.wrong == ["before of a1 is told to have ended as [('0', '0')] at 1; it was [('3', '0')]"]
+
+
+def test_an_unknown_end_is_told_of_a_start_whose_traces_went_with_the_power_and_of_no_other(shown: Shown) -> None:
+    shown.ran("before")
+    shown.ledger.lose_power("node-1")
+    shown.begins("main")
+
+    shown.told(ClientStatus.RUNNING, node_name="node-1", main=-1)
+    assert [] == shown.wrong
+
+    shown.told(ClientStatus.RUNNING, node_name="node-2", main=-1)
+    assert ["main of a1 is told to have ended as [('-1', '0')] at 2; it was []"] == shown.wrong
 
 
 def test_what_ended_badly_is_not_told_as_complete(shown: Shown) -> None:
