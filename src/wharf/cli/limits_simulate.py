@@ -35,8 +35,12 @@ def simulate(file: Path | None, svg: Path | None, logs: tuple[Path, ...], as_jso
         total = sum(log.stat().st_size for log in logs)
     except FileRefused as refused:
         raise Failed(str(refused)) from None
-    except (OSError, UnicodeDecodeError) as problem:
-        raise Failed(f"a file cannot be read: {problem}") from None
+        if svg is not None:
+            svg.touch()  # Before the work, and not after it.
+    except OSError as problem:
+        raise Failed(f"{problem.filename}: {problem.strerror}") from None
+    except UnicodeDecodeError as problem:
+        raise Failed(f"{file}: it is no UTF-8: {problem}") from None
 
     def progress(lines: int, read: int) -> None:
         if sys.stderr.isatty():

@@ -105,6 +105,17 @@ def test_the_command_shows_a_table_json_and_a_picture(tmp_path: Path) -> None:
     assert "2026-11-21 12:00:02Z: 0 admitted, 1 refused" in titles
 
 
+def test_files_that_cannot_be_read_or_written_are_told_before_anything_is_judged(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    log.write_text("")
+
+    no_log = CliRunner().invoke(root, ["limits", "simulate", str(tmp_path / "none.log")])
+    no_folder = CliRunner().invoke(root, ["limits", "simulate", "--svg", str(tmp_path / "no" / "a.svg"), str(log)])
+
+    assert f"{tmp_path}/none.log: No such file or directory" in no_log.stderr
+    assert f"{tmp_path}/no/a.svg: No such file or directory" in no_folder.stderr
+
+
 def test_an_empty_log_is_no_error() -> None:
     outcome = replay([], read_rules(TWO_A_MINUTE))
 
