@@ -112,8 +112,8 @@ def test_files_that_cannot_be_read_or_written_are_told_before_anything_is_judged
     no_log = CliRunner().invoke(root, ["limits", "simulate", str(tmp_path / "none.log")])
     no_folder = CliRunner().invoke(root, ["limits", "simulate", "--svg", str(tmp_path / "no" / "a.svg"), str(log)])
 
-    assert f"{tmp_path}/none.log: No such file or directory" in no_log.stderr
-    assert f"{tmp_path}/no/a.svg: No such file or directory" in no_folder.stderr
+    assert f"Error: {tmp_path}/none.log: No such file or directory\n" == no_log.stderr
+    assert f"Error: {tmp_path}/no/a.svg: No such file or directory\n" == no_folder.stderr
 
 
 def test_an_empty_log_is_no_error() -> None:
