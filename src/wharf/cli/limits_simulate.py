@@ -33,10 +33,10 @@ def simulate(file: Path | None, svg: Path | None, logs: tuple[Path, ...], as_jso
     try:
         rules = read_rules(file.read_text("utf-8"), str(file)) if file is not None else read_profile()
         total = sum(log.stat().st_size for log in logs)
-    except FileRefused as refused:
-        raise Failed(str(refused)) from None
         if svg is not None:
             svg.touch()  # Before the work, and not after it.
+    except FileRefused as refused:
+        raise Failed(str(refused)) from None
     except OSError as problem:
         raise Failed(f"{problem.filename}: {problem.strerror}") from None
     except UnicodeDecodeError as problem:
