@@ -715,6 +715,30 @@ async def test_a_report_that_comes_again_late_changes_nothing() -> None:
 
 
 @in_virtual_time
+async def test_a_report_that_is_said_twice_at_once_is_not_taken_again_after_what_was_said_next() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await server.brain.nodes.register(a_node())
+        await server.brain.nodes.heartbeat("node-1")
+        await server.client.jobs.register(of_count(1))
+        await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="it is placed")
+        (allocation,) = server.replica.all(ALLOCATIONS)
+
+        async def tell(report_id: str, status: ClientStatus) -> None:
+            report = [AllocationReport(id=allocation.id, client_status=status)]
+            await server.brain.nodes.report("node-1", report, report_id=report_id)
+
+        async with asyncio.TaskGroup() as saying:
+            for report_id in ("r1", "r2", "r1"):  # In r2 its only task waits for a restart.
+                status = ClientStatus.RUNNING if report_id == "r1" else ClientStatus.PENDING
+                saying.create_task(tell(report_id, status))
+
+        stored = server.replica.get(ALLOCATIONS, allocation.id)
+        assert stored is not None
+        assert "pending" == stored.client_status
+
+
+@in_virtual_time
 async def test_a_question_that_no_brain_knows_is_refused_and_an_error_of_ours_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -82,6 +82,9 @@ class ServerTalk:
         self._describe = describe
         self._index = 0
         """Of the newest orders that were taken."""
+        self._whole_reports = 0
+        self._followed_reports = -1
+        """How many of them were begun when the newest orders were asked for."""
         self._must_report = False
         self._changed: dict[str, None] = {}
         self._has_news = asyncio.Event()
@@ -163,14 +166,20 @@ class ServerTalk:
 
     async def _follow(self) -> None:
         while True:
-            asked = self._index
+            asked, reports = self._index, self._whole_reports
             try:
+                # What a whole report leaves out may be given up for good by it: orders from before it are not carried out.
+                # So those after it are read of a server that is surely as new as who wanted the report.
+                is_newer = self._followed_reports == reports
                 answer = await self._client.node_agents.desired(
-                    self._identity.id, self._identity.secret_id, index=asked, wait_s=WAIT_S, stale=True
+                    self._identity.id, self._identity.secret_id, index=asked, wait_s=WAIT_S, stale=is_newer
                 )
+                if reports != self._whole_reports:
+                    continue
                 # Orders that are older than those taken come from a server that lags: they are not taken. Neither must
                 # count as seen what could not be fetched: nothing would tell of it a second time.
                 if answer.index >= self._index and await self._take(answer.value):
+                    self._followed_reports = reports
                     self._index = max(1, answer.index) if self._index == asked else 0
                     continue
             except (Refusal, Unreachable) as error:
@@ -185,7 +194,8 @@ class ServerTalk:
         news = [id for id, index in desired.items() if (self._work.seen_index(id) or 0) < index]
         if news:
             for order in await self._client.node_agents.fetch(self._identity.id, self._identity.secret_id, news):
-                if order.allocation.alloc_modify_index > (self._work.seen_index(order.allocation.id) or 0):
+                # One that is older than it was said to be comes from a server that lags.
+                if order.allocation.alloc_modify_index >= desired.get(order.allocation.id, 0):
                     self._work.take(order)
         return all((self._work.seen_index(id) or 0) >= desired[id] for id in news)
 
@@ -214,6 +224,7 @@ class ServerTalk:
         if self._report is not None and not (self._must_report and not self._report.is_whole):
             return self._report
         is_whole = self._must_report
+        self._whole_reports += is_whole
         ids = self._work.known()
         if not is_whole:
             known = frozenset(ids)

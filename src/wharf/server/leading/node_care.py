@@ -3,6 +3,7 @@
 Heartbeats and the reports that were answered last are known to the leader only; they are not in the log.
 """
 
+import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -54,6 +55,7 @@ class NodeCare:
         self.heartbeats = Heartbeats(settings, world.random)
         self.silent: dict[str, None] = {}
         """Nodes that are to be given up."""
+        self._reporting: dict[str, asyncio.Lock] = {}
         self._reports_taken: dict[str, OrderedDict[str, nodes.NodeWritten]] = {}
         self._epoch = 0
         """The epoch of the log that reports were taken in."""
@@ -160,6 +162,13 @@ class NodeCare:
         is_whole: bool = False,
     ) -> nodes.NodeWritten:
         """A node says what its allocations do; answers when that is committed. The same report again changes nothing."""
+        # One after the other: of one that was said twice, the second could otherwise be taken after what was said next.
+        async with self._reporting.setdefault(node_id, asyncio.Lock()):
+            return await self._take_report(node_id, reports, report_id=report_id, is_whole=is_whole)
+
+    async def _take_report(
+        self, node_id: str, reports: Sequence[nodes.AllocationReport], *, report_id: str, is_whole: bool
+    ) -> nodes.NodeWritten:
         taken = self._reports_taken.setdefault(node_id, OrderedDict())
         if report_id in taken:
             return taken[report_id]
