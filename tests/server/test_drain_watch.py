@@ -141,6 +141,24 @@ async def test_a_drain_without_anything_to_move_is_over_at_once() -> None:
 
 
 @in_virtual_time
+async def test_an_empty_node_whose_drain_begins_while_others_are_looked_at_is_done_at_once_too() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        nodes = await cluster.ready_nodes(server, 2)
+        await server.client.jobs.register(a_shop(1))
+        await until(lambda: are_healthy(server, 1), what="the shop is well")
+        full, empty = sorted(nodes, key=lambda node: not on(server, node))
+
+        await drain(server, full)
+        async with server.brain.term.writing:  # Whoever looks at the first drain waits behind the second one.
+            second_drain = cluster.start(drain(server, empty), name="the second drain")
+            await pass_time(1)
+        await second_drain
+
+        await until(lambda: is_drained(server, empty), what="the second drain is over", within_s=10)
+
+
+@in_virtual_time
 async def test_a_system_job_stays_where_the_drain_ignores_it() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()

@@ -62,6 +62,8 @@ class DrainWatch:
         for first in range(0, len(jobs), JOBS_AT_ONCE):
             await self._move(jobs[first : first + JOBS_AT_ONCE])
             await asyncio.sleep(0)
+        # As they are now: of a node that is taken here and was not drained above nobody would think again.
+        drains = self._drains(replica, self._world.now_ns())
         for node_id in self._leaving.take_nodes():
             if node_id in drains and drainer.is_finished(replica, drains[node_id], self._leaving):
                 await self._finish(node_id)
