@@ -36,10 +36,21 @@ class Play(msgspec.Struct):
     ended_s: float | None = None
     told: Outcome | None = None
     """How it ended, as far as anybody can know."""
+    was_told: Outcome | None = None
+    """How it ended, where the power took that from its folder: its agent may have heard and written it down before."""
     is_deaf: bool = False
     is_asked_to_end: bool = False
     is_to_be_killed: bool = False
     is_shim_gone: bool = False
+
+    @property
+    def ends(self) -> list[Outcome]:
+        """What may be told of its end."""
+        return [outcome for outcome in (self.told, self.was_told) if outcome is not None]
+
+    @property
+    def ended_well(self) -> bool:
+        return any(outcome.is_success for outcome in self.ends)
 
     @property
     def is_open(self) -> bool:
@@ -113,9 +124,7 @@ class Ledger:
             if theirs == LifecycleHook.POSTSTOP and plays and hook != LifecycleHook.POSTSTOP:
                 raise Broken(f"{play.task} of {about} begins after {other.name}, which is for the end", about)
             if not hook and theirs == LifecycleHook.PRESTART:
-                is_done = bool(plays) and (
-                    is_sidecar(other) or (plays[-1].told is not None and plays[-1].told.is_success)
-                )
+                is_done = bool(plays) and (is_sidecar(other) or plays[-1].ended_well)
                 if not is_done:
                     raise Broken(f"{play.task} of {about} begins before {other.name} is done", about)
             if hook == LifecycleHook.POSTSTART and not theirs and not plays:
@@ -151,9 +160,7 @@ class Ledger:
             if play.is_alive:
                 raise Broken(f"{told.id} is told as {told.client_status} at {index}, and {play.run} runs", told.id)
         if told.client_status is ClientStatus.COMPLETE and told.desired_status is DesiredStatus.RUN:
-            ill = [
-                each[-1].run for each in self._plays[told.id].values() if each[-1].told and not each[-1].told.is_success
-            ]
+            ill = [each[-1].run for each in self._plays[told.id].values() if each[-1].told and not each[-1].ended_well]
             is_excused = self._was_to_stop(told.id) or any(p.is_asked_to_end or p.is_to_be_killed for p in plays)
             if ill and not is_excused:
                 raise Broken(f"{told.id} is told as complete at {index}; {' '.join(ill)} did not end well", told.id)
@@ -171,21 +178,24 @@ class Ledger:
             for event in events
             if event.type == TaskEventType.TERMINATED
         ]
-        happened = [(str(p.told.exit_code), str(p.told.signal)) for p in self.of(told.id, task) if p.told is not None]
+        ended = [play for play in self.of(told.id, task) if play.told is not None]
+        happened = [[(str(end.exit_code), str(end.signal)) for end in play.ends] for play in ended]
         traceless = self._power_losses.get(told.node_name, 0)
         dropped = len(happened) if len(events) >= MAX_EVENTS_KEPT else 0
         if not any(_agree(reported, happened[at:], traceless) for at in range(dropped + 1)):
             raise Broken(
-                f"{task} of {told.id} is told to have ended as {reported} at {index}; it was {happened}", told.id
-            )
+                f"{task} of {told.id} is told to have ended as {reported} at {index}; it was "
+                f"{[ends[0] for ends in happened]}",
+                told.id,
+            )  # fmt: skip
 
 
-def _agree(reported: Sequence[Ended], happened: Sequence[Ended], traceless: int) -> bool:
-    """Whether what is told begins what happened. A start of which the power took every trace may have begun or not: so
-    often nodes tell of an unknown end that nobody saw."""
+def _agree(reported: Sequence[Ended], happened: Sequence[Sequence[Ended]], traceless: int) -> bool:
+    """Whether what is told begins what happened: of each start one of the ends that may be told. A start of which the
+    power took every trace may have begun or not: so often nodes tell of an unknown end that nobody saw."""
     at = 0
     for each in reported:
-        if at < len(happened) and happened[at] == each:
+        if at < len(happened) and each in happened[at]:
             at += 1
         elif each == NOBODY_KNOWS and traceless:
             traceless -= 1

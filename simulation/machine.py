@@ -281,7 +281,8 @@ class PlayedMachine:
             if play.is_open:
                 play.told, play.ended_s = UNKNOWN, now_s
             elif play.ended_s is not None and now_s - play.ended_s < NOT_YET_ON_DISK_S:
-                play.told = UNKNOWN if self._random.random() < 0.5 else play.told
+                if self._random.random() < 0.5 and play.was_told is None:
+                    play.was_told, play.told = play.told, UNKNOWN
             if is_young and self._random.random() < 0.5:
                 self._drop(play)
         self._ledger.lose_power(self.name)

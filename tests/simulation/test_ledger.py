@@ -153,6 +153,17 @@ def test_an_unknown_end_is_told_of_a_start_whose_traces_went_with_the_power_and_
     assert ["main of a1 is told to have ended as [('-1', '0')] at 2; it was []"] == shown.wrong
 
 
+def test_an_end_that_its_node_wrote_down_before_the_power_took_it_may_be_told(shown: Shown) -> None:
+    play = shown.begins("before")
+    play.ended_s, play.told, play.was_told = 100.0, UNKNOWN, Outcome(1)
+
+    shown.told(ClientStatus.RUNNING, before=1)
+    assert [] == shown.wrong
+
+    shown.told(ClientStatus.FAILED, before=0)
+    assert ["before of a1 is told to have ended as [('0', '0')] at 2; it was [('-1', '0')]"] == shown.wrong
+
+
 def test_what_ended_badly_is_not_told_as_complete(shown: Shown) -> None:
     shown.ran("before", Outcome(3), run="x")
 
