@@ -8,9 +8,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PAUSE_S = 0.01
+WITHIN_S = 60.0
+"""A bound against hanging that only a failure reaches: the machine may be slow, and busy with other things."""
 
 
-def wait_until(state: Callable[[], T | None], *, what: str, within_s: float = 10.0) -> T:
+def wait_until(state: Callable[[], T | None], *, what: str, within_s: float = WITHIN_S) -> T:
     """Return the first answer of `state` that is true. Fails, naming `what`, when the deadline passes before."""
     deadline = time.monotonic() + within_s
     while not (answer := state()):
@@ -19,7 +21,7 @@ def wait_until(state: Callable[[], T | None], *, what: str, within_s: float = 10
     return answer
 
 
-async def wait_on_loop_until(state: Callable[[], T | None], *, what: str, within_s: float = 10.0) -> T:
+async def wait_on_loop_until(state: Callable[[], T | None], *, what: str, within_s: float = WITHIN_S) -> T:
     """Do the same while the event loop goes on."""
     deadline = time.monotonic() + within_s
     while not (answer := state()):

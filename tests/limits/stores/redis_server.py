@@ -32,7 +32,7 @@ class RedisServer:
         with (self._folder / "log").open("ab") as log:
             command = ["redis-server", str(self._file), *options]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        wait_until(lambda: self.ask("PING").startswith("+PONG"), within_s=20, what=f"Redis at {self.address}")
+        wait_until(lambda: self.ask("PING").startswith("+PONG"), what=f"Redis at {self.address}")
 
     def ask(self, *words: str) -> str:
         """One command by hand; empty when nobody answers."""

@@ -58,7 +58,7 @@ class Gate:
         return self.limiter.decide(call, taken)
 
     async def is_back(self) -> None:
-        await wait_on_loop_until(lambda: not self.guard.counts.is_away, what="the store is back", within_s=20)
+        await wait_on_loop_until(lambda: not self.guard.counts.is_away, what="the store is back")
 
     async def until_away(self, caller: Caller) -> None:
         while not self.guard.counts.is_away:
@@ -296,9 +296,7 @@ def test_3_1_sentinel_names_another_master_and_decisions_go_on(folder: Path) -> 
     try:
         for server in (master, copy, sentinel):
             server.start()
-        wait_until(
-            lambda: "slaves=1" in sentinel.ask("INFO", "sentinel"), what="the sentinel knows the copy", within_s=20
-        )
+        wait_until(lambda: "slaves=1" in sentinel.ask("INFO", "sentinel"), what="the sentinel knows the copy")
         at_work_on = (scenario, POLICIES["open"], sentinel.address)
         assert at_work(*at_work_on, kind=RedisKind.SENTINEL) == (True, 1, True)
     finally:
@@ -336,7 +334,7 @@ def form_cluster(servers: list[RedisServer]) -> None:
         server.ask("CLUSTER", "ADDSLOTSRANGE", str(index * share), str(last))
         server.ask("CLUSTER", "MEET", "127.0.0.1", str(servers[0].port))
     for server in servers:
-        wait_until(partial(is_whole, server), what="the cluster is whole", within_s=30)
+        wait_until(partial(is_whole, server), what="the cluster is whole")
 
 
 def is_whole(server: RedisServer) -> bool:
