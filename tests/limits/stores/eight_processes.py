@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.limits.builders import MINUTE_MS, NOON_MS, a_user, only
 from tests.waiting import wait_on_loop_until
+from wharf.limits.core.call import Call, Taken
 from wharf.limits.core.limiter import Limiter
 from wharf.limits.core.request import Request
 from wharf.limits.rules import read_rules
@@ -22,8 +23,12 @@ from wharf.world import RealWorld
 
 PROCESSES = 8
 TICK_MS = 15_000
+TICKS_AN_HOUR = 240
+AT_ONCE = 10
+"""So many requests of each caller are under way at a time: a caller who sent all at once would have used up no lease."""
 Admitted = Counter[tuple[int, int]]
 """How many requests were admitted, by caller and moment."""
+Shape = tuple[str, str, int, int, Sequence[int], int | None]
 
 
 def rules_of(minute: int, hour: int) -> str:
@@ -36,14 +41,15 @@ def rules_of(minute: int, hour: int) -> str:
 
 
 def count_in_eight(
-    address: str, rules: str, *, callers: int, minutes: int, each_tick: int, lease: int | None = None
+    address: str, rules: str, *, callers: int, minutes: int, sent: Sequence[int], lease: int | None = None
 ) -> Admitted:
-    """Each process sends so many requests of each caller at each tick. Returns what all of them admitted. The address is
-    of a Redis, or the path of the socket at which one counts who is started here too."""
+    """Each process sends so many requests of each caller at each tick of an hour, and again when the list is over.
+    Returns what all of them admitted. The address is of a Redis, or the path of the socket at which one counts who is
+    started here too."""
     context = multiprocessing.get_context("spawn")
     barrier, clock = context.Barrier(PROCESSES), context.Value("q", NOON_MS)
     results: multiprocessing.Queue[Admitted] = context.Queue()
-    shape = (address, rules, callers, minutes * MINUTE_MS // TICK_MS, each_tick, lease)
+    shape = (address, rules, callers, minutes * MINUTE_MS // TICK_MS, sent, lease)
     processes = [
         context.Process(target=_work, args=(number, shape, barrier, clock, results)) for number in range(PROCESSES)
     ]
@@ -91,7 +97,7 @@ def _count_for_them(address: str, rules: str, clock: "Synchronized[int]", is_ove
 
 def _work(
     number: int,
-    shape: tuple[str, str, int, int, int, int | None],
+    shape: Shape,
     barrier: Barrier,
     clock: "Synchronized[int]",
     results: "multiprocessing.Queue[Admitted]",
@@ -105,11 +111,11 @@ def _work(
 
 async def _count(
     number: int,
-    shape: tuple[str, str, int, int, int, int | None],
+    shape: Shape,
     barrier: Barrier,
     clock: "Synchronized[int]",
 ) -> Admitted:
-    address, text, callers, ticks, each_tick, lease = shape
+    address, text, callers, ticks, sent, lease = shape
     rules, world = read_rules(text), RealWorld()
     limiter = Limiter(rules)
     far: RedisStore | NeighbourStore
@@ -127,15 +133,28 @@ async def _count(
     users = [a_user(f"u{caller}", token=f"t{caller}") for caller in range(callers)]
     admitted: Admitted = Counter()
 
-    async def send(caller: int) -> None:
+    async def send(each: int) -> None:
+        """So many requests of every caller: what a lease admits is done at once, the rest is asked for together."""
         now_ms = clock.value
-        call = limiter.call_for(Request(world.new_id(), "GET", "/meta", users[caller]), now_ms)
-        taken = await store.take(call)
-        admitted[caller, now_ms] += taken.admitted
-        await store.release(call.id)
+        asked: list[tuple[int, Call, asyncio.Future[Taken]]] = []
+        for caller, user in enumerate(users):
+            for _ in range(each):
+                call = limiter.call_for(Request(world.new_id(), "GET", "/meta", user), now_ms)
+                if store.take_now(call) is None:
+                    asked.append((caller, call, store.begin(call)))
+                else:
+                    admitted[caller, now_ms] += 1
+                    store.begin_release(call.id)
+        for caller, call, answer in asked:
+            if (await answer).admitted:
+                admitted[caller, now_ms] += 1
+                await store.release(call.id)
 
     for tick in range(ticks):
-        await asyncio.gather(*[send(caller) for caller in range(callers) for _ in range(each_tick)])
+        left = sent[tick % len(sent)]
+        while left:
+            await send(min(left, AT_ONCE))
+            left -= min(left, AT_ONCE)
         await asyncio.to_thread(barrier.wait)
         if number == 0:
             clock.value = NOON_MS + (tick + 1) * TICK_MS
