@@ -59,6 +59,7 @@ from wharf.agent.tree import (
     Warn,
 )
 from wharf.config.environment import PREFIX
+from wharf.node.supervisor.turns import calls
 from wharf.world import World
 
 SEND_TIMEOUT_S: Final = 1.0
@@ -158,8 +159,8 @@ class Supervisor:
                 self._selector.register(self._commands, selectors.EVENT_READ, self._on_command)
             self._do(self._tree.start(self._now_s()))
             while self._finish is None:
-                for key, _ in self._selector.select(self._rest_s()):
-                    key.data()
+                for call in calls(self._selector, self._selector.select(self._rest_s())):
+                    call()
                 self._on_time()
             self._end_errands()
             self._followers.close()

@@ -1,6 +1,7 @@
 """The supervisor with real programs: how they end, what they write, and who is left when something is killed."""
 
 import os
+import select
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from tests.agent.processes import is_alive
 from tests.node.supervisor.keeping import ASupervisor, a_supervisor
 from tests.waiting import wait_until
-from wharf.node.supervisor.keeper import has_keeper
+from wharf.node.supervisor.keeper import RUNS, has_keeper
 from wharf.node.supervisor.messages import KillRun, LogOrder, RunEnded, ShutDown, SignalRun
 
 CODES = (0, 1, 2, *range(126, 256))
@@ -108,6 +109,31 @@ def test_what_forks_away_ends_with_its_program(tmp_path: Path, way: str) -> None
 
         assert supervisor.ended("forks") == RunEnded("forks")
         wait_until(lambda: not supervisor.left(), what="what forked away is gone")
+
+
+def test_what_is_said_between_an_end_and_its_hearing_troubles_nobody(supervisor: ASupervisor, tmp_path: Path) -> None:
+    wait = f"while [ ! -e {tmp_path}/%s ]; do sleep 0.01; done"
+    child = f"{wait % 'speak'}; echo late; touch {tmp_path}/spoken"
+    supervisor.shell("over", f"setsid sh -c '{child}' & {wait % 'end'}")
+    supervisor.begun("over")
+    os.kill(supervisor.pid, signal.SIGSTOP)
+    (tmp_path / "end").touch()
+    wait_until(lambda: has_news(supervisor, "over"), what="its end waits to be heard")
+    (tmp_path / "speak").touch()
+    wait_until((tmp_path / "spoken").exists, what="the child has spoken")
+    os.kill(supervisor.pid, signal.SIGCONT)
+
+    assert RunEnded("over") == supervisor.ended("over")
+    supervisor.shell("next", "echo here")
+    assert (RunEnded("next"), "here\n") == (supervisor.ended("next"), supervisor.output("next"))
+
+
+def has_news(supervisor: ASupervisor, name: str) -> bool:
+    pipe = os.open(supervisor.folder / RUNS / name / "news", os.O_RDWR | os.O_NONBLOCK)
+    try:
+        return bool(select.select([pipe], [], [], 0)[0])
+    finally:
+        os.close(pipe)
 
 
 @pytest.mark.parametrize("way", ["auto", "mark"])

@@ -21,6 +21,7 @@ from wharf.node.supervisor.leftovers import Leftovers
 from wharf.node.supervisor.messages import Frames, framed
 from wharf.node.supervisor.processes import Process, boot_id, has_arguments, look_up, with_arguments
 from wharf.node.supervisor.run import OWN_PIDS, SHELL, SHIM, Run, Stage
+from wharf.node.supervisor.turns import calls
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +96,8 @@ class Keeper:
             heard = self._selector.select(wait_s)
             if is_idle and not heard:
                 break
-            for key, _ in heard:
-                key.data()
+            for call in calls(self._selector, heard):
+                call()
             self._reap()
             self._send_early()
             stuck, self._stuck = self._stuck, {}
