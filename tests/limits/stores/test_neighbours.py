@@ -16,6 +16,7 @@ from wharf.limits.rules import read_rules
 from wharf.limits.stores.guard import GuardedStore, GuardSettings
 from wharf.limits.stores.memory import MemoryStore
 from wharf.limits.stores.neighbours import CountingPlace, NeighbourStore
+from wharf.limits.stores.neighbours.messages import Answer, Hello, Undo, frame_of, read_message, take_frames
 from wharf.limits.stores.port import StoreLost, StoreRefused
 from wharf.world import RealWorld
 
@@ -83,6 +84,46 @@ def test_while_nobody_counts_requests_are_decided_within_the_bound_by_each_rule(
         return is_away, admitted
 
     assert asyncio.run(scenario()) == (True, 5)
+
+
+class _EndsWhenAsked(asyncio.Protocol):
+    """Plays a process that counts and ends at every question, but for whether it is there."""
+
+    def __init__(self, undone: list[str]) -> None:
+        self._undone = undone
+        self._buffer = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        for message in map(read_message, take_frames(self._buffer)):
+            if isinstance(message, Hello):
+                self._transport.write(frame_of(Answer(message.number, None)))
+                continue
+            if isinstance(message, Undo):
+                self._undone.append(message.id)
+            self._transport.abort()
+
+
+def test_a_charge_that_cannot_be_taken_back_yet_stops_nobody_and_is_tried_again(tmp_path: Path) -> None:
+    async def scenario() -> list[str]:
+        path, undone, rules = tmp_path / "counters.sock", list[str](), read_rules(f'{RULES}on_store_loss = "closed"\n')
+        played = await asyncio.get_running_loop().create_unix_server(lambda: _EndsWhenAsked(undone), path)
+        store = NeighbourStore(RealWorld(), path)
+        guarded = GuardedStore(store, rules, GuardSettings(probe_every_ms=20, check_every_ms=20), RealWorld())
+        await store.open()
+        await guarded.open()
+        await Counter(guarded, rules, Clock()).send(a_user(), request_id="refused")
+        await wait_on_loop_until(lambda: len(undone) >= 2, what="it is tried again")
+        await guarded.close()
+        await store.close()
+        played.close()
+        return undone[:2]
+
+    assert asyncio.run(scenario()) == ["refused", "refused"]
 
 
 def test_a_second_one_that_would_count_is_refused_and_its_socket_is_the_owners_only(tmp_path: Path) -> None:

@@ -223,8 +223,14 @@ class GuardedStore:
                     self.counts.decided_here,
                     self.counts.refused_here,
                 )
-            while self._to_undo and not self._breaker.is_open:
-                await self._undo(self._to_undo.popleft())
+            await self._undo_what_waits()
+
+    async def _undo_what_waits(self) -> None:
+        """Each once: what cannot be undone now is put behind the others, and waits for the next look."""
+        for _ in range(len(self._to_undo)):
+            if self._breaker.is_open or not self._to_undo:
+                return
+            await self._undo(self._to_undo.popleft())
 
     # -- the rest of the port --------------------------------------------------------------------------------------
 
