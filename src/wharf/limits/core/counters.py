@@ -351,14 +351,16 @@ class Counters:
 
     # -- beside requests -------------------------------------------------------------------------------------------
 
-    def spend(self, charges: Iterable[Charge], amount: int, now_ms: int) -> None:
-        """Charge what is known afterwards. It is charged to now, and may go above the ceiling."""
+    def spend(self, charges: Iterable[Charge], amount: int, now_ms: int) -> tuple[Charge, ...]:
+        """Charge what is known afterwards. It is charged to now, and may go above the ceiling. Returns what was charged:
+        of a counter that would be one too many the shared one is."""
         charges = tuple(charges)
         indexes = [index for index, charge in enumerate(charges) if charge.spare_key]
         bounded, opened = self._within_bounds(charges, indexes, now_ms)
         for charge in bounded:
             self.tables[charge.name].add(charge.key, amount, now_ms, "")
         self._count_opened(opened)
+        return bounded
 
     def peek(self, charges: Iterable[Charge], now_ms: int) -> tuple[Reading, ...]:
         """Look at counters; nothing is opened."""
@@ -372,9 +374,12 @@ class Counters:
 
     def reset(self, charges: Iterable[Charge]) -> None:
         for charge in charges:
-            if charge.key in self.tables[charge.name]:
-                self.tables[charge.name].reset(charge.key)
-                self._uncount(charge.name, [charge.key])
+            self.begin_anew(charge.name, charge.key)
+
+    def begin_anew(self, name: str, key: str) -> None:
+        if key in self.tables[name]:
+            self.tables[name].reset(key)
+            self._uncount(name, [key])
 
     def ban(self, subject: str, until_ms: int) -> None:
         """Ban by hand, or with a moment that is past, end a ban."""

@@ -4,6 +4,7 @@ What a call changed is written, as it stands then, behind the last save before a
 nothing. The kernel keeps what was written when the process ends; only a machine that fails loses the last moments.
 """
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -22,17 +23,20 @@ FORM: Final = 1
 
 
 class NotedCounters(Counters):
-    """Counters that know what changed since it was asked for last. `on_change` is told of the first change after that."""
+    """Counters that know what changed and is not written yet."""
 
     def __init__(self, rules: Sequence[Rule] = (), *, keys_most: int = 1_000_000) -> None:
         super().__init__(rules, keys_most=keys_most)
         self.on_change: Callable[[], object] | None = None
+        """Told of the first change since something was written, or tried to be."""
+        self.has_told = False
         self.changed: dict[str, set[str]] = {}
         """Keys by rule."""
         self.changed_bans: set[str] = set()
 
     def _note(self, charges: Iterable[Charge], keys: tuple[str, ...] = (), bans: Iterable[str] = ()) -> None:
-        if not self.changed and not self.changed_bans and self.on_change is not None:
+        if not self.has_told and self.on_change is not None:
+            self.has_told = True
             self.on_change()
         for index, charge in enumerate(charges):
             self.changed.setdefault(charge.name, set()).add(keys[index] if keys else charge.key)
@@ -53,10 +57,10 @@ class NotedCounters(Counters):
             self._note(answered.call.charges[:1], answered.taken.keys[:1])
         return is_done
 
-    def spend(self, charges: Iterable[Charge], amount: int, now_ms: int) -> None:
-        charges = tuple(charges)
-        super().spend(charges, amount, now_ms)
-        self._note(charges)
+    def spend(self, charges: Iterable[Charge], amount: int, now_ms: int) -> tuple[Charge, ...]:
+        charged = super().spend(charges, amount, now_ms)
+        self._note(charged)
+        return charged
 
     def reset(self, charges: Iterable[Charge]) -> None:
         charges = tuple(charges)
@@ -76,6 +80,7 @@ class Changes:
         self._folder = beside.parent
         self._number = 0
         self._file: int | None = None
+        self._length = 0
         self._is_failing = False
 
     def _files(self) -> list[tuple[int, Path]]:
@@ -90,13 +95,19 @@ class Changes:
                     rows.load_into(counters)
 
     def begin(self) -> int:
-        """Write to a new file from now on. Returns its number: `end_before` it is for whoever saved what came before."""
+        """Write to a new file from now on. Returns its number: `end_before` it is for whoever saved what came before. Raises
+        OSError; then the file before is still the one."""
+        number = self._number + 1
+        path = self._folder / f"{self._begins}{number}"
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            length = _append(file, frame_of(Header(FORM)), behind=0)
+        except OSError:
+            os.close(file)
+            raise
         self.close()
-        self._number += 1
-        path = self._folder / f"{self._begins}{self._number}"
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.write(self._file, frame_of(Header(FORM)))
-        return self._number
+        self._number, self._file, self._length = number, file, length
+        return number
 
     def end_before(self, number: int) -> None:
         for old, path in self._files():
@@ -104,7 +115,10 @@ class Changes:
                 path.unlink()
 
     def write(self, counters: NotedCounters) -> None:
-        """Write what changed, as it stands now."""
+        """Write what changed, as it stands now. What is not taken by the disk stays noted, for the next time."""
+        counters.has_told = False
+        if self._file is None or not (counters.changed or counters.changed_bans):
+            return
         parts: list[bytes] = []
         for name, keys in counters.changed.items():
             table = counters.tables.get(name)
@@ -113,19 +127,28 @@ class Changes:
         if counters.changed_bans:
             bans = counters.bans
             parts.append(frame_of(BanRows([(who, bans[who]) for who in counters.changed_bans if who in bans])))
-        counters.changed.clear()
-        counters.changed_bans.clear()
-        if self._file is None or not parts:
-            return
         try:
-            os.write(self._file, b"".join(parts))
+            self._length = _append(self._file, b"".join(parts), behind=self._length)
             self._is_failing = False
         except OSError as problem:
             if not self._is_failing:
                 log.error("changes of counters cannot be written, and would be lost with this process: %s", problem)
             self._is_failing = True
+            return
+        counters.changed.clear()
+        counters.changed_bans.clear()
 
     def close(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def _append(file: int, data: bytes, *, behind: int) -> int:
+    """Write all of it or nothing: behind a part of a frame nothing could be read any more. Returns how long the file is then.
+    Raises OSError."""
+    written = os.write(file, data)
+    if written < len(data):
+        os.ftruncate(file, behind)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return behind + written

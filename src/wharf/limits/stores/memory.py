@@ -1,6 +1,7 @@
 """The store of one process: counters in memory, saved to a file now and then so that a restart is no free hour."""
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,6 +15,8 @@ from wharf.limits.stores.changes import Changes, NotedCounters
 from wharf.limits.stores.port import GaveBack
 from wharf.limits.stores.saved import SavedRefused, read_frames, write_frames
 from wharf.world import World
+
+log = logging.getLogger(__name__)
 
 SAVED_EVERY_S: Final = 10.0
 
@@ -67,7 +70,10 @@ class MemoryStore:
             await asyncio.sleep(SAVED_EVERY_S)
             for _ in self.counters.sweep(self.now_ms()):
                 await asyncio.sleep(0)
-            await self.save()
+            try:
+                await self.save()
+            except OSError as problem:
+                log.error("counters cannot be saved, and it is tried again: %s", problem)
 
     async def save(self) -> None:
         """Write all counters beside the file, then put them in its place. Others run between the parts."""

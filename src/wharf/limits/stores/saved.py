@@ -28,18 +28,17 @@ class Header(msgspec.Struct, tag="counters"):
 
 
 class Rows(msgspec.Struct, tag="rows"):
-    """Counters of one rule: key and numbers."""
+    """Counters of one rule: key and numbers. No numbers: it was begun anew."""
 
     rule: str
     rows: list[tuple[str, tuple[int, ...]]]
 
     def load_into(self, counters: Counters) -> None:
-        table = counters.tables.get(self.rule)
-        for key, numbers in self.rows if table is not None else ():
+        for key, numbers in self.rows if self.rule in counters.tables else ():
             if numbers:
                 counters.load(self.rule, key, numbers)
-            elif table is not None:
-                table.reset(key)  # It was begun anew.
+            else:
+                counters.begin_anew(self.rule, key)
 
 
 class BanRows(msgspec.Struct, tag="bans"):
@@ -74,8 +73,10 @@ def frame_of(value: Header | Rows | BanRows) -> bytes:
 
 
 def read_frames(file: BinaryIO, name: str, *, may_be_torn: bool = False) -> Iterator[Rows | BanRows]:
-    """`may_be_torn`: the last frame may be cut off, as whoever wrote it was killed; nobody was told of it."""
-    first = _read_frame(file, name)
+    """`may_be_torn`: the last frame, be it the first, may be cut off, as whoever wrote it was killed; nobody was told of it."""
+    first = _read_frame(file, name, may_be_torn=may_be_torn)
+    if first is None and may_be_torn:
+        return
     if not isinstance(first, Header):
         raise SavedRefused(f"{name} holds no counters of a limiter: move it away, or name another file")
     if first.form > FORM:

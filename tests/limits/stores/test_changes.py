@@ -1,0 +1,151 @@
+"""What is written behind the last save: it is read again after any end, a full disk and a torn write included."""
+
+import asyncio
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.limits.builders import NOON_MS, a_user, anonymous
+from tests.limits.stores.contract import Clock, Counter
+from tests.waiting import wait_on_loop_until
+from wharf.limits.core.rule import RuleSet
+from wharf.limits.rules import read_rules
+from wharf.limits.stores import MemoryStore, memory
+from wharf.world import RealWorld
+
+RULES = read_rules('[[rule]]\nname = "core"\nceiling = 50\n')
+
+
+def a_store(path: Path, rules: RuleSet = RULES) -> MemoryStore:
+    return MemoryStore(RealWorld(), rules, path=path, clock=lambda: NOON_MS, keeps_changes=True)
+
+
+def files_of_changes(folder: Path) -> list[Path]:
+    return sorted(folder.glob("counters.changes.*"))
+
+
+def used_after_a_kill(path: Path, *logins: str, rules: RuleSet = RULES) -> list[int]:
+    """What a store says that finds only what was written."""
+
+    async def look() -> list[int]:
+        store = a_store(path, rules)
+        await store.load()
+        counter = Counter(store, rules, Clock())
+        return [await counter.used(a_user(login), "core") for login in logins]
+
+    return asyncio.run(look())
+
+
+@contextmanager
+def room_for(bytes_more: int, file: Path) -> Iterator[None]:
+    """No file may grow beyond this, as on a disk that is full then."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + bytes_more, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("bytes_more", [0, 20])
+def test_what_a_full_disk_does_not_take_is_written_when_there_is_room_and_nothing_before_it_is_lost(
+    tmp_path: Path, bytes_more: int
+) -> None:
+    async def live() -> None:
+        store = a_store(tmp_path / "counters")
+        await store.open()
+        counter = Counter(store, RULES, Clock())
+        await counter.send(a_user("ada"))
+        store.write_changes()
+        await counter.send(a_user("bob"))
+        with room_for(bytes_more, files_of_changes(tmp_path)[0]):
+            store.write_changes()
+        await counter.send(a_user("eve"))
+        store.write_changes()
+
+    asyncio.run(live())
+
+    assert used_after_a_kill(tmp_path / "counters", "ada", "bob", "eve") == [1, 1, 1]
+
+
+def test_a_process_killed_as_it_began_a_file_of_changes_begins_again(tmp_path: Path) -> None:
+    async def live() -> None:
+        store = a_store(tmp_path / "counters")
+        await store.open()
+        await Counter(store, RULES, Clock()).send(a_user("ada"))
+        store.write_changes()
+
+    asyncio.run(live())
+    (tmp_path / "counters.changes.2").touch()
+
+    assert used_after_a_kill(tmp_path / "counters", "ada") == [1]
+
+
+def test_a_save_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "SAVED_EVERY_S", 0.01)
+    in_the_way = tmp_path / "counters.new"
+    in_the_way.mkdir()
+
+    async def live() -> bool:
+        store = a_store(tmp_path / "counters")
+        await store.open()
+        await wait_on_loop_until(lambda: len(files_of_changes(tmp_path)) > 1, what="a save was tried")
+        in_the_way.rmdir()
+        await wait_on_loop_until((tmp_path / "counters").exists, what="it is saved")
+        await store.close()
+        return True
+
+    assert asyncio.run(live())
+
+
+def test_what_is_charged_to_the_counter_of_a_network_outlives_a_kill(tmp_path: Path) -> None:
+    rules = read_rules('keys_most = 1\n[[rule]]\nname = "core"\nceiling = 50\n')
+
+    async def live() -> None:
+        store = a_store(tmp_path / "counters", rules)
+        await store.open()
+        counter = Counter(store, rules, Clock())
+        await store.spend([counter.charge(anonymous("a1"), "core")], 3)
+        await store.spend([counter.charge(anonymous("a2"), "core")], 4)
+        store.write_changes()
+
+    asyncio.run(live())
+
+    async def look() -> list[int]:
+        store = a_store(tmp_path / "counters", rules)
+        await store.load()
+        table = store.counters.tables["core"]
+        return [table.used(key, NOON_MS) for key in table.keys()]  # noqa: SIM118 - A table is no mapping.
+
+    assert asyncio.run(look()) == [3, 4]
+
+
+def test_a_counter_that_was_begun_anew_counts_once_among_those_of_its_owner(tmp_path: Path) -> None:
+    rules = read_rules(
+        '[[rule]]\nname = "core"\nceiling = 50\n'
+        '[[rule]]\nname = "mine"\ncounts = "points"\nper_endpoint = true\nkeys_most = 2\nceiling = 50\n'
+    )
+
+    async def live() -> None:
+        store = a_store(tmp_path / "counters", rules)
+        await store.open()
+        counter = Counter(store, rules, Clock())
+        await counter.send(a_user(), "/meta")
+        store.write_changes()
+        await store.reset([counter.charge(a_user(), "mine", "/meta")])
+        store.write_changes()
+
+    asyncio.run(live())
+
+    async def look() -> list[int]:
+        store = a_store(tmp_path / "counters", rules)
+        await store.load()
+        counter = Counter(store, rules, Clock())
+        for path in ("/meta", "/user"):
+            await counter.send(a_user(), path)
+        return [await counter.used(a_user(), "mine", path) for path in ("/meta", "/user")]
+
+    assert asyncio.run(look()) == [1, 1]
