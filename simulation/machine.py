@@ -280,9 +280,8 @@ class PlayedMachine:
             is_young = play.began_s is None or now_s - play.began_s < NOT_YET_ON_DISK_S
             if play.is_open:
                 play.told, play.ended_s = UNKNOWN, now_s
-            elif play.ended_s is not None and now_s - play.ended_s < NOT_YET_ON_DISK_S:
-                if self._random.random() < 0.5 and play.was_told is None:
-                    play.was_told, play.told = play.told, UNKNOWN
+            elif play.ended_s is not None and now_s - play.ended_s < NOT_YET_ON_DISK_S and self._random.random() < 0.5:
+                play.was_told, play.told = play.was_told or play.told, UNKNOWN
             if is_young and self._random.random() < 0.5:
                 self._drop(play)
         self._ledger.lose_power(self.name)
