@@ -14,13 +14,12 @@ from wharf.model.template import Template as Wanted
 from wharf.node.artifacts import ArtifactError
 from wharf.node.artifacts.inside import Inside
 from wharf.node.files import Folder
-from wharf.node.preparing.cluster import Cluster, Key
+from wharf.node.preparing.cluster import Answer, Cluster, Key
 from wharf.node.preparing.fetching import Say
 from wharf.node.preparing.work import NotReady, TaskWork
 from wharf.templates import Missing, Rendered, Template, TemplateError
 from wharf.world import World
 
-ASKED_OF_CLUSTER: Final = frozenset({"variable", "variables", "service", "services"})
 TELL_MISSING_S: Final = 3.0
 SETTLE_S: Final = 0.2
 """What changes together is rendered together."""
@@ -40,12 +39,15 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class TaskSources:
-    """The port `Sources`, for one task. What is not known yet is nothing for now: it is asked for, and rendered again."""
+    """The port `Sources`, for one rendering. What is not known yet is nothing for now, and noted: it is to be asked for,
+    and the template rendered again."""
 
     def __init__(self, world: World, work: TaskWork, cluster: Cluster) -> None:
         self._world = world
         self._work = work
         self._cluster = cluster
+        self.unknown: dict[Key, None] = {}
+        """Noted when it was looked for: by the time that the rendering is over it may be known."""
 
     def now_ns(self) -> int:
         return self._world.now_ns()
@@ -60,7 +62,7 @@ class TaskSources:
             raise Missing(f"file({path}): {refusal.text}") from None
 
     def variable(self, path: str) -> Mapping[str, str]:
-        answer = self._cluster.answer("variable", path)
+        answer = self._answer("variable", path)
         if answer is None:
             return {}
         if not isinstance(answer.value, Mapping):
@@ -78,11 +80,17 @@ class TaskSources:
         return self._list("service", name)
 
     def _list(self, kind: str, name: str) -> Sequence[Mapping[str, object]]:
-        answer = self._cluster.answer(kind, name)
+        answer = self._answer(kind, name)
         if answer is not None and answer.why:
             # An empty list in its place would be a wrong file.
             raise Missing(f"{kind}({name}): {answer.why}")
         return answer.value if answer is not None and isinstance(answer.value, list) else []
+
+    def _answer(self, kind: str, name: str) -> Answer | None:
+        answer = self._cluster.answer(kind, name)
+        if answer is None:
+            self.unknown[Key(kind, name)] = None
+        return answer
 
 
 class TaskTemplates:
@@ -94,7 +102,6 @@ class TaskTemplates:
         self._work = work
         self._has_changed = asyncio.Event()
         self._cluster = cluster_of(self._has_changed.set)
-        self._sources = TaskSources(world, work, self._cluster)
         self._wanted = work.task.templates or ()
         self._read: dict[int, Template] = {}
         self.environment: dict[str, str] = {}
@@ -142,11 +149,11 @@ class TaskTemplates:
         try:
             template = self._template(number)
             while True:
-                made = await asyncio.to_thread(template.render, None, self._sources)
-                keys = [Key(kind, name) for kind, name in sorted(made.asked) if kind in ASKED_OF_CLUSTER]
-                if all(self._cluster.answer(*key) is not None for key in keys):
+                sources = TaskSources(self._world, self._work, self._cluster)
+                made = await asyncio.to_thread(template.render, None, sources)
+                if not sources.unknown:
                     return made
-                await self._cluster.know(keys)
+                await self._cluster.know(list(sources.unknown))
         except TemplateError as error:
             name = self._wanted[number].dest_path or f"number {number}"
             raise not_rendered(f"template {name}: {error}") from error

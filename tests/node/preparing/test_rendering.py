@@ -1,0 +1,85 @@
+"""What a template is made of when answers come while it is made."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+from tests.waiting import wait_on_loop_until
+from wharf.client import ONCE, AsyncClient, Reply, Request
+from wharf.client.exchange import Opened
+from wharf.model.task import Task
+from wharf.model.template import Template
+from wharf.node.agent.folders import TaskFolders
+from wharf.node.agent.interpolation import Facts
+from wharf.node.drivers.port import View
+from wharf.node.preparing.cluster import Cluster
+from wharf.node.preparing.rendering import TaskTemplates
+from wharf.node.preparing.work import TaskWork
+from wharf.world import RealWorld
+
+ASKS_AND_WAITS = '{{ with nomadVar "a" }}{{ .v }}{{ end }} at {{ timestamp "unix" }}'
+
+
+class Held(RealWorld):
+    """The time is told only when it may be: until then who asks for it waits, as in a long rendering."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_tell = threading.Event()
+        self.may_tell.set()
+        self.asked = 0
+
+    def now_ns(self) -> int:
+        self.asked += 1
+        self.may_tell.wait(60)
+        return 7_000_000_000
+
+
+class Servers:
+    """They have one variable, and tell of it when they may."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.may_answer = asyncio.Event()
+
+    async def send(self, request: Request) -> Reply:
+        self.asked += 1
+        if "index" in dict(request.query):
+            await asyncio.Event().wait()  # Nothing changes.
+        await self.may_answer.wait()
+        variable = b'{"Namespace":"default","Path":"a","CreateIndex":3,"ModifyIndex":3,"Items":{"v":"kept"}}'
+        return Reply(200, {"x-cluster-index": "3"}, variable if request.path == "/v1/var/a" else b"[%s]" % variable)
+
+    async def open(self, request: Request) -> Opened:
+        raise AssertionError(f"{request.path} is no stream")
+
+    async def close(self) -> None:
+        pass
+
+
+def test_what_becomes_known_while_a_template_is_made_is_not_left_out_of_it(tmp_path: Path) -> None:
+    (tmp_path / "local").mkdir()
+    task = Task(name="t", driver="raw_exec", templates=(Template(embedded_tmpl=ASKS_AND_WAITS, dest_path="local/it"),))
+    work = TaskWork("a1", "default", "global", task, TaskFolders(tmp_path, tmp_path), View.HOST, {}, Facts({}))
+
+    async def story() -> None:
+        world, servers = Held(), Servers()
+        client = AsyncClient(world, [servers], retries=ONCE)
+        cluster = Cluster(world, client, "default", lambda: None)
+        templates = TaskTemplates(world, work, lambda _on_change: cluster)
+        given_up = world.start(templates.render_first(lambda *_, **__: None), name="a first try")
+        await wait_on_loop_until(lambda: servers.asked, what="the variable is asked for")
+        given_up.cancel()
+        world.may_tell.clear()
+        before = world.asked
+        trying = world.start(templates.render_first(lambda *_, **__: None), name="a second try")
+        await wait_on_loop_until(lambda: world.asked > before, what="it is rendered without the answer")
+        servers.may_answer.set()
+        await wait_on_loop_until(lambda: cluster.answer("variable", "a"), what="the answer is there")
+        world.may_tell.set()
+        await trying
+        await templates.close()
+
+    asyncio.run(story())
+
+    assert "kept at 7" == (tmp_path / "local" / "it").read_text()
