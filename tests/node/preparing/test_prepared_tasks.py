@@ -1,8 +1,12 @@
 """What a task finds when it starts, and what it is told when that changes: by jobs on a node of real processes."""
 
 import json
+import os
+import signal
+import threading
 import urllib.request
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -203,3 +207,27 @@ def test_a_task_that_is_stopped_while_it_waits_for_its_files_is_over_at_once(nod
     wait_until(lambda: only(node, "given-up"), what="the node has it")
     stop(node, "given-up")
     assert "complete" == over(node, "given-up")["ClientStatus"]
+
+
+def test_what_a_task_needs_is_fetched_once_though_the_supervisor_died_meanwhile(node: ANode, site: Site) -> None:
+    asked: list[str] = []
+
+    def when_told(handler: BaseHTTPRequestHandler) -> None:
+        asked.append(handler.path)
+        may_answer.wait(60)
+        body(b"from the site\n")(handler)
+
+    may_answer = threading.Event()
+    site.answers["/tool"] = when_told
+    artifacts = [{"GetterSource": f"{site.address}/tool", "RelativeDest": "local/"}]
+    node.run(a_raw_job("slow", "cat local/tool", Artifacts=artifacts))
+    wait_until(lambda: asked, what="it is fetched")
+    supervisor = node.supervisor()
+    assert supervisor is not None
+    os.kill(supervisor, signal.SIGKILL)
+    node.run(a_raw_job("other", "true"))
+    over(node, "other")  # By the next supervisor: whatever was open is taken up again by then.
+    may_answer.set()
+
+    assert "from the site\n" == text(node, over(node, "slow"))
+    assert (["/tool"], 1) == (asked, len(events(node, "slow", "Downloading Artifacts")))

@@ -397,7 +397,9 @@ class Works:
     def _do(self, work: Work, action: on.Action) -> None:
         match action:
             case on.Prepare(task):
-                self._preparing[work.record.id, task] = self._begin(self._prepare(work, task))
+                doing = self._preparing.get((work.record.id, task))
+                if doing is None or doing.done():  # Else it was said again by who does not know that it goes on.
+                    self._preparing[work.record.id, task] = self._begin(self._prepare(work, task))
             case on.Start(task, run):
                 self._begin(self._start(work, task, run))
             case on.GiveUp(task, run):
