@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from wharf.agent.connections import STALLED_WITHIN_S, Connections, Lingering, protocol_of
 from wharf.agent.life import CannotStart
@@ -22,6 +23,10 @@ from wharf.model.durations import SECOND
 from wharf.world import World
 
 DATE_STEP_S: Final = 1.0
+PARTING_WITHIN_S: Final = 1.0
+"""How long websockets have at the end to say goodbye, in the words of those who talk over them. Then they are cut: who does
+not read would hold up the end."""
+PARTING_STEP_S: Final = 0.02
 CALLERS_MISTAKES: Final = frozenset(("Invalid HTTP request received.", "Unsupported upgrade request."))
 """As uvicorn has them."""
 
@@ -68,8 +73,10 @@ class HttpPort:
         return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
     async def serve(self, until: asyncio.Event) -> None:
-        """Answer until the event, then end: accept no more, let open requests end, cut what takes too long."""
+        """Answer until the event, then end: accept no more, let open requests end, cut what takes too long. Whoever talks
+        over a websocket hears of the event, too, and closes it."""
         await self._server.tick_until(until)
+        await self._server.part_with_websockets()
         await self._server.shutdown(sockets=self._listening)
 
     def reload(self, settings: Settings) -> None:
@@ -133,6 +140,21 @@ class _Server(uvicorn.Server):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DATE_STEP_S):
                     await until.wait()
+
+    async def part_with_websockets(self) -> None:
+        """Also takes no more connections: nobody new is to begin a talk."""
+        for server in self.servers:
+            server.close()
+        until_s = self._world.monotonic_s() + PARTING_WITHIN_S
+        while (open_ := self._unparted()) and self._world.monotonic_s() < until_s:  # noqa: ASYNC110  # The server has none.
+            await asyncio.sleep(PARTING_STEP_S)
+        for each in open_:
+            each.transport.abort()
+
+    def _unparted(self) -> list[WebSocketsSansIOProtocol]:
+        """Those to which a goodbye is still to be said, or is on its way."""
+        sockets = [each for each in self.server_state.connections if isinstance(each, WebSocketsSansIOProtocol)]
+        return [each for each in sockets if not each.close_sent or each.transport.get_write_buffer_size()]
 
     async def shutdown(self, sockets: Sequence[socket.socket] | None = None) -> None:
         self.should_exit = True

@@ -65,14 +65,20 @@ class CallerSocket:
         kind = "text" if isinstance(message, str) else "bytes"
         async with self._sending:  # One message after the other, whoever sends.
             if self.is_open:
-                await self._send({"type": "websocket.send", kind: message})
+                await self._say({"type": "websocket.send", kind: message})
 
     async def close(self, code: int, reason: str = "") -> None:
         async with self._sending:
             if self.is_open:
                 self.is_open = False
                 cut = reason.encode()[:REASON_MAX_BYTES].decode(errors="ignore")
-                await self._send({"type": "websocket.close", "code": code, "reason": cut})
+                await self._say({"type": "websocket.close", "code": code, "reason": cut})
+
+    async def _say(self, message: Message) -> None:
+        try:
+            await self._send(message)
+        except OSError:  # As servers say that the other end is gone before anybody was told of it.
+            self.is_open = False
 
 
 Conversation = Callable[[Any, CallerSocket], Awaitable[None]]

@@ -5,6 +5,7 @@ No endpoint of this process speaks over one yet. Whoever tries hears, as the rep
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any, Final
 
 from wharf.api.replying import TEXT, headers_of
@@ -86,7 +87,8 @@ class PassedSocket:
             closing=closing.wait(),
         )
         if not stopping.cancelled():
-            await self._send({"type": "websocket.close", "code": GOING_AWAY, "reason": "this server is stopping"})
+            with suppress(OSError):  # Who has gone already need not be told.
+                await self._send({"type": "websocket.close", "code": GOING_AWAY, "reason": "this server is stopping"})
             await there.close(GOING_AWAY)
 
     async def _take_there(self, there: Socket) -> None:

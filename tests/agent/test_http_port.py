@@ -1,0 +1,104 @@
+"""The end of the HTTP port, for those who talk over a websocket: each is told, and nobody holds it up."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from tests.waiting import WITHIN_S, wait_on_loop_until
+from wharf.agent.http_port import HttpPort
+from wharf.agent.listening import listen
+from wharf.api.settings import ApiSettings
+from wharf.api.sockets import GOING_AWAY, CallerSocket
+from wharf.api.together import until_first
+from wharf.config.settings import Settings
+from wharf.model.durations import MINUTE
+from wharf.model.setting import Duration
+from wharf.world import RealWorld
+
+HOST = "127.0.0.1"
+LONG_GRACE = msgspec.structs.replace(Settings(), api=ApiSettings(shutdown_grace=Duration(60 * MINUTE)))
+
+
+class Port:
+    """Talks until it is closing: over `/flood` without an end, else not at all."""
+
+    def __init__(self) -> None:
+        self.world = RealWorld()
+        self.closing = asyncio.Event()
+        self.sent = 0
+        listening = listen(HOST, 0)
+        self.number = listening.getsockname()[1]
+        self.http = HttpPort(self.world, self, LONG_GRACE, listening.detach())
+
+    async def __call__(self, scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+        socket = CallerSocket(scope, receive, send, self.closing)
+        await socket.accept()
+        talking = self._flood(socket) if scope["path"] == "/flood" else socket.receive()
+        await until_first(self.world, talking=talking, closing=self.closing.wait())
+        await socket.close(GOING_AWAY, "this server is stopping")
+
+    async def _flood(self, socket: CallerSocket) -> None:
+        while True:
+            await socket.send(b"x" * 65_536)
+            self.sent += 1
+
+
+@asynccontextmanager
+async def a_port_that_ends() -> AsyncIterator[Port]:
+    """It is told to end where the block ends, and has ended then."""
+    port = Port()
+    await port.http.open()
+    serving = port.world.start(port.http.serve(port.closing), name="serving")
+    try:
+        yield port
+    finally:
+        port.closing.set()
+        async with asyncio.timeout(WITHIN_S):
+            await serving
+
+
+def test_whoever_talks_over_a_websocket_is_told_that_the_server_stops() -> None:
+    async def test() -> tuple[int | None, str | None]:
+        async with a_port_that_ends() as port:
+            caller = await connect(f"ws://{HOST}:{port.number}/", compression=None)
+        with pytest.raises(ConnectionClosed):
+            await caller.recv()
+        return caller.close_code, caller.close_reason
+
+    assert (1001, "this server is stopping") == asyncio.run(test())
+
+
+def test_a_caller_who_reads_nothing_holds_up_no_end(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with a_port_that_ends() as port:
+            stalled = await _stalled(port)
+        stalled.close()
+
+    asyncio.run(test())
+
+    assert [] == [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def _stalled(port: Port) -> asyncio.StreamWriter:
+    reader, writer = await asyncio.open_connection(HOST, port.number, limit=1)
+    writer.write(
+        b"GET /flood HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    await reader.read(1)
+    before = -1
+
+    def is_stuck() -> bool:
+        nonlocal before
+        known, before = before, port.sent
+        return port.sent > 0 and port.sent == known
+
+    await wait_on_loop_until(is_stuck, what="what nobody reads has no room any more")
+    return writer
