@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from wharf.limits.core.route import BadPattern, RouteTree, parse_pattern, shape_of, split_path, tidy_path
 
-segments = st.sampled_from(["a", "b", "{x}", "{x}.git"])
+segments = st.sampled_from(["a", "b", ".git", "c.git", "{x}", "{x}.git"])
 paths = st.lists(st.sampled_from(["a", "b", "c", "c.git", ".git"]), max_size=4).map(lambda some: "/" + "/".join(some))
 patterns = st.builds(
     lambda methods, some, rest: f"{methods} /" + "/".join([*some, *(["*"] if rest else [])]),
@@ -75,6 +75,16 @@ def test_a_pattern_that_covers_another_matches_all_that_it_matches(
 ) -> None:
     if parse_pattern(wide).covers(parse_pattern(narrow)) and matches(narrow, method, path):
         assert matches(wide, method, path)
+
+
+@given(st.lists(patterns, max_size=6), patterns)
+def test_a_tree_finds_those_that_cover_a_pattern_as_each_alone_says(wides: list[str], narrow: str) -> None:
+    tree: RouteTree[int] = RouteTree()
+    for number, text in enumerate(wides):
+        tree.add(parse_pattern(text), number)
+    expected = [number for number, text in enumerate(wides) if parse_pattern(text).covers(parse_pattern(narrow))]
+
+    assert sorted(tree.covering(parse_pattern(narrow))) == expected
 
 
 @given(st.text(alphabet="/.%2eEaA?#", max_size=20).map(lambda text: "/" + text))

@@ -77,9 +77,12 @@ def _fits(wanted: str, given: str) -> bool:
 
 
 def _covers(mine: str, theirs: str) -> bool:
-    if not mine.startswith("{"):
-        return mine == theirs
-    return theirs.endswith(mine.partition("}")[2])
+    return mine == theirs if not mine.startswith("{") else _takes(mine.partition("}")[2], theirs)
+
+
+def _takes(after: str, segment: str) -> bool:
+    """Whether a value with this text after it may be all that a segment of a pattern may be."""
+    return segment.endswith(after) and (segment.startswith("{") or len(segment) > len(after))
 
 
 def parse_pattern(text: str) -> Pattern:
@@ -155,6 +158,12 @@ class RouteTree(Generic[T]):
         _walk(self._root, split_path(path), 0, found)
         return [pair for pair in found if pair[0].accepts_method(method)]
 
+    def covering(self, narrow: Pattern) -> list[T]:
+        """The values of all patterns that match whatever the narrow one matches."""
+        found: list[tuple[Pattern, T]] = []
+        _walk_covering(self._root, narrow, 0, found)
+        return [value for pattern, value in found if pattern.covers(narrow)]
+
 
 def _walk(branch: _Branch[T], segments: Sequence[str], depth: int, found: list[tuple[Pattern, T]]) -> None:
     if depth == len(segments):
@@ -166,4 +175,17 @@ def _walk(branch: _Branch[T], segments: Sequence[str], depth: int, found: list[t
     for after, inner in branch.by_value.items():
         if segment.endswith(after) and len(segment) > len(after):
             _walk(inner, segments, depth + 1, found)
+    found += branch.rests
+
+
+def _walk_covering(branch: _Branch[T], narrow: Pattern, depth: int, found: list[tuple[Pattern, T]]) -> None:
+    if depth == len(narrow.segments):
+        found += branch.rests if narrow.takes_rest else branch.ends
+        return
+    segment = narrow.segments[depth]
+    if (exact := branch.by_text.get(segment)) is not None:
+        _walk_covering(exact, narrow, depth + 1, found)
+    for after, inner in branch.by_value.items():
+        if _takes(after, segment):
+            _walk_covering(inner, narrow, depth + 1, found)
     found += branch.rests

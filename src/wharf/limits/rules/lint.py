@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from wharf.limits.core.caller import ORDINARY_CASE, Case
-from wharf.limits.core.route import parse_pattern
+from wharf.limits.core.route import RouteTree, parse_pattern
 from wharf.limits.core.rule import UNLIMITED, Algorithm, Counts, Rule, RuleSet
 
 
@@ -74,16 +74,26 @@ def _cases(rule: Rule) -> set[Case]:
     return {case for case in Case if rule.applies_to(case)}
 
 
-def covers(wide: Rule, narrow: Rule) -> bool:
-    """Whether every request that the narrow rule matches is matched by the wide one."""
-    if wide.interface and not (narrow.interface and set(narrow.interface) <= set(wide.interface)):
-        return False
-    if not wide.match:
-        return True
-    if not narrow.match:
-        return False
-    wides = [parse_pattern(text) for text in wide.match]
-    return all(any(pattern.covers(parse_pattern(text)) for pattern in wides) for text in narrow.match)
+class _Reach:
+    """Of some rules, which of them match all that another rule matches: found in the tree of their patterns, so that looking
+    at all rules costs by their number and not by that of their pairs."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._rules = rules
+        self._everywhere = {index for index, rule in enumerate(rules) if not rule.match}
+        self._tree: RouteTree[int] = RouteTree()
+        for index, rule in enumerate(rules):
+            for text in rule.match:
+                self._tree.add(parse_pattern(text), index)
+
+    def covering(self, narrow: Rule) -> Iterator[tuple[int, Rule]]:
+        """With their numbers, in order. A rule covers itself."""
+        by_text = [set(self._tree.covering(parse_pattern(text))) for text in narrow.match]
+        found = self._everywhere | set.intersection(*by_text) if by_text else self._everywhere
+        for index in sorted(found):
+            wide = self._rules[index]
+            if not wide.interface or (narrow.interface and set(narrow.interface) <= set(wide.interface)):
+                yield index, wide
 
 
 def _limiting_machines(rules: RuleSet) -> Iterator[Finding]:
@@ -105,13 +115,12 @@ def _limiting_machines(rules: RuleSet) -> Iterator[Finding]:
 def _unreachable(rules: RuleSet) -> Iterator[Finding]:
     """A primary rule that others before it take everything from; any rule that holds for nobody."""
     primaries = [rule for rule in rules.rules if rule.is_primary]
+    reach = _Reach(primaries)
     for index, rule in enumerate(primaries):
-        taken: set[Case] = set()
-        for earlier in primaries[:index]:
-            if covers(earlier, rule):
-                taken |= _cases(earlier)
+        earlier = [wide for number, wide in reach.covering(rule) if number < index]
+        taken = {case for wide in earlier for case in _cases(wide)}
         if _cases(rule) and _cases(rule) <= taken:
-            names = ", ".join(e.name for e in primaries[:index] if covers(e, rule))
+            names = ", ".join(wide.name for wide in earlier)
             yield _finding(
                 Severity.ERROR, "unreachable", rule, f"is never reached: {names} before it matches all that it matches"
             )
@@ -133,8 +142,9 @@ def _unbounded(rules: RuleSet) -> Iterator[Finding]:
 def _above_parent(rules: RuleSet) -> Iterator[Finding]:
     """A narrower limit in no longer a window that is higher than a wider one is never the one that refuses."""
     secondaries = [rule for rule in rules.rules if not rule.is_primary and rule.algorithm is not Algorithm.LEASES]
+    reach = _Reach(secondaries)
     for rule in secondaries:
-        for parent in secondaries:
+        for _, parent in reach.covering(rule):
             if rule is parent or not _is_parent(parent, rule):
                 continue
             higher = [
@@ -148,10 +158,10 @@ def _above_parent(rules: RuleSet) -> Iterator[Finding]:
 
 
 def _is_parent(parent: Rule, rule: Rule) -> bool:
-    """Whether all that the rule counts in its window, the parent counts in its own, under a key as wide."""
+    """Whether all that the rule counts in its window, the parent counts in its own, under a key as wide. It covers it."""
     if parent.counts is not rule.counts or parent.shadow or parent.enforce_percent < 100:
         return False
-    if parent.window_ms < rule.window_ms or not covers(parent, rule):
+    if parent.window_ms < rule.window_ms:
         return False
     return parent.scope[0] == rule.scope[0] and (
         not parent.is_partitioned or (parent.scope == rule.scope and parent.per_endpoint == rule.per_endpoint)
@@ -189,9 +199,10 @@ def _never_passing(rules: RuleSet) -> Iterator[Finding]:
 
 def _unknown_names(rules: RuleSet) -> Iterator[Finding]:
     """What is a name of nothing: an endpoint's patterns that no other of them leaves anything to."""
-    for index, endpoint in enumerate(rules.endpoints):
+    described: set[str] = set()
+    for endpoint in rules.endpoints:
         for text in endpoint.match:
-            if any(text in earlier.match for earlier in rules.endpoints[:index]):
+            if text in described:
                 yield Finding(
                     Severity.WARNING,
                     "unreachable",
@@ -200,6 +211,7 @@ def _unknown_names(rules: RuleSet) -> Iterator[Finding]:
                     "endpoint",
                     f"{text!r} is described before: this is never reached",
                 )
+        described.update(endpoint.match)
 
 
 def _same_resource(rules: RuleSet) -> Iterator[Finding]:
@@ -216,13 +228,13 @@ def _same_resource(rules: RuleSet) -> Iterator[Finding]:
 
 def _lost_counters(rules: RuleSet, before: RuleSet) -> Iterator[Finding]:
     names = {rule.name for rule in rules.rules} | {rule.was for rule in rules.rules}
-    known: Sequence[str] = [rule.name for rule in before.rules]
+    known = {rule.name: rule for rule in before.rules}
     for rule in before.rules:
         if rule.name not in names:
             what = "is gone, and its counters with it; if it was renamed, say so in the new rule with `was`"
             yield _finding(Severity.WARNING, "counters-lost", rule, what)
     for rule in rules.rules:
-        old = next((r for r in before.rules if r.name in (rule.name, rule.was)), None)
+        old = known.get(rule.name) or known.get(rule.was or "")
         if old is not None and old.algorithm is not rule.algorithm:
             what = f"counts by {rule.algorithm.value} and no longer by {old.algorithm.value}: its counters begin anew"
             yield _finding(Severity.WARNING, "counters-lost", rule, what)
