@@ -403,16 +403,46 @@ def test_what_has_waited_too_long_is_told_which_node_is_kept_for_it() -> None:
     )
 
 
-def test_a_child_that_waits_for_its_turn_is_told_behind_whom_and_what_would_have_it_begin() -> None:
+def test_a_constraint_without_a_right_side_is_told_without_a_blank_behind_it() -> None:
+    constraint = Constraint(l_target="${attr.gpu}", operand="is_set")
+
+    assert '(1 by "${attr.gpu} is_set")' in asked(a_fleet(1_000), sized(constraints=[constraint])).text
+
+
+def with_children(number: int, *, max_running: int) -> tuple[AState, list[str]]:
+    """A parent of so many children, each looked at."""
     state = a_fleet(1_000)
-    state.register(a_batch_job("convert", parameterized_job=Parameterized(max_running=1)))
+    state.register(a_batch_job("convert", parameterized_job=Parameterized(max_running=max_running)))
     made = []
-    for _ in range(3):
+    for _ in range(number):
         asked_for = Dispatch(namespace="default", job_id="convert")
         made.append(state.lead(dispatch(state.replica, asked_for, state.moment, SETTINGS)).job_id)
         process(state, made[-1])
+    return state, made
+
+
+def test_a_child_that_waits_for_its_turn_is_told_behind_whom_and_what_would_have_it_begin() -> None:
+    state, made = with_children(3, max_running=1)
 
     assert explain(state.replica, "default", made[2]).text == (
         f"{made[2]} waits for its turn: 1 of the children of convert run, of 1 that may at a time; it is 2 of 2 in the line; "
         "raise max_running of convert to 3 to have it begin now"
+    )
+
+
+def test_a_child_whose_turn_has_come_is_told_that_it_begins_and_nothing_need_be_raised() -> None:
+    state, made = with_children(3, max_running=1)
+    state.register(a_batch_job("convert", parameterized_job=Parameterized(max_running=2)))
+
+    assert explain(state.replica, "default", made[1]).text == (
+        f"{made[1]} waits for its turn: 1 of the children of convert run, of 2 that may at a time; it is 1 of 2 in the line; "
+        "it begins when it is looked at next"
+    )
+
+
+def test_a_parent_tells_of_its_children() -> None:
+    state, _ = with_children(3, max_running=1)
+
+    assert explain(state.replica, "default", "convert").text == (
+        "convert waits to be dispatched; of its children 1 runs and 2 wait"
     )

@@ -21,7 +21,7 @@ def why_not_placed(metric: "AllocMetric") -> list[str]:
         found.append(f"there is no ready node in the pool {metric.node_pool or 'default'}")
     empty = sorted(name for name, count in (metric.nodes_available or {}).items() if not count)
     found += [f"there is no ready node in the datacenter {name}" for name in empty]
-    found += [f"{_nodes(count)} kept out by {what}" for what, count in _largest(metric.constraint_filtered)]
+    found += [f"{_nodes(count)} kept out by {what.rstrip()}" for what, count in _largest(metric.constraint_filtered)]
     found += [f"{_nodes(count)} of class {what} kept out" for what, count in _largest(metric.class_filtered)]
     found += [f"too little {what} on {_nodes(count)}" for what, count in _largest(metric.dimension_exhausted)]
     for what in metric.quota_exhausted or ():

@@ -41,6 +41,7 @@ from wharf.state.tables import (
     NODES,
     PERIODIC_LAUNCHES,
     SCHEDULER_CONFIGURATION,
+    SUMMARIES,
 )
 
 PLACEMENTS_TOLD: Final = 50
@@ -165,7 +166,7 @@ class _Explaining:
         place, length = self._line
         said = ""
         if length > 1:
-            since = to_time(evaluation.waits_since_ns).isoformat(timespec="seconds")
+            since = say_time(to_time(evaluation.waits_since_ns))
             said = f"; it is {place} of {length} in the line, since {since}"
         if not evaluation.reserved_node_id:
             return said
@@ -179,9 +180,15 @@ class _Explaining:
         running = running_children(self._snapshot, evaluation.namespace, behind)
         limit = 0 if parent is None else max_running_of(parent)
         place, length = self._line
+        needed = running + place
+        helps = (
+            f"raise max_running of {behind} to {needed} to have it begin now"
+            if needed > limit
+            else "it begins when it is looked at next"
+        )
         return (
             f"waits for its turn: {running} of the children of {behind} run, of {limit} that may at a time; it is {place} "
-            f"of {length} in the line; raise max_running of {behind} to {running + place} to have it begin now"
+            f"of {length} in the line; {helps}"
         )
 
     @functools.cached_property
@@ -251,7 +258,7 @@ class _Explaining:
         if job.stop:
             return Waiting(waits_for=Waits.NOTHING, text="is stopped, and nothing of it runs")
         if job.is_parameterized:
-            return Waiting(waits_for=Waits.DISPATCH, text="waits to be dispatched")
+            return Waiting(waits_for=Waits.DISPATCH, text=f"waits to be dispatched{self._of_children()}")
         if job.is_periodic:
             return self._next_launch()
         failed = self._evaluations[-1] if self._evaluations else None
@@ -284,7 +291,17 @@ class _Explaining:
             return Waiting(waits_for=Waits.CHANGE, text="is periodic and not enabled")
         found = next_launches(job, launched.launch, at_most=1) if launched is not None else []
         when = f"at {say_time(found[0])}" if found else "never: its time table has no time left"
-        return Waiting(waits_for=Waits.LAUNCH, text=f"is launched next {when}")
+        return Waiting(waits_for=Waits.LAUNCH, text=f"is launched next {when}{self._of_children()}")
+
+    def _of_children(self) -> str:
+        """How many of them are not over."""
+        summary = self._snapshot.get(SUMMARIES, self._job.namespace, self._job.id)
+        children = summary.children if summary is not None else None
+        if children is None or not children.running + children.pending:
+            return ""
+        counts = ((children.running, "run"), (children.pending, "wait"))
+        told = [f"{count} {verb}{'s' if count == 1 else ''}" for count, verb in counts if count]
+        return f"; of its children {' and '.join(told)}"
 
     def _as_wanted(self) -> str:
         ended = sum(each.client_status is ClientStatus.COMPLETE for each in self._allocations)

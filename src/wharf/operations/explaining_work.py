@@ -120,7 +120,7 @@ def _came_to(evaluation: Evaluation, placed: int, groups: tuple[GroupExplanation
 def _unplaced(group: str, metric: AllocMetric) -> GroupExplanation:
     """As the evaluation found it. What would help now is told with the job."""
     unplaced = metric.coalesced_failures + 1
-    excluded = tuple(Exclusion(rule=rule, nodes=nodes) for rule, nodes in _largest(metric.constraint_filtered))
+    excluded = tuple(Exclusion(rule=rule.rstrip(), nodes=nodes) for rule, nodes in _largest(metric.constraint_filtered))
     exhausted = tuple(Shortage(dimension=what, nodes=nodes) for what, nodes in _largest(metric.dimension_exhausted))
     parts = [f'{each.nodes} by "{each.rule}"' for each in excluded]
     parts += [f"{each.nodes} had too little {each.dimension}" for each in exhausted]

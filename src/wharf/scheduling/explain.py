@@ -146,7 +146,8 @@ class _Look:
         for code, reason in enumerate(screened.reasons.values):
             rows = np.flatnonzero(screened.reason_of == code) if code > FINE else np.zeros(0, dtype=np.int64)
             if len(rows):
-                yield Exclusion(rule=reason, nodes=len(rows), examples=self._names(rows))
+                # A constraint without a right side ends in the blank before it, as metrics name it.
+                yield Exclusion(rule=reason.rstrip(), nodes=len(rows), examples=self._names(rows))
 
     def _not_distinct(self) -> Iterator[Exclusion]:
         found: dict[str, list[int]] = {}
