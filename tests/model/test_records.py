@@ -21,7 +21,7 @@ from wharf.model.task_state import ShownTaskEvent, TaskState
 from wharf.model.token import Token
 from wharf.model.variable import Variable, VariableLock, metadata
 
-OURS = {"WaitingSince", "ReservedNodeID", "WaitsBehind"}
+OURS = {"WaitingSince", "ReservedNodeID", "WaitsBehind", "ReportNumber", "ReportsFrom"}
 """What the reference does not know."""
 
 

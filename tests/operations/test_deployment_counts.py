@@ -10,9 +10,9 @@ from wharf.model.allocation import AllocDeploymentStatus, ClientStatus
 from wharf.model.changes import THIS
 from wharf.model.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.model.moment import to_time
-from wharf.operations import nodes
+from wharf.operations import reports
 from wharf.operations.deployment_counts import counted
-from wharf.operations.nodes import AllocationReport
+from wharf.operations.reports import AllocationReport
 from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS
 
 DEADLINE_NS = 60 * SECOND_NS
@@ -179,7 +179,7 @@ def report(state: AState, healthy: bool | None, **fields: Any) -> None:
     """The node says how the allocation is."""
     status = AllocDeploymentStatus(healthy=healthy, **fields)
     told = AllocationReport(id="a1", client_status=ClientStatus.RUNNING, deployment_status=status)
-    state.lead(nodes.report(state.replica, "node-1", [told], state.moment, is_whole=False, evaluations_max=10))
+    state.lead(reports.take(state.replica, "node-1", [told], state.moment, is_whole=False, evaluations_max=10))
 
 
 def test_the_health_that_a_node_reports_is_taken_over_and_counted() -> None:

@@ -7,8 +7,8 @@ from wharf.model.allocation import Allocation, ClientStatus
 from wharf.model.evaluation import EvaluationTrigger
 from wharf.model.node import NodeStatus
 from wharf.model.policies import DisconnectPolicy
-from wharf.operations import nodes
-from wharf.operations.nodes import AllocationReport
+from wharf.operations import nodes, reports
+from wharf.operations.reports import AllocationReport
 
 MANY = 20
 
@@ -60,7 +60,7 @@ def test_what_comes_back_has_its_job_looked_at_again() -> None:
     loop.lead(nodes.come_back(loop.replica, "node-1", loop.moment, evaluations_max=MANY))
     held = loop.node("node-1").status
     told = [AllocationReport(id=allocation.id, client_status=ClientStatus.RUNNING)]
-    loop.lead(nodes.report(loop.replica, "node-1", told, loop.moment, is_whole=True, evaluations_max=MANY))
+    loop.lead(reports.take(loop.replica, "node-1", told, loop.moment, is_whole=True, evaluations_max=MANY))
     triggers = [each.triggered_by for each in loop.due()]
     loop.settle()
 

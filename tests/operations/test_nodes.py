@@ -24,8 +24,8 @@ from wharf.model.node import (
 from wharf.model.refusal import Code, Refusal
 from wharf.model.registration import ServiceRegistration
 from wharf.model.secret import secret_digest
-from wharf.operations import nodes
-from wharf.operations.nodes import AllocationReport
+from wharf.operations import nodes, reports
+from wharf.operations.reports import AllocationReport
 from wharf.state.tables import ALLOCATIONS, EVALUATIONS, NODE_PLACEMENTS, NODES, SERVICES
 
 MANY = 100
@@ -50,7 +50,7 @@ def set_eligible(state: AState, eligible: bool) -> nodes.NodeWritten:
 def report(
     state: AState, *told: AllocationReport, node_id: str = "node-1", is_whole: bool = False
 ) -> nodes.NodeWritten:
-    decision = nodes.report(state.replica, node_id, told, state.moment, is_whole=is_whole, evaluations_max=MANY)
+    decision = reports.take(state.replica, node_id, told, state.moment, is_whole=is_whole, evaluations_max=MANY)
     return state.lead(decision)
 
 
@@ -545,7 +545,7 @@ def test_a_report_that_only_goes_on_does_not_disturb_plans() -> None:
 def test_a_report_rests_on_the_allocation_as_it_was() -> None:
     state, allocation = with_work()
     told = [of_status(ClientStatus.COMPLETE)]
-    decision = nodes.report(state.replica, "node-1", told, state.moment, is_whole=False, evaluations_max=MANY)
+    decision = reports.take(state.replica, "node-1", told, state.moment, is_whole=False, evaluations_max=MANY)
     state.put(ALLOCATIONS.put(replace(allocation, desired_status=DesiredStatus.STOP)))
     assert decision.write is not None
 

@@ -7,7 +7,8 @@ from tests.operations.test_nodes import MANY, with_work
 from wharf.model.allocation import ClientStatus
 from wharf.model.evaluation import EvaluationStatus
 from wharf.model.task_state import TaskEvent, TaskState, TaskStatus
-from wharf.operations import nodes
+from wharf.operations import nodes, reports
+from wharf.operations.reports import AllocationReport
 from wharf.operations.story import story_of_allocation, story_of_evaluation, story_of_node
 from wharf.state.tables import ALLOCATIONS
 
@@ -91,9 +92,9 @@ def test_an_evaluation_tells_why_it_was_made_and_what_came_of_it() -> None:
 
 def test_an_illegal_report_is_in_the_decision_with_the_story_of_the_allocation() -> None:
     state, _ = with_work(client_status=ClientStatus.COMPLETE)
-    told = nodes.AllocationReport(id="a1", client_status=ClientStatus.RUNNING)
+    told = AllocationReport(id="a1", client_status=ClientStatus.RUNNING)
 
-    decision = nodes.report(state.replica, "node-1", [told], state.moment, is_whole=False, evaluations_max=MANY)
+    decision = reports.take(state.replica, "node-1", [told], state.moment, is_whole=False, evaluations_max=MANY)
 
     (refused,) = decision.refused
     assert decision.write is None
@@ -104,9 +105,9 @@ def test_an_illegal_report_is_in_the_decision_with_the_story_of_the_allocation()
 def test_an_illegal_report_is_told_beside_those_that_are_taken() -> None:
     state, _ = with_work(client_status=ClientStatus.COMPLETE)
     state.with_allocation(state.job(), "a2", client_status=ClientStatus.PENDING)
-    told = [nodes.AllocationReport(id=each, client_status=ClientStatus.RUNNING) for each in ("a1", "a2")]
+    told = [AllocationReport(id=each, client_status=ClientStatus.RUNNING) for each in ("a1", "a2")]
 
-    decision = nodes.report(state.replica, "node-1", told, state.moment, is_whole=False, evaluations_max=MANY)
+    decision = reports.take(state.replica, "node-1", told, state.moment, is_whole=False, evaluations_max=MANY)
 
     assert [refused.record_id for refused in decision.refused] == ["a1"]
     assert decision.write is not None

@@ -18,10 +18,10 @@ from wharf.model.job import Job
 from wharf.model.moment import to_time
 from wharf.model.node import NodeStatus
 from wharf.model.task_state import TaskState, TaskStatus
-from wharf.operations import nodes
+from wharf.operations import reports
 from wharf.operations.derived import with_derived
 from wharf.operations.evaluations import new_evaluation, reserve, unblock
-from wharf.operations.nodes import AllocationReport
+from wharf.operations.reports import AllocationReport
 from wharf.scheduling.ground import Ground
 from wharf.scheduling.holdings import Holdings
 from wharf.scheduling.plan import Plan, check
@@ -154,7 +154,7 @@ class Loop(AState):
                 continue
             if allocation.is_server_terminal:
                 ended = [AllocationReport(id=allocation.id, client_status=ClientStatus.COMPLETE)]
-                report = nodes.report(
+                report = reports.take(
                     self.replica, node.id, ended, self.moment, is_whole=False, evaluations_max=CHANGES_MAX
                 )
                 self.lead(report)

@@ -19,8 +19,8 @@ from wharf.model.moment import to_time
 from wharf.model.node import NodeStatus
 from wharf.model.policies import DisconnectPolicy, ReschedulePolicy, UpdatePolicy
 from wharf.model.task_state import TaskState, TaskStatus
-from wharf.operations import nodes
-from wharf.operations.nodes import AllocationReport
+from wharf.operations import reports
+from wharf.operations.reports import AllocationReport
 from wharf.state.tables import ALLOCATIONS, NODES
 
 DOWN, AWAY, READY = NodeStatus.DOWN, NodeStatus.DISCONNECTED, NodeStatus.READY
@@ -405,7 +405,7 @@ def test_what_was_given_up_is_ended_by_its_node_at_its_return_and_stays_replaced
 
     loop.come_back(original.node_id)
     ended = [AllocationReport(id=original.id, client_status=COMPLETE)]
-    loop.lead(nodes.report(loop.replica, original.node_id, ended, loop.moment, is_whole=False, evaluations_max=20))
+    loop.lead(reports.take(loop.replica, original.node_id, ended, loop.moment, is_whole=False, evaluations_max=20))
     loop.look_at(trigger=EvaluationTrigger.NODE_UPDATE)
     loop.settle()
 

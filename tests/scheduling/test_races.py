@@ -17,11 +17,11 @@ from wharf.model.allocation import ClientStatus
 from wharf.model.changes import Write
 from wharf.model.job import Job
 from wharf.model.node_resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
-from wharf.operations import drains, nodes
+from wharf.operations import drains, nodes, reports
 from wharf.operations.decision import Decision
 from wharf.operations.derived import with_derived
 from wharf.operations.drains import DrainOrder, DrainWish
-from wharf.operations.nodes import AllocationReport
+from wharf.operations.reports import AllocationReport
 from wharf.scheduling.evaluate import evaluate
 from wharf.scheduling.plan import Plan, check
 from wharf.scheduling.room_marks import EVERY_NODE
@@ -195,4 +195,4 @@ def state_with_work_out_of_contact(state: AState) -> Callable[[], Decision[Any]]
     )
     state.end_evaluations("old")
     told = [AllocationReport(id=each.id, client_status=ClientStatus.RUNNING) for each in placed]
-    return lambda: nodes.report(state.replica, "node-1", told, state.moment, is_whole=False, evaluations_max=MANY)
+    return lambda: reports.take(state.replica, "node-1", told, state.moment, is_whole=False, evaluations_max=MANY)

@@ -25,7 +25,7 @@ from wharf.model.namespace import Namespace
 from wharf.model.refusal import Code, Refusal
 from wharf.model.transitions import ALLOCATION
 from wharf.operations.decision import Decision
-from wharf.operations.nodes import AllocationReport
+from wharf.operations.reports import AllocationReport
 from wharf.scheduling.ground import Ground
 from wharf.scheduling.plan import Plan
 from wharf.scheduling.schedule import schedule

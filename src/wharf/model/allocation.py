@@ -139,6 +139,7 @@ class Allocation(SparseRecord):
     preempted_by_allocation: str = ""
     log_tails: bytes = b""  # When it is over: the ends of its tasks' logs, as `model.log_tails` packs them.
     signing_key_id: str = ""
+    report_number: int = 0  # Of the report of its node that changed it last; 0: none, or one without a number.
     create_index: int = 0
     modify_index: int = 0
     alloc_modify_index: int = 0  # Stays when only the node reports.

@@ -165,6 +165,7 @@ class Node(Record):
     node_max_allocs: int = 0  # 0: no limit
     last_missed_heartbeat_index: int = 0
     last_alloc_update_index: int = 0
+    reports_from: int = 0  # From where on it numbers its reports; told by a node: above 0 where its agent begins.
     create_index: int = 0
     modify_index: int = 0
 

@@ -109,6 +109,13 @@ ALLOCATION: Final = Machine(
         ),
     },
     terminal=frozenset({ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST}),
+    stays=[
+        Step(
+            ClientStatus.LOST,
+            ClientStatus.PENDING,
+            "its node is back, and nothing of it runs: its orders are to stop it",
+        ),
+    ],
 )
 
 ALLOCATION_DESIRED: Final = Machine(

@@ -26,11 +26,13 @@ ROOM: Final = ("status", "scheduling_eligibility", "drain_strategy", "node_resou
 
 
 class NodeWritten(msgspec.Struct, frozen=True):
-    """`must_report`: the node gets nothing new until it has told of every allocation that it knows."""
+    """`must_report`: the node gets nothing new until it has told of every allocation that it knows. `reports_from`: from
+    where on it numbers its reports."""
 
     index: int
     eval_ids: tuple[str, ...] = ()
     must_report: bool = False
+    reports_from: int = 0
 
 
 def node_write(
@@ -52,15 +54,15 @@ def node_write(
         conditions += room_marks.rests_on_both(snapshot, node.id)
     changes += [EVALUATIONS.put(evaluation) for evaluation in evaluations]
     ids = tuple(evaluation.id for evaluation in evaluations)
-    must_report = must_report_of(node)
+    must_report, reports_from = must_report_of(node), node.reports_from
     write = Write(kind, cause or Cause(CauseKind.NODE, node.id), changes, conditions)
-    return Decision(write, lambda index: NodeWritten(index, ids, must_report))
+    return Decision(write, lambda index: NodeWritten(index, ids, must_report, reports_from))
 
 
 def nothing_to_write(node: Node) -> Decision[NodeWritten]:
     """Nothing is to be written."""
-    must_report = must_report_of(node)
-    return Decision(None, lambda index: NodeWritten(index, must_report=must_report))
+    must_report, reports_from = must_report_of(node), node.reports_from
+    return Decision(None, lambda index: NodeWritten(index, must_report=must_report, reports_from=reports_from))
 
 
 def must_report_of(node: Node) -> bool:

@@ -1,31 +1,27 @@
-"""What happens to nodes: they register, change their status, and report on their allocations.
+"""What happens to nodes: they register, change their status, go. What they report on their allocations is in `reports`.
 
 A node's write carries evaluations of its jobs, as many as fit. The others follow: `look_at_the_rest` tells, from the
 state alone, which job has not been looked at yet, so nothing need be remembered between the two.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from itertools import islice
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from wharf.model.allocation import Allocation, AllocDeploymentStatus, ClientStatus, DesiredStatus, NetworkStatus
-from wharf.model.changes import THIS, Cause, CauseKind, Condition, Drop, Put, Write
+from wharf.model.allocation import ClientStatus
+from wharf.model.changes import THIS, Cause, CauseKind, Write
 from wharf.model.evaluation import EvaluationTrigger
 from wharf.model.job import Job, JobType
-from wharf.model.log_tails import PACKED_MAX_BYTES
-from wharf.model.machine import TransitionRefused, advance
-from wharf.model.moment import to_time
+from wharf.model.machine import advance
 from wharf.model.naming import POOL_NAME, is_pool_name
 from wharf.model.node import Node, NodeStatus, SchedulingEligibility, with_news
 from wharf.model.node_pool import ALL
 from wharf.model.refusal import Code, Refusal, invalid
-from wharf.model.registration import ServiceRegistration
-from wharf.model.task_state import TaskState
-from wharf.model.transitions import ALLOCATION, NODE
-from wharf.operations import host_volumes, services
+from wharf.model.transitions import NODE
+from wharf.operations import host_volumes, reports, services
 from wharf.operations.decision import Decision, Moment
 from wharf.operations.evaluations import new_evaluation
 from wharf.operations.node_writes import (
@@ -36,18 +32,15 @@ from wharf.operations.node_writes import (
     jobs_left_behind,
     jobs_to_look_at,
     known_node,
-    must_report_of,
     node_write,
     nothing_to_write,
     with_message,
 )
-from wharf.operations.story import with_story
 from wharf.scheduling import room_marks
 from wharf.scheduling.node_class import computed_class
 from wharf.scheduling.reconcile.classes import lost_after_ns, unknown_since_ns
 from wharf.state import Replica
 from wharf.state.tables import (
-    ALLOCATIONS,
     ALLOCATIONS_ON_NODE,
     EVALUATIONS,
     EVALUATIONS_OF_JOB,
@@ -70,6 +63,7 @@ KNOWN_BY_SERVERS: Final = (
     "last_drain",
     "last_missed_heartbeat_index",
     "last_alloc_update_index",
+    "reports_from",
     "create_index",
     "modify_index",
 )
@@ -79,22 +73,11 @@ LOOKED_AT: Final = ("name", "datacenter", "node_class", "attributes", "meta", "h
 """What jobs may ask for: a change of it has the node's jobs looked at again (scheduling.md 9.2)."""
 
 
-class AllocationReport(msgspec.Struct, frozen=True):
-    """What a node says of one allocation."""
-
-    id: str
-    client_status: ClientStatus
-    client_description: str = ""
-    task_states: dict[str, TaskState] | None = None
-    deployment_status: AllocDeploymentStatus | None = None
-    network_status: NetworkStatus | None = None
-    services: tuple[ServiceRegistration, ...] | None = None
-    """Those of it that run now; None: nothing is said of them."""
-    log_tails: bytes = b""
-
-
 def register(snapshot: Replica, told: Node, moment: Moment, *, evaluations_max: int) -> Decision[NodeWritten]:
-    """A node says what it is, with events of its own. What servers know of it (drain, eligibility) it cannot change."""
+    """A node says what it is, with events of its own. What servers know of it (drain, eligibility) it cannot change.
+
+    Where a life of its agent begins it asks, by a `reports_from` above 0, from where on it is to number its reports.
+    """
     if not told.id or not told.secret_digest:
         raise invalid("a node registers with an ID and a secret")
     refuse_pool(told.node_pool)
@@ -104,6 +87,8 @@ def register(snapshot: Replica, told: Node, moment: Moment, *, evaluations_max: 
     known = stored if stored is not None else Node(id=told.id, create_index=THIS)
     kept: dict[str, Any] = {name: getattr(known, name) for name in KNOWN_BY_SERVERS}
     node = with_news(replace(told, **kept, computed_class=computed_class(told)), told.events)
+    if told.reports_from:
+        node = replace(node, reports_from=reports.beginning(snapshot, known))
     if stored is None:
         has_pool = snapshot.get(NODE_POOLS, node.node_pool) is not None
         message = "Node registered" if has_pool else "Node registered but waiting for node pool to be created"
@@ -150,11 +135,14 @@ def _in_contact(snapshot: Replica, node: Node, moment: Moment, *, message_when_d
     if status is node.status:
         return node
     was_down = node.status is NodeStatus.DOWN
+    was_away = was_down or node.status is NodeStatus.DISCONNECTED
     node = replace(
         node,
         status=advance(NODE, node.status, status, record_id=node.id),
         status_updated_at=moment.now_ns // SECOND_NS,
         last_missed_heartbeat_index=0 if status is NodeStatus.READY else node.last_missed_heartbeat_index,
+        # What it said before it was given up is older than that.
+        reports_from=reports.beginning(snapshot, node) if node.reports_from and was_away else node.reports_from,
     )
     return with_message(node, message_when_down, moment) if was_down else node
 
@@ -287,107 +275,6 @@ def purge(
     return Decision(write, lambda index: NodeWritten(index, ids))
 
 
-def report(
-    snapshot: Replica,
-    node_id: str,
-    reports: Sequence[AllocationReport],
-    moment: Moment,
-    *,
-    is_whole: bool,
-    evaluations_max: int,
-) -> Decision[NodeWritten]:
-    """Take over what a node says of its allocations. What it does not own, or what is over, it cannot change.
-
-    `is_whole`: with this report the node has told of every allocation that it knows.
-    """
-    node = known_node(snapshot, node_id)
-    if node.status in (NodeStatus.DOWN, NodeStatus.DISCONNECTED):
-        raise invalid(f"node {node_id} is {node.status}; it must be heard of again before it reports")
-    changes: list[Put | Drop] = []
-    conditions: list[Condition] = []
-    ended: dict[tuple[str, str], EvaluationTrigger] = {}
-    refused: list[TransitionRefused] = []
-    occupies_again = False
-    for told in {told.id: told for told in reports}.values():
-        stored = snapshot.get(ALLOCATIONS, told.id)
-        if stored is None or stored.node_id != node_id:
-            continue
-        try:
-            new = _reported(stored, told, moment)
-        except TransitionRefused as illegal:  # Late, or wrong. The others are true all the same.
-            refused.append(with_story(snapshot, illegal))
-            continue
-        services_changed, rests_on = services.told_by_node(snapshot, new or stored, told.services)
-        changes += services_changed
-        conditions += rests_on
-        if new is None:
-            continue
-        changes.append(ALLOCATIONS.put(new))
-        conditions.append(snapshot.unchanged(ALLOCATIONS, stored))
-        occupies_again = occupies_again or (new.is_occupying and not stored.is_occupying)
-        if new.client_status is not stored.client_status and _leaves_a_gap(snapshot, new):
-            ended[new.namespace, new.job_id] = EvaluationTrigger.ALLOC_FAILURE
-        elif new.is_client_terminal and new.desired_status is DesiredStatus.EVICT:
-            ended.setdefault((new.namespace, new.job_id), EvaluationTrigger.PREEMPTION)
-        elif stored.client_status is ClientStatus.UNKNOWN:  # Whoever took its place meanwhile is weighed against it.
-            ended.setdefault((new.namespace, new.job_id), EvaluationTrigger.RECONNECT)
-    evaluations = [
-        new_evaluation(job, moment, trigger)
-        for key, trigger in ended.items()
-        if (job := snapshot.get(JOBS, *key)) is not None and not job.stop
-    ]
-    has_pool = snapshot.get(NODE_POOLS, node.node_pool) is not None
-    if is_whole and has_pool and node.status is NodeStatus.INITIALIZING:
-        ready = replace(
-            node,
-            status=advance(NODE, node.status, NodeStatus.READY, record_id=node.id),
-            status_updated_at=moment.now_ns // SECOND_NS,
-            last_alloc_update_index=THIS,
-            last_missed_heartbeat_index=0,
-        )
-        of_node = evaluations_of(snapshot, ready, moment, evaluations_max)
-        evaluations += [each for each in of_node if (each.namespace, each.job_id) not in ended]
-        written = node_write("node-reported", snapshot, ready, evaluations, changes, conditions)
-        return replace(written, refused=tuple(refused))
-    if not changes:
-        return replace(nothing_to_write(node), refused=tuple(refused))
-    if occupies_again:
-        changes.append(room_marks.moves(node_id))
-        conditions += room_marks.rests_on_both(snapshot, node_id)
-    changes += [EVALUATIONS.put(evaluation) for evaluation in evaluations]
-    must_report = must_report_of(node)
-    return Decision(
-        Write("node-reported", Cause(CauseKind.NODE, node_id), changes, conditions),
-        lambda index: NodeWritten(index, must_report=must_report),
-        tuple(refused),
-    )
-
-
-def _leaves_a_gap(snapshot: Replica, reported: Allocation) -> bool:
-    """Whether what was reported asks for another in its place: it failed, or it ended although it shall go on for ever.
-
-    The latter is heard after a log was restored that does not know yet that the allocation was stopped.
-    """
-    if reported.client_status is ClientStatus.FAILED:
-        return True
-    if reported.client_status is not ClientStatus.COMPLETE or reported.desired_status is not DesiredStatus.RUN:
-        return False
-    job = snapshot.get(JOBS, reported.namespace, reported.job_id)
-    return job is not None and job.type in (JobType.SERVICE, JobType.SYSTEM)
-
-
-def forgotten(snapshot: Replica, node_id: str, named: Collection[str]) -> list[AllocationReport]:
-    """What a node's whole report leaves out of that which was given up as lost: it surely runs no more.
-
-    Said outright, it is over for good: a report that was under way since before cannot bring it back.
-    """
-    return [
-        AllocationReport(id=allocation.id, client_status=ClientStatus.COMPLETE)
-        for allocation in snapshot.those_by_key(ALLOCATIONS_ON_NODE, node_id)
-        if allocation.client_status is ClientStatus.LOST and allocation.id not in named
-    ]
-
-
 def look_at_the_rest(
     snapshot: Replica, node_id: str, moment: Moment, *, evaluations_max: int
 ) -> Decision[NodeWritten] | None:
@@ -432,35 +319,3 @@ def _is_overlooked(snapshot: Replica, job: Job, node: Node) -> bool:
 
 def _has_open_evaluation(snapshot: Replica, job: Job) -> bool:
     return any(not each.status.is_terminal for each in snapshot.those(EVALUATIONS_OF_JOB, job.namespace, job.id))
-
-
-def _reported(stored: Allocation, told: AllocationReport, moment: Moment) -> Allocation | None:
-    """The allocation as reported, or None where that is nothing new. Raises TransitionRefused."""
-    new = replace(
-        stored,
-        client_status=advance(ALLOCATION, stored.client_status, told.client_status, record_id=stored.id),
-        client_description=told.client_description or stored.client_description,
-        task_states=told.task_states if told.task_states is not None else stored.task_states,
-        network_status=told.network_status or stored.network_status,
-        deployment_status=_health_as_told(stored, told, moment),
-        log_tails=_tails_as_told(stored, told),
-    )
-    if new == stored:
-        return None
-    return replace(new, modify_time=moment.now_ns)
-
-
-def _tails_as_told(stored: Allocation, told: AllocationReport) -> bytes:
-    """What was kept stays, when a node says no more of it: its files may be gone."""
-    is_fit = told.client_status.is_terminal and len(told.log_tails) <= PACKED_MAX_BYTES
-    return told.log_tails if told.log_tails and is_fit else stored.log_tails
-
-
-def _health_as_told(stored: Allocation, told: AllocationReport, moment: Moment) -> AllocDeploymentStatus | None:
-    """Whether it is healthy, its node decides; whether it is a canary, it does not. What is in no deployment is judged
-    too: a drain waits for what took the place of what it moved."""
-    stands, given = stored.deployment_status or AllocDeploymentStatus(), told.deployment_status
-    if given is None or given.healthy is None or given.healthy is stands.healthy:
-        return stored.deployment_status
-    timestamp = given.timestamp or to_time(moment.now_ns)
-    return replace(stands, healthy=given.healthy, timestamp=timestamp, modify_index=THIS)

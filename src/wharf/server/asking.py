@@ -11,7 +11,8 @@ import msgspec
 from wharf.model.cluster import Member
 from wharf.model.node import Node
 from wharf.model.refusal import Code, Refusal, no_leader
-from wharf.operations.nodes import AllocationReport, NodeWritten
+from wharf.operations.node_writes import NodeWritten
+from wharf.operations.reports import AllocationReport
 from wharf.server.answering import AnsweredBy, answers_of
 from wharf.server.brain import Brain
 from wharf.server.rehearsal import forbid_in_rehearsal
@@ -36,6 +37,7 @@ class NodeBelieved(msgspec.Struct, frozen=True):
     ttl_s: float
     index: int = 0
     must_report: bool = False
+    reports_from: int = 0
 
 
 class NodeReport(msgspec.Struct, frozen=True):
@@ -45,6 +47,7 @@ class NodeReport(msgspec.Struct, frozen=True):
     reports: tuple[AllocationReport, ...]
     report_id: str = ""
     is_whole: bool = False
+    number: int = 0
 
 
 class Eligibility(msgspec.Struct, frozen=True):
@@ -101,15 +104,15 @@ class Answers:
 
     async def _register(self, node: Node) -> NodeBelieved:
         written, ttl_s = await self._brain.nodes.register(node)
-        return NodeBelieved(ttl_s, written.index, written.must_report)
+        return NodeBelieved(ttl_s, written.index, written.must_report, written.reports_from)
 
     async def _heartbeat(self, alive: NodeAlive) -> NodeBelieved:
         written, ttl_s = await self._brain.nodes.heartbeat(alive.node_id)
-        return NodeBelieved(ttl_s, 0, written.must_report)
+        return NodeBelieved(ttl_s, 0, written.must_report, written.reports_from)
 
     async def _report(self, told: NodeReport) -> NodeWritten:
         return await self._brain.nodes.report(
-            told.node_id, told.reports, report_id=told.report_id, is_whole=told.is_whole
+            told.node_id, told.reports, report_id=told.report_id, is_whole=told.is_whole, number=told.number
         )
 
     async def _set_eligibility(self, wanted: Eligibility) -> NodeWritten:

@@ -49,8 +49,10 @@ def _shown_variable(record: Any) -> object:
 
 
 def _shown_allocation(record: Any) -> object:
-    """What tasks printed is for those who may read logs."""
-    return msgspec.structs.replace(record, log_tails=b"") if record.log_tails else record
+    """What tasks printed is for those who may read logs; a report's number is between servers and a node."""
+    if not record.log_tails and not record.report_number:
+        return record
+    return msgspec.structs.replace(record, log_tails=b"", report_number=0)
 
 
 SHOWN: Final[Mapping[str, Callable[[Any], object]]] = MappingProxyType({

@@ -8,14 +8,15 @@ from wharf.model.node import DrainMetadata, DriverInfo, Node, NodeHostVolume, No
 from wharf.model.node_resources import NodeResources, ReservedResources
 from wharf.model.record import Record
 
-_SHOWN_FIELDS: Final = tuple(name for name in Node.__struct_fields__ if name != "secret_digest")
+_NOT_SHOWN: Final = frozenset(("secret_digest", "reports_from"))
+_SHOWN_FIELDS: Final = tuple(name for name in Node.__struct_fields__ if name not in _NOT_SHOWN)
 
 
 def _shown_definition() -> list[tuple[str, Any, Any]]:
-    """The fields of a node as replies show it: all of the record's but the digest, and a SecretID that is empty."""
+    """The fields of a node as replies show it: all of the record's but two, and a SecretID that is empty."""
     found: list[tuple[str, Any, Any]] = [("secret_id", str, msgspec.field(name="SecretID", default=""))]
     for field in msgspec.structs.fields(Node):
-        if field.name == "secret_digest":
+        if field.name in _NOT_SHOWN:
             continue
         found.append((field.name, field.type, msgspec.field(name=field.encode_name, default=field.default)))
     return found

@@ -101,10 +101,13 @@ class NodeUpdateResponse(Record):
     index: int = 0
     must_report: bool = False
     """The node gets nothing new until it has told of every allocation that it knows, in a report with `is_whole`."""
+    reports_from: int = 0
+    """From where on the node is to number its reports, if that is not behind it; 0: they have no numbers."""
 
 
 class NodeRegistration(Record):
-    """A node says what it is, and by which secret it will be known."""
+    """A node says what it is, and by which secret it will be known. With a `reports_from` above 0 its agent begins, and
+    asks from where on it is to number its reports."""
 
     node: Node
     secret_id: str
@@ -169,9 +172,13 @@ class AllocationUpdate(Record):
 
 
 class NodeReportRequest(Record):
-    """The same `report_id` again changes nothing. `is_whole`: it names every allocation that the node knows."""
+    """The same `report_id` again changes nothing. `is_whole`: it names every allocation that the node knows.
+
+    `number`: greater than that of every report before it; what is older than what is known is refused. 0: it has none.
+    """
 
     report_id: str = ""
+    number: int = 0
     is_whole: bool = False
     allocations: tuple[AllocationUpdate, ...] = ()
 

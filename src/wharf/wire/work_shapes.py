@@ -37,8 +37,8 @@ class AllocationStopResponse(Record):
     index: int = 0
 
 
-_NOT_SHOWN: Final = frozenset(("job_version", "job_create_index", "log_tails"))
-"""The embedded job tells the first two, the reading of logs the last."""
+_NOT_SHOWN: Final = frozenset(("job_version", "job_create_index", "log_tails", "report_number"))
+"""The embedded job tells the first two, the reading of logs the third; the last is between servers and a node."""
 
 _SHOWN_AS: Final[dict[str, Any]] = {
     "allocated_resources": AllocatedResources | None,

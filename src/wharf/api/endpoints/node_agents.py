@@ -17,7 +17,8 @@ from wharf.operations import node_pools
 from wharf.operations.drains import DrainOrder, DrainWish
 from wharf.operations.introductions import admit
 from wharf.operations.node_writes import NodeWritten
-from wharf.operations.nodes import AllocationReport, refuse_pool
+from wharf.operations.nodes import refuse_pool
+from wharf.operations.reports import AllocationReport
 from wharf.server.answering.nodes import DRAIN_NODE
 from wharf.server.asking import HEARTBEAT, REGISTER_NODE, REPORT, NodeAlive, NodeBelieved, NodeReport
 from wharf.server.reading import Found
@@ -150,7 +151,7 @@ class NodeSpeech:
             )
             for told in asked.allocations
         )
-        question = NodeReport(node.id, reports, asked.report_id, asked.is_whole)
+        question = NodeReport(node.id, reports, asked.report_id, asked.is_whole, asked.number)
         written = await self._server.leader.ask(REPORT, question)
         return Done(shapes.NodeReportResponse(index=written.index, must_report=written.must_report), written.index)
 
@@ -213,5 +214,6 @@ def _told(believed: NodeBelieved) -> Done:
         node_modify_index=believed.index,
         index=believed.index,
         must_report=believed.must_report,
+        reports_from=believed.reports_from,
     )
     return Done(reply, believed.index)

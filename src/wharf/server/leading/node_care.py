@@ -10,14 +10,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from wharf.controllers.heartbeats import Heartbeats, HeartbeatSettings
 from wharf.model.moment import Moment
 from wharf.model.node import Node, NodeStatus
 from wharf.model.refusal import Code, Refusal, no_leader
-from wharf.operations import nodes
+from wharf.operations import nodes, reports
 from wharf.operations.decision import Decision
+from wharf.operations.reports import AllocationReport
 from wharf.server.follower import Follower
 from wharf.server.leading.report_batch import ReportBatch
 from wharf.server.leading.term import Term
@@ -32,6 +34,26 @@ log = logging.getLogger(__name__)
 REPORTS_REMEMBERED: Final = 8
 NAMES_SAID: Final = 10
 """In one line of the log. A whole rack that falls silent is one line too."""
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """One report of a node."""
+
+    node_id: str
+    reports: tuple[AllocationReport, ...]
+    is_whole: bool
+    number: int
+
+    def decide(self, evaluations_max: int, snapshot: Replica, moment: Moment) -> Decision[nodes.NodeWritten]:
+        return reports.take(
+            snapshot,
+            self.node_id,
+            self.reports,
+            moment,
+            is_whole=self.is_whole,
+            evaluations_max=evaluations_max,
+            number=self.number,
+        )
 
 
 class NodeCare:
@@ -137,7 +159,7 @@ class NodeCare:
         if not self._term.is_leading:
             raise no_leader()
         node = self._follower.replica.get(NODES, node_id)
-        written = nodes.NodeWritten(0)
+        written = nodes.NodeWritten(0, reports_from=node.reports_from if node is not None else 0)
         if node is None or node.status is not NodeStatus.READY:
             written = await self._term.decide(partial(_come_back, node_id, self._term.evaluations_max))
         return self._asked_for_all(node_id, written), self._heard(node_id)
@@ -156,66 +178,52 @@ class NodeCare:
     async def report(
         self,
         node_id: str,
-        reports: Sequence[nodes.AllocationReport],
+        told: Sequence[AllocationReport],
         *,
         report_id: str = "",
         is_whole: bool = False,
+        number: int = 0,
     ) -> nodes.NodeWritten:
         """A node says what its allocations do; answers when that is committed. The same report again changes nothing."""
         # One after the other: of one that was said twice, the second could otherwise be taken after what was said next.
         async with self._reporting.setdefault(node_id, asyncio.Lock()):
-            return await self._take_report(node_id, reports, report_id=report_id, is_whole=is_whole)
-
-    async def _take_report(
-        self, node_id: str, reports: Sequence[nodes.AllocationReport], *, report_id: str, is_whole: bool
-    ) -> nodes.NodeWritten:
-        taken = self._reports_taken.setdefault(node_id, OrderedDict())
-        if report_id in taken:
-            return taken[report_id]
-        if is_whole:
-            named = {told.id: None for told in reports}
-            reports = [*reports, *nodes.forgotten(self._follower.replica, node_id, named)]
-        written = await self._report_at_once(node_id, reports, is_whole=is_whole)
-        if is_whole:
-            self._told_all[node_id] = None
-        written = self._asked_for_all(node_id, written)
-        if report_id:
-            taken[report_id] = written
-            if len(taken) > REPORTS_REMEMBERED:
-                taken.popitem(last=False)
-        return written
-
-    async def _report_at_once(
-        self, node_id: str, reports: Sequence[nodes.AllocationReport], *, is_whole: bool
-    ) -> nodes.NodeWritten:
-        """With those of other nodes where that can be."""
-        most = self._term.evaluations_max
-
-        def decide(snapshot: Replica, moment: Moment) -> Decision[nodes.NodeWritten]:
-            return nodes.report(snapshot, node_id, reports, moment, is_whole=is_whole, evaluations_max=most)
-
-        written = None if current_rehearsal() else await self.batch.take(node_id, decide)
-        if written is not None:
+            taken = self._reports_taken.setdefault(node_id, OrderedDict())
+            if report_id in taken:
+                return taken[report_id]
+            written = await self._take_report(_Told(node_id, tuple(told), is_whole, number))
+            if report_id:
+                taken[report_id] = written
+                if len(taken) > REPORTS_REMEMBERED:
+                    taken.popitem(last=False)
             return written
-        return await self._report_in_parts(node_id, reports, is_whole=is_whole)
 
-    async def _report_in_parts(
-        self, node_id: str, reports: Sequence[nodes.AllocationReport], *, is_whole: bool
-    ) -> nodes.NodeWritten:
+    async def _take_report(self, told: "_Told") -> nodes.NodeWritten:
+        if told.is_whole:
+            named = {each.id: None for each in told.reports}
+            forgotten = reports.forgotten(self._follower.replica, told.node_id, named)
+            told = replace(told, reports=(*told.reports, *forgotten))
+        written = await self._report_at_once(told)
+        if told.is_whole:
+            self._told_all[told.node_id] = None
+        return self._asked_for_all(told.node_id, written)
+
+    async def _report_at_once(self, told: "_Told") -> nodes.NodeWritten:
+        """With those of other nodes where that can be."""
+        written = None
+        if not current_rehearsal():
+            written = await self.batch.take(told.node_id, partial(told.decide, self._term.evaluations_max))
+        return written if written is not None else await self._report_in_parts(told)
+
+    async def _report_in_parts(self, told: "_Told") -> nodes.NodeWritten:
         """Each allocation's report stands alone, so what does not fit in one write goes in several."""
-        most = self._term.evaluations_max
         try:
-            return await self._term.decide(
-                lambda snapshot, moment: nodes.report(
-                    snapshot, node_id, reports, moment, is_whole=is_whole, evaluations_max=most
-                )
-            )
+            return await self._term.decide(partial(told.decide, self._term.evaluations_max))
         except Refusal as refusal:
-            if refusal.code is not Code.TOO_LARGE or len(reports) < 2:
+            if refusal.code is not Code.TOO_LARGE or len(told.reports) < 2:
                 raise
-        half = len(reports) // 2
-        await self._report_in_parts(node_id, reports[:half], is_whole=False)
-        return await self._report_in_parts(node_id, reports[half:], is_whole=is_whole)
+        half = len(told.reports) // 2
+        await self._report_in_parts(replace(told, reports=told.reports[:half], is_whole=False))
+        return await self._report_in_parts(replace(told, reports=told.reports[half:]))
 
     async def set_eligibility(self, node_id: str, eligible: bool) -> nodes.NodeWritten:
         most = self._term.evaluations_max
