@@ -150,9 +150,14 @@ def running(folder: Path, *arguments: str, environment: dict[str, str] | None = 
 
 
 def end_all_of(folder: Path) -> None:
-    """What outlives an agent that is killed, as it should: its node's supervisor, shims and tasks. They are known by the
-    folder, which is in their words or in their environment."""
-    name = os.fsencode(folder)
+    """What outlives an agent or an engine that is killed, as it should: a node's supervisor, shims and tasks; containers'
+    monitors, and what these begin at a container's end. All are gone afterwards."""
+    wait_until(lambda: not _kill_all_of(folder), what=f"nothing of {folder} runs")
+
+
+def _kill_all_of(folder: Path) -> list[int]:
+    """They are known by the folder, which is in their words or in their environment."""
+    name, found = os.fsencode(folder), []
     for process in Path("/proc").iterdir():
         if not process.name.isdecimal() or int(process.name) == os.getpid():
             continue
@@ -160,6 +165,8 @@ def end_all_of(folder: Path) -> None:
             is_ours = name in (process / "cmdline").read_bytes() or name in (process / "environ").read_bytes()
             if is_ours and os.getpgid(int(process.name)) != os.getpgid(0):
                 os.kill(int(process.name), signal.SIGKILL)
+                found.append(int(process.name))
+    return found
 
 
 def run(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -1,6 +1,5 @@
 """The page about first jobs is true: two agents, programs and containers."""
 
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -28,8 +27,7 @@ REGISTRY = "registry.example"
 
 
 def test_the_walk_shows_what_happens(tmp_path: Path) -> None:
-    # The path of a container's things has its bounds.
-    with tempfile.TemporaryDirectory() as engine, running_podman(Path(engine)) as (podman, registry):
+    with running_podman() as (podman, registry):
         first, second = tmp_path / "first", tmp_path / "second"
         second.mkdir()
         (tmp_path / "first.toml").write_text(FIRST.format(socket=podman.socket))
@@ -37,7 +35,7 @@ def test_the_walk_shows_what_happens(tmp_path: Path) -> None:
             agent.wait_ready()
             (second / "second.toml").write_text(SECOND.format(folder=second, address=agent.address))
             with running(second, "agent", "--config", "second.toml"):
-                wait_until(lambda: len(agent.get("/v1/nodes")) == 2, what="two nodes", within_s=30.0)  # type: ignore[arg-type]  # A list.
+                wait_until(lambda: len(agent.get("/v1/nodes")) == 2, what="two nodes")  # type: ignore[arg-type]  # A list.
                 walk = Walk(agent, nodes="(vm|second)")
                 typed = 0
                 for step in steps(PAGES / "docs/first-jobs.md"):

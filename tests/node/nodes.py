@@ -132,10 +132,6 @@ class ANode:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not self.left(ids), what="nothing of the node is left")
-        for line in Path("/proc/self/mounts").read_text().splitlines():
-            place = line.split()[1]
-            if place.startswith(f"{self.folder}/"):  # Secrets in memory; who was killed could not take them away.
-                subprocess.run(["umount", "--lazy", place], check=False)
         unmount_below(self.folder)
         remove_groups_below(self.folder)
 

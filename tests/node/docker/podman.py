@@ -10,12 +10,15 @@ import shutil
 import signal
 import subprocess
 import tarfile
+import tempfile
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
+from tests.agent.processes import end_all_of
+from tests.mounts import unmount_below
 from tests.waiting import wait_until
 
 BUSYBOX: Final = "busybox"
@@ -41,7 +44,6 @@ class Podman:
         return os.environ | {
             "CONTAINERS_CONF": str(self.folder / "containers.conf"),
             "CONTAINERS_REGISTRIES_CONF": str(self.folder / "registries.conf"),
-            "STORAGE_DRIVER": "vfs",
             "TMPDIR": str(self.folder),
         }
 
@@ -62,7 +64,7 @@ class Podman:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
             )
-        wait_until(self.socket.exists, within_s=20, what=f"Podman at {self.socket}")
+        wait_until(self.socket.exists, what=f"Podman at {self.socket}")
 
     def kill(self) -> None:
         """The service; containers go on."""
@@ -94,7 +96,9 @@ class Podman:
             timeout=60,
         )
         self.kill()
-        subprocess.run(["umount", str(self.folder / "root" / "vfs")], capture_output=True)
+        # A monitor cleans up after its container, in its own time: whoever opens the store mounts it anew.
+        end_all_of(self.folder)
+        unmount_below(self.folder)
 
 
 def layer() -> bytes:
@@ -198,7 +202,10 @@ class Registry:
 
 
 @contextlib.contextmanager
-def running_podman(folder: Path) -> Iterator[tuple[Podman, Registry]]:
+def running_podman() -> Iterator[tuple[Podman, Registry]]:
+    """In a folder of its own, which is gone afterwards with all that was in it."""
+    # The path of a socket, and of a container's things, must be short: so it does not lie where pytest puts things.
+    folder = Path(tempfile.mkdtemp(prefix="wp-"))
     registry = Registry()
     podman = Podman(folder)
     podman.trust(registry.address)
@@ -208,3 +215,4 @@ def running_podman(folder: Path) -> Iterator[tuple[Podman, Registry]]:
     finally:
         podman.clean_up()
         registry.close()
+        shutil.rmtree(folder)

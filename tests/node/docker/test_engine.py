@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,16 +20,8 @@ WITHIN_S = 60
 
 
 @pytest.fixture(scope="module")
-def engine_folder() -> Iterator[Path]:
-    # A socket's path must be short, so it does not lie where pytest puts things.
-    folder = Path(tempfile.mkdtemp(prefix="wp-"))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture(scope="module")
-def running(engine_folder: Path) -> Iterator[tuple[Podman, Registry]]:
-    with running_podman(engine_folder) as both:
+def running() -> Iterator[tuple[Podman, Registry]]:
+    with running_podman() as both:
         yield both
 
 

@@ -1,9 +1,7 @@
 """Jobs in containers, from the API to the engine and back, on an agent whose parts are killed."""
 
 import os
-import shutil
 import signal
-import tempfile
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,22 +93,17 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    # A socket's path must be short, so it does not lie where pytest puts things.
-    engine = Path(tempfile.mkdtemp(prefix="wj-"))
     folder = tmp_path_factory.mktemp("docker-jobs")
-    try:
-        with running_podman(engine) as (podman, registry):
-            for name in ("plain", "frozen"):
-                (folder / name).mkdir()
-                (folder / name / "told").write_text(f"{name}\n")
-            (folder / "wharf.toml").write_text(CONFIGURATION.format(socket=podman.socket, folder=folder))
-            with running(folder, "dev", "--port", "0", "--config", "wharf.toml") as agent:
-                agent.wait_ready()
-                yield Place(agent, podman, registry, folder)
-                agent.signal(signal.SIGTERM)
-                agent.wait_end(within_s=40.0)
-    finally:
-        shutil.rmtree(engine, ignore_errors=True)
+    with running_podman() as (podman, registry):
+        for name in ("plain", "frozen"):
+            (folder / name).mkdir()
+            (folder / name / "told").write_text(f"{name}\n")
+        (folder / "wharf.toml").write_text(CONFIGURATION.format(socket=podman.socket, folder=folder))
+        with running(folder, "dev", "--port", "0", "--config", "wharf.toml") as agent:
+            agent.wait_ready()
+            yield Place(agent, podman, registry, folder)
+            agent.signal(signal.SIGTERM)
+            agent.wait_end()
 
 
 def test_the_node_tells_of_its_engine(place: Place) -> None:

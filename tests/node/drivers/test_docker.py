@@ -4,8 +4,6 @@ import asyncio
 import base64
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,13 +31,8 @@ STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[tuple[Podman, Registry]]:
-    # A socket's path must be short, so it does not lie where pytest puts things.
-    folder = Path(tempfile.mkdtemp(prefix="wd-"))
-    try:
-        with running_podman(folder) as both:
-            yield both
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with running_podman() as both:
+        yield both
 
 
 @pytest.fixture
