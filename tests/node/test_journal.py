@@ -11,7 +11,17 @@ import msgspec
 import pytest
 
 from wharf.model.allocation import ClientStatus
-from wharf.node.agent.journal import HEAD_BYTES, Came, Forgotten, Journal, Kept, entries_of, framed
+from wharf.node.agent.journal import (
+    HEAD_BYTES,
+    Came,
+    Forgotten,
+    Journal,
+    Kept,
+    Remembered,
+    Settled,
+    entries_of,
+    framed,
+)
 from wharf.node.agent.journal_file import FileOnDisk
 from wharf.node.core.record import AllocationRecord, TaskRecord
 from wharf.node.core.steps import TaskStep
@@ -42,10 +52,25 @@ def test_what_was_written_last_holds(tmp_path: Path) -> None:
 
     found = Journal(FileOnDisk(tmp_path / "journal"), BOOT).load()
     assert sorted(found) == ["a1", "a2"]
-    record = found["a1"].record
-    assert record is not None
-    assert (found["a1"].order.order.allocation.alloc_modify_index, record.status) == (9, ClientStatus.COMPLETE)
-    assert found["a2"].record is None
+    first, second = found["a1"], found["a2"]
+    assert isinstance(first, Remembered)
+    assert first.record is not None
+    assert (first.order.order.allocation.alloc_modify_index, first.record.status) == (9, ClientStatus.COMPLETE)
+    assert second == Remembered(kept("a2"))
+
+
+def test_what_is_settled_stands_in_place_of_its_orders_and_is_found_again(tmp_path: Path) -> None:
+    ended = Settled(came("a1", TaskStep.DEAD).record, 9)
+    journal = opened(tmp_path)
+    for entry in (kept("a1"), came("a1", TaskStep.RUNNING), kept("a2"), ended):
+        journal.put(entry)
+
+    assert journal.recall("a1") == ended
+    journal.close()
+    again = opened(tmp_path)
+    assert again.recall("a1") == ended
+    again.close()
+    assert entries_of((tmp_path / "journal").read_bytes())[0][1:] == [ended, kept("a2")]
 
 
 def test_what_is_forgotten_is_gone(tmp_path: Path) -> None:

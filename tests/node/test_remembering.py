@@ -11,7 +11,7 @@ from tests.agent.processes import RunningAgent, running
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server
 from tests.waiting import wait_until
 from wharf.node.agent.folders import AllocationFolders
-from wharf.node.agent.journal import Kept, entries_of
+from wharf.node.agent.journal import Settled, entries_of
 
 SETTINGS = """\
 data_dir = "{folder}/data"
@@ -71,9 +71,9 @@ def log_of(server: RunningAgent, alloc: str) -> bytes:
         return found
 
 
-def journaled(node: ANode) -> dict[str, Kept]:
+def settled(node: ANode) -> set[str]:
     entries, _ = entries_of((node.folder / "node" / "journal").read_bytes())
-    return {entry.id: entry for entry in entries if isinstance(entry, Kept)}
+    return {entry.record.id for entry in entries if isinstance(entry, Settled)}
 
 
 def test_of_what_has_ended_no_orders_are_kept_and_a_node_that_comes_back_knows_its_end_all_the_same(
@@ -83,7 +83,7 @@ def test_of_what_has_ended_no_orders_are_kept_and_a_node_that_comes_back_knows_i
         node.run(a_raw_job("ends", "echo said", Templates=[{"EmbeddedTmpl": "x", "DestPath": "secrets/x"}]))
         wait_until(lambda: statuses(server, "ends") == {"complete"}, what="it ends", within_s=30)
         (ended,) = node.allocations("ends")
-        wait_until(lambda: journaled(node)[ended["ID"]].order.job is None, what="its orders are forgotten", within_s=30)
+        wait_until(lambda: ended["ID"] in settled(node), what="its orders are forgotten", within_s=30)
 
         node.kill_agent()
         node.wait_ready()

@@ -98,6 +98,9 @@ class FakeNode:
     def known(self) -> list[str]:
         return list(self._work)
 
+    def knows(self, allocation_id: str) -> bool:
+        return allocation_id in self._work
+
     def drop(self, allocation_id: str) -> None:
         self._end(self._work.pop(allocation_id))
 

@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from wharf.model.allocation import ClientStatus
 from wharf.node.agent.journal_file import JournalFile
 from wharf.node.core.record import AllocationRecord
 from wharf.wire.shapes import DesiredAllocation
@@ -44,6 +45,16 @@ class Came(msgspec.Struct, frozen=True, tag=True):
     record: AllocationRecord
 
 
+class Settled(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """An allocation that is over, and servers know it: all that is kept of it, in place of its orders and how far it came."""
+
+    record: AllocationRecord
+    index: int
+    """Of its latest orders."""
+    client_status: ClientStatus = ClientStatus.PENDING
+    """As those orders had it."""
+
+
 class Forgotten(msgspec.Struct, frozen=True, tag=True):
     id: str
 
@@ -54,10 +65,12 @@ class Booted(msgspec.Struct, frozen=True, tag=True):
     boot_id: str
 
 
-Entry = Kept | Came | Forgotten | Booted
+Entry = Kept | Came | Settled | Forgotten | Booted
 
 
 class Remembered(msgspec.Struct):
+    """Of an allocation that is not settled."""
+
     order: Kept
     record: AllocationRecord | None = None
 
@@ -73,7 +86,9 @@ class Journal:
         self._boot_id = boot_id
         self._on_trouble = on_trouble
         self._encoder = msgspec.msgpack.Encoder()
-        self._live: dict[str, dict[str, bytes]] = {}
+        self._orders: dict[str, bytes] = {}
+        """What is kept of each allocation, as it is written: its orders, or that it is settled."""
+        self._records: dict[str, bytes] = {}
         self._live_bytes = 0
         self._is_loaded = False
         self._written = 0
@@ -85,16 +100,19 @@ class Journal:
         self.damage = ""
         """What of it could not be read, as a sentence; empty where all could."""
 
-    def load(self) -> dict[str, Remembered]:
+    def load(self) -> dict[str, Remembered | Settled]:
         """All that is remembered; afterwards it can be written to. Raises OSError where it cannot be read at all."""
-        found: dict[str, Remembered] = {}
+        found: dict[str, Remembered | Settled] = {}
         boot_id = self._boot_id
         for entry in self._read():
             match entry:
                 case Kept(id):
-                    found.setdefault(id, Remembered(entry)).order = entry
+                    known = found.get(id)
+                    found[id] = Remembered(entry, known.record if isinstance(known, Remembered) else None)
                 case Came(record) if record.id in found:
-                    found[record.id].record = record
+                    found[record.id] = _come_further(found[record.id], record)
+                case Settled(record):
+                    found[record.id] = entry
                 case Forgotten(id):
                     found.pop(id, None)
                 case Booted(boot_id):
@@ -103,9 +121,13 @@ class Journal:
                     pass
         self.was_other_boot = boot_id != self._boot_id
         for remembered in found.values():
-            self._note(remembered.order)
-            if remembered.record is not None:
-                self._note(Came(remembered.record))
+            match remembered:
+                case Settled():
+                    self._note(remembered)
+                case Remembered(order, came):
+                    self._note(order)
+                    if came is not None:
+                        self._note(Came(came))
         try:
             self._write_anew()
         except OSError as error:
@@ -125,7 +147,13 @@ class Journal:
             log.error("the node's journal is read without what is damaged: %s", self.damage)
         return entries
 
-    def put(self, entry: Kept | Came | Forgotten) -> None:
+    def recall(self, allocation_id: str) -> Settled:
+        """What is kept of one that is settled."""
+        entry = _decoder.decode(self._orders[allocation_id][HEAD_BYTES:])
+        assert isinstance(entry, Settled), "only what is settled is recalled"
+        return entry
+
+    def put(self, entry: Kept | Came | Settled | Forgotten) -> None:
         framed = self._framed(entry)
         self._keep(entry, framed)
         self._written += 1
@@ -162,26 +190,35 @@ class Journal:
     def _framed(self, entry: Entry) -> bytes:
         return framed(self._encoder.encode(entry))
 
-    def _note(self, entry: Kept | Came) -> None:
+    def _note(self, entry: Kept | Came | Settled) -> None:
         self._keep(entry, self._framed(entry))
 
-    def _keep(self, entry: Kept | Came | Forgotten, framed: bytes) -> None:
+    def _keep(self, entry: Kept | Came | Settled | Forgotten, framed: bytes) -> None:
         match entry:
-            case Forgotten(id):
-                self._live_bytes -= sum(map(len, self._live.pop(id, {}).values()))
-                return
             case Kept(id):
-                name = "order"
+                self._replace(self._orders, id, framed)
             case Came(record):
-                id, name = record.id, "record"
-        kept = self._live.setdefault(id, {})
-        self._live_bytes += len(framed) - len(kept.get(name, b""))
-        kept[name] = framed
+                self._replace(self._records, record.id, framed)
+            case Settled(record):
+                self._replace(self._orders, record.id, framed)
+                self._drop(self._records, record.id)
+            case Forgotten(id):
+                self._drop(self._orders, id)
+                self._drop(self._records, id)
+
+    def _replace(self, kept: dict[str, bytes], id: str, framed: bytes) -> None:
+        self._live_bytes += len(framed) - len(kept.get(id, b""))
+        kept[id] = framed
+
+    def _drop(self, kept: dict[str, bytes], id: str) -> None:
+        self._live_bytes -= len(kept.pop(id, b""))
 
     def _write_anew(self) -> None:
         parts = [self._framed(Booted(self._boot_id))]
-        for kept in self._live.values():
-            parts += [kept[name] for name in ("order", "record") if name in kept]
+        for id, order in self._orders.items():
+            parts.append(order)
+            if (record := self._records.get(id)) is not None:
+                parts.append(record)
         self._file.replace(parts)
         self._on_disk = self._written
 
@@ -206,6 +243,9 @@ class Journal:
         self._file.close()
 
 
+_decoder: Final = msgspec.msgpack.Decoder(Entry)
+
+
 def framed(body: bytes) -> bytes:
     size = len(body).to_bytes(4, "big")
     return MARK + size + zlib.crc32(size + body).to_bytes(4, "big") + body
@@ -213,13 +253,13 @@ def framed(body: bytes) -> bytes:
 
 def entries_of(data: bytes) -> tuple[list[Entry], int]:
     """All that can be read, and how many bytes are damaged."""
-    decoder, at, lost = msgspec.msgpack.Decoder(Entry), 0, 0
+    at, lost = 0, 0
     found: list[Entry] = []
     while at < len(data):
         end = entry_end(data, at)
         if end is not None:
             with contextlib.suppress(msgspec.MsgspecError):  # Whole, and yet nothing we know: another program's.
-                found.append(decoder.decode(data[at + HEAD_BYTES : end]))
+                found.append(_decoder.decode(data[at + HEAD_BYTES : end]))
                 at = end
                 continue
         following = data.find(MARK, at + 1)
@@ -231,6 +271,10 @@ def entries_of(data: bytes) -> tuple[list[Entry], int]:
         following = len(data) if following < 0 else following
         lost, at = lost + following - at, following
     return found, lost
+
+
+def _come_further(known: Remembered | Settled, record: AllocationRecord) -> Remembered | Settled:
+    return Remembered(known.order, record) if isinstance(known, Remembered) else known
 
 
 def entry_end(data: bytes, at: int) -> int | None:

@@ -21,7 +21,7 @@ from wharf.node.agent.departures import Departures
 from wharf.node.agent.environment import Place
 from wharf.node.agent.folders import AllocationFolders
 from wharf.node.agent.interpolation import facts_of
-from wharf.node.agent.journal import Journal, Remembered
+from wharf.node.agent.journal import Journal, Remembered, Settled
 from wharf.node.agent.journal_file import FileOnDisk
 from wharf.node.agent.keeper_link import KeeperLink
 from wharf.node.agent.leaving import Leaving
@@ -335,7 +335,7 @@ class NodeAgent:
 
     # -- the journal
 
-    async def _remember(self, on_ready: Callable[[], None]) -> dict[str, Remembered]:
+    async def _remember(self, on_ready: Callable[[], None]) -> dict[str, Remembered | Settled]:
         """What the journal holds. A node that cannot know what it runs takes no work, and waits until it can."""
         said = ""
         while True:

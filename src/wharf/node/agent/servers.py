@@ -12,6 +12,7 @@ import msgspec
 from wharf.client import AsyncClient, Unreachable
 from wharf.model.node import Node
 from wharf.model.refusal import Code, Refusal
+from wharf.node.agent.telling import Telling
 from wharf.node.core.moment import SECOND_NS
 from wharf.wire import shapes
 from wharf.world import World
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 RETRY_S: Final = 1.0
 WAIT_S: Final = 60.0
 HEARTBEAT_S: Final = 10.0
+FETCHED_AT_ONCE: Final = 1_000
+"""Each with its job; servers refuse more than ten times as many."""
 
 
 class NodeIdentity(msgspec.Struct, frozen=True):
@@ -38,6 +41,8 @@ class Work(Protocol):
         ...
 
     def known(self) -> list[str]: ...
+
+    def knows(self, allocation_id: str) -> bool: ...
 
     def take(self, order: shapes.DesiredAllocation) -> None: ...
 
@@ -82,19 +87,12 @@ class ServerTalk:
         self._describe = describe
         self._index = 0
         """Of the newest orders that were taken."""
-        self._whole_reports = 0
+        self._telling = Telling(world, work)
         self._followed_reports = -1
-        """How many of them were begun when the newest orders were asked for."""
-        self._must_report = False
-        self._changed: dict[str, None] = {}
+        """How many whole reports were begun when the newest orders were asked for."""
         self._has_news = asyncio.Event()
         self.has_told_all = asyncio.Event()
         self.has_told_all.set()
-        self._told: dict[str, tuple[int | None, shapes.AllocationUpdate]] = {}
-        """What was said of each, and under which orders: under other ones the same says something new."""
-        self._orders_of_report: dict[str, int | None] = {}
-        self._report: shapes.NodeReportRequest | None = None
-        """A report that servers may have heard or not: it is said again before anything new."""
         self._heard_s = world.monotonic_s()
         self.is_registered = asyncio.Event()
 
@@ -111,7 +109,7 @@ class ServerTalk:
 
     def changed(self, allocation_id: str) -> None:
         """There may be something to tell of it."""
-        self._changed[allocation_id] = None
+        self._telling.change(allocation_id)
         self._has_news.set()
         self.has_told_all.clear()
 
@@ -145,7 +143,7 @@ class ServerTalk:
         self._heard_s = self._world.monotonic_s()
         self._work.on_contact()
         if reply.must_report:
-            self._must_report = True
+            self._telling.tell_all()
             self._has_news.set()
         return reply.heartbeat_ttl / SECOND_NS
 
@@ -166,7 +164,7 @@ class ServerTalk:
 
     async def _follow(self) -> None:
         while True:
-            asked, reports = self._index, self._whole_reports
+            asked, reports = self._index, self._telling.whole_reports
             try:
                 # What a whole report leaves out may be given up for good by it: orders from before it are not carried out.
                 # So those after it are read of a server that is surely as new as who wanted the report.
@@ -174,7 +172,7 @@ class ServerTalk:
                 answer = await self._client.node_agents.desired(
                     self._identity.id, self._identity.secret_id, index=asked, wait_s=WAIT_S, stale=is_newer
                 )
-                if reports != self._whole_reports:
+                if reports != self._telling.whole_reports:
                     continue
                 # Orders that are older than those taken come from a server that lags: they are not taken. Neither must
                 # count as seen what could not be fetched: nothing would tell of it a second time.
@@ -190,10 +188,11 @@ class ServerTalk:
         """False where a server that lags did not know all of it yet: then it must be asked for again."""
         for gone in [known for known in self._work.known() if known not in desired]:
             self._work.drop(gone)
-            self._told.pop(gone, None)
+            self._telling.forget(gone)
         news = [id for id, index in desired.items() if (self._work.seen_index(id) or 0) < index]
-        if news:
-            for order in await self._client.node_agents.fetch(self._identity.id, self._identity.secret_id, news):
+        for start in range(0, len(news), FETCHED_AT_ONCE):
+            some = news[start : start + FETCHED_AT_ONCE]
+            for order in await self._client.node_agents.fetch(self._identity.id, self._identity.secret_id, some):
                 # One that is older than it was said to be comes from a server that lags.
                 if order.allocation.alloc_modify_index >= desired.get(order.allocation.id, 0):
                     self._work.take(order)
@@ -204,53 +203,17 @@ class ServerTalk:
             await self._has_news.wait()
             self._has_news.clear()
             try:
-                while (report := self._next_report()) is not None:
-                    self._report = report  # Until it is answered: said again it has the same id and changes nothing.
+                while (report := self._telling.next()) is not None:
                     if any(update.client_status.is_terminal for update in report.allocations):
                         # An end that servers know and this node has forgotten when it comes back would run again.
                         await self._work.until_kept()
                     reply = await self._client.node_agents.report(self._identity.id, self._identity.secret_id, report)
-                    self._on_told(report, must_report=reply.must_report)
+                    self._telling.answered(must_tell_all=reply.must_report)
                 if not self._has_news.is_set():
                     self.has_told_all.set()
             except (Refusal, Unreachable) as error:
                 log.warning("a report of %s failed: %s", self._name, error)
-                if isinstance(error, Refusal) and error.code is Code.INVALID:
-                    self._forget_report()  # As it is it will never be taken.
+                if isinstance(error, Refusal) and error.code in (Code.INVALID, Code.TOO_LARGE):
+                    self._telling.refused(is_too_large=error.code is Code.TOO_LARGE)
                 await asyncio.sleep(RETRY_S)
                 self._has_news.set()
-
-    def _next_report(self) -> shapes.NodeReportRequest | None:
-        if self._report is not None and not (self._must_report and not self._report.is_whole):
-            return self._report
-        is_whole = self._must_report
-        self._whole_reports += is_whole
-        ids = self._work.known()
-        if not is_whole:
-            known = frozenset(ids)
-            ids = [id for id in self._changed if id in known]
-        self._changed.clear()
-        updates = [self._work.update_of(id) for id in ids]
-        if not is_whole:
-            updates = [each for each in updates if self._told.get(each.id) != (self._work.seen_index(each.id), each)]
-            if not updates:
-                return None
-        self._orders_of_report = {update.id: self._work.seen_index(update.id) for update in updates}
-        return shapes.NodeReportRequest(report_id=self._world.new_id(), allocations=tuple(updates), is_whole=is_whole)
-
-    def _on_told(self, report: shapes.NodeReportRequest, *, must_report: bool) -> None:
-        self._report = None
-        for update in report.allocations:
-            if self._work.seen_index(update.id) is None:
-                continue  # Nobody would ever forget it.
-            if update.client_status.is_terminal:
-                self._told.pop(update.id, None)
-                self._work.on_end_told(update.id)
-            else:
-                self._told[update.id] = self._orders_of_report.get(update.id), update
-        self._must_report = must_report
-
-    def _forget_report(self) -> None:
-        if self._report is not None:
-            self._changed.update(dict.fromkeys(update.id for update in self._report.allocations))
-        self._report = None

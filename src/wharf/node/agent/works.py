@@ -22,7 +22,7 @@ from wharf.node.agent.environment import Place, environment_of
 from wharf.node.agent.folders import AllocationFolders, TaskFolders
 from wharf.node.agent.formers import Formers, disk_of
 from wharf.node.agent.interpolation import Facts, resolve
-from wharf.node.agent.journal import Came, Forgotten, Journal, Kept, Remembered
+from wharf.node.agent.journal import Came, Forgotten, Journal, Kept, Remembered, Settled
 from wharf.node.agent.ports import first_taken, is_asked_for
 from wharf.node.agent.task_order import given_to, labels_of
 from wharf.node.core import happenings as on
@@ -71,17 +71,6 @@ class Work:
         assert group is not None
         return next(task for task in group.tasks or () if task.name == name)
 
-    @property
-    def is_settled(self) -> bool:
-        return self.order.job is None and self.record.is_over
-
-    def settle(self) -> None:
-        """It is over and servers know it: what it was to be is of no use any more."""
-        wanted = replace(self.order.allocation, allocated_resources=None)
-        self.kept = replace(self.kept, order=replace(self.order, allocation=wanted, job=None))
-        self.plan = NO_PLAN
-        self.log_tails = None
-
     def run_of(self, task: str, run: int) -> str:
         """The name of one start: it is never used again."""
         number = [each.name for each in self.plan.tasks].index(task)
@@ -121,7 +110,9 @@ class Works:
         self._of_agent = dict(os.environ)  # Each look at the real one decodes all of it.
         self._works: dict[str, Work] = {}
         self._live: dict[str, Work] = {}
-        """Those that are not over. The others are many, and need nothing but to be remembered."""
+        """Those that are not over."""
+        self._settled: dict[str, int] = {}
+        """Those that are over, as servers know: the index of their orders. They are many; the journal has the rest."""
         self._formers = Formers(world, self, arrivals)
         self._doing: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -130,14 +121,23 @@ class Works:
     # -- what servers say (the port `Work` of `servers`)
 
     def seen_index(self, allocation_id: str) -> int | None:
+        if (index := self._settled.get(allocation_id)) is not None:
+            return index
         work = self._works.get(allocation_id)
         return work.order.allocation.alloc_modify_index if work is not None else None
 
     def known(self) -> list[str]:
-        return [id for id, work in self._works.items() if not work.kept.is_gone]
+        return [*self._settled, *(id for id, work in self._works.items() if not work.kept.is_gone)]
+
+    def knows(self, allocation_id: str) -> bool:
+        work = self._works.get(allocation_id)
+        return allocation_id in self._settled or (work is not None and not work.kept.is_gone)
 
     def take(self, order: shapes.DesiredAllocation) -> None:
         wanted = order.allocation
+        if wanted.id in self._settled:
+            self._take_settled(wanted)
+            return
         known = self._works.get(wanted.id)
         plan = self._plan_of(order)
         if known is not None and [task.name for task in known.plan.tasks] != [task.name for task in plan.tasks]:
@@ -155,10 +155,6 @@ class Works:
                 turned = receive(wanted.id, plan, self._now(), waits_for_former=waits)
                 self._put(Work(kept, plan, turned.record), turned)
             return
-        if known.is_settled:
-            known.kept = kept
-            self._settle(known)
-            return
         is_judged_anew = known.order.allocation.deployment_id != wanted.deployment_id
         self._journal.put(kept)
         if [task.name for task in known.plan.tasks] != [task.name for task in plan.tasks]:
@@ -170,6 +166,19 @@ class Works:
         elif is_judged_anew:
             self.happen(wanted.id, on.Judged())
 
+    def _take_settled(self, wanted: shapes.DesiredWork) -> None:
+        settled = self._journal.recall(wanted.id)
+        self._keep_settled(
+            replace(settled, index=wanted.alloc_modify_index, client_status=wanted.client_status), wanted.id
+        )
+        if not wanted.client_status.is_terminal:  # A log that was restored does not know of its end any more.
+            self._on_change(wanted.id)
+
+    def _keep_settled(self, settled: Settled, id: str) -> None:
+        """`id`: the same object for all who know the allocation, where it may be: there are many."""
+        self._journal.put(settled)
+        self._settled[id] = settled.index
+
     def _note_life(self, work: Work) -> None:
         id = work.record.id
         if work.record.is_over:
@@ -178,6 +187,9 @@ class Works:
             self._live[id] = work
 
     def drop(self, allocation_id: str) -> None:
+        if self._settled.pop(allocation_id, None) is not None:
+            self._forget_files(allocation_id)
+            return
         work = self._works[allocation_id]
         work.kept = Kept(allocation_id, work.order, is_gone=True)
         self._journal.put(work.kept)
@@ -185,7 +197,8 @@ class Works:
         self._forget_if_over(work)
 
     def update_of(self, allocation_id: str) -> shapes.AllocationUpdate:
-        work = self._works[allocation_id]
+        work = self.find(allocation_id)
+        assert work is not None, "only of what is known somebody asks"
         record = work.record
         if not record.tasks and work.order.allocation.client_status.is_terminal:
             status = work.order.allocation.client_status
@@ -210,13 +223,12 @@ class Works:
 
     def on_end_told(self, allocation_id: str) -> None:
         work = self._works.get(allocation_id)
-        if work is not None and work.record.is_over and not work.is_settled:
-            self._settle(work)
-
-    def _settle(self, work: Work) -> None:
-        work.settle()
-        self._journal.put(work.kept)
-        self._upkeep.end(work.record.id, tuple(task.name for task in work.record.tasks))
+        if work is not None and work.record.is_over:
+            del self._works[allocation_id]
+            wanted = work.order.allocation
+            settled = Settled(work.record, wanted.alloc_modify_index, wanted.client_status)
+            self._keep_settled(settled, work.record.id)
+            self._upkeep.end(work.record.id, tuple(task.name for task in work.record.tasks))
 
     def _log_tails(self, work: Work) -> bytes:
         """Read before the files are gone. Once they are told nothing is said without files: servers keep what they have."""
@@ -281,14 +293,21 @@ class Works:
     # -- what people ask
 
     def find(self, allocation_id: str) -> Work | None:
-        return self._works.get(allocation_id)
+        """Of what is settled: what is remembered of it, without its job."""
+        if allocation_id not in self._settled:
+            return self._works.get(allocation_id)
+        settled = self._journal.recall(allocation_id)
+        wanted = shapes.DesiredWork(
+            id=allocation_id, alloc_modify_index=settled.index, client_status=settled.client_status
+        )
+        return Work(Kept(allocation_id, shapes.DesiredAllocation(allocation=wanted)), NO_PLAN, settled.record)
 
     def live(self) -> list[Work]:
         return list(self._live.values())
 
     def ended(self) -> list[str]:
         """Allocations of which nothing runs any more."""
-        return [id for id, work in self._works.items() if work.record.is_over]
+        return [*self._settled, *(id for id, work in self._works.items() if work.record.is_over)]
 
     def surroundings(self, work: Work, name: str) -> tuple[dict[str, str], TaskFolders]:
         """The variables and the folders of a task."""
@@ -321,6 +340,8 @@ class Works:
     # -- the core
 
     def happen(self, allocation_id: str, event: on.Event) -> None:
+        if allocation_id in self._settled:
+            return  # Nothing happens to it any more.
         work = self._works[allocation_id]
         self._put(work, step(work.record, work.plan, event, self._now()))
 
@@ -357,8 +378,11 @@ class Works:
         if work.kept.is_gone and work.record.is_over and id in self._works:
             del self._works[id]
             self._upkeep.end(id, tuple(task.name for task in work.record.tasks))
-            self._folders.remove(id)
-            self._journal.put(Forgotten(id))
+            self._forget_files(id)
+
+    def _forget_files(self, id: str) -> None:
+        self._folders.remove(id)
+        self._journal.put(Forgotten(id))
 
     def _now(self) -> Now:
         return Now(self._world.now_ns(), self._world.monotonic_s(), self._world.random.random())
@@ -542,8 +566,13 @@ class Works:
 
     # -- after the agent was away
 
-    def load(self, remembered: Mapping[str, Remembered], *, is_other_boot: bool) -> None:
+    def load(self, remembered: Mapping[str, Remembered | Settled], *, is_other_boot: bool) -> None:
         for id, each in remembered.items():
+            if isinstance(each, Settled):
+                self._settled[id] = each.index
+                if is_other_boot:
+                    self._keep_settled(replace(each, record=after_boot(each.record)), id)
+                continue
             if each.record is None:  # Its orders had come, and nothing was done about them yet.
                 self._journal.put(Forgotten(id))
                 continue
@@ -592,22 +621,16 @@ class Works:
 
     def collect(self, room: Room, bounds: Bounds) -> list[str]:
         """Remove folders of what has ended, as far as there must be room. Which."""
-        has_folder = frozenset(self._folders.known())
-        ended = [
-            Ended(id, work.record.finished_s)
-            for id, work in self._works.items()
-            if work.record.finished_s is not None and id in has_folder
-        ]
-        live = sum(not work.record.is_over for work in self._works.values())
-        chosen = choose(ended, live, room, bounds)
+        found = [work for id in self._folders.known() if (work := self.find(id)) is not None]
+        ended = [Ended(w.record.id, w.record.finished_s) for w in found if w.record.finished_s is not None]
+        chosen = choose(ended, len(self._live), room, bounds)
         for id in chosen:
             log.info("the folder of an ended allocation is removed to have room", extra={"allocation": id})
             self.remove_files(id)
         return chosen
 
     def remove_files(self, allocation_id: str) -> None:
-        work = self._works[allocation_id]
-        if not work.is_settled:
+        if (work := self._works.get(allocation_id)) is not None:
             self._log_tails(work)  # Servers have not been told yet.
         self._folders.remove(allocation_id)
 
@@ -627,4 +650,4 @@ class Works:
             await self._wake.wait()
 
     def live_tasks(self) -> list[TaskRecord]:
-        return [task for work in self._works.values() for task in work.record.tasks if task.has_process]
+        return [task for work in self._live.values() for task in work.record.tasks if task.has_process]

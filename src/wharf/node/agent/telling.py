@@ -1,0 +1,147 @@
+"""What of the node's allocations is to be told, as reports that servers take: none is longer than they read.
+
+What changed is told once. When servers ask for all, what is over goes before, in parts, and with the report that says of
+itself that it is whole goes all that is left: of what runs nothing is ever missing there. A report that may have been heard
+or not is said again before anything new.
+"""
+
+from typing import Final, Protocol
+
+import msgspec
+
+from wharf.wire import shapes
+from wharf.world import World
+
+UPDATES_MAX: Final = 1_000
+LENGTH_MAX_BYTES: Final = 2_000_000
+"""With the ends of logs in it; one update more may begin below that. Servers that read less say so."""
+
+
+class Work(Protocol):
+    def knows(self, allocation_id: str) -> bool: ...
+
+    def known(self) -> list[str]: ...
+
+    def seen_index(self, allocation_id: str) -> int | None: ...
+
+    def update_of(self, allocation_id: str) -> shapes.AllocationUpdate: ...
+
+    def on_end_told(self, allocation_id: str) -> None: ...
+
+
+class Telling:
+    def __init__(self, world: World, work: Work) -> None:
+        self._world = world
+        self._work = work
+        self.whole_reports = 0
+        """How many were begun."""
+        self._changed: dict[str, None] = {}
+        self._told: dict[str, tuple[int | None, shapes.AllocationUpdate]] = {}
+        """What was said of each, and under which orders: under other ones the same says something new."""
+        self._report: shapes.NodeReportRequest | None = None
+        """A report that servers may have heard or not."""
+        self._orders_of_report: dict[str, int | None] = {}
+        self._must_tell_all = False
+        self._all: list[str] | None = None
+        """While all is told: what was not looked at yet."""
+        self._not_over: list[str] = []
+        """While all is told: what goes with the whole report."""
+        self._length_max_bytes = LENGTH_MAX_BYTES
+
+    def change(self, allocation_id: str) -> None:
+        """There may be something to tell of it."""
+        self._changed[allocation_id] = None
+
+    def forget(self, allocation_id: str) -> None:
+        self._told.pop(allocation_id, None)
+
+    def tell_all(self) -> None:
+        self._must_tell_all = True
+
+    def next(self) -> shapes.NodeReportRequest | None:
+        """What is to be said now; the same until it is answered or refused."""
+        if self._must_tell_all and self._all is None:
+            self._all, self._not_over, self._report = self._work.known()[::-1], [], None
+            self._changed.clear()
+        if self._report is None:
+            self._report = self._part_of_all(self._all) if self._all is not None else self._news()
+        return self._report
+
+    def answered(self, *, must_tell_all: bool) -> None:
+        """Servers have heard what was said last."""
+        report, self._report = self._report, None
+        assert report is not None, "what is answered was said"
+        for update in report.allocations:
+            if self._work.seen_index(update.id) is None:
+                continue  # Nobody would ever forget it.
+            if update.client_status.is_terminal:
+                self._told.pop(update.id, None)
+                self._work.on_end_told(update.id)
+            else:
+                self._told[update.id] = self._orders_of_report.get(update.id), update
+        if report.is_whole:
+            self._all = None
+        self._must_tell_all = must_tell_all or (self._must_tell_all and not report.is_whole)
+
+    def refused(self, *, is_too_large: bool = False) -> None:
+        """As it is it will never be taken."""
+        if is_too_large:
+            self._length_max_bytes = max(1, self._length_max_bytes // 2)
+        if self._report is not None:
+            self._changed.update(dict.fromkeys(update.id for update in self._report.allocations))
+        self._report = self._all = None
+
+    def _news(self) -> shapes.NodeReportRequest | None:
+        part = _Part(self._length_max_bytes)
+        for id in list(self._changed):
+            if part.is_full:
+                break
+            del self._changed[id]
+            if not self._work.knows(id):
+                continue
+            update = self._work.update_of(id)
+            if self._told.get(id) != (self._work.seen_index(id), update):
+                part.add(update)
+        return self._report_of(part) if part.updates else None
+
+    def _part_of_all(self, left: list[str]) -> shapes.NodeReportRequest:
+        part = _Part(self._length_max_bytes)
+        while left and not part.is_full:
+            id = left.pop()
+            if not self._work.knows(id):
+                continue
+            update = self._work.update_of(id)
+            if update.client_status.is_terminal:
+                part.add(update)
+            else:
+                self._not_over.append(id)
+        if left:
+            return self._report_of(part)
+        # As they are now: the parts before took their time.
+        for id in {**dict.fromkeys(self._not_over), **self._changed}:
+            if self._work.knows(id):
+                part.add(self._work.update_of(id))
+        self._changed.clear()
+        self.whole_reports += 1
+        return self._report_of(part, is_whole=True)
+
+    def _report_of(self, part: "_Part", *, is_whole: bool = False) -> shapes.NodeReportRequest:
+        self._orders_of_report = {update.id: self._work.seen_index(update.id) for update in part.updates}
+        return shapes.NodeReportRequest(
+            report_id=self._world.new_id(), allocations=tuple(part.updates), is_whole=is_whole
+        )
+
+
+class _Part:
+    def __init__(self, length_max_bytes: int) -> None:
+        self.updates: list[shapes.AllocationUpdate] = []
+        self._length_max_bytes = length_max_bytes
+        self._length_bytes = 0
+
+    def add(self, update: shapes.AllocationUpdate) -> None:
+        self.updates.append(update)
+        self._length_bytes += len(msgspec.json.encode(update))
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.updates) >= UPDATES_MAX or self._length_bytes >= self._length_max_bytes

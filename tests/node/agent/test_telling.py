@@ -1,0 +1,106 @@
+"""What a node tells: all that servers ask for, in reports that they can read."""
+
+from wharf.model.allocation import ClientStatus
+from wharf.node.agent.telling import Telling
+from wharf.wire.shapes import AllocationUpdate, NodeReportRequest
+from wharf.world import RealWorld
+
+
+class Remembering:
+    """So many allocations: those whose number is in `running` run, all others are over and left `tail` behind."""
+
+    def __init__(self, count: int, *, running: set[int], tail: bytes = b"") -> None:
+        self.updates = {
+            f"a{number}": AllocationUpdate(
+                id=f"a{number}",
+                client_status=ClientStatus.RUNNING if number in running else ClientStatus.COMPLETE,
+                log_tails=b"" if number in running else tail,
+            )
+            for number in range(count)
+        }
+        self.settled: list[str] = []
+
+    def known(self) -> list[str]:
+        return list(self.updates)
+
+    def knows(self, allocation_id: str) -> bool:
+        return allocation_id in self.updates
+
+    def seen_index(self, allocation_id: str) -> int | None:
+        return 1 if allocation_id in self.updates else None
+
+    def update_of(self, allocation_id: str) -> AllocationUpdate:
+        return self.updates[allocation_id]
+
+    def on_end_told(self, allocation_id: str) -> None:
+        self.settled.append(allocation_id)
+
+
+def told(telling: Telling) -> list[NodeReportRequest]:
+    """All that it says, each answered at once."""
+    said = []
+    while (report := telling.next()) is not None:
+        said.append(report)
+        telling.answered(must_tell_all=False)
+    return said
+
+
+def ids(*reports: NodeReportRequest) -> list[str]:
+    return sorted(update.id for report in reports for update in report.allocations)
+
+
+def test_what_is_asked_for_in_whole_is_over_in_parts_and_all_that_runs_in_the_last_one() -> None:
+    work = Remembering(3_500, running={0, 1_700, 3_499})
+    telling = Telling(RealWorld(), work)
+    telling.tell_all()
+
+    *parts, whole = told(telling)
+
+    assert [(1_000, False)] * 3 == [(len(part.allocations), part.is_whole) for part in parts]
+    assert whole.is_whole
+    assert {"a0", "a1700", "a3499"} <= set(ids(whole))
+    assert sorted(work.updates) == ids(*parts, whole)
+    assert 3_497 == len(work.settled)
+
+
+def test_what_ends_while_all_is_told_is_told_as_over() -> None:
+    work = Remembering(1_500, running={3})
+    telling = Telling(RealWorld(), work)
+    telling.tell_all()
+    telling.next()
+    telling.answered(must_tell_all=True)
+    work.updates["a3"] = AllocationUpdate(id="a3", client_status=ClientStatus.FAILED)
+    telling.change("a3")
+
+    (whole,) = told(telling)
+
+    assert (whole.is_whole, len(whole.allocations)) == (True, 500)
+    assert [ClientStatus.FAILED] == [each.client_status for each in whole.allocations if each.id == "a3"]
+
+
+def test_ends_of_logs_never_make_a_report_longer_than_servers_read() -> None:
+    work = Remembering(60, running=set(), tail=b"x" * 100_000)
+    telling = Telling(RealWorld(), work)
+    for id in work.updates:
+        telling.change(id)
+
+    reports = told(telling)
+
+    assert sorted(work.updates) == ids(*reports)
+    most = max(sum(len(each.log_tails) for each in report.allocations) for report in reports)
+    assert most <= 2_000_000
+
+
+def test_to_servers_that_read_less_less_is_said_at_once() -> None:
+    work = Remembering(60, running=set(), tail=b"x" * 100_000)
+    telling = Telling(RealWorld(), work)
+    for id in work.updates:
+        telling.change(id)
+    first = telling.next()
+    telling.refused(is_too_large=True)
+
+    second = telling.next()
+
+    assert first is not None
+    assert second is not None
+    assert len(second.allocations) == (len(first.allocations) + 1) // 2
