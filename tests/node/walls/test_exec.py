@@ -156,6 +156,24 @@ def test_a_command_beside_it_is_within_the_same_walls(tmp_path: Path) -> None:
     run(story())
 
 
+def test_a_command_beside_it_leads_the_session_of_its_terminal(tmp_path: Path) -> None:
+    """So that a shell can put others in front, and what is typed interrupts those alone."""
+
+    async def story() -> None:
+        async with walled(tmp_path) as it:
+            await it.begin("a", "echo ready; exec sleep 1000")
+            await it.output_is("a", "ready\n")
+
+            # Its number, its session, and who is in front, as they are seen within the walls.
+            script = "set -- $(cat /proc/$$/stat); echo $1 $6 $8; (: </dev/tty) && kill -INT 0"
+            code, said, _ = await it.beside("a", "sh", "-c", script, is_tty=True)
+
+            assert 130 == code
+            assert 1 == len(set(said.split()))
+
+    run(story())
+
+
 def test_a_volume_of_the_machine_is_where_it_is_wanted(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
     volume.mkdir()

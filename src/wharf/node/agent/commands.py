@@ -54,13 +54,16 @@ class Commands:
         if not isinstance(driver, RunsBeside):
             raise invalid(f"the driver {work.task(task).driver} runs no commands beside its tasks")
         environment, folders = self._works.surroundings(work, task)
+        is_tty = bool(question.parameters.get("tty", False))
+        if is_tty:
+            environment.setdefault("TERM", "xterm")
         order = CommandOrder(
             run=work.run_of(task, record.run),
             name=f"{self._mark}.{self._world.new_id()}",
             command=tuple(msgspec.json.decode(str(question.parameters["command"]), type=list[str])),
             environment=environment,
             folder=str(folders.task),
-            is_tty=bool(question.parameters.get("tty", False)),
+            is_tty=is_tty,
         )
         try:
             command = await driver.run_beside(order)

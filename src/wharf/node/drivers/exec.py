@@ -142,11 +142,11 @@ class Exec(Supervised):
         inside = Inside(environment, rights, "/")
         paper = os.memfd_create("paper")
         try:
-            way_in = entry(pid, inside, groups_of(pid, order.run), paper_at=paper)
+            leads = processes_beside.TAKE_TERMINAL if order.is_tty else ()
+            way_in = entry(pid, inside, groups_of(pid, order.run), paper_at=paper, leads=leads)
             os.write(paper, way_in.paper.encode())
-            through = processes_beside.Entry(
-                way_in.words, {**BETWEEN, processes_beside.MARK: order.name}, papers=(paper,)
-            )
+            between = {**BETWEEN, processes_beside.MARK: order.name}
+            through = processes_beside.Entry(way_in.words, between, papers=(paper,), takes_terminal=order.is_tty)
             return await processes_beside.enter(order, through, owner=Path(f"/proc/{pid}"))
         finally:
             os.close(paper)

@@ -22,7 +22,8 @@ READ_BYTES: Final = 16 << 10
 INPUT_MAX_BYTES: Final = 256 << 10
 SIGNALLED: Final = 128
 KILL_LOOKS: Final = 20
-SETSID: Final = "/usr/bin/setsid"
+TAKE_TERMINAL: Final = ("/usr/bin/setsid", "--ctty", "--")
+"""What follows leads a session, whose terminal its input is."""
 
 
 class Terminal:
@@ -57,6 +58,19 @@ class Terminal:
     def resize(self, height: int, width: int) -> None:
         with contextlib.suppress(OSError):
             fcntl.ioctl(self._handle, termios.TIOCSWINSZ, struct.pack("HHHH", height & 0xFFFF, width & 0xFFFF, 0, 0))
+
+    def hang_up(self) -> bool:
+        """As a line that is cut: who leads its session hears it, and who is in front. False: nobody has it yet."""
+        try:
+            if not (group := os.tcgetpgrp(self._handle)):
+                return False
+            leader = os.getsid(group)
+        except OSError:
+            return False
+        for told in dict.fromkeys((leader, group)):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(told, signal.SIGHUP)
+        return True
 
     def close(self) -> None:
         if self._handle >= 0:
@@ -102,9 +116,7 @@ class ProcessBeside:
 
     async def close_input(self) -> None:
         if self._terminal is not None:
-            try:
-                os.killpg(self._process.pid, signal.SIGHUP)
-            except ProcessLookupError:  # It leads no group yet, or has ended.
+            if not self._terminal.hang_up():  # It is only just beginning, or has ended.
                 with contextlib.suppress(ProcessLookupError):
                     self._process.send_signal(signal.SIGHUP)
             return
@@ -144,14 +156,15 @@ class Entry(NamedTuple):
     """Where it begins."""
     papers: tuple[int, ...] = ()
     """Files that they read."""
+    takes_terminal: bool = False
+    """By what they say the command leads a session itself, whose terminal that is which it finds as its input: nobody else
+    may have it before."""
 
 
 async def start(order: CommandOrder, program: str, *, owner: Path, group: Path | None) -> ProcessBeside:
     """`owner`: whose process's rights it gets. `group`: the control group that it belongs to. Raises CannotStart."""
-    environment = {**order.environment, MARK: order.name}
-    if order.is_tty:
-        environment.setdefault("TERM", "xterm")
-    begun = await _start(order, [program, *order.command[1:]], environment, order.folder, owner, _rights_of(owner))
+    way = Entry((), {**order.environment, MARK: order.name}, order.folder)
+    begun = await _start(order, (program, *order.command[1:]), way, owner, _rights_of(owner))
     if group is not None:
         with contextlib.suppress(OSError):  # It may be over.
             (group / "cgroup.procs").write_text(str(begun.pid))
@@ -160,19 +173,14 @@ async def start(order: CommandOrder, program: str, *, owner: Path, group: Path |
 
 async def enter(order: CommandOrder, way: Entry, *, owner: Path) -> ProcessBeside:
     """`owner`: whose process's terminal it is to be. Raises CannotStart."""
-    return await _start(order, [*way.words, *order.command], way.environment, way.folder, owner, {}, papers=way.papers)
+    return await _start(order, (*way.words, *order.command), way, owner, {})
 
 
 async def _start(
-    order: CommandOrder,
-    words: list[str],
-    environment: dict[str, str],
-    folder: str,
-    owner: Path,
-    rights: dict[str, Any],
-    papers: tuple[int, ...] = (),
+    order: CommandOrder, words: tuple[str, ...], way: Entry, owner: Path, rights: dict[str, Any]
 ) -> ProcessBeside:
     terminal: Terminal | None = None
+    given: dict[str, Any] = {"env": way.environment, "cwd": way.folder, "pass_fds": way.papers, **rights}
     try:
         if order.is_tty:
             master, slave = os.openpty()
@@ -180,19 +188,17 @@ async def _start(
             terminal.resize(order.height or 24, order.width or 80)
             try:
                 _hand_over(slave, owner)
-                # It leads a session whose terminal this is.
+                leads = () if way.takes_terminal else TAKE_TERMINAL
                 process = await asyncio.create_subprocess_exec(
-                    SETSID, "--ctty", *words, stdin=slave, stdout=slave, stderr=slave,
-                    env=environment, cwd=folder, pass_fds=papers, **rights,
-                )  # fmt: skip
+                    *leads, *words, stdin=slave, stdout=slave, stderr=slave, start_new_session=not leads, **given
+                )
             finally:
                 os.close(slave)
         else:
             pipe = asyncio.subprocess.PIPE
             process = await asyncio.create_subprocess_exec(
-                *words, stdin=pipe, stdout=pipe, stderr=pipe,
-                env=environment, cwd=folder, start_new_session=True, limit=READ_BYTES * 4, pass_fds=papers, **rights,
-            )  # fmt: skip
+                *words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=READ_BYTES * 4, **given
+            )
     except OSError as error:
         if terminal is not None:
             terminal.close()

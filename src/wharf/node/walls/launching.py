@@ -104,11 +104,12 @@ def _target_of(device: Device) -> str:
     return target
 
 
-def entry(pid: int, inside: Inside, groups: list[Path], *, paper_at: int) -> Entry:
-    """`pid`: the task's. `paper_at`: the descriptor at which the paper will be."""
+def entry(pid: int, inside: Inside, groups: list[Path], *, paper_at: int, leads: tuple[str, ...] = ()) -> Entry:
+    """`pid`: the task's. `paper_at`: the descriptor at which the paper will be. `leads`: words that make the command lead a
+    session. They stand within the namespaces: from there nobody knows those who lead one outside."""
     words = [SHELL, ENTER, *(str(group / "cgroup.procs") for group in groups), "--"]
     words += ["/usr/bin/nsenter", f"--target={pid}", "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--"]
-    words += [*inside.rights.words, SHELL, "-c", BECOME_IN, str(paper_at), inside.work_folder]
+    words += [*inside.rights.words, *leads, SHELL, "-c", BECOME_IN, str(paper_at), inside.work_folder]
     return Entry((*words, *_odd(inside.environment)), script_of(inside.environment))
 
 
