@@ -50,6 +50,10 @@ class Launches:
     def __len__(self) -> int:
         return len(self._tracked)
 
+    def concerns(self, key: JobKey, job: Job | None) -> bool:
+        """Whether it is to be heard what became of this job: most are launched once, when they are registered."""
+        return key in self._tracked or (job is not None and job.is_active_periodic)
+
     def restore(self, snapshot: Replica, key: JobKey, now_ns: int) -> None:
         """For a new leader: from the launch that was recorded last. What was missed since is due now, once."""
         job = snapshot.get(JOBS, *key)

@@ -61,8 +61,10 @@ class Launcher:
         for change in batch.changes:
             if change.table == JOBS.name:
                 namespace, _, job_id = change.key.partition(SEPARATOR)
-                self._heard[namespace, job_id] = None
-                self._wake.set()
+                key = (namespace, job_id)
+                if self._launches.concerns(key, self._brain.follower.replica.get(JOBS, *key)):
+                    self._heard[key] = None
+                    self._wake.set()
 
     def _on_load(self) -> None:
         self._must_restore = True
