@@ -333,6 +333,7 @@ def test_a_quota_that_is_used_up_is_told_by_its_name() -> None:
     told = explain(state.replica, "default", "shop")
 
     assert told.text == ('shop waits for room in the quota "small": web: memory exhausted (100 needed > 50 limit)')
+    assert of_web(told).text == 'web lacks 1 allocation: nodes have room, and the quota "small" has none'
 
 
 def test_what_is_placed_is_told_with_the_scores_of_its_node() -> None:

@@ -345,10 +345,11 @@ class _Explaining:
             starting=sum(each.client_status is ClientStatus.PENDING for each in mine),
             unplaced=unplaced,
         )
-        is_blocked = any(
-            group.name in (each.failed_tg_allocs or {}) and not each.waits_behind for each in self._blocked
+        waiting = next(
+            (each for each in self._blocked if group.name in (each.failed_tg_allocs or {}) and not each.waits_behind),
+            None,
         )
-        if not is_blocked:
+        if waiting is None:
             return told
         room = room_for(self._ground_of(), self._snapshot, self._job, group, self._allocations)
         return GroupExplanation(
@@ -357,7 +358,7 @@ class _Explaining:
             running=told.running,
             starting=told.starting,
             unplaced=unplaced,
-            text=of_room(group, max(1, unplaced), room),
+            text=of_room(group, max(1, unplaced), room, quota=waiting.quota_limit_reached),
             nodes=room.nodes,
             fitting=room.fitting,
             excluded=room.excluded,

@@ -11,7 +11,10 @@ from wharf.model.group import TaskGroup
 from wharf.scheduling.explain import Room
 
 
-def of_room(group: TaskGroup, unplaced: int, room: Room) -> str:
+def of_room(group: TaskGroup, unplaced: int, room: Room, *, quota: str) -> str:
+    """`quota`: the one that is used up, if one is: then it is in vain that nodes have room."""
+    if room.fitting and quota:
+        return f'{group.name} lacks {allocations(unplaced)}: nodes have room, and the quota "{quota}" has none'
     if room.fitting:
         return f"{group.name} lacks {allocations(unplaced)}, and room has come free for it"
     parts = [f'{each.nodes} by "{each.rule}"' for each in room.excluded]
