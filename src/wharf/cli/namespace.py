@@ -84,7 +84,7 @@ def show_namespace(talk: Talk, name: str) -> None:
 @click.argument("name_or_file", metavar="NAME|FILE")
 @click.option("--description", help="What it is for.")
 @click.option("--quota", help="The quota that its jobs share; '' for none.")
-@click.option("--weight", type=click.IntRange(1, 1000), help="Its share of the scheduler's time.")
+@click.option("--weight", type=click.IntRange(1, 1000), help="Its share of the fleet where several wait for room.")
 def apply(talk: Talk, name_or_file: str, description: str | None, quota: str | None, weight: int | None) -> None:
     """Make or change a namespace.
 

@@ -33,7 +33,7 @@ class Namespace(Record):
     name: str
     description: str = ""
     quota: str = ""
-    weight: int = 1  # Its share of the scheduler's time when namespaces compete.
+    weight: int = 1  # Its share of the fleet where namespaces wait for the same room.
     meta: dict[str, str] | None = None
     capabilities: NamespaceCapabilities | None = None
     node_pool_configuration: AllowedNames | None = None
