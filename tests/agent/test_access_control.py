@@ -6,7 +6,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from tests.agent.processes import RunningAgent, running
+from tests.agent.processes import ANSWERED_WITHIN_S, RunningAgent, running
 from tests.agent.test_processes import an_agent
 from tests.waiting import wait_until
 
@@ -18,7 +18,7 @@ def ask(agent: RunningAgent, method: str, path: str, body: object = None, *, tok
     headers = {"X-Cluster-Token": token} if token else {}
     request = urllib.request.Request(agent.address + path, sent, headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=20) as reply:
+        with urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S) as reply:
             return reply.status, reply.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -94,7 +94,7 @@ def test_a_key_of_the_keyring_that_is_missing_ends_the_start_with_its_sentence(t
     next(tmp_path.rglob("keyring.key")).unlink()
 
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
-        assert agent.wait_end(30.0) == 1
+        assert agent.wait_end() == 1
         assert "is missing, and the log holds keys that it wraps" in agent.err
         assert "Traceback" not in agent.err
 
@@ -139,7 +139,7 @@ def test_the_nodes_of_dev_are_let_in_by_themselves_and_its_words_say_that_contro
         def ready() -> int:
             return ask(agent, "GET", "/v1/nodes", token=token)[1].count('"Status":"ready"')
 
-        wait_until(lambda: ready() == 3, what="the node of the machine and both fake ones are there", within_s=30.0)
+        wait_until(lambda: ready() == 3, what="the node of the machine and both fake ones are there")
         node_id = json.loads(ask(agent, "GET", "/v1/nodes", token=token)[1])[0]["ID"]
         stranger = {"Node": {"ID": node_id, "Name": "x"}, "SecretID": "y"}
 

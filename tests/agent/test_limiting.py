@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.processes import RunningAgent, run, running
+from tests.agent.processes import ANSWERED_WITHIN_S, RunningAgent, run, running
 from tests.agent.test_access_control import bootstrapped
 from tests.agent.test_processes import A_JOB, an_agent
 from tests.waiting import wait_until
@@ -41,7 +41,7 @@ def ask(agent: RunningAgent, path: str, *, token: str = "", headers: Mapping[str
     sent = {**(headers or {}), **({"X-Cluster-Token": token} if token else {})}
     request = urllib.request.Request(agent.address + path, headers=sent)
     try:
-        with urllib.request.urlopen(request, timeout=20) as reply:
+        with urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S) as reply:
             return reply.status, dict(reply.headers), reply.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -101,7 +101,7 @@ def management(limited: RunningAgent) -> str:
 def put(agent: RunningAgent, path: str, body: object, token: str) -> dict[str, str]:
     headers = {"X-Cluster-Token": token}
     request = urllib.request.Request(agent.address + path, json.dumps(body).encode(), headers, method="PUT")
-    with urllib.request.urlopen(request, timeout=20) as reply:
+    with urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S) as reply:
         made: dict[str, str] = json.load(reply)
         return made
 
@@ -203,7 +203,7 @@ def test_a_token_that_is_deleted_has_no_bucket_any_more(limited: RunningAgent, m
     deleting = urllib.request.Request(
         f"{limited.address}/v1/acl/token/{made['AccessorID']}", headers={"X-Cluster-Token": management}, method="DELETE"
     )
-    urllib.request.urlopen(deleting, timeout=20).close()
+    urllib.request.urlopen(deleting, timeout=ANSWERED_WITHIN_S).close()
     act(limited, "/off", for_ms=0)
 
     assert ask(limited, "/v1/jobs", token=token)[1]["x-ratelimit-limit"] == "4"

@@ -27,7 +27,7 @@ class Followed:
     def follow(self, level: int) -> socket.socket:
         ours, theirs = socket.socketpair()
         self.followers.add(ours, level)
-        theirs.settimeout(5)
+        theirs.settimeout(60)
         return theirs
 
     def turn(self) -> None:

@@ -17,12 +17,12 @@ def test_a_server_whose_store_forgot_everything_takes_jobs_again(tmp_path: Path)
     )
     with running(tmp_path, "agent", "--config", str(file)) as agent:
         agent.wait_ready()
-        wait_until(lambda: "elected leader" in agent.err, what="it leads", within_s=30.0)
+        wait_until(lambda: "elected leader" in agent.err, what="it leads")
         (store,) = [pid for pid in agent.children() if role_of(pid) == "store"]
 
         os.kill(store, signal.SIGKILL)
 
         founded = "a new cluster was founded"
-        wait_until(lambda: agent.err.count(founded) == 2, what="it is founded again", within_s=30.0)
+        wait_until(lambda: agent.err.count(founded) == 2, what="it is founded again")
         agent.put("/v1/jobs", A_JOB)
-        wait_until(lambda: agent.get("/v1/job/hello/allocations"), what="the job is placed", within_s=30.0)
+        wait_until(lambda: agent.get("/v1/job/hello/allocations"), what="the job is placed")

@@ -62,7 +62,7 @@ A_JOB = {"Job": {"ID": "hello", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": 
 def test_a_job_is_placed_and_its_registration_is_in_the_audit_log(dev: RunningAgent) -> None:
     dev.put("/v1/jobs", A_JOB)
 
-    placed = wait_until(lambda: dev.get("/v1/job/hello/allocations"), what="it is placed", within_s=30.0)
+    placed = wait_until(lambda: dev.get("/v1/job/hello/allocations"), what="it is placed")
     assert isinstance(placed, list)
     assert len(placed) == 1
     audit = [json.loads(line) for line in lines((dev.folder / ".wharf" / "audit.log").read_text())]
@@ -93,7 +93,7 @@ def test_children_end_when_their_parent_is_killed(tmp_path: Path) -> None:
         agent.signal(signal.SIGKILL)
         agent.wait_end()
 
-        wait_until(lambda: not any(map(is_alive, children)), what="the children have ended", within_s=15.0)
+        wait_until(lambda: not any(map(is_alive, children)), what="the children have ended")
 
 
 def test_after_a_parent_was_killed_the_next_start_finds_the_data_again(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_a_damaged_log_ends_the_agent_with_its_sentence(tmp_path: Path) -> None:
     (state / "log.db").write_bytes(b"this is no database" * 1_000)
 
     with running(tmp_path / "a", *DEV) as agent:
-        assert agent.wait_end(30.0) == 1
+        assert agent.wait_end() == 1
         assert "log.db" in lines(agent.err)[-1]
         assert "Traceback" not in agent.err
 
@@ -272,7 +272,7 @@ def test_what_no_process_can_read_ends_the_agent_with_its_sentence(
     asyncio.run(write_into(state, change))
 
     with running(tmp_path / "a", *DEV) as agent:
-        assert agent.wait_end(30.0) == 1
+        assert agent.wait_end() == 1
         assert sentence in lines(agent.err)[-1]
         assert "Traceback" not in agent.err
 
@@ -284,7 +284,7 @@ def test_a_tls_file_for_etcd_that_is_missing_ends_the_agent_with_its_sentence(tm
     file = an_agent(tmp_path / "a", etcd)
 
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
-        assert agent.wait_end(30.0) == 1
+        assert agent.wait_end() == 1
         assert (
             lines(agent.err)[-1] == "wharf: the TLS file /nowhere/ca for etcd cannot be read: No such file or directory"
         )

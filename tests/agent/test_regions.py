@@ -52,14 +52,14 @@ def test_a_global_token_and_a_namespace_of_one_region_count_in_the_other_and_com
         )
         with running(tmp_path / "west", "agent", "--config", str(west_file)) as west:
             west.wait_ready()
-            wait_until(lambda: knows(west, root), what="the first token counts in west", within_s=30.0)
+            wait_until(lambda: knows(west, root), what="the first token counts in west")
 
             # Written in the west, made in the east, and back in the west.
             status, made = ask(west, "PUT", "/v1/acl/token", {"Type": "management", "Global": True}, token=root)
             assert status == 200, made
             secret = json.loads(made)["SecretID"]
             assert knows(east, secret)
-            wait_until(lambda: knows(west, secret), what="the new token counts in west", within_s=30.0)
+            wait_until(lambda: knows(west, secret), what="the new token counts in west")
 
             assert ask(east, "PUT", "/v1/namespace", {"Name": "shop"}, token=secret)[0] == 200
             wait_until(
@@ -67,7 +67,7 @@ def test_a_global_token_and_a_namespace_of_one_region_count_in_the_other_and_com
             )
 
             ask(east, "DELETE", f"/v1/acl/token/{json.loads(made)['AccessorID']}", token=root)
-            wait_until(lambda: not knows(west, secret), what="the deleted token counts no more", within_s=30.0)
+            wait_until(lambda: not knows(west, secret), what="the deleted token counts no more")
             # Read while the agent runs: the log of its database has what was written, too.
             kept = b"".join(path.read_bytes() for path in (tmp_path / "west" / "data").rglob("*") if path.is_file())
             assert (secret.encode() in kept, root.encode() in kept) == (False, False)

@@ -41,13 +41,13 @@ def test_a_second_server_takes_over_when_the_first_falls_silent(tmp_path: Path, 
     second_file = configure(tmp_path / "two", "two", endpoint)
     with running(tmp_path / "one", "agent", "--config", str(first_file)) as first:
         first.wait_ready()
-        wait_until(lambda: "elected leader" in first.err, what="the first leads", within_s=30.0)
+        wait_until(lambda: "elected leader" in first.err, what="the first leads")
         with running(tmp_path / "two", "agent", "--config", str(second_file)) as second:
             second.wait_ready()
-            wait_until(lambda: nodes_of(second) == 2, what="both nodes are there", within_s=30.0)
+            wait_until(lambda: nodes_of(second) == 2, what="both nodes are there")
             # Asked of the second, decided by the first.
             second.put("/v1/jobs", A_JOB)
-            wait_until(lambda: second.get("/v1/job/hello/allocations"), what="it is placed", within_s=30.0)
+            wait_until(lambda: second.get("/v1/job/hello/allocations"), what="it is placed")
             assert "elected leader" not in second.err
 
             # Silent, and unable to give anything up: its lease has to run out.
@@ -64,7 +64,7 @@ def test_a_leader_that_is_stopped_in_order_leaves_no_gap(tmp_path: Path, endpoin
     second_file = configure(tmp_path / "two", "two", endpoint)
     with running(tmp_path / "one", "agent", "--config", str(first_file)) as first:
         first.wait_ready()
-        wait_until(lambda: "elected leader" in first.err, what="the first leads", within_s=30.0)
+        wait_until(lambda: "elected leader" in first.err, what="the first leads")
         with running(tmp_path / "two", "agent", "--config", str(second_file)) as second:
             second.wait_ready()
             first.signal(signal.SIGTERM)
@@ -78,7 +78,7 @@ def test_the_leadership_moves_to_the_server_that_is_named_and_back(tmp_path: Pat
     second_file = configure(tmp_path / "two", "two", endpoint)
     with running(tmp_path / "one", "agent", "--config", str(first_file)) as first:
         first.wait_ready()
-        wait_until(lambda: "elected leader" in first.err, what="the first leads", within_s=30.0)
+        wait_until(lambda: "elected leader" in first.err, what="the first leads")
         with running(tmp_path / "two", "agent", "--config", str(second_file)) as second:
             second.wait_ready()
             leader = first.get("/v1/status/leader")
@@ -91,7 +91,7 @@ def test_the_leadership_moves_to_the_server_that_is_named_and_back(tmp_path: Pat
             # Who leads is told without a barrier: another server hears of it in a moment.
             wait_until(lambda: first.get("/v1/status/leader") == other, what="the first knows")
             first.put("/v1/jobs", A_JOB)
-            wait_until(lambda: first.get("/v1/job/hello/allocations"), what="it is placed", within_s=30.0)
+            wait_until(lambda: first.get("/v1/job/hello/allocations"), what="it is placed")
 
             assert first.do(f"/v1/operator/raft/transfer-leadership?address={leader}") == 200
             wait_until(lambda: second.get("/v1/status/leader") == leader, what="the second knows")
@@ -104,7 +104,7 @@ def test_the_leadership_moves_to_the_server_that_is_named_and_back(tmp_path: Pat
                     return False
                 return (health["Healthy"], health["FailureTolerance"], len(health["Servers"])) == (True, 1, 2)
 
-            wait_until(stands, what="both are healthy", within_s=30.0)
+            wait_until(stands, what="both are healthy")
 
 
 @pytest.mark.parametrize("advertised", ["", "10.0.0.1:4646"], ids=["addresses of their own", "the same address"])
@@ -118,7 +118,7 @@ def test_a_copy_of_a_servers_data_folder_is_refused_and_the_first_goes_on(
             file.write_text(f'{file.read_text()}[advertise]\nhttp = "{advertised}"\n')
     with running(tmp_path / "one", "agent", "--config", str(first_file)) as first:
         first.wait_ready()
-        wait_until(lambda: "elected leader" in first.err, what="the first leads", within_s=30.0)
+        wait_until(lambda: "elected leader" in first.err, what="the first leads")
         (tmp_path / "two" / "data").mkdir(mode=0o700)
         shutil.copy(tmp_path / "one" / "data" / SERVER_ID_FILE, tmp_path / "two" / "data" / SERVER_ID_FILE)
         with running(tmp_path / "two", "agent", "--config", str(copy_file)) as copy:
@@ -128,14 +128,14 @@ def test_a_copy_of_a_servers_data_folder_is_refused_and_the_first_goes_on(
 
         assert [member["Name"] for member in members_of(first)] == ["one.global"]
         first.put("/v1/jobs", A_JOB)
-        wait_until(lambda: first.get("/v1/job/hello/allocations"), what="it is placed", within_s=30.0)
+        wait_until(lambda: first.get("/v1/job/hello/allocations"), what="it is placed")
 
 
 def test_an_etcd_that_cannot_be_reached_is_waited_for_and_said(tmp_path: Path) -> None:
     file = configure(tmp_path / "one", "one", "127.0.0.1:1")
     with running(tmp_path / "one", "agent", "--config", str(file)) as agent:
         said = "the log cannot be reached yet: etcd at 127.0.0.1:1"
-        wait_until(lambda: agent.err.count(said) >= 2, what="said by api and brain", within_s=30.0)
+        wait_until(lambda: agent.err.count(said) >= 2, what="said by api and brain")
         agent.signal(signal.SIGTERM)
 
         assert agent.wait_end() == 0
@@ -159,7 +159,7 @@ def test_a_leader_on_etcd_thinks_aside_again_and_again_and_goes_on_leading(tmp_p
     file = configure(tmp_path / "one", "one", endpoint)
     with running(tmp_path / "one", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
-        wait_until(lambda: nodes_of(agent) == 1, what="its node is there", within_s=30.0)
+        wait_until(lambda: nodes_of(agent) == 1, what="its node is there")
         agent.put("/v1/jobs", A_JOB)
         before = agent.children()
 
@@ -172,7 +172,7 @@ def test_a_leader_on_etcd_thinks_aside_again_and_again_and_goes_on_leading(tmp_p
             explained: Any = agent.get("/v1/job/hello/explain")
             assert explained["JobID"] == "hello"
 
-        wait_until(lambda: agent.get("/v1/job/job-29/allocations"), what="the last is placed", within_s=30.0)
+        wait_until(lambda: agent.get("/v1/job/job-29/allocations"), what="the last is placed")
         assert agent.err.count("elected leader") == 1
         assert "fork" not in agent.err
         assert agent.children() == before

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.processes import RunningAgent, running
+from tests.agent.processes import ANSWERED_WITHIN_S, RunningAgent, running
 from tests.agent.test_processes import A_JOB
 from tests.waiting import wait_until
 
@@ -35,14 +35,14 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
     (folder / "data").chmod(0o700)
     with running(folder, "agent", "--config", str(configure(folder, top=top))) as started:
         started.wait_ready()
-        wait_until(lambda: started.get("/v1/status/leader"), what="it leads", within_s=30.0)
+        wait_until(lambda: started.get("/v1/status/leader"), what="it leads")
         yield started
 
 
 def fetch(agent: RunningAgent, path: str, *, method: str = "GET", body: bytes | None = None) -> tuple[int, bytes]:
     request = urllib.request.Request(agent.address + path, body, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=30) as reply:
+        with urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S) as reply:
             return reply.status, reply.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
@@ -50,7 +50,7 @@ def fetch(agent: RunningAgent, path: str, *, method: str = "GET", body: bytes | 
 
 def test_lines_of_all_processes_are_streamed_below_the_level_that_is_shown(agent: RunningAgent) -> None:
     path = "/v1/agent/monitor?log_level=debug&plain=true&log_json=true"
-    with urllib.request.urlopen(agent.address + path, timeout=30) as lines:
+    with urllib.request.urlopen(agent.address + path, timeout=ANSWERED_WITHIN_S) as lines:
         assert lines.headers["content-type"] == "text/plain"
         seen: set[str] = set()
 
@@ -61,11 +61,13 @@ def test_lines_of_all_processes_are_streamed_below_the_level_that_is_shown(agent
             seen.add(line["process"])
             return "agent" in seen
 
-        wait_until(has_come, what="the agent's line", within_s=20.0)
+        wait_until(has_come, what="the agent's line")
 
 
 def test_a_follower_of_frames_gets_each_line_as_base64(agent: RunningAgent) -> None:
-    with urllib.request.urlopen(agent.address + "/v1/agent/monitor?server_id=leader", timeout=30) as frames:
+    with urllib.request.urlopen(
+        agent.address + "/v1/agent/monitor?server_id=leader", timeout=ANSWERED_WITHIN_S
+    ) as frames:
         fetch(agent, "/v1/agent/reload", method="PUT")
         lines: list[bytes] = []
 
@@ -77,7 +79,7 @@ def test_a_follower_of_frames_gets_each_line_as_base64(agent: RunningAgent) -> N
             lines.append(base64.b64decode(json.loads(frame).get("Data", "")))
             return b"configuration reloaded" in lines[-1]
 
-        wait_until(has_come, what="the line of the reload", within_s=20.0)
+        wait_until(has_come, what="the line of the reload")
 
     assert all(line.endswith(b"\n") for line in lines if line)
 
@@ -202,10 +204,10 @@ def test_a_snapshot_saved_over_http_is_restored_over_http(agent: RunningAgent) -
     )
 
     assert fetch(agent, "/v1/operator/snapshot", method="PUT", body=archive) == (200, b"")
-    wait_until(lambda: fetch(agent, "/v1/job/kept")[0] == 200, what="it reads again", within_s=30.0)
+    wait_until(lambda: fetch(agent, "/v1/job/kept")[0] == 200, what="it reads again")
     assert fetch(agent, "/v1/job/later")[0] == 404
     # The cluster goes on: somebody leads again, and writes are taken.
-    wait_until(lambda: fetch(agent, "/v1/agent/health")[0] == 200, what="it is well", within_s=30.0)
+    wait_until(lambda: fetch(agent, "/v1/agent/health")[0] == 200, what="it is well")
     agent.put("/v1/jobs", {"Job": A_JOB["Job"] | {"ID": "after"}})
 
 
@@ -214,7 +216,7 @@ def test_a_request_for_another_region_is_answered_there(agent: RunningAgent, tmp
     file = configure(tmp_path / "west", region="west", more=listed)
     with running(tmp_path / "west", "agent", "--config", str(file)) as west:
         west.wait_ready()
-        wait_until(lambda: west.get("/v1/status/leader"), what="it leads", within_s=30.0)
+        wait_until(lambda: west.get("/v1/status/leader"), what="it leads")
 
         west.put("/v1/jobs?region=global", {"Job": A_JOB["Job"] | {"ID": "sent"}})
 
@@ -223,6 +225,8 @@ def test_a_request_for_another_region_is_answered_there(agent: RunningAgent, tmp
         assert json.loads(fetch(west, "/v1/job/sent?region=global")[1])["ID"] == "sent"
         assert json.loads(fetch(west, "/v1/regions")[1]) == ["global", "west"]
         assert fetch(west, "/v1/jobs?region=nowhere") == (404, b"No path to region")
-        with urllib.request.urlopen(west.address + "/v1/agent/monitor?plain=1&region=global", timeout=30) as lines:
+        with urllib.request.urlopen(
+            west.address + "/v1/agent/monitor?plain=1&region=global", timeout=ANSWERED_WITHIN_S
+        ) as lines:
             fetch(agent, "/v1/agent/reload", method="PUT")
             assert b"configuration reloaded" in lines.readline()

@@ -33,7 +33,7 @@ MASKS = (
     (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),
     (re.compile(r" {2,}"), " "),
 )
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 
 
 def parts() -> Iterator[tuple[str, str]]:

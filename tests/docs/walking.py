@@ -26,7 +26,7 @@ READS = re.compile(
     r"wharf (job (status|history|explain|plan)|deployment (status|list)|node status|status|job logs|alloc (logs|fs)|(namespace|quota) (list|status))\b"
 )
 """What only looks is typed until it shows what the page shows: the cluster may need a moment."""
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 MASKS = (
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\b[0-9a-f]{8}\b"), "ID"),
     (re.compile(r"\b(\d+(ms|[smhd]))+ ago\b|\bin (\d+(ms|[smhd]))+|\bnow\b"), "WHEN"),

@@ -111,7 +111,7 @@ class EtcdCluster:
         for member in starting:
             member.start(self.initial_cluster)
         for member in starting:
-            wait_until(member.is_healthy, what=f"etcd member {member.name} is healthy", within_s=30)
+            wait_until(member.is_healthy, what=f"etcd member {member.name} is healthy")
 
     def kill(self) -> None:
         for member in self.members:

@@ -68,7 +68,7 @@ class StoreProcess:
 
     def wait(self) -> tuple[int, str]:
         """Its exit code and what it said."""
-        _, said = self._process.communicate(timeout=20)
+        _, said = self._process.communicate(timeout=60)
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1

@@ -33,7 +33,7 @@ from wharf.model.changes import Condition
 
 T = TypeVar("T")
 
-WITHIN_S = 10.0
+WITHIN_S = 60.0
 PLACES = [(table, key) for table in ("jobs", "nodes") for key in ("a", "b", "c")]
 
 places = st.sampled_from(PLACES)

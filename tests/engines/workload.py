@@ -123,7 +123,7 @@ class Workload:
     def acknowledged(self) -> int:
         return sum(len(writer.acknowledged) for writer in self.writers)
 
-    async def until_written(self, count: int, *, within_s: float = 30.0) -> None:
+    async def until_written(self, count: int, *, within_s: float = 60.0) -> None:
         """Until so many more writes are acknowledged, by every writer at least one."""
         before = {writer.name: len(writer.acknowledged) for writer in self.writers}
         target = self.acknowledged() + count
@@ -136,7 +136,7 @@ class Workload:
             within_s=within_s,
         )
 
-    async def until(self, state: Callable[[], bool], *, what: str, within_s: float = 30.0) -> None:
+    async def until(self, state: Callable[[], bool], *, what: str, within_s: float = 60.0) -> None:
         def checked() -> bool:
             for task in (*self._writing, *self._following):
                 if task.done():

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.error
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +19,9 @@ from wharf.node.supervisor.leftovers import MARK
 from wharf.node.supervisor.processes import all_pids, is_leader
 
 ROOT: Final = Path(__file__).parents[2]
+BROKE_OFF: Final = "the node's connection broke off: ask again"
+"""What is said to who asks in the moment in which the channel of a node's agent is lost."""
+AWAY: Final = ("No path to node", BROKE_OFF)
 SERVER_ALONE: Final = """\
 data_dir = "{folder}/data"
 [server]
@@ -52,7 +56,22 @@ class ANode:
             nodes: Any = self.server.get("/v1/nodes")
             return any(node["Status"] == "ready" for node in nodes) and self.supervisor() is not None
 
-        wait_until(is_ready, what="the node is ready", within_s=30.0)
+        wait_until(is_ready, what="the node is ready")
+
+    def asked(self, path: str) -> object:
+        """What the node itself answers, once it is there: its agent may have been killed a moment ago."""
+        nodes: Any = self.server.get("/v1/nodes")
+
+        def answer() -> object:
+            try:
+                return self.server.get(f"{path}?node_id={nodes[0]['ID']}")
+            except urllib.error.HTTPError as refused:
+                said = refused.read().decode()
+                refused.close()
+                assert said in AWAY, said
+                return None
+
+        return wait_until(answer, what=f"the node answers {path}")
 
     def agent(self) -> int:
         assert self._process is not None

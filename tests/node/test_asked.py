@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.processes import is_alive
+from tests.agent.processes import ANSWERED_WITHIN_S, is_alive
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server
 from tests.waiting import wait_until
 from wharf.client import ClientSettings, CommandEnded, open_command, run_command_and_wait
@@ -49,7 +49,7 @@ def ask(node: ANode, path: str, *, method: str = "GET", body: object = None) -> 
     data = json.dumps(body).encode() if body is not None else None
     request = urllib.request.Request(f"{node.server.address}/v1/client/{path}", data, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=10) as reply:
+        with urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S) as reply:
             return reply.status, reply.read()
     except urllib.error.HTTPError as refused:
         with refused:
@@ -76,7 +76,9 @@ def settings(node: ANode) -> ClientSettings:
 def wharf(node: ANode, *words: str, stdin: bytes | None = b"") -> subprocess.CompletedProcess[bytes]:
     environment = {**os.environ, "WHARF_ADDR": node.server.address, "NO_COLOR": "1"}
     command = [sys.executable, "-m", "wharf", *words]
-    return subprocess.run(command, input=stdin, env=environment, capture_output=True, timeout=30, check=False)
+    return subprocess.run(
+        command, input=stdin, env=environment, capture_output=True, timeout=ANSWERED_WITHIN_S, check=False
+    )
 
 
 # -- files and logs
@@ -89,7 +91,7 @@ def test_the_log_of_a_task_is_read_through_a_server(node: ANode, alloc: str) -> 
 
 def test_a_log_is_followed_as_it_grows(node: ANode, alloc: str) -> None:
     path = f"/v1/client/fs/logs/{alloc}?task=t&type=stdout&follow=true&plain=true&origin=end"
-    with urllib.request.urlopen(node.server.address + path, timeout=10) as reply:
+    with urllib.request.urlopen(node.server.address + path, timeout=ANSWERED_WITHIN_S) as reply:
         assert 200 == ask(node, f"allocation/{alloc}/signal", method="PUT", body={"Signal": "SIGUSR1"})[0]
 
         assert b"reloaded\n" == reply.readline()
@@ -344,15 +346,28 @@ def test_with_a_terminal_keys_go_to_the_other_end(node: ANode, alloc: str) -> No
     words = [sys.executable, "-m", "wharf", "alloc", "exec", "-it", alloc, "/bin/sh"]
     process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
-    said = b""
-    try:
-        os.write(ours, b"tty >/dev/null && echo has''_one; sleep 99\n")
-        while b"has_one" not in said and select.select([ours], [], [], 20)[0]:
-            said += os.read(ours, 4096)
-        assert b"has_one" in said
-        os.write(ours, b"\x03exit 6\n")  # Ctrl-C is for the command there, not for ours.
+    said = bytearray()
 
-        assert 6 == process.wait(timeout=20)
+    def has_said(word: bytes) -> bool:
+        while select.select([ours], [], [], 0)[0]:  # What nobody takes in would hold it up.
+            try:
+                said.extend(os.read(ours, 4096))
+            except OSError:  # All at the other end have closed it.
+                break
+        return word in said
+
+    def has_ended() -> bool:
+        has_said(b"")
+        return process.poll() is not None
+
+    try:
+        # Said by the one that is to be interrupted: by then the terminal is its own, and no more the shell's.
+        os.write(ours, b"sh -c 'tty >/dev/null && echo has\"\"_one; exec sleep 99'\n")
+        wait_until(lambda: has_said(b"has_one"), what="there is a terminal")
+        os.write(ours, b"\x03exit 6\n")  # Ctrl-C is for the command there, not for ours.
+        wait_until(has_ended, what="the shell has ended")
+
+        assert 6 == process.returncode
     finally:
         process.kill()
         process.wait()

@@ -79,7 +79,7 @@ def begin_work(seen: Seen, folder: Path) -> None:
     """One that goes on, and one that ends when it is told to."""
     run(seen, "goes", "exec sleep 1000")
     run(seen, "ends", f"until [ -e {folder}/end ]; do sleep 0.1; done; exit 0")
-    wait_until(is_in(seen, goes="running", ends="running"), what="both run", within_s=30)
+    wait_until(is_in(seen, goes="running", ends="running"), what="both run")
 
 
 def check_after(seen: Seen, before: dict[str, Any], mended_ns: int) -> None:
@@ -105,10 +105,10 @@ def test_while_the_network_is_cut_tasks_go_on_and_their_ends_are_told_in_order_w
 
         seen.way.cut(*ways)
         if "there" in ways:  # Else its heart is still heard.
-            wait_until(lambda: status_of_node(seen) == "disconnected", what="it is missed", within_s=30)
+            wait_until(lambda: status_of_node(seen) == "disconnected", what="it is missed")
             wait_until(is_in(seen, goes="unknown", ends="unknown"), what="nobody knows what became of them")
         (tmp_path / "end").touch()
-        wait_until(lambda: "ends" in finished(seen), what="it ends by itself", within_s=30)
+        wait_until(lambda: "ends" in finished(seen), what="it ends by itself")
         mended_ns = RealWorld().now_ns()
         seen.way.mend()
 
@@ -143,7 +143,7 @@ def test_servers_are_away_for_minutes_and_each_group_follows_its_rule(tmp_path: 
         begin_work(seen, tmp_path)
         run(seen, "stops", f"trap 'touch {tmp_path}/stopped; exit 0' INT; while :; do sleep 0.1; done",
             StopOnClientAfter=30 * SECOND_NS)  # fmt: skip
-        wait_until(is_in(seen, stops="running"), what="it runs", within_s=30)
+        wait_until(is_in(seen, stops="running"), what="it runs")
         before, stops = the(seen, "goes"), the(seen, "stops")
         began_ns = RealWorld().now_ns()
 
@@ -152,10 +152,10 @@ def test_servers_are_away_for_minutes_and_each_group_follows_its_rule(tmp_path: 
         assert RealWorld().now_ns() - began_ns > 25 * SECOND_NS
         wait_until(lambda: RealWorld().now_ns() - began_ns > 150 * SECOND_NS, what="minutes pass", within_s=200)
         (tmp_path / "end").touch()
-        wait_until(lambda: "ends" in finished(seen), what="it ends by itself", within_s=30)
+        wait_until(lambda: "ends" in finished(seen), what="it ends by itself")
         mended_ns = RealWorld().now_ns()
         seen.way.mend()
 
         wait_until(is_in(seen, goes="running", ends="complete"), what="both are told", within_s=120)
         check_after(seen, before, mended_ns)
-        wait_until(lambda: not seen.node.left([stops["ID"]]), what="nothing of it is left", within_s=30)
+        wait_until(lambda: not seen.node.left([stops["ID"]]), what="nothing of it is left")

@@ -41,7 +41,7 @@ def test_on_a_full_disk_what_runs_goes_on_and_what_is_new_begins_when_there_is_r
     with a_server(tmp_path / "server") as server, a_node(server, disk / "node") as node:
         agent = node.agent()
         node.run(a_raw_job("runs", "exec sleep 1000", kind="service"))
-        wait_until(lambda: statuses(node, "runs") == ["running"], what="it runs", within_s=30.0)
+        wait_until(lambda: statuses(node, "runs") == ["running"], what="it runs")
         with open(disk / "filler", "wb", buffering=0) as filler:
             for size in (1 << 20, 512):
                 with suppress(OSError):
@@ -49,12 +49,12 @@ def test_on_a_full_disk_what_runs_goes_on_and_what_is_new_begins_when_there_is_r
                         pass
 
         node.run(a_raw_job("later", "exit 7"))
-        wait_until(lambda: TROUBLE in messages(node), what="the node tells of its disk", within_s=30.0)
+        wait_until(lambda: TROUBLE in messages(node), what="the node tells of its disk")
         assert (statuses(node, "runs"), statuses(node, "later")) == (["running"], ["pending"])
 
         (disk / "filler").unlink()
-        wait_until(lambda: statuses(node, "later") == ["failed"], what="it ran, and failed as it should", within_s=30.0)
-        wait_until(lambda: OVER in messages(node), what="the node tells that it is well", within_s=30.0)
+        wait_until(lambda: statuses(node, "later") == ["failed"], what="it ran, and failed as it should")
+        wait_until(lambda: OVER in messages(node), what="the node tells that it is well")
         assert (statuses(node, "runs"), node.agent()) == (["running"], agent)
 
 
@@ -63,14 +63,13 @@ def test_a_node_begins_on_a_journal_of_rubbish_and_tells_it(tmp_path: Path) -> N
         folder = tmp_path / "node"
         with a_node(server, folder) as node:
             node.run(a_raw_job("runs", "exec sleep 1000", kind="service"))
-            wait_until(lambda: statuses(node, "runs") == ["running"], what="it runs", within_s=30.0)
+            wait_until(lambda: statuses(node, "runs") == ["running"], what="it runs")
             journal = folder / "node" / "journal"
             data = journal.read_bytes()
             node.damage(data[: len(data) // 2] + b"\0" * 20 + data[len(data) // 2 + 20 :])
             wait_until(
                 lambda: any("are damaged and left out" in each for each in messages(node)),
                 what="the damage is told",
-                within_s=30.0,
             )
             node.run(a_raw_job("works", "exit 0"))
-            wait_until(lambda: statuses(node, "works") == ["complete"], what="it works", within_s=30.0)
+            wait_until(lambda: statuses(node, "works") == ["complete"], what="it works")

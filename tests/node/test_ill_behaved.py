@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.agent.processes import ANSWERED_WITHIN_S
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server, ended
 from tests.waiting import wait_until
 from wharf.node.core.moment import SECOND_NS
@@ -45,7 +46,7 @@ def begin(node: ANode, id: str, script: str, **task: Any) -> str:
 def stop(node: ANode, id: str) -> dict[str, Any]:
     """Its allocation, when it has ended and nothing of it is left."""
     address = f"{node.server.address}/v1/job/{id}"
-    urllib.request.urlopen(urllib.request.Request(address, method="DELETE"), timeout=30).close()
+    urllib.request.urlopen(urllib.request.Request(address, method="DELETE"), timeout=ANSWERED_WITHIN_S).close()
     wait_until(lambda: statuses(node, id) == ["complete"], what="it has ended", within_s=WITHIN_S)
     (allocation,) = node.allocations(id)
     wait_until(lambda: not node.left([allocation["ID"]]), what="nothing of it is left", within_s=WITHIN_S)

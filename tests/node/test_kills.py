@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.processes import RunningAgent, is_alive
+from tests.agent.processes import ANSWERED_WITHIN_S, RunningAgent, is_alive
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server, ended
 from tests.waiting import wait_until
 
@@ -77,10 +77,10 @@ class Rounds:
             go.touch()
         self._node.run(a_raw_job(job, SCRIPT, count=count, Env={"STARTS": str(self._starts), "GO": str(go)}))
         for what in kills:
-            wait_until(self._is_moment, what="a moment by chance", within_s=20.0)
+            wait_until(self._is_moment, what="a moment by chance")
             self.kill(what)
         if outlast:
-            wait_until(lambda: self._has_begun(job, count), what="all have begun, or never will", within_s=30.0)
+            wait_until(lambda: self._has_begun(job, count), what="all have begun, or never will")
             go.touch()
         self._check(job, count)
 
@@ -163,7 +163,6 @@ def test_a_service_goes_on_as_the_same_process_when_the_agent_is_killed(node: AN
     wait_until(
         lambda: [each["ClientStatus"] for each in node.allocations("next")] == ["complete"],
         what="it works",
-        within_s=30.0,
     )
     (after,) = node.allocations("stays")
     assert is_alive(pid)
@@ -176,5 +175,5 @@ def test_a_service_goes_on_as_the_same_process_when_the_agent_is_killed(node: AN
 
 def _stop(server: RunningAgent, job: str) -> None:
     urllib.request.urlopen(
-        urllib.request.Request(f"{server.address}/v1/job/{job}", method="DELETE"), timeout=10
+        urllib.request.Request(f"{server.address}/v1/job/{job}", method="DELETE"), timeout=ANSWERED_WITHIN_S
     ).close()

@@ -32,7 +32,7 @@ def a_leaving_node(server: RunningAgent, folder: Path) -> Iterator[RunningAgent]
     folder.mkdir(exist_ok=True)
     (folder / "wharf.toml").write_text(NODE.format(folder=folder, address=server.address))
     with running(folder, "agent", "--config", "wharf.toml") as agent:
-        wait_until(lambda: the_node(server).get("Status") == "ready", what="the node is ready", within_s=30)
+        wait_until(lambda: the_node(server).get("Status") == "ready", what="the node is ready")
         yield agent
 
 
@@ -55,7 +55,7 @@ def test_what_runs_is_moved_away_before_the_node_ends_and_work_comes_again_when_
         job = a_raw_job("moves", "exec sleep 1000", kind="service")
         job["TaskGroups"][0]["Migrate"] = {"HealthCheck": "task_states", "MinHealthyTime": 1}
         server.put("/v1/jobs", {"Job": job})
-        wait_until(lambda: running_on(server) == ["leaves"], what="it runs", within_s=30)
+        wait_until(lambda: running_on(server) == ["leaves"], what="it runs")
         with a_node(server, tmp_path / "stays"):
             agent.process.send_signal(signal.SIGTERM)
             agent.process.wait(40)

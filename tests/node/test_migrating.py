@@ -130,7 +130,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ANode, ANo
         a_node(server, folder / "one") as one,
         a_node(server, folder / "two") as two,
     ):
-        wait_until(lambda: len(ready(one)) == 2, what="both are ready", within_s=30)
+        wait_until(lambda: len(ready(one)) == 2, what="both are ready")
         yield one, two
 
 
@@ -152,7 +152,7 @@ def moving(node: ANode, id: str, script: str = SCRIPT, **disk: Any) -> None:
     job["TaskGroups"][0]["EphemeralDisk"] = {"SizeMB": 30, **disk}
     job["TaskGroups"][0]["Migrate"] = {"MaxParallel": 1, "HealthCheck": "task_states", "MinHealthyTime": 1}
     node.run(job)
-    wait_until(lambda: running(node, id), what="it runs", within_s=30)
+    wait_until(lambda: running(node, id), what="it runs")
 
 
 def running(node: ANode, id: str) -> list[dict[str, Any]]:
@@ -234,7 +234,7 @@ def test_a_node_that_is_killed_while_data_arrive_fetches_them_again(nodes: tuple
     script = f"[ -e $WHARF_ALLOC_DIR/data/large ] || head -c {size} /dev/zero >$WHARF_ALLOC_DIR/data/large; {SCRIPT}"
     moving(node, "large", script, Migrate=True, SizeMB=2 * LARGE_MB)
     (former,) = running(node, "large")
-    wait_until(lambda: size_of(files_of(nodes, former)) == size, what="it has written", within_s=30)
+    wait_until(lambda: size_of(files_of(nodes, former)) == size, what="it has written")
 
     def kill_who_fetches() -> None:
         (taking,) = wait_until(lambda: [each for each in nodes if arriving(each)], what="data arrive", within_s=60)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.agent.processes import ANSWERED_WITHIN_S
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server
 from tests.waiting import wait_until
 
@@ -77,5 +78,5 @@ def test_who_is_to_stop_without_delay_does_not_wait_for_its_shutdown_delay(node:
     node.run(a_raw_job("slow", "exec sleep 1000", kind="service", ShutdownDelay=3_600_000_000_000))
     wait_until(lambda: [each["ClientStatus"] for each in node.allocations("slow")] == ["running"], what="it runs")
     address = f"{node.server.address}/v1/job/slow?no_shutdown_delay=true"
-    urllib.request.urlopen(urllib.request.Request(address, method="DELETE"), timeout=10).close()
+    urllib.request.urlopen(urllib.request.Request(address, method="DELETE"), timeout=ANSWERED_WITHIN_S).close()
     wait_until(lambda: [each["ClientStatus"] for each in node.allocations("slow")] == ["complete"], what="it has ended")

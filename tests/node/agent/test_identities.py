@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.processes import RunningAgent, running
+from tests.agent.processes import ANSWERED_WITHIN_S, RunningAgent, running
 from tests.node.nodes import a_raw_job
 from tests.waiting import wait_until
 from wharf.node.supervisor.processes import all_pids
@@ -37,7 +37,7 @@ class Cluster:
         sent = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.agent.address + path, sent, method=method)
         request.add_header("X-Cluster-Token", self.token if token is None else token)
-        with urllib.request.urlopen(request, timeout=30) as reply:
+        with urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S) as reply:
             text = reply.read()
         return json.loads(text) if text else None
 
@@ -63,7 +63,7 @@ class Cluster:
         return dict(found[0]) if found and found[0]["TaskStates"] else {}
 
     def running(self, job: str) -> dict[str, Any]:
-        wait_until(lambda: self.allocation(job).get("ClientStatus") == "running", what=f"{job} runs", within_s=30.0)
+        wait_until(lambda: self.allocation(job).get("ClientStatus") == "running", what=f"{job} runs")
         return self.allocation(job)
 
     def folder(self, allocation: dict[str, Any]) -> Path:
@@ -115,7 +115,7 @@ def test_a_template_reads_what_is_kept_for_its_task_and_nothing_else(cluster: Cl
     cluster.run(a_raw_job("pries", WAITS, Templates=[template(theirs)], KillSignal="SIGKILL"))
 
     allocation = cluster.running("reads")
-    told = wait_until(lambda: cluster.events("pries", "Template"), what="what is missing is told", within_s=30.0)
+    told = wait_until(lambda: cluster.events("pries", "Template"), what="what is missing is told")
 
     assert "mine" == (cluster.folder(allocation) / "t/local/conf").read_text()
     assert ["Missing: nomad.var.block(nomad/jobs/other@default.global)"] == told
@@ -125,7 +125,7 @@ def test_a_template_reads_what_is_kept_for_its_task_and_nothing_else(cluster: Cl
 def test_a_template_reads_services_by_a_policy_of_its_job_and_waits_for_that(cluster: Cluster) -> None:
     text = "{{ range nomadServices }}{{ .Name }}{{ end }}."
     cluster.run(a_raw_job("lists", WAITS, Templates=[template(text)], KillSignal="SIGKILL"))
-    told = wait_until(lambda: cluster.events("lists", "Template"), what="that it may not is told", within_s=30.0)
+    told = wait_until(lambda: cluster.events("lists", "Template"), what="that it may not is told")
     cluster.policy_of_job("lists", 'namespace "default" { policy = "read" }')
 
     allocation = cluster.running("lists")
@@ -185,7 +185,7 @@ def test_a_task_asks_the_cluster_by_the_socket_among_its_secrets(cluster: Cluste
 def by_socket(folder: Path, path: str, headers: str) -> tuple[str, bytes]:
     handle = os.open(folder, os.O_RDONLY)
     with socket.socket(socket.AF_UNIX) as line:
-        line.settimeout(30)
+        line.settimeout(60)
         line.connect(f"/proc/self/fd/{handle}/api.sock")
         os.close(handle)
         line.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n".encode())
@@ -203,11 +203,11 @@ def test_an_identity_is_renewed_before_it_ends_and_the_task_is_told(cluster: Clu
     folder = cluster.folder(cluster.running("renews")) / "t"
     first = (folder / "secrets" / "nomad_short.jwt").read_text()
 
-    wait_until(lambda: (folder / "local" / "told").exists(), what="it was told", within_s=30.0)
+    wait_until(lambda: (folder / "local" / "told").exists(), what="it was told")
     second = (folder / "secrets" / "nomad_short.jwt").read_text()
 
     assert claims_of(first)["exp"] < claims_of(second)["exp"]
-    told = wait_until(lambda: cluster.events("renews", "Signaling"), what="that is said", within_s=30.0)
+    told = wait_until(lambda: cluster.events("renews", "Signaling"), what="that is said")
     assert "Task being sent signal SIGHUP: identity short was renewed" == told[0]
 
 
@@ -221,7 +221,7 @@ def test_a_node_proves_to_others_who_it_is_and_gets_a_new_identity_when_asked(cl
             return {}
         return found
 
-    first = wait_until(claims, what="it is signed", within_s=30.0)
+    first = wait_until(claims, what="it is signed")
     second = cluster.ask("PUT", "/v1/client/identity/renew", {"NodeID": node["ID"]})["Claims"]
 
     assert f"global:default:{node['ID']}:default" == str(first["sub"]).removeprefix("node:")
@@ -230,5 +230,4 @@ def test_a_node_proves_to_others_who_it_is_and_gets_a_new_identity_when_asked(cl
     wait_until(
         lambda: cluster.ask("GET", f"/v1/node/{node['ID']}")["IdentitySigningKeyID"],
         what="servers know by which key it was signed",
-        within_s=30.0,
     )

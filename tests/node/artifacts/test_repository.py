@@ -56,7 +56,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     try:
         wait_until(
             lambda: subprocess.run(["git", "ls-remote", address], capture_output=True).returncode == 0,
-            within_s=20,
             what="the git server",
         )
         yield address

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.agent.processes import ANSWERED_WITHIN_S
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server
 from tests.waiting import wait_until
 
@@ -54,15 +55,17 @@ def status(node: ANode, job: str) -> str:
 
 def stop(node: ANode, job: str) -> None:
     request = urllib.request.Request(f"{node.server.address}/v1/job/{job}", method="DELETE")
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S).close()
 
 
 def test_a_service_is_listed_where_it_can_be_reached_and_its_check_makes_it_healthy(node: ANode) -> None:
     node.run(a_served_job("shop"))
-    wait_until(lambda: status(node, "shop") == "successful", what="the deployment is healthy", within_s=20.0)
+    wait_until(lambda: status(node, "shop") == "successful", what="the deployment is healthy")
     [instance] = listed(node, "shop")
     assert (["t"], node.allocations("shop")[0]["ID"]) == (instance["Tags"], instance["AllocID"])
-    with urllib.request.urlopen(f"http://{instance['Address']}:{instance['Port']}/", timeout=10) as answer:
+    with urllib.request.urlopen(
+        f"http://{instance['Address']}:{instance['Port']}/", timeout=ANSWERED_WITHIN_S
+    ) as answer:
         assert 200 == answer.status
     [check] = checks(node, "shop")
     assert ("success", "wharf: http ok", 200, "shop", "t", "shop.g[0]") == tuple(
@@ -85,7 +88,7 @@ def test_what_its_check_finds_ill_does_not_make_a_deployment_healthy(node: ANode
 
 def test_a_check_that_only_tells_does_not_hold_up_a_deployment(node: ANode) -> None:
     node.run(a_served_job("tells", Path="/nothing", OnUpdate="ignore"))
-    wait_until(lambda: status(node, "tells") == "successful", what="the deployment is healthy", within_s=20.0)
+    wait_until(lambda: status(node, "tells") == "successful", what="the deployment is healthy")
     assert ["readiness"] == [check["Mode"] for check in checks(node, "tells")]
     stop(node, "tells")
 
@@ -98,7 +101,7 @@ def test_a_service_that_stays_ill_is_started_anew(node: ANode) -> None:
         events = node.allocations("again")[0]["TaskStates"]["t"]["Events"]
         return [event["DisplayMessage"] for event in events if event["Type"] == "Restart Signaled"]
 
-    wait_until(reasons, what="it is restarted", within_s=15.0)
+    wait_until(reasons, what="it is restarted")
     assert 'healthcheck: check "service: "again" check" unhealthy' == reasons()[0]
     stop(node, "again")
 
@@ -110,7 +113,7 @@ def test_a_script_in_the_task_is_a_check_with_thresholds_of_its_own(node: ANode)
     job = a_served_job("script", **wanted)
     job["TaskGroups"][0]["Tasks"][0]["Env"] = {"GREETING": "hello"}
     node.run(job)
-    wait_until(lambda: status(node, "script") == "successful", what="the deployment is healthy", within_s=30.0)
+    wait_until(lambda: status(node, "script") == "successful", what="the deployment is healthy")
     [check] = checks(node, "script")
     looks = node.folder / "alloc" / str(node.allocations("script")[0]["ID"]) / "t" / "local" / "looks"
     assert ("success", "hello\n") == (check["Status"], check["Output"])

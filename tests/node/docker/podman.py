@@ -60,6 +60,7 @@ class Podman:
             self._process = subprocess.Popen(
                 self._command("system", "service", "--time=0", f"unix://{self.socket}"),
                 env=self._environment,
+                cwd=self.folder,  # Where a monitor notes that its container ran out of memory.
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

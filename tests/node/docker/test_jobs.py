@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.processes import RunningAgent, running
+from tests.agent.processes import ANSWERED_WITHIN_S, RunningAgent, running
 from tests.node.docker.podman import Podman, Registry, running_podman
 from tests.waiting import wait_until
 
@@ -82,7 +82,7 @@ class Place:
 
     def stop(self, job: str) -> None:
         request = urllib.request.Request(f"{self.agent.address}/v1/job/{job}", method="DELETE")
-        urllib.request.urlopen(request, timeout=10).close()
+        urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S).close()
 
     def kill_node(self) -> None:
         pid = self.agent.child("node")
@@ -120,14 +120,14 @@ def test_the_node_tells_of_its_engine(place: Place) -> None:
 def test_volumes_of_the_host_are_in_the_container_and_one_that_is_only_to_be_read_is_not_written(place: Place) -> None:
     script = "cat /plain/told /frozen/told; echo new >/plain/new; echo new >/frozen/new || echo refused"
     place.run("mounts", script, volumes=("plain", "frozen"))
-    wait_until(lambda: place.status("mounts") == "complete", what="it has ended", within_s=30.0)
+    wait_until(lambda: place.status("mounts") == "complete", what="it has ended")
     assert "plain\nfrozen\nrefused\n" == place.output("mounts")
     assert ["new", "told"] == sorted(path.name for path in (place.folder / "plain").iterdir())
 
 
 def test_a_container_ends_as_its_program_does(place: Place) -> None:
     place.run("ends", "echo in $WHARF_JOB_ID at $WHARF_TASK_DIR; exit 7")
-    wait_until(lambda: place.status("ends") == "failed", what="it has ended", within_s=30.0)
+    wait_until(lambda: place.status("ends") == "failed", what="it has ended")
     assert ["Exit Code: 7"] == place.events("ends", "Terminated")
     assert "in ends at /local\n" == place.output("ends")
 
@@ -146,25 +146,25 @@ def test_a_killed_node_finds_its_container_running_and_loses_no_line(place: Plac
 def test_an_image_that_is_nowhere_fails_its_task_with_the_images_name(place: Place) -> None:
     image = f"{place.registry.address}/missing:1"
     place.run("nowhere", "true", image=image)
-    wait_until(lambda: place.status("nowhere") == "failed", what="it is given up", within_s=30.0)
+    wait_until(lambda: place.status("nowhere") == "failed", what="it is given up")
     assert f"the image {image} cannot be pulled" in place.events("nowhere", "Driver Failure")[0]
 
 
 def test_a_container_that_a_person_removed_is_started_again_by_its_policy(place: Place) -> None:
     place.run("removed", "while true; do sleep 0.1; done", kind="service", attempts=1)
-    wait_until(lambda: place.status("removed") == "running", what="it runs", within_s=30.0)
+    wait_until(lambda: place.status("removed") == "running", what="it runs")
     place.podman.remove(f"t-{place.allocation('removed')['ID']}")
-    wait_until(lambda: len(place.events("removed", "Started")) == 2, what="it runs again", within_s=30.0)
+    wait_until(lambda: len(place.events("removed", "Started")) == 2, what="it runs again")
     assert "something else than this node removed it" in place.events("removed", "Terminated")[0]
     place.stop("removed")
-    wait_until(lambda: place.status("removed") == "complete", what="it is stopped", within_s=30.0)
+    wait_until(lambda: place.status("removed") == "complete", what="it is stopped")
 
 
 def test_a_task_that_is_stopped_leaves_no_container(place: Place) -> None:
     place.run("leaves", "trap 'exit 0' TERM; while true; do sleep 0.1; done", kind="service")
-    wait_until(lambda: place.status("leaves") == "running", what="it runs", within_s=30.0)
+    wait_until(lambda: place.status("leaves") == "running", what="it runs")
     name = f"t-{place.allocation('leaves')['ID']}"
     assert name in place.podman.names()
     place.stop("leaves")
-    wait_until(lambda: place.status("leaves") == "complete", what="it is stopped", within_s=30.0)
+    wait_until(lambda: place.status("leaves") == "complete", what="it is stopped")
     wait_until(lambda: name not in place.podman.names(), what="its container is gone")

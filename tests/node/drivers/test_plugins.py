@@ -43,7 +43,7 @@ def status(node: ANode, id: str, wanted: str) -> dict[str, Any]:
     def look() -> dict[str, Any] | None:
         return next((each for each in node.allocations(id) if each["ClientStatus"] == wanted), None)
 
-    return wait_until(look, what=f"{id} is {wanted}", within_s=30.0)
+    return wait_until(look, what=f"{id} is {wanted}")
 
 
 def events(allocation: dict[str, Any]) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.agent.processes import ANSWERED_WITHIN_S
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server
 from tests.waiting import wait_until
 from wharf.node.networks import Networks, Plugins, namespaces
@@ -18,7 +19,7 @@ from wharf.node.networks.keeping import RUN
 from wharf.world import RealWorld
 
 pytestmark = [pytest.mark.needs("bridges"), pytest.mark.needs_program("iptables")]
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 SERVES = """
 import http.server, os, sys
 class Says(http.server.BaseHTTPRequestHandler):
@@ -82,7 +83,9 @@ def full(node: ANode, id: str) -> dict[str, Any]:
 def get(address: str, what: str = "echo hello") -> str:
     def ask() -> str:
         try:
-            with urllib.request.urlopen(f"http://{address}/{what.replace(' ', '%20')}", timeout=10) as answer:
+            with urllib.request.urlopen(
+                f"http://{address}/{what.replace(' ', '%20')}", timeout=ANSWERED_WITHIN_S
+            ) as answer:
                 return str(answer.read().decode())
         except OSError:
             return ""
@@ -92,7 +95,7 @@ def get(address: str, what: str = "echo hello") -> str:
 
 def stop(node: ANode, job: str) -> None:
     request = urllib.request.Request(f"{node.server.address}/v1/job/{job}", method="DELETE")
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S).close()
 
 
 def folder_of(allocation: dict[str, Any]) -> Path:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.agent.processes import ANSWERED_WITHIN_S
 from tests.node.artifacts.site import Site, body, running_site
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server, ended
 from tests.waiting import wait_until
@@ -44,7 +45,7 @@ def is_over(node: ANode, job: str) -> dict[str, Any] | None:
 
 
 def over(node: ANode, job: str) -> dict[str, Any]:
-    return wait_until(lambda: is_over(node, job), what=f"{job} is over", within_s=20.0)
+    return wait_until(lambda: is_over(node, job), what=f"{job} is over")
 
 
 def events(node: ANode, job: str, kind: str) -> list[dict[str, Any]]:
@@ -63,7 +64,7 @@ def put_variable(node: ANode, path: str, **items: str) -> None:
 
 def stop(node: ANode, job: str) -> None:
     request = urllib.request.Request(f"{node.server.address}/v1/job/{job}", method="DELETE")
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S).close()
 
 
 def variable_template(path: str, **more: object) -> dict[str, Any]:
@@ -78,7 +79,7 @@ def test_a_task_waits_for_what_its_template_asks_for_and_says_for_what(node: ANo
     ]
     script = 'cat local/conf; echo "$FROM"; stat -c %a local/conf'
     node.run(a_raw_job("waits", script, Templates=templates))
-    told = wait_until(lambda: events(node, "waits", "Template"), what="what is missing is said", within_s=15.0)
+    told = wait_until(lambda: events(node, "waits", "Template"), what="what is missing is said")
     assert ["Missing: nomad.var.block(waits/for@default.global)"] == [each["DisplayMessage"] for each in told]
     assert "pending" == only(node, "waits")["ClientStatus"]
     put_variable(node, "waits/for", v="7")
@@ -126,7 +127,7 @@ def test_a_task_is_restarted_when_its_file_has_changed_also_while_the_agent_was_
     wait_until(lambda: text(node, allocation) == "v=1\nv=2\n", what="it began again")
     node.kill_agent()
     put_variable(node, "again", v="3")
-    wait_until(lambda: text(node, allocation) == "v=1\nv=2\nv=3\n", what="it began again", within_s=20.0)
+    wait_until(lambda: text(node, allocation) == "v=1\nv=2\nv=3\n", what="it began again")
     restarts = wait_until(lambda: events(node, "again", "Restart Signaled"), what="that is said")
     assert "Template with change_mode restart re-rendered" == restarts[-1]["DisplayMessage"]
     stop(node, "again")

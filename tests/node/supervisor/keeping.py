@@ -15,7 +15,7 @@ import msgspec
 
 from tests.agent.processes import is_alive
 from tests.control_groups import remove_groups_of
-from tests.waiting import wait_until
+from tests.waiting import WITHIN_S, wait_until
 from wharf.node.supervisor.keeper import RUNS, SOCKET
 from wharf.node.supervisor.leftovers import mark_of
 from wharf.node.supervisor.messages import (
@@ -139,7 +139,7 @@ class ASupervisor:
         )
         return found[0].pid
 
-    def ended(self, name: str, *, within_s: float = 20.0) -> RunEnded:
+    def ended(self, name: str, *, within_s: float = WITHIN_S) -> RunEnded:
         found = wait_until(
             lambda: [message for message in self.told(name) if isinstance(message, RunEnded)],
             what=f"{name} ends",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.agent.processes import ANSWERED_WITHIN_S
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server, ended
 from tests.waiting import wait_until
 
@@ -46,14 +47,14 @@ def wait_reachable(node: ANode) -> None:
     """Its channel is open: it can be asked to do something."""
     here = asked(node, "GET", "/v1/nodes")[1][0]["ID"]
     path = f"/v1/client/metadata?node_id={here}"
-    wait_until(lambda: asked(node, "GET", path)[0] == 200, what="the node can be reached", within_s=30.0)
+    wait_until(lambda: asked(node, "GET", path)[0] == 200, what="the node can be reached")
 
 
 def asked(node: ANode, method: str, path: str, body: object = None) -> tuple[int, Any]:
     sent = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(node.server.address + path, sent, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=30) as reply:
+        with urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S) as reply:
             text = reply.read()
             return reply.status, json.loads(text) if text else None
     except urllib.error.HTTPError as error:
@@ -78,7 +79,7 @@ def volume(node: ANode, id: str) -> dict[str, Any]:
 
 
 def ready(node: ANode, id: str) -> dict[str, Any]:
-    wait_until(lambda: volume(node, id)["State"] == "ready", what=f"volume {id} is ready", within_s=30.0)
+    wait_until(lambda: volume(node, id)["State"] == "ready", what=f"volume {id} is ready")
     return volume(node, id)
 
 
@@ -96,7 +97,7 @@ def is_in(node: ANode, job: str, *statuses: str) -> dict[str, Any]:
         found = node.allocations(job)
         return found[0] if found and found[0]["ClientStatus"] in statuses else None
 
-    return wait_until(look, what=f"{job} is {statuses}", within_s=30.0)
+    return wait_until(look, what=f"{job} is {statuses}")
 
 
 def said(node: ANode, allocation: dict[str, Any]) -> str:
@@ -108,7 +109,7 @@ def test_a_volume_is_made_used_kept_over_the_death_of_the_agent_and_taken_away_w
     node.run(a_job("writes", f"echo it >data/file; {WAITS}", "kept"))
     is_in(node, "writes", "running")
     file = Path(made["HostPath"]) / "file"
-    wait_until(lambda: file.exists() and file.read_text() == "it\n", what="it was written", within_s=30.0)
+    wait_until(lambda: file.exists() and file.read_text() == "it\n", what="it was written")
 
     refused = asked(node, "DELETE", f"/v1/volume/host/{made['ID']}")
     node.kill_agent()
@@ -127,7 +128,6 @@ def test_a_volume_is_made_used_kept_over_the_death_of_the_agent_and_taken_away_w
     wait_until(
         lambda: "kept" not in asked(node, "GET", f"/v1/node/{has}")[1]["HostVolumes"],
         what="the node says so",
-        within_s=30.0,
     )
 
 
