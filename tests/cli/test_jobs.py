@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.asking import WEB, Person, a_file, a_person
+from wharf.client import ClientSettings
 
 ALIASES_OF_ALIASES = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{at}: &a{at} [{', '.join([f'*a{at - 1}'] * 10)}]\n" for at in range(1, 9)
@@ -432,3 +433,33 @@ def test_explaining_tells_where_work_is_and_why_the_rest_is_nowhere(person: Pers
         "lower CPU of api/main from 900000 to 4000, or free 896000 MHz on any of 2 nodes"
     )
     assert any(line.strip().startswith("· too little cpu on 2 nodes, 896,000 MHz missing at least") for line in lines)
+
+
+def test_of_several_groups_without_room_each_tells_its_own_reason_once(person: Person, tmp_path: Path) -> None:
+    more = "  - Name: more\n    Tasks:\n      - {Name: main, Driver: mock, Resources: {MemoryMB: 900000}}\n"
+    person.wharf("job", "run", a_file(tmp_path, WEB.replace("CPU: 100", "CPU: 900000") + more))
+
+    told = person.does("job", "explain", "web")
+
+    assert told.splitlines()[0] == "web waits for room: its groups api and more lack 3 allocations"
+    assert (told.count("lower CPU of api/main"), told.count("lower MemoryMB of more/main")) == (1, 1)
+
+
+def test_the_files_of_an_allocation_are_listed_without_a_word_for_it(person: Person, tmp_path: Path) -> None:
+    person.wharf("job", "run", a_file(tmp_path, WEB))
+    (alloc_id, *_) = [one.id for one in person.connect(ClientSettings()).allocations.list().value]
+
+    assert person.wharf("alloc", "fs", "ls", alloc_id) == person.wharf("alloc", "fs", alloc_id)
+    assert "did you mean `wharf alloc fs stat`?" in person.wharf("alloc", "fs", "start", alloc_id).err
+
+
+@pytest.mark.parametrize("words", [("logs",), ("fs",), ("exec",), ("status",)])
+def test_whoever_names_a_job_where_an_allocation_is_meant_is_told_what_to_type(
+    person: Person, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    person.wharf("job", "run", a_file(tmp_path, WEB))
+
+    ended = person.wharf("alloc", *words, "web", *(["ls"] if words == ("exec",) else []))
+
+    assert ended.code == 1
+    assert "web is a job: `wharf job status web` lists its allocations" in ended.err

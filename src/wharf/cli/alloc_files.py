@@ -105,9 +105,9 @@ def write_out(pieces: Iterable[bytes]) -> None:
         raise click.exceptions.Exit(INTERRUPTED) from None
 
 
-@click.group(cls=LazyGroup, entries=FILES)
+@click.group(cls=LazyGroup, entries=FILES, default="ls")
 def fs() -> None:
-    """Read the files of an allocation."""
+    """Read the files of an allocation. `wharf alloc fs ALLOC` is the same as `wharf alloc fs ls ALLOC`."""
 
 
 @click.command(cls=Speaking)

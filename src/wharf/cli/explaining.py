@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 def explanation_told(talk: Talk, explanation: "Explanation") -> str:
     from wharf.cli.tables import heading, section
 
-    lines = [heading(explanation.text)]
-    # The first sentence says the most urgent already; nothing is said twice.
-    waits = [each.text for each in explanation.waits if each.text not in explanation.text]
-    if waits:
-        lines.append(section("It waits", _listed(waits)))
+    lines = [heading(explanation.text), *_waits_told(explanation)]
     if explanation.queue_length > 1:
         lines.append(section("In the queue", f"place {explanation.queue_place} of {explanation.queue_length}"))
     lines += [section(f"Group {group.group}", _group_told(group, explanation.text)) for group in explanation.groups]
@@ -37,10 +33,7 @@ def explanation_told(talk: Talk, explanation: "Explanation") -> str:
 def evaluation_told(explanation: "EvaluationExplanation") -> str:
     from wharf.cli.tables import heading, section
 
-    lines = [heading(explanation.text)]
-    waits = [each.text for each in explanation.waits if each.text not in explanation.text]
-    if waits:
-        lines.append(section("It waits", _listed(waits)))
+    lines = [heading(explanation.text), *_waits_told(explanation)]
     if explanation.before:
         lines.append(section("Before it", _listed(explanation.before)))
     if explanation.after:
@@ -55,10 +48,7 @@ def evaluation_told(explanation: "EvaluationExplanation") -> str:
 def allocation_told(talk: Talk, explanation: "AllocationExplanation") -> str:
     from wharf.cli.tables import heading, section, table
 
-    lines = [heading(explanation.text)]
-    waits = [each.text for each in explanation.waits if each.text not in explanation.text]
-    if waits:
-        lines.append(section("It waits", _listed(waits)))
+    lines = [heading(explanation.text), *_waits_told(explanation)]
     if explanation.story:
         lines.append(section("How it came here", _listed(explanation.story)))
     scores = explanation.placement.scores
@@ -74,6 +64,14 @@ def allocation_told(talk: Talk, explanation: "AllocationExplanation") -> str:
         ]
         lines.append(section("The best nodes then", table(["Node", *names, "Score"], rows)))
     return "\n".join(lines)
+
+
+def _waits_told(explanation: "Explanation | EvaluationExplanation | AllocationExplanation") -> list[str]:
+    """The first sentence says the most urgent already; nothing is said twice."""
+    from wharf.cli.tables import section
+
+    waits = [each.text for each in explanation.waits if each.text not in explanation.text]
+    return [section("It waits", _listed(waits))] if waits else []
 
 
 def _listed(texts: "Sequence[str]") -> str:
@@ -93,7 +91,7 @@ def _group_told(group: "GroupExplanation", said: str) -> str:
         lines.append(f"{looked_at} looked at, {group.fitting:,} would take one more now")
     lines += [f"  · {_excluded(each)}" for each in group.excluded]
     lines += [f"  · {_short(each)}" for each in group.exhausted]
-    lines += [group.smallest_change] if group.smallest_change not in said else []
+    lines += [group.smallest_change] if group.smallest_change not in f"{said}\n{group.text}" else []
     return "\n".join(lines)
 
 

@@ -64,6 +64,11 @@ def find_node(talk: "Talk", given: str) -> "NodeListStub":
 
 def find_allocation(talk: "Talk", given: str) -> "AllocationStub":
     found = beginning_so(given, lambda prefix: talk.client.allocations.list(prefix=prefix, namespace="*").value)
+    if not found and given and any(job.id == given for job in talk.client.jobs.list(prefix=given).value):
+        raise Failed(
+            f"{given} is a job: `wharf job status {given}` lists its allocations, and `wharf job logs {given}` writes out "
+            "what all of them print"
+        )
     return the_one(
         "allocation",
         given,

@@ -23,7 +23,7 @@ class LazyGroup(click.Group):
     """Knows names and lines of help by a table; the same lines stand in the commands (tested).
 
     `also`: other names that people know, which no help lists. `missing`: names that people may try, with what to say of
-    what is not there.
+    what is not there. `default`: the command that is meant where the first word is none, nor like one.
     """
 
     def __init__(
@@ -32,12 +32,14 @@ class LazyGroup(click.Group):
         entries: Mapping[str, Entry],
         also: Mapping[str, Entry] | None = None,
         missing: Mapping[str, str] | None = None,
+        default: str = "",
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
         self.entries: Final = dict(entries)
         self.also: Final = dict(also or {})
         self.missing: Final = dict(missing or {})
+        self.default: Final = default
 
     def list_commands(self, context: click.Context) -> list[str]:  # noqa: ARG002
         return list(self.entries)
@@ -58,6 +60,8 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"{context.command_path} {name}: {self.missing[name]}", context)
         if name and name not in self.entries and name not in self.also and not name.startswith("-"):
             near = difflib.get_close_matches(name, list(self.entries), n=1)
+            if self.default and not near:
+                return super().resolve_command(context, [self.default, *arguments])
             hint = (
                 f"did you mean `{context.command_path} {near[0]}`?"
                 if near

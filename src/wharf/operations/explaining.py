@@ -22,6 +22,7 @@ from wharf.operations.reasons import (
     in_a_few,
     is_for_later,
     of_deployment,
+    of_groups,
     of_room,
     placement,
     quota_words,
@@ -152,13 +153,13 @@ class _Explaining:
                 text = f'waits for room in the quota "{evaluation.quota_limit_reached}": {quota_words(evaluation)}'
                 yield Waiting(waits_for=Waits.QUOTA, text=text, eval_id=evaluation.id)
                 continue
-            texts = [each.text for each in groups if each.group in (evaluation.failed_tg_allocs or {}) and each.text]
-            if evaluation.triggered_by is EvaluationTrigger.MAX_PLAN_ATTEMPTS and not texts:
+            lacking = [each for each in groups if each.group in (evaluation.failed_tg_allocs or {}) and each.text]
+            if evaluation.triggered_by is EvaluationTrigger.MAX_PLAN_ATTEMPTS and not lacking:
                 text = (
                     "met too many changes of others while it was placed, and is tried again in a minute at the latest"
                 )
             else:
-                text = f"waits for room: {'; '.join(texts) or 'none was found when it was tried last'}"
+                text = f"waits for room: {of_groups(lacking) or 'none was found when it was tried last'}"
             yield Waiting(waits_for=Waits.ROOM, text=text + self._standing(evaluation), eval_id=evaluation.id)
 
     def _standing(self, evaluation: Evaluation) -> str:

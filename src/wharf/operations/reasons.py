@@ -1,12 +1,12 @@
 """The words of an explanation: what a shortage of room, a deployment, a quota come to in a sentence. Nothing is looked up."""
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from wharf.model.allocation import Allocation
 from wharf.model.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.model.evaluation import Evaluation
-from wharf.model.explanation import PlacementExplanation, Waits
+from wharf.model.explanation import GroupExplanation, PlacementExplanation, Waits
 from wharf.model.group import TaskGroup
 from wharf.scheduling.explain import Room
 
@@ -30,6 +30,14 @@ def of_room(group: TaskGroup, unplaced: int, room: Room, *, quota: str) -> str:
         else "the only node cannot"
     )
     return f"{group.name} lacks {allocations(unplaced)}: {number} take one{why}{help_}"
+
+
+def of_groups(lacking: Sequence[GroupExplanation]) -> str:
+    """What one group lacks, in full; of several each tells it itself. Empty where none lacks anything."""
+    if len(lacking) < 2:
+        return lacking[0].text if lacking else ""
+    *names, last = [each.group for each in lacking]
+    return f"its groups {', '.join(names)} and {last} lack {allocations(sum(each.unplaced for each in lacking))}"
 
 
 def of_deployment(deployment: Deployment) -> tuple[Waits, str] | None:
