@@ -1,13 +1,16 @@
 """In which order the groups of a batch job are placed, so that together they fill nodes."""
 
 from collections import Counter
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wharf.scheduling import together
 from wharf.scheduling.together import Asked, order
 
-SHARES = st.sampled_from([0.0, 0.05, 0.1, 0.25, 0.3, 0.5, 0.6, 1.0, 1.5])
+SHARES = st.sampled_from([0.0, 0.001, 0.0042, 0.05, 0.1, 0.25, 0.3, 0.5, 0.6, 1.0, 1.5])
 GROUPS = st.lists(st.builds(Asked, count=st.integers(0, 30), cpu=SHARES, memory=SHARES), max_size=6)
 
 
@@ -21,6 +24,20 @@ def test_what_would_leave_memory_that_nobody_can_use_comes_beside_what_needs_it(
 
 def test_what_is_larger_than_a_node_stands_in_nobodys_way() -> None:
     assert order([Asked(1, 0.5, 0.3), Asked(1, 0.5, 0.7), Asked(1, 2.0, 0.1)])[0] == (2, 1)
+
+
+def test_a_node_of_thousands_is_imagined_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, rule = 0, together.RULES[-1]
+
+    def counted(*facts: Any) -> tuple[float, ...]:
+        nonlocal asked
+        asked += 1
+        return rule(*facts)
+
+    monkeypatch.setattr(together, "RULES", (counted,))
+    order([Asked(20_000, 0.0001, 0.0002), Asked(20_000, 0.0002, 0.0001)])
+
+    assert asked < 2_000
 
 
 @given(GROUPS)

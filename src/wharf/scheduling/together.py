@@ -24,6 +24,10 @@ ALIKE: Final = 3
 """Digits to which what is spoilt on a node counts: of those that spoil as much the largest comes first."""
 
 
+HANDFUL: Final = 0.01
+"""What is tiny is imagined by handfuls, each of this share of a node at most: else a node of thousands would take as long as
+thousands of nodes."""
+
 KINDS_MOST: Final = 16
 """Of more kinds the largest come first, and that is all: looking for better would take longer than placing."""
 
@@ -52,12 +56,20 @@ class _Node(msgspec.Struct):
     def has_room_for(self, asked: Asked) -> bool:
         return asked.cpu <= self.cpu + EXACT and asked.memory <= self.memory + EXACT
 
-    def take(self, at: int, asked: Asked) -> None:
-        self.held[at] += 1
-        self.cpu -= asked.cpu
-        self.memory -= asked.memory
-        self.cpu_to_come -= asked.cpu
-        self.memory_to_come -= asked.memory
+    def handful(self, asked: Asked, left: int) -> int:
+        """How many of so many are taken at once."""
+        if asked.size > HANDFUL / 2:
+            return 1
+        shares = ((self.cpu, asked.cpu), (self.memory, asked.memory))
+        room = min((int((free + EXACT) / share) for free, share in shares if share > EXACT), default=left)
+        return max(1, min(left, room, int(HANDFUL / max(asked.size, EXACT))))
+
+    def take(self, at: int, asked: Asked, number: int) -> None:
+        self.held[at] += number
+        self.cpu -= number * asked.cpu
+        self.memory -= number * asked.memory
+        self.cpu_to_come -= number * asked.cpu
+        self.memory_to_come -= number * asked.memory
 
 
 Rule = Callable[[_Node, Asked], tuple[float, ...]]
@@ -183,4 +195,4 @@ def _fill_one(groups: Sequence[Asked], left: Sequence[int], rule: Rule) -> list[
         if not fitting:
             return node.held
         at = min(fitting, key=lambda each: rule(node, groups[each]))
-        node.take(at, groups[at])
+        node.take(at, groups[at], node.handful(groups[at], left[at] - node.held[at]))
