@@ -54,8 +54,8 @@ def store(tmp_path: Path, start: Start) -> StoreProcess:
 
 
 @asynccontextmanager
-async def attached(store: StoreProcess, *, answer_within_s: float = 10.0) -> AsyncIterator[RemoteEngine]:
-    engine = RemoteEngine(WORLD, store.socket_path, patience_s=20.0, answer_within_s=answer_within_s)
+async def attached(store: StoreProcess, *, answer_within_s: float = 60.0) -> AsyncIterator[RemoteEngine]:
+    engine = RemoteEngine(WORLD, store.socket_path, patience_s=60.0, answer_within_s=answer_within_s)
     await engine.open()
     try:
         yield engine

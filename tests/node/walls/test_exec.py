@@ -66,7 +66,7 @@ def test_nothing_but_its_own_folders_can_be_written_even_by_root(tmp_path: Path)
     places = ("/etc/x", "/usr/bin/x", "/proc/sys/kernel/panic", "/bin/sh")
     tries = "; ".join(f"(echo 1 >>{place}) 2>/dev/null && echo {place}" for place in places)
     tries += "; mount -o remount,rw /usr 2>/dev/null && echo mounted; mknod /local/disk b 8 0 2>/dev/null && echo mknod"
-    tries += "; chroot /proc/1/root true 2>/dev/null; ls /proc/1/root/.. | grep -c usr; for f in local alloc tmp; do echo 1 >/$f/x; done"
+    tries += "; cd /proc/1/root && chroot . true 2>/dev/null; ls .. | grep -c usr; for f in local alloc tmp; do echo 1 >/$f/x; done"
 
     async def story() -> None:
         async with walled(tmp_path) as it:
