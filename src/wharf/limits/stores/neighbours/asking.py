@@ -13,29 +13,7 @@ from typing import Any, Final
 from wharf.limits.core.call import Call, Reading, Taken
 from wharf.limits.core.plan import Charge, Plan
 from wharf.limits.core.rule import RuleSet
-from wharf.limits.stores.neighbours.messages import (
-    Ban,
-    BannedUntil,
-    FrameTooLong,
-    GiveBackAsked,
-    Hello,
-    Message,
-    Peek,
-    ReadBoard,
-    Release,
-    Renew,
-    Reset,
-    Spend,
-    Take,
-    Undo,
-    WriteBoard,
-    frame_of,
-    pack_plan,
-    read_answer,
-    take_frames,
-    taken_of,
-    told_all,
-)
+from wharf.limits.stores.neighbours import messages
 from wharf.limits.stores.neighbours.places import name_below
 from wharf.limits.stores.port import GaveBack, StoreLost
 from wharf.world import World
@@ -93,7 +71,7 @@ class NeighbourStore:
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
-    def _ask(self, make: Callable[[int], Message], finish: Finish | None = None) -> "asyncio.Future[Any]":
+    def _ask(self, make: Callable[[int], messages.Message], finish: Finish | None = None) -> "asyncio.Future[Any]":
         asked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._transport is None or len(self._asked) >= ASKED_MOST:
             asked.set_exception(StoreLost(f"nobody counts at {self._path}"))
@@ -103,7 +81,7 @@ class NeighbourStore:
         self._asked[self._number] = (asked, finish)
         if not self._to_send:
             asyncio.get_running_loop().call_soon(self._send)
-        self._to_send.append(frame_of(make(self._number)))
+        self._to_send.append(messages.frame_of(make(self._number)))
         return asked
 
     def _send(self) -> None:
@@ -112,7 +90,7 @@ class NeighbourStore:
             self._transport.write(b"".join(frames))
 
     def on_answer(self, frame: bytes) -> None:
-        answer = read_answer(frame)
+        answer = messages.read_answer(frame)
         asked, finish = self._asked.pop(answer.number)
         if asked.done():
             return
@@ -144,30 +122,30 @@ class NeighbourStore:
         packed = self._packed(call)
 
         def finish(value: list[Any]) -> Taken:
-            taken = taken_of(value)
+            taken = messages.taken_of(value)
             if taken.admitted and call.plan.leases:
                 self._running[call.id] = call
                 if taken.keys:
                     self._keys[call.id] = taken.keys
             return taken
 
-        return self._ask(lambda number: Take(number, call.id, packed), finish)
+        return self._ask(lambda number: messages.Take(number, call.id, packed), finish)
 
     def _packed(self, call: Call) -> bytes:
         plan = call.plan
         if call.charges is not plan.charges:
-            return pack_plan(call)  # A grant changes a ceiling, and ends by itself.
+            return messages.pack_plan(call)  # A grant changes a ceiling, and ends by itself.
         packed = self._plans.get(plan)
         if packed is None:
             if len(self._plans) >= PLANS_REMEMBERED:
                 self._plans.clear()
-            packed = self._plans[plan] = pack_plan(call)
+            packed = self._plans[plan] = messages.pack_plan(call)
         return packed
 
     async def undo(self, call: Call) -> None:
         self._running.pop(call.id, None)
         self._keys.pop(call.id, None)
-        await asyncio.shield(self._ask(lambda number: Undo(number, call.id)))
+        await asyncio.shield(self._ask(lambda number: messages.Undo(number, call.id)))
 
     # -- the end of requests ---------------------------------------------------------------------------------------
 
@@ -180,7 +158,7 @@ class NeighbourStore:
         call = self._running.pop(request_id, None)
         slots = [] if call is None else self._slots(request_id, call)
         self._keys.pop(request_id, None)
-        return [self._ask(lambda number: Release(number, request_id, slots))]
+        return [self._ask(lambda number: messages.Release(number, request_id, slots))]
 
     async def release(self, request_id: str) -> None:
         for asked in self.begin_release(request_id):
@@ -188,45 +166,47 @@ class NeighbourStore:
 
     async def renew(self, request_ids: Iterable[str]) -> int:
         held = [(of, self._slots(of, call)) for of in request_ids if (call := self._running.get(of)) is not None]
-        revived: int = await asyncio.shield(self._ask(lambda number: Renew(number, held)))
+        revived: int = await asyncio.shield(self._ask(lambda number: messages.Renew(number, held)))
         return revived
 
     async def give_back(self, request_id: str, why: GaveBack) -> bool:
         is_fault = why is GaveBack.FAULT
-        return bool(await asyncio.shield(self._ask(lambda number: GiveBackAsked(number, request_id, is_fault))))
+        return bool(
+            await asyncio.shield(self._ask(lambda number: messages.GiveBackAsked(number, request_id, is_fault)))
+        )
 
     # -- beside requests -------------------------------------------------------------------------------------------
 
     async def spend(self, charges: Iterable[Charge], amount: int) -> None:
-        told = told_all(charges)
-        await asyncio.shield(self._ask(lambda number: Spend(number, told, amount)))
+        told = messages.told_all(charges)
+        await asyncio.shield(self._ask(lambda number: messages.Spend(number, told, amount)))
 
     async def peek(self, charges: Iterable[Charge]) -> tuple[Reading, ...]:
-        told = told_all(charges)
-        found: list[list[int]] = await asyncio.shield(self._ask(lambda number: Peek(number, told)))
+        told = messages.told_all(charges)
+        found: list[list[int]] = await asyncio.shield(self._ask(lambda number: messages.Peek(number, told)))
         return tuple(Reading(used, end_ms) for used, end_ms in found)
 
     async def reset(self, charges: Iterable[Charge]) -> None:
-        told = told_all(charges)
-        await asyncio.shield(self._ask(lambda number: Reset(number, told)))
+        told = messages.told_all(charges)
+        await asyncio.shield(self._ask(lambda number: messages.Reset(number, told)))
 
     async def ban(self, subject: str, until_ms: int) -> None:
-        await asyncio.shield(self._ask(lambda number: Ban(number, subject, until_ms)))
+        await asyncio.shield(self._ask(lambda number: messages.Ban(number, subject, until_ms)))
 
     async def banned_until_ms(self, subject: str) -> int:
-        return int(await asyncio.shield(self._ask(lambda number: BannedUntil(number, subject))))
+        return int(await asyncio.shield(self._ask(lambda number: messages.BannedUntil(number, subject))))
 
     async def read_board(self, known: int) -> tuple[int, Mapping[str, bytes]] | None:
         found: tuple[int, Mapping[str, bytes]] | None = await asyncio.shield(
-            self._ask(lambda number: ReadBoard(number, known))
+            self._ask(lambda number: messages.ReadBoard(number, known))
         )
         return found
 
     async def write_board(self, name: str, value: bytes | None) -> None:
-        await asyncio.shield(self._ask(lambda number: WriteBoard(number, name, value)))
+        await asyncio.shield(self._ask(lambda number: messages.WriteBoard(number, name, value)))
 
     async def check(self) -> None:
-        await asyncio.shield(self._ask(Hello))
+        await asyncio.shield(self._ask(messages.Hello))
 
     async def adopt(self, _rules: RuleSet) -> None:
         """The other reads the rules from the same file."""
@@ -256,8 +236,8 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._buffer += data
         try:
-            for frame in take_frames(self._buffer):
+            for frame in messages.take_frames(self._buffer):
                 self._store.on_answer(frame)
-        except FrameTooLong:
+        except messages.FrameTooLong:
             assert self._transport is not None
             self._transport.close()

@@ -19,30 +19,7 @@ from wharf.limits.core.plan import Charge, Plan
 from wharf.limits.core.rule import BanRules, Interface
 from wharf.limits.stores.changes import NotedCounters
 from wharf.limits.stores.memory import MemoryStore
-from wharf.limits.stores.neighbours.messages import (
-    Answer,
-    Ban,
-    BannedUntil,
-    FrameTooLong,
-    GiveBackAsked,
-    Hello,
-    Message,
-    Peek,
-    ReadBoard,
-    Release,
-    Renew,
-    Reset,
-    Spend,
-    Take,
-    Told,
-    Undo,
-    WriteBoard,
-    frame_of,
-    read_message,
-    read_plan,
-    take_frames,
-    taken_told,
-)
+from wharf.limits.stores.neighbours import messages
 from wharf.limits.stores.neighbours.places import name_below
 from wharf.limits.stores.port import StoreRefused
 
@@ -102,6 +79,9 @@ class CountingPlace:
         return None if self._board_version == known else (self._board_version, dict(self._board))
 
     async def write_board(self, name: str, value: bytes | None) -> None:
+        self._put_on_board(name, value)
+
+    def _put_on_board(self, name: str, value: bytes | None) -> None:
         if value is None:
             self._board.pop(name, None)
         elif len(self._board) < BOARD_MOST or name in self._board:
@@ -111,65 +91,59 @@ class CountingPlace:
     # -- answering -------------------------------------------------------------------------------------------------
 
     def answers(self, frames: list[bytes]) -> bytes:
-        parts = [frame_of(self._answer(read_message(frame))) for frame in frames]
+        parts = [messages.frame_of(self._answer(messages.read_message(frame))) for frame in frames]
         self._store.write_changes()
         return b"".join(parts)
 
-    def _answer(self, message: Message) -> Answer:
+    def _answer(self, message: messages.Message) -> messages.Answer:
         try:
-            return Answer(message.number, self._value(message))
+            return messages.Answer(message.number, self._value(message))
         except OtherRules as problem:
-            return Answer(message.number, None, str(problem))
+            return messages.Answer(message.number, None, str(problem))
 
-    def _value(self, message: Message) -> Any:  # The value of an answer is known by its question.
+    def _value(self, message: messages.Message) -> Any:  # The value of an answer is known by its question.
         counters, now_ms = self._counters, self._store.now_ms()
         match message:
-            case Take():
+            case messages.Take():
                 plan, ban = self._plan(message.plan)
-                return taken_told(counters.take(Call(message.id, plan, plan.charges, ban), now_ms))
-            case Release():
+                return messages.taken_told(counters.take(Call(message.id, plan, plan.charges, ban), now_ms))
+            case messages.Release():
                 if not counters.release(message.id, now_ms):
                     for table, key in self._slots(message.slots):
                         table.release(key, message.id)
                 return None
-            case Renew():
+            case messages.Renew():
                 return sum(self._renew(request_id, slots, now_ms) for request_id, slots in message.held)
-            case GiveBackAsked():
+            case messages.GiveBackAsked():
                 return counters.give_back(message.id, now_ms, is_fault=message.is_fault)
-            case Undo():
+            case messages.Undo():
                 # What secondary limits were charged stays: a caller may be refused for it, and never gets more.
                 counters.give_back(message.id, now_ms, is_fault=False)
                 counters.release(message.id, now_ms)
                 return None
-            case Spend():
+            case messages.Spend():
                 counters.spend(self._charges(message.charges), message.amount, now_ms)
                 return None
-            case Peek():
+            case messages.Peek():
                 charges = self._charges(message.charges)
                 return [[reading.used, reading.end_ms] for reading in counters.peek(charges, now_ms)]
-            case Reset():
+            case messages.Reset():
                 counters.reset(self._charges(message.charges))
                 return None
-            case Ban():
+            case messages.Ban():
                 counters.ban(message.subject, message.until_ms)
                 return None
-            case BannedUntil():
+            case messages.BannedUntil():
                 record = counters.bans.get(message.subject)
                 return record.banned_until_ms if record is not None and record.is_banned(now_ms) else 0
-            case ReadBoard():
+            case messages.ReadBoard():
                 is_known = message.known == self._board_version
                 return None if is_known else [self._board_version, self._board]
-            case WriteBoard():
-                return self._write_board(message)
-            case Hello():
+            case messages.WriteBoard():
+                self._put_on_board(message.name, message.value)
                 return None
-
-    def _write_board(self, message: WriteBoard) -> None:
-        work = self.write_board(message.name, message.value)
-        try:
-            work.send(None)  # It waits for nothing.
-        except StopIteration:
-            return
+            case messages.Hello():
+                return None
 
     def _renew(self, request_id: str, slots: list[tuple[str, str]], now_ms: int) -> int:
         if self._counters.knows(request_id):
@@ -185,7 +159,7 @@ class CountingPlace:
             self._plans_of, self._plans = self._counters.adopted, {}
         found = self._plans.get(packed)
         if found is None:
-            told = read_plan(packed)
+            told = messages.read_plan(packed)
             charges = self._charges(told.charges)
             plan = Plan(
                 endpoint="",
@@ -205,10 +179,10 @@ class CountingPlace:
             found = self._plans[packed] = (plan, told.ban)
         return found
 
-    def _charges(self, told: tuple[Told, ...] | list[Told]) -> tuple[Charge, ...]:
+    def _charges(self, told: tuple[messages.Told, ...] | list[messages.Told]) -> tuple[Charge, ...]:
         return tuple(map(self._charge, told))
 
-    def _charge(self, told: Told) -> Charge:
+    def _charge(self, told: messages.Told) -> Charge:
         rule = self._counters.rule(told.name)
         if rule is None:
             raise OtherRules(f"there is no rule {told.name} where counters are: rules are being changed")
@@ -243,9 +217,9 @@ class _Neighbour(asyncio.Protocol):
         assert self._transport is not None
         self._buffer += data
         try:
-            frames = list(take_frames(self._buffer))
+            frames = list(messages.take_frames(self._buffer))
             if frames:
                 self._transport.write(self._place.answers(frames))
-        except (FrameTooLong, msgspec.DecodeError) as problem:
+        except (messages.FrameTooLong, msgspec.DecodeError) as problem:
             log.warning("a neighbour sent what is not understood, and is cut off: %s", problem)
             self._transport.close()
