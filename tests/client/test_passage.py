@@ -7,7 +7,8 @@ import pytest
 
 from tests.waiting import wait_on_loop_until
 from wharf.client.exchange import Unreachable
-from wharf.client.passage import HttpPassage, Incoming, Outgoing
+from wharf.client.http_passage import HttpPassage
+from wharf.client.passage import Incoming, Outgoing
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -46,8 +46,10 @@ def main() -> int:
     life = Life(_take_channel())
     if life.order.role != "node":  # Its tasks would inherit it.
         allow_open_files()
+    gc.disable()  # What is imported stays: looking for garbage in it took a sixth of the start.
     role: Role = importlib.import_module(ROLES[life.order.role]).run
-    gc.freeze()  # What was imported stays: the collector need not look at it again.
+    gc.freeze()  # Nor need the collector look at it later.
+    gc.enable()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(life, role))

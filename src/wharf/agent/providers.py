@@ -1,11 +1,12 @@
 """Asks providers of logins over HTTP: within bounds of time and size, and following nobody elsewhere."""
 
 import ssl
-from typing import Final
-
-import httpx2
+from typing import TYPE_CHECKING, Final
 
 from wharf.server.providers import ProviderAway, ProviderReply, ProviderRequest
+
+if TYPE_CHECKING:
+    import httpx2
 
 WITHIN_S: Final = 10.0
 BODY_MAX_BYTES: Final = 1_000_000
@@ -15,6 +16,8 @@ class HttpProviders:
     """Implements the port. A connection serves one question: logins are rare, and authorities differ by method."""
 
     async def ask(self, request: ProviderRequest) -> ProviderReply:
+        import httpx2  # It is slow to load, and most servers have no provider.
+
         try:
             async with httpx2.AsyncClient(
                 trust_env=False, verify=_believing(request.ca_pem), timeout=WITHIN_S, follow_redirects=False
@@ -35,7 +38,7 @@ def _believing(ca_pem: tuple[str, ...]) -> ssl.SSLContext:
     return context
 
 
-async def _bounded(reply: httpx2.Response) -> bytes:
+async def _bounded(reply: "httpx2.Response") -> bytes:
     parts, size = [], 0
     async for part in reply.aiter_bytes():
         size += len(part)

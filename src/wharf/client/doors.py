@@ -5,9 +5,7 @@ import ssl
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from wharf.client.exchange import Unreachable
-from wharf.client.http import CONNECT_S
-from wharf.client.passage import UNIX
+from wharf.client.exchange import CONNECT_S, UNIX, Unreachable
 
 Bytes = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -6,6 +6,9 @@ from typing import Final, Protocol
 import msgspec
 
 TIMEOUT_S: Final = 30.0
+CONNECT_S: Final = 10.0
+UNIX: Final = "unix://"
+"""In front of the path of a socket in the file system."""
 
 
 class Unreachable(Exception):

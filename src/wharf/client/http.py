@@ -8,13 +8,11 @@ from typing import Any, Final
 
 import httpx2
 
-from wharf.client.exchange import Reply, Request, Unreachable
+from wharf.client.exchange import CONNECT_S, UNIX, Reply, Request, Unreachable
 
 _ERRNO: Final = re.compile(r"\[Errno -?\d+\] ")
-CONNECT_S: Final = 10.0
 NEVER_SENT: Final = (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError, httpx2.InvalidURL)
 """What is wrong with the request itself, found before anything left this machine."""
-UNIX: Final = "unix://"
 KEPT_OPEN: Final = 100
 
 

@@ -12,9 +12,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.typing import Origin, Subprotocol
 
-from wharf.client.exchange import Unreachable
-from wharf.client.http import CONNECT_S
-from wharf.client.passage import UNIX, Outgoing, RawHeaders, travelling
+from wharf.client.exchange import CONNECT_S, UNIX, Unreachable
+from wharf.client.passage import Outgoing, RawHeaders, travelling
 
 OF_THE_HANDSHAKE: Final = b"sec-websocket-"
 NORMAL: Final = 1000

@@ -6,7 +6,6 @@ import msgspec
 
 from wharf.model.durations import MINUTE, SECOND
 from wharf.model.setting import About, Duration, Secret
-from wharf.node.docker.config import DEFAULT_CAPABILITIES
 from wharf.node.walls.rights import ALLOWED
 
 LEAVE_BEYOND_S: Final = 10.0
@@ -84,7 +83,7 @@ class DockerDriverSettings(msgspec.Struct, frozen=True, kw_only=True):
         bool, About("Whether tasks may ask for a privileged container, and for the machine's own namespaces.")
     ] = False
     allow_caps: Annotated[tuple[str, ...], About("The capabilities that tasks may ask for; `all`: every one.")] = (
-        DEFAULT_CAPABILITIES
+        ALLOWED
     )
     allow_runtimes: Annotated[tuple[str, ...], About("The runtimes that tasks may ask for.")] = (
         "runc",

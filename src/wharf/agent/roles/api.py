@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,8 +17,8 @@ from wharf.api.app import Api, Written
 from wharf.api.audit import AuditPort, AuditRecord
 from wharf.api.elsewhere import Elsewhere
 from wharf.api.endpoints import documents
-from wharf.client.http import HttpExchange
-from wharf.client.passage import UNIX, HttpPassage
+from wharf.client.exchange import UNIX, Exchange
+from wharf.client.passage import Passage
 from wharf.client.sockets import WebSocketPassage
 from wharf.server.asking import Leader
 from wharf.server.brain_socket import BrainLink
@@ -76,11 +77,11 @@ async def run(life: Life) -> None:
     link = BrainLink(life.world, brain_socket(life))
     tls = client_tls(settings.tls)
     scheme = "https" if tls is not None else "http"
-    peers = HttpPeers(lambda address: HttpExchange(f"{scheme}://{address}", tls=tls))
+    peers = HttpPeers(lambda address: _exchange_with(f"{scheme}://{address}", tls))
     server.brain = link
     server.leader = Leader(server.replica, server.identity.member_id, link, peers)
     server.passing = Passing(
-        lambda address: HttpPassage(address if "://" in address else f"{scheme}://{address}", tls=tls),
+        lambda address: _passage_to(address if "://" in address else f"{scheme}://{address}", tls),
         regions={name: region.servers for name, region in settings.regions.items() if name != settings.region},
         sockets_to=lambda address: WebSocketPassage(
             address if "://" in address else f"{scheme}://{address}", tls=tls if scheme == "https" else None
@@ -142,6 +143,18 @@ async def run(life: Life) -> None:
     await peers.close()
     await server.passing.close()
     await server.engine.close()
+
+
+def _exchange_with(address: str, tls: ssl.SSLContext | None) -> Exchange:
+    from wharf.client.http import HttpExchange  # Where there is no other server, what is slow to load is never loaded.
+
+    return HttpExchange(address, tls=tls)
+
+
+def _passage_to(address: str, tls: ssl.SSLContext | None) -> Passage:
+    from wharf.client.http_passage import HttpPassage  # For the same reason.
+
+    return HttpPassage(address, tls=tls)
 
 
 def _limits_around(app: Any, life: Life, server: Server) -> "ApiLimits":  # An ASGI application.

@@ -10,11 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-# What an engine gives a container unless it is told otherwise. A job may ask for these and for no others.
-DEFAULT_CAPABILITIES: Final = (
-    *("audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "mknod", "net_bind_service", "setfcap"),
-    *("setgid", "setpcap", "setuid", "sys_chroot"),
-)
+from wharf.node.walls.rights import ALLOWED
 
 
 class DockerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +18,8 @@ class DockerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     volumes_enabled: bool = False
     allow_privileged: bool = False
-    allow_capabilities: tuple[str, ...] = DEFAULT_CAPABILITIES
+    allow_capabilities: tuple[str, ...] = ALLOWED
+    """What an engine gives a container unless it is told otherwise. A job may ask for these and for no others."""
     allow_runtimes: tuple[str, ...] = ("runc", "crun", "nvidia")
     extra_labels: tuple[str, ...] = ()
 
