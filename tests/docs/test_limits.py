@@ -33,6 +33,8 @@ MASKS = (
     (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),
     (re.compile(r" {2,}"), " "),
 )
+LINE_OF_LOG = re.compile(r"(?m)^\d{4}-\d\d-\d\dT[\d:.]+Z warn +gateway +rules\.toml is not used")
+"""As agents log."""
 WITHIN_S = 60.0
 
 
@@ -107,14 +109,14 @@ class Terminal:
 
     def _begin(self, command: str) -> str:
         log = self.folder / f"log{len(self.background)}"
-        with log.open("wb") as out:
+        with log.open("wb") as out, log.with_suffix(".errors").open("wb") as errors:
             started = subprocess.Popen(
                 f"exec {command}",
                 shell=True,
                 cwd=self.folder,
                 env=self.environment,
                 stdout=out,
-                stderr=subprocess.DEVNULL,
+                stderr=errors,
             )
         self.background.append(started)
         port = self.gateway if "gateway" in command else self.service
@@ -155,6 +157,7 @@ def test_the_walk_through_the_page_shows_what_the_page_shows(tmp_path: Path) -> 
 
     assert shown == expected
     assert [process.returncode for process in terminal.background[1:]] == [0]
+    assert LINE_OF_LOG.search((tmp_path / "log1.errors").read_text())
 
 
 def _typed(text: str) -> Iterator[list[str]]:

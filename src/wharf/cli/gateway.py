@@ -22,18 +22,18 @@ def gateway(upstream: str | None, port: int | None, host: str | None, file: Path
 
     Without --config it has the limits of a code hosting service, counts in memory, and knows no credentials.
     """
-    import logging
-
     import msgspec
     import uvloop
 
+    from wharf.agent.logs import LogOrder, Logs
     from wharf.limits.building import LimitsRefused, load_settings
     from wharf.limits.configuration import Settings
     from wharf.limits.configuration.reader import UpstreamRefused, read_upstream
     from wharf.limits.gateway.running import GatewayRefused, serve
     from wharf.world import RealWorld
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logs = Logs("gateway")
+    logs.apply(LogOrder())
     try:
         settings = load_settings(file) if file is not None else Settings()
         told = settings.gateway
@@ -50,3 +50,5 @@ def gateway(upstream: str | None, port: int | None, host: str | None, file: Path
             runner.run(serve(settings, service, RealWorld(), say=click.echo))
     except (LimitsRefused, UpstreamRefused, GatewayRefused) as refused:
         raise click.ClickException(str(refused)) from refused
+    finally:
+        logs.close()

@@ -10,16 +10,18 @@ import click
 @click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Where the gateway listens.  [default: any]")
 def demo(seconds: float, port: int) -> None:
     """See limits at work: a small service, a gateway and some callers."""
-    import logging
     import signal
     import tempfile
     from pathlib import Path
 
+    from wharf.agent.logs import LogOrder, Logs
+    from wharf.config.settings import LogLevel
     from wharf.limits.building import LimitsRefused
     from wharf.limits.demo import demonstrate
     from wharf.world import RealWorld
 
-    logging.basicConfig(level=logging.ERROR)
+    logs = Logs("demo")
+    logs.apply(LogOrder(level=LogLevel.ERROR))
 
     async def run(folder: Path) -> None:
         until = asyncio.Event()
@@ -33,3 +35,5 @@ def demo(seconds: float, port: int) -> None:
             asyncio.run(run(Path(name)))
         except (LimitsRefused, OSError) as problem:
             raise click.ClickException(f"the demonstration cannot start: {problem}") from None
+        finally:
+            logs.close()
