@@ -3,6 +3,7 @@
 What a request comes to is for whoever inherits from this. What cannot be read one way only ends the connection.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +25,7 @@ DRAINED_MOST: Final = 64 * 1024
 TOKEN_SIGNS: Final = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz\r\n")
 
 
-class CallerRequests(CallerReplies):
+class CallerRequests(CallerReplies, ABC):
     __slots__ = ("_drained", "_is_deciding", "_left_to_drain", "_service", "exchange")
 
     def __init__(self, gateway: "Gateway") -> None:
@@ -37,21 +38,21 @@ class CallerRequests(CallerReplies):
 
     # -- what requests come to, for whoever inherits ---------------------------------------------------------------
 
+    @abstractmethod
     def _decide(self, exchange: Exchange, body: bytes | None) -> None:
         """A request is read as far as a decision needs it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _pass_body(self, exchange: Exchange, body: bytes) -> None:
         """A part of its body is here."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _break(self, exchange: Exchange, message: str, status: int = 400) -> None:
         """Its body is malformed: whatever follows cannot be told apart."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _answer_own(self, exchange: Exchange) -> None:
         """It asks for a page of the gateway's own."""
-        raise NotImplementedError
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
