@@ -200,6 +200,7 @@ class _Exchange:
 
     async def send(self, message: Message) -> None:
         desk, passage = self._desk, self._passage
+        is_last = False
         if message["type"] == "http.response.start":
             status = message["status"]
             if status == 304 or status >= 500:
@@ -208,40 +209,33 @@ class _Exchange:
             if makes_content:
                 await desk.on_content(passage)
             self.has_begun = True
-            passage.wait(self._now_s())
-            await self._send({**message, "headers": headers})
-            self._go_on(passage)
-            return
+            message = {**message, "headers": headers}
+        else:
+            is_last = message["type"] == "http.response.body" and not message.get("more_body")
         passage.wait(self._now_s())
         await self._send(message)
-        if message.get("more_body") or message["type"] != "http.response.body":
-            self._go_on(passage)
+        if not is_last:
+            if not self._waits:  # A part is out, and the service works on the next one; else it waits until there is one.
+                passage.work(self._now_s())
         elif desk.is_immediate:
             desk.end_here(passage)
         else:
             await desk.end(passage)
-
-    def _go_on(self, passage: Passage) -> None:
-        """A part is out, and the service works on the next one; unless it waits until there is one."""
-        if not self._waits:
-            passage.work(self._now_s())
 
     def _headers(self, message: Message) -> tuple[list[tuple[bytes, bytes]], bool]:
         """Those of the reply with ours in the place of its own; and whether it says that content was made."""
         passage = self._passage
         kept: list[tuple[bytes, bytes]] = []
         makes_content = False
-        is_limited = passage.decision is not None
         for pair in message.get("headers", ()):
-            name, value = pair
-            if name in REPLACED:
-                if is_limited:
-                    continue
-            elif name[:8] == MARK_BEGINS:
+            name = pair[0]
+            if name in REPLACED and passage.decision is not None:
+                continue
+            if name.startswith(MARK_BEGINS):
                 if name == CPU_MARK:
-                    passage.measured_ms = read_milliseconds(value)
+                    passage.measured_ms = read_milliseconds(pair[1])
                 elif name == CONTENT_MARK:
-                    makes_content = value == b"1"
+                    makes_content = pair[1] == b"1"
                 continue
             kept.append(pair)
         kept += self._desk.pairs(passage)

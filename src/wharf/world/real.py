@@ -20,11 +20,9 @@ class RealWorld:
     def __init__(self) -> None:
         self.random = Random(secrets.randbits(128))
 
-    def now_ns(self) -> int:
-        return time.time_ns()
-
-    def monotonic_s(self) -> float:
-        return time.monotonic()
+    # The functions themselves, as the limiter asks for the time six times a request.
+    now_ns = staticmethod(time.time_ns)
+    monotonic_s = staticmethod(time.monotonic)
 
     def new_id(self) -> str:
         # Random bits from our own generator are enough for an id, and many times cheaper than asking the kernel.

@@ -75,7 +75,8 @@ class Telling:
             told = [(name.encode(), value.encode()) for name, value in headers_of(decision, self.rules)]
             return [*told, (self._id_name, request_id.encode())]
         used, left, reset_s, left_s = _numbers(decision)
-        form = self._form(decision.shown)
+        shown = decision.plan.shown if decision.plan.is_free else decision.charges[0]
+        form = self._forms.get((shown.name, shown.ceiling)) or self._form(shown)
         return [
             form.limit,
             (b"x-ratelimit-remaining", b"%d" % left),
@@ -89,12 +90,18 @@ class Telling:
 
 
 def _numbers(decision: Decision) -> tuple[int, int, int, int]:
-    taken = decision.taken
-    shown = decision.plan.shown if decision.plan.is_free else decision.charges[0]
-    used = taken.shown_before if decision.plan.is_free else taken.shown_before + shown.cost
-    used = min(used, shown.ceiling)
-    end_ms = taken.shown_end_ms
-    return used, shown.ceiling - used, -(-end_ms // 1_000), max(0, -((taken.now_ms - end_ms) // 1_000))
+    plan, taken = decision.plan, decision.taken
+    used, end_ms = taken.shown_before, taken.shown_end_ms
+    if plan.is_free:
+        shown = plan.shown
+    else:
+        shown = decision.charges[0]
+        used += shown.cost
+    ceiling = shown.ceiling
+    if used > ceiling:
+        used = ceiling
+    left_s = (end_ms - taken.now_ms + 999) // 1_000
+    return used, ceiling - used, (end_ms + 999) // 1_000, left_s if left_s > 0 else 0
 
 
 def _form_of(charge: Charge, id_name: bytes) -> _Form:

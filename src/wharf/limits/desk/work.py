@@ -18,14 +18,14 @@ class Work:
 
     def due_ms(self, passage: Passage, decision: Decision, now_s: float) -> int:
         """What of the work of a request that ended is to be charged now."""
-        plan = decision.plan
-        if not plan.meters:
+        meters = decision.plan.meters
+        if not meters:
             return 0
         work_ms: float | None = passage.measured_ms
         if work_ms is None:
-            work_ms = passage.worked_ms(now_s)
-        owed = self._owed_graphql_ms if plan.interface is Interface.GRAPHQL else self._owed_ms
-        owner = plan.meters[0].owner
+            work_ms = passage.work_s * 1_000 if passage.since_s is None else passage.worked_ms(now_s)
+        owed = self._owed_graphql_ms if decision.plan.interface is Interface.GRAPHQL else self._owed_ms
+        owner = meters[0].owner
         total_ms = owed.get(owner, 0.0) + work_ms - passage.charged_ms
         if total_ms < SPENT_LEAST_MS:
             if len(owed) >= OWNERS_REMEMBERED:
