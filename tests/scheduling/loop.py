@@ -68,11 +68,12 @@ class Loop(AState):
             due = self.due()
             if due:
                 self.process(due[0])
-            elif not self._watch():
+            elif not self.watch():
                 return
         raise AssertionError("the leader never comes to rest")
 
-    def _watch(self) -> bool:
+    def watch(self) -> bool:
+        """One step of the deployments, if one is due."""
         for deployment in self.replica.all(DEPLOYMENTS):
             step = rollouts.next_step(self.replica, deployment.id, self.moment, changes_max=CHANGES_MAX)
             if step is not None and step.write is not None:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tests.builders import a_group, a_job
 from tests.kit.state import SECOND_NS
 from tests.scheduling.loop import Loop
-from wharf.model.allocation import ClientStatus
+from wharf.model.allocation import ClientStatus, DesiredTransition
 from wharf.model.evaluation import EvaluationTrigger
 from wharf.model.node import NodeStatus
 from wharf.model.policies import DisconnectPolicy, ReschedulePolicy
@@ -70,3 +70,45 @@ def test_who_is_back_and_one_too_many_beside_another_that_took_its_place_is_told
     loop.settle()
 
     assert sorted(each.name for each in loop.live()) == ["shop.web[0]", "shop.web[1]"]
+
+
+def test_who_was_moved_away_while_it_was_out_of_contact_is_replaced_once() -> None:
+    loop = Loop()
+    for node_id in ("n0", "n1", "n2"):
+        loop.with_node(node_id)
+    group = a_group("web", count=1, disconnect=DisconnectPolicy(lost_after=600 * SECOND_NS))
+    loop.register(a_job("shop", group))
+    loop.settle()
+    (original,) = loop.live()
+    loop.lose(original.node_id, NodeStatus.DISCONNECTED)
+    loop.think()
+    loop.come_back(original.node_id)
+    loop.tell(original, ClientStatus.RUNNING)
+    moved = replace(loop.allocation(original.id), desired_transition=DesiredTransition(migrate=True))
+    loop.put_led(ALLOCATIONS.put(moved))
+
+    loop.look_at()
+    # Its node has not stopped it yet, and that they do not know of it is still the last that servers said.
+    loop.register(a_job("shop", replace(group, count=3)))
+    loop.look_at()
+
+    assert ["shop.web[0]", "shop.web[1]", "shop.web[2]"] == sorted(each.name for each in loop.live())
+
+
+def test_who_takes_the_place_of_one_out_of_contact_shares_its_name_with_nobody_new() -> None:
+    loop = Loop()
+    for node_id in ("n0", "n1", "n2"):
+        loop.with_node(node_id)
+    disconnect = DisconnectPolicy(lost_after=600 * SECOND_NS)
+    group = a_group("web", count=1, disconnect=disconnect, reschedule_policy=RETRY)
+    loop.register(a_job("shop", group))
+    loop.settle()
+    loop.lose(loop.live()[0].node_id, NodeStatus.DISCONNECTED)
+    loop.think()
+    loop.pass_time(6)
+
+    loop.register(a_job("shop", replace(group, count=3)))
+    loop.look_at()
+
+    known = [each for each in loop.live() if each.client_status is not ClientStatus.UNKNOWN]
+    assert ["shop.web[0]", "shop.web[1]", "shop.web[2]"] == sorted(each.name for each in known)

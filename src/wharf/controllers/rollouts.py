@@ -86,15 +86,19 @@ def _is_done(group: DeploymentGroup) -> bool:
 
 
 def _late(deployment: Deployment, mine: Iterable[Allocation], now_ns: int) -> list[str]:
-    """The groups whose time is over before they came on. One that only waits for a person is not late."""
+    """The groups whose time is over before they came on. One that only waits for a person is not late: all canaries that
+    it wants are well. Others of it that are well do not stand for them, nor is it enough that the group wants no more.
+    """
     found = []
     for name, group in (deployment.task_groups or {}).items():
         if group.require_progress_by is None or to_ns(group.require_progress_by) > now_ns:
             continue
-        healthy = sum(each.task_group == name and not each.is_terminal and _is_healthy(each) for each in mine)
-        if group.awaits_promotion and healthy >= group.desired_canaries:
-            continue
-        if healthy < group.desired_total:
+        well = [each.id for each in mine if each.task_group == name and not each.is_terminal and _is_healthy(each)]
+        if group.awaits_promotion:
+            is_late = len(set(well) & set(group.placed_canaries or ())) < group.desired_canaries
+        else:
+            is_late = len(well) < group.desired_total
+        if is_late:
             found.append(name)
     return found
 

@@ -88,6 +88,8 @@ class _Group:
         """To be rescheduled now."""
         self._now_staying: list[tuple[Allocation, int]] = []
         """To be replaced though they are not stopped, with the time from which delays count."""
+        self._watched: list[Allocation] = []
+        """Failed, and whoever watches the deployment has not said yet what is to become of them."""
         self._owed = 0
         """Stopped to be replaced where there was no room yet: these are placed, whatever became of the deployment."""
         self._living: set[str] = set()
@@ -120,10 +122,16 @@ class _Group:
         classes: dict[Class, Allocations] = {each: {} for each in Class}
         for allocation in everyone.values():
             classes[self._class_of(allocation)][allocation.id] = allocation
-        untainted, migrating = classes[Class.UNTAINTED], classes[Class.MIGRATING]
+        untainted = classes[Class.UNTAINTED]
+        # Who was stopped and has a successor went already, though servers said last that they do not know of it.
+        migrating = {
+            key: each
+            for key, each in classes[Class.MIGRATING].items()
+            if not (each.is_server_terminal and each.next_allocation)
+        }
         lost = {**classes[Class.LOST], **classes[Class.EXPIRING]}
         retried = self._retries.sort_out(untainted)
-        untainted, self._now = retried.kept, retried.now
+        untainted, self._now, self._watched = retried.kept, retried.now, retried.watched
         for each in retried.later:
             self._out.later.append(each)
             self._counts["reschedule_later"] += 1
@@ -137,12 +145,9 @@ class _Group:
             # Whatever becomes of them, they take nobody's place before they are promoted.
             for canary_id in self._tried:
                 untainted.pop(canary_id, None)
-        names = Names(
-            self._job.id,
-            self._group.name,
-            self._group.count,
-            (each.name for each in (*untainted.values(), *migrating.values(), *self._now, *lost.values())),
-        )
+        staying = (each for each, _ in self._now_staying)
+        named = (*untainted.values(), *migrating.values(), *self._now, *staying, *lost.values())
+        names = Names(self._job.id, self._group.name, self._group.count, (each.name for each in named))
         self._stop_surplus(untainted, migrating, canaries, names, is_canarying=is_canarying)
         destructive = self._update_in_place(untainted)
         self._place_canaries(destructive, canaries, names)
@@ -533,6 +538,10 @@ class _Group:
             return False
         if any(each.trigger is EvaluationTrigger.ALLOC_RESCHEDULE for each in out.later):
             return False
+        # A deployment that ends is watched no more: who waits for that word would wait for ever.
+        stopped = {each.allocation.id for each in out.stops}
+        if any(_is_unwell(each) and each.id not in stopped for each in self._watched):
+            return False
         state = self._state
         if state.desired_canaries and not state.promoted:
             return False
@@ -555,6 +564,10 @@ def _under_a_free_name(placement: Placement, taken: set[str], names: Names) -> P
         placement = replace(placement, name=names.take(1)[0])
     taken.add(placement.name)
     return placement
+
+
+def _is_unwell(allocation: Allocation) -> bool:
+    return allocation.deployment_status is not None and allocation.deployment_status.healthy is False
 
 
 def _is_still_tried(canary: Allocation) -> bool:

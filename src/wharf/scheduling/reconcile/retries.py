@@ -17,6 +17,8 @@ class Sorted(msgspec.Struct):
     kept: Allocations = msgspec.field(default_factory=dict)
     now: list[Allocation] = msgspec.field(default_factory=list)
     later: list[LookAgain] = msgspec.field(default_factory=list)
+    watched: list[Allocation] = msgspec.field(default_factory=list)
+    """Those that wait for the word of who watches their deployment."""
 
 
 class Retries:
@@ -39,6 +41,8 @@ class Retries:
                 found.now.append(allocation)
                 continue
             kept[key] = allocation
+            if self.waits_for_watcher(allocation):
+                found.watched.append(allocation)
             if retry.when is When.LATER:
                 found.later.append(LookAgain(allocation, retry.at_ns, EvaluationTrigger.ALLOC_RESCHEDULE))
         return found
