@@ -11,7 +11,7 @@ import pytest
 
 from simulation.loop import SimulatedLoop
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.exchange import InMemory
+from tests.kit.exchange import InMemory, OpenedInMemory
 from tests.kit.virtual_time import SEED, pass_time
 from wharf.api.app import Api
 from wharf.cli.root import main
@@ -51,15 +51,30 @@ class _Exchange:
         self._headers = {"x-cluster-token": token} if token else {}
 
     def send(self, request: Request) -> Reply:
-        headers = {**self._headers, **request.headers}
-        told = Request(request.method, request.path, request.query, headers, request.body, request.timeout_s)
-        return self._loop.run_until_complete(self._exchange.send(told))
+        return self._loop.run_until_complete(self._exchange.send(self._told(request)))
 
-    def open(self, _: Request) -> SyncOpened:
-        raise AssertionError("nothing here is streamed")
+    def _told(self, request: Request) -> Request:
+        headers = {**self._headers, **request.headers}
+        return Request(request.method, request.path, request.query, headers, request.body, request.timeout_s)
+
+    def open(self, request: Request) -> SyncOpened:
+        return _Opened(self._loop, self._loop.run_until_complete(self._exchange.open(self._told(request))))
 
     def close(self) -> None:
         return
+
+
+class _Opened:
+    def __init__(self, loop: asyncio.AbstractEventLoop, opened: OpenedInMemory) -> None:
+        self.status, self.headers = opened.status, opened.headers
+        self._loop = loop
+        self._opened = opened
+
+    def next(self) -> bytes:
+        return self._loop.run_until_complete(self._opened.next())
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._opened.close())
 
 
 class Person:

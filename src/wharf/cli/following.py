@@ -155,6 +155,7 @@ def _is_everyone_running(sight: Sight) -> bool:
 
 def follow(talk: "Talk", job_id: str, namespace: str, version: int) -> int:
     """To the end. On a terminal as a picture that changes in place, else line by line."""
+    from wharf.cli.last_words import last_line
     from wharf.cli.live import Lines, Picture
     from wharf.cli.reasons import what_went_wrong
 
@@ -173,8 +174,10 @@ def follow(talk: "Talk", job_id: str, namespace: str, version: int) -> int:
             raise LeftRunning(job_id) from None
     if end.how == Exit.FAILED and not talk.is_for_programs:
         view.leave()
-        for line in what_went_wrong(sight.current):
-            talk.say(f"  {line}")
+        for each in what_went_wrong(sight.current):
+            talk.say(f"  {each.said}")
+            if each.task and (last := last_line(talk, each.newest, each.task)):
+                talk.say(f"    {last}")
     view.tell(end.how == Exit.WELL, f"{job_id}: {end.said}")
     return end.exit_code or end.how
 

@@ -1,7 +1,7 @@
 """Why work has no place: the figures of a placement that failed, as sentences."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from wharf.model.allocation import AllocationStub
@@ -52,20 +52,39 @@ def unplaced_lines(unplaced: "Mapping[str, AllocMetric]") -> list[str]:
     return lines
 
 
-def what_went_wrong(allocations: "Iterable[AllocationStub]") -> list[str]:
+class WentWrong(NamedTuple):
+    said: str
+    newest: "AllocationStub"
+    """Of those of which it is said."""
+    task: str
+    """That ended by itself, so that what it printed may tell more; else empty."""
+
+
+def what_went_wrong(allocations: "Iterable[AllocationStub]") -> list[WentWrong]:
     """One line for each that failed, the newest first: what ended it. Those that ended alike are told once."""
     from wharf.model.task_event_text import last_failure
 
     failed = [one for one in allocations if one.client_status in ("failed", "lost") or _is_unwell(one)]
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[AllocationStub]] = {}
     for one in sorted(failed, key=lambda one: -one.modify_time):
         why = last_failure(one.task_states)
         if why:
-            found.setdefault(why, []).append(f"{one.name} ({one.id[:8]})")
+            found.setdefault(why, []).append(one)
     return [
-        f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {why}"
-        for why, names in list(found.items())[:REASONS_TOLD]
+        WentWrong(
+            f"{alike[0].name} ({alike[0].id[:8]}){f' and {len(alike) - 1} more' if len(alike) > 1 else ''}: {why}",
+            alike[0],
+            _ended_by_itself(alike[0]),
+        )
+        for why, alike in list(found.items())[:REASONS_TOLD]
     ]
+
+
+def _ended_by_itself(one: "AllocationStub") -> str:
+    from wharf.model.task_event_text import last_to_fail
+
+    last = last_to_fail(one.task_states)
+    return last[0] if last is not None and last[1].type == "Terminated" else ""
 
 
 def common_exit_code(failed: "Iterable[AllocationStub]") -> int:

@@ -45,13 +45,24 @@ FAILURES: Final = frozenset({
 """What tells why a task came to an end. The rest tells what was done about it."""
 
 
-def last_failure(states: Mapping[str, TaskState] | Mapping[str, ShownTaskState] | None) -> str:
-    """What ended a task last, as `main: Exit Code: 3`; empty where nothing is known."""
+States = Mapping[str, TaskState] | Mapping[str, ShownTaskState] | None
+
+
+def last_to_fail(states: States) -> tuple[str, TaskEvent | ShownTaskEvent] | None:
+    """The task that came to an end last, and by what; None where nothing is known."""
     events = [(event, name) for name, state in (states or {}).items() for event in state.events or ()]
     told = [(event.time, name, event) for event, name in events if event.type in FAILURES]
     if not told:
-        return ""
+        return None
     _, name, event = max(told, key=lambda each: each[:2])
+    return name, event
+
+
+def last_failure(states: States) -> str:
+    """The same in words, as `main: Exit Code: 3`; empty where nothing is known."""
+    if (last := last_to_fail(states)) is None:
+        return ""
+    name, event = last
     return f"{name}: {display_message(event) or event.type}"
 
 
