@@ -15,6 +15,7 @@ from tests.agent.processes import RunningAgent, is_alive, running
 from tests.control_groups import remove_groups_below
 from tests.mounts import unmount_below
 from tests.waiting import wait_until
+from wharf.agent.fake_nodes import own_node_id
 from wharf.node.supervisor.leftovers import MARK
 from wharf.node.supervisor.processes import all_pids, is_leader
 
@@ -52,22 +53,23 @@ class ANode:
             )
 
     def wait_ready(self) -> None:
-        def is_ready() -> bool:
-            nodes: Any = self.server.get("/v1/nodes")
-            return any(node["Status"] == "ready" for node in nodes) and self.supervisor() is not None
+        """Until servers give it work, and it can be asked."""
+        wait_until(lambda: self._is_ready() and self.supervisor() is not None, what="the node is ready")
+        self.asked("/v1/client/stats")
 
-        wait_until(is_ready, what="the node is ready")
+    def _is_ready(self) -> bool:
+        nodes: Any = self.server.get("/v1/nodes")
+        return any((node["ID"], node["Status"]) == (own_node_id(self.folder / "node"), "ready") for node in nodes)
 
     def asked(self, path: str) -> object:
         """What the node itself answers, once it is there: its agent may have been killed a moment ago."""
-        nodes: Any = self.server.get("/v1/nodes")
 
         def answer() -> object:
             try:
-                return self.server.get(f"{path}?node_id={nodes[0]['ID']}")
+                return self.server.get(f"{path}?node_id={own_node_id(self.folder / 'node')}")
             except urllib.error.HTTPError as refused:
-                said = refused.read().decode()
-                refused.close()
+                with refused:
+                    said = refused.read().decode()
                 assert said in AWAY, said
                 return None
 
