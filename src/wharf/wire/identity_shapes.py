@@ -21,6 +21,11 @@ class SignedIdentity(Record):
     issued: int = 0
     expires: int = 0
 
+    def heard_at(self, now_ns: int) -> "SignedIdentity":
+        """Just signed, with its times as the clock of whoever hears it tells them: that of the signer may differ."""
+        expires = now_ns + self.expires - self.issued if self.expires else 0
+        return msgspec.structs.replace(self, issued=now_ns, expires=expires)
+
     def __repr__(self) -> str:
         """Without what is secret."""
         return f"SignedIdentity({self.name})"

@@ -28,12 +28,15 @@ class Servers:
         self._world = world
         self.signed = 0
         self.are_away = False
+        self.behind_ns = 0
+        """How far their clock is behind that of the node."""
 
     async def sign(self, _alloc: str, _task: str, names: Sequence[str]) -> Sequence[SignedIdentity]:
         if self.are_away:
             raise Unreachable("nobody answers", sent=False)
         self.signed += 1
-        now_ns = self._world.now_ns()
+        assert self.signed < 20, "nobody asks as often"
+        now_ns = self._world.now_ns() - self.behind_ns
         return [
             SignedIdentity(name=name, jwt=f"{name}-{self.signed}", issued=now_ns, expires=now_ns + TTL_S * SECOND)
             for name in names
@@ -89,6 +92,22 @@ async def test_an_identity_is_renewed_in_the_middle_of_its_life_and_not_by_an_ag
 
     assert before == ("short-1", [])
     assert (file.read_text(), told.said) == ("short-3", ["identity short was renewed"])
+
+
+@in_virtual_time
+async def test_a_clock_that_is_ahead_of_that_of_the_servers_renews_no_identity_early(tmp_path: Path) -> None:
+    world, told = a_world(), Told()
+    servers = Servers(world)
+    servers.behind_ns = TTL_S * SECOND
+    identities = TaskIdentities(world, servers, a_task_of(tmp_path))
+    await identities.prepare(told.say)
+
+    keeping = world.start(identities.keep(told), name="keeps them")
+    await pass_time(TTL_S * 0.6)
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+
+    assert (2, ["identity short was renewed"]) == (servers.signed, told.said)
 
 
 @in_virtual_time

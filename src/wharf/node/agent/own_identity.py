@@ -63,7 +63,7 @@ class OwnIdentity:
     async def renew(self) -> None:
         """Raises Refusal and Unreachable."""
         reply = await self._client.node_agents.own_identity(self._identity.id, self._identity.secret_id)
-        self._signed = reply.identity
+        self._signed = reply.identity.heard_at(self._world.now_ns())
         if reply.signing_key_id != self.signing_key_id:
             self.signing_key_id = reply.signing_key_id
             self._on_change()

@@ -166,7 +166,8 @@ class TaskIdentities:
     # -- signing
 
     async def _sign(self, names: Sequence[str]) -> Sequence[SignedIdentity]:
-        return await self._signer.sign(self._work.allocation_id, self._work.task.name, names)
+        signed = await self._signer.sign(self._work.allocation_id, self._work.task.name, names)
+        return [each.heard_at(self._world.now_ns()) for each in signed]
 
     async def _sign_until_there(self, names: Sequence[str], say: Callable[..., None]) -> Sequence[SignedIdentity]:
         """Raises NotReady where servers will never sign them."""
