@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PROGRAMS := etcd=etcd-server etcdctl=etcd-client redis-server=redis-server
 # Containers: an engine that tests start, what runs them, and the one program in their image.
 PROGRAMS += podman=podman /usr/sbin/runc=runc busybox=busybox-static /usr/lib/cni/bridge=containernetworking-plugins
-PROGRAMS += /usr/sbin/iptables=iptables
+PROGRAMS += /usr/sbin/iptables=iptables /usr/sbin/mkfs.ext4=e2fsprogs
 
 PYTHON_HERE := .venv/bin/python
 

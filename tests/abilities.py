@@ -137,7 +137,27 @@ def probe_mounts() -> str | None:
         return done.stderr.strip() or f"mount ended with {done.returncode}"
 
 
+def probe_breaking_disks() -> str | None:
+    """Mount a file as a disk whose kernel can be told that it is broken."""
+    make = shutil.which("mkfs.ext4", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if make is None:
+        return None  # What is missing can be installed: needs_program says so.
+    with tempfile.TemporaryDirectory(prefix="wd-") as folder:
+        image, place = Path(folder) / "image", Path(folder) / "place"
+        image.write_bytes(bytes(1 << 20))
+        place.mkdir()
+        before = set(Path("/sys/fs/ext4").glob("*/trigger_fs_error"))
+        for command in ([make, "-q", str(image)], ["mount", "-o", "loop", str(image), str(place)]):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+            if done.returncode:
+                return done.stderr.strip() or f"{command[0]} ended with {done.returncode}"
+        is_there = bool(set(Path("/sys/fs/ext4").glob("*/trigger_fs_error")) - before)
+        subprocess.run(["umount", str(place)], capture_output=True, timeout=10)
+    return None if is_there else "the kernel does not let a disk be broken"
+
+
 PROBES: Mapping[str, Probe] = {
+    "breaking_disks": probe_breaking_disks,
     "bridges": probe_bridges,
     "mounts": probe_mounts,
     "cgroups": probe_cgroups,

@@ -1,5 +1,6 @@
 """A node whose disk is full, or may only be read: what runs goes on, nothing begins, it is told, and mends itself."""
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,6 +13,7 @@ from tests.node.nodes import ANode, a_node, a_raw_job, a_server
 from tests.waiting import wait_until
 
 TROUBLE = "The node's journal cannot be written. What runs goes on; nothing new is started until it can be"
+MOUNTS = Path("/proc/self/mounts")
 OVER = "The node's journal can be written again"
 
 
@@ -56,6 +58,74 @@ def test_on_a_full_disk_what_runs_goes_on_and_what_is_new_begins_when_there_is_r
         wait_until(lambda: statuses(node, "later") == ["failed"], what="it ran, and failed as it should")
         wait_until(lambda: OVER in messages(node), what="the node tells that it is well")
         assert (statuses(node, "runs"), node.agent()) == (["running"], agent)
+
+
+class ADiskThatBreaks:
+    """A file system in a file. Once its kernel has found an error in it, it may only be read, whatever is open in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.place = folder / "breaking"
+        self._image = folder / "breaking.image"
+        self.place.mkdir()
+        with open(self._image, "wb") as image:
+            image.truncate(128 << 20)
+        run("mkfs.ext4", "-q", "-O", "^has_journal", self._image)
+        self._mount()
+
+    def _mount(self) -> None:
+        run("mount", "-o", "loop,errors=remount-ro", self._image, self.place)
+
+    def break_(self) -> None:
+        run("sync", "--file-system", self.place)
+        (device,) = [line.split()[0] for line in MOUNTS.read_text().splitlines() if f" {self.place} " in line]
+        (Path("/sys/fs/ext4") / Path(device).name / "trigger_fs_error").write_text("broken by a test")
+
+    def mend(self) -> None:
+        """As a person does it: what is on it is checked, and mounted at the same place."""
+        run("umount", "--lazy", self.place)
+        mended = self._image.with_suffix(".mended")
+        shutil.copyfile(self._image, mended)
+        subprocess.run(["fsck.ext4", "-f", "-y", str(mended)], check=False, capture_output=True)
+        self._image = mended
+        self._mount()
+
+    def close(self) -> None:
+        run("umount", "--lazy", self.place)
+
+
+def run(*words: str | Path) -> None:
+    subprocess.run(list(map(str, words)), check=True, capture_output=True)
+
+
+@pytest.fixture
+def breaking(tmp_path: Path) -> Iterator[ADiskThatBreaks]:
+    disk = ADiskThatBreaks(tmp_path)
+    try:
+        yield disk
+    finally:
+        disk.close()
+
+
+@pytest.mark.faults
+@pytest.mark.needs("breaking_disks")
+@pytest.mark.needs_program("mkfs.ext4")
+def test_when_all_of_its_disk_may_only_be_read_what_runs_goes_on_and_on_a_mended_disk_the_node_goes_on(
+    tmp_path: Path, breaking: ADiskThatBreaks
+) -> None:
+    with a_server(tmp_path / "server") as server, a_node(server, breaking.place / "node") as node:
+        node.run(a_raw_job("runs", "exec sleep 1000", kind="service"))
+        wait_until(lambda: statuses(node, "runs") == ["running"], what="it runs")
+        agent, keeper = node.agent(), node.supervisor()
+        breaking.break_()
+
+        node.run(a_raw_job("later", "exit 7"))
+        wait_until(lambda: TROUBLE in messages(node), what="the node tells of its disk")
+        assert (statuses(node, "runs"), statuses(node, "later")) == (["running"], ["pending"])
+
+        breaking.mend()
+        wait_until(lambda: OVER in messages(node), what="the node tells that it is well")
+        wait_until(lambda: statuses(node, "later") == ["failed"], what="it ran, and failed as it should")
+        assert (statuses(node, "runs"), node.agent(), node.supervisor()) == (["running"], agent, keeper)
 
 
 def test_a_node_begins_on_a_journal_of_rubbish_and_tells_it(tmp_path: Path) -> None:
