@@ -40,4 +40,4 @@ def test_what_waits_is_declared(path: Path) -> None:
 
 
 def test_the_capability_holds_for_everything_below() -> None:
-    assert awaited(("client", "options", "data")) == "the node"
+    assert awaited(("ui", "enabled")) == "the pages"

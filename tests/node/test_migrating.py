@@ -1,5 +1,6 @@
 """What an allocation keeps follows it to another node; and what may go wrong on the way."""
 
+import asyncio
 import os
 import tarfile
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server
 from tests.waiting import wait_until
+from wharf.node.agent.folders import AllocationFolders
 from wharf.node.artifacts.archives import Budget
 from wharf.node.migrating import NotWhole, pack, unpack
 from wharf.node.migrating.packing import LAST
@@ -217,6 +219,15 @@ def test_data_that_are_gone_are_told_and_the_allocation_begins_without_them(node
     assert [f"The data of allocation {former['ID']} have not come: {why}. It starts without them"] == said(new)
     wait_until(lambda: (files_of(nodes, new) / "t/local/own").exists(), what="it begins")
     assert [] == arriving(nodes[0]) + arriving(nodes[1])
+
+
+def test_what_arrived_in_part_is_put_aside_though_a_former_part_of_it_is_still_being_deleted(tmp_path: Path) -> None:
+    for place in (".arriving/a1/new", ".removed/a1/old", ".removed/a1.arriving/old"):
+        (tmp_path / place).mkdir(parents=True)
+
+    asyncio.run(AllocationFolders(tmp_path).emptied())
+
+    assert ([], []) == (os.listdir(tmp_path / ".arriving"), os.listdir(tmp_path / ".removed"))
 
 
 def test_a_link_in_the_place_of_a_kept_folder_leads_nowhere(kept: Path, tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ WAITING: Final[Mapping[Path, str]] = MappingProxyType({
     ("telemetry", "publish_allocation_metrics"): NODE,
     ("telemetry", "publish_node_metrics"): NODE,
     ("ui",): "the pages",
-    ("client", "options"): NODE,
 })  # fmt: skip
 
 MEANINGLESS: Final[Mapping[Path, str]] = MappingProxyType({

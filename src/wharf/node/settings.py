@@ -120,7 +120,7 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     node_class: Annotated[str, About("The class that constraints and spreads can name.")] = ""
     node_pool: Annotated[str, About("The pool that the node is in.")] = "default"
     meta: Annotated[dict[str, str], About("Free names and values that constraints can name.")] = {}
-    options: Annotated[dict[str, str], About("Options of drivers and fingerprints.")] = {}
+    options: Annotated[dict[str, str], About("What plugins for drivers and devices are told (docs/node.md).")] = {}
     fake_nodes: Annotated[
         int,
         About(

@@ -1,11 +1,14 @@
 """The folders of allocations: one for all tasks of an allocation, and one for each task."""
 
 import asyncio
+import errno
 import logging
 import os
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -49,10 +52,10 @@ class AllocationFolders:
         root.chmod(0o711)
         for place in (REMOVED, ARRIVING):
             (root / place).mkdir(mode=0o700, exist_ok=True)
-        for left in list((root / ARRIVING).iterdir()):  # Out of the way: it may be fetched again at once.
-            left.rename(root / REMOVED / f"{left.name}{ARRIVING}")
         for left in list((root / REMOVED).iterdir()):
             self._leave(left)
+        for left in list((root / ARRIVING).iterdir()):  # It may be fetched again at once.
+            self._leave(self._put_aside(left))
 
     def of(self, allocation_id: str) -> Path:
         return self._root / allocation_id
@@ -82,9 +85,10 @@ class AllocationFolders:
         return self._root / ARRIVING / f"{allocation_id}.tar"
 
     def drop_arrival(self, allocation_id: str) -> None:
-        """What is left of it, if anything is."""
+        """What is left of it, if anything is: in one moment, for who still unpacks it must not end with a part of it."""
         self.archive_of_arrival(allocation_id).unlink(missing_ok=True)
-        shutil.rmtree(self._root / ARRIVING / allocation_id, ignore_errors=True)
+        with suppress(FileNotFoundError):
+            self._leave(self._put_aside(self._root / ARRIVING / allocation_id))
 
     def free_bytes(self) -> int:
         found = os.statvfs(self._root)
@@ -110,14 +114,23 @@ class AllocationFolders:
 
     def remove(self, allocation_id: str) -> None:
         """At once out of the way; what it takes to delete it is left to another thread."""
-        removed = self._root / REMOVED / allocation_id
         try:
-            self.of(allocation_id).rename(removed)
+            removed = self._put_aside(self.of(allocation_id))
         except FileNotFoundError:
             return
         except OSError:  # Something is mounted in it, or it was removed in part before.
             removed = self.of(allocation_id)
         self._leave(removed)
+
+    def _put_aside(self, place: Path) -> Path:
+        """Where it is now, under a name of its own: another of that name may still be being deleted. Raises OSError."""
+        for number in count():
+            try:
+                return place.rename(self._root / REMOVED / (f"{place.name}.{number}" if number else place.name))
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+        raise AssertionError("there is always another number")
 
     def _leave(self, place: Path) -> None:
         leaving = self._removing.submit(_delete, place)
