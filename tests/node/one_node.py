@@ -24,6 +24,8 @@ async def main(address: str, folder: Path, way: str, world: World) -> None:
     settings = ClientSettings(
         drivers=DriversSettings(raw_exec=RawExecSettings(enabled=True)),
         finds_left_overs_by=way,
+        cni_path=str(folder / "cni" / "bin"),
+        cni_config_dir=str(folder / "cni" / "config"),
         options={"lamps.folder": str(folder / "lamps")},
         host_volume={
             path.name: HostVolumeSettings(path=str(path), read_only=path.name.startswith("frozen")) for path in static

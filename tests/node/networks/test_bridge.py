@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.agent.processes import ANSWERED_WITHIN_S
+from tests.node.networks.declaring import ADDRESS, NAME, TTL, Office, declare
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server
 from tests.waiting import wait_until
 from wharf.node.networks import Networks, Plugins, namespaces
@@ -34,10 +35,18 @@ http.server.ThreadingHTTPServer(('', int(os.environ['NOMAD_PORT_web'])), Says).s
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
     folder = tmp_path_factory.mktemp("bridge")
+    declare(folder / "node")
     with a_server(folder / "server") as server, a_node(server, folder / "node") as it:
         (known,) = listed(it)
         yield it
     asyncio.run(take_all_away(known["ID"]))
+
+
+@pytest.fixture
+def office(node: ANode) -> Iterator[Office]:
+    found = Office(node.folder)
+    yield found
+    found.hang_no_more()
 
 
 def listed(node: ANode) -> list[dict[str, Any]]:
@@ -200,6 +209,56 @@ def test_what_an_agent_that_was_killed_left_is_taken_away_by_the_next(node: ANod
     assert "hello\n" == get(f"{port['HostIP']}:{port['Value']}")
     stop(node, "left")
     wait_until(lambda: is_taken_down(allocation), what="its network is gone", within_s=WITHIN_S)
+
+
+TELLS = {"command": "/bin/sh", "args": ["-c", "cat /proc/sys/net/ipv4/ip_default_ttl; env; exec sleep 1000"]}
+
+
+def test_a_network_that_the_operator_declared_is_made_by_its_plugins_and_taken_down(
+    node: ANode, office: Office
+) -> None:
+    ports = [{"Label": "web", "To": 8080}]
+    task = {"Name": "t", "Driver": "raw_exec", "Config": TELLS}
+    node.run(a_job("desk", task, mode=f"cni/{NAME}", DynamicPorts=ports, CNI={"Args": {"floor": "3"}}))
+    allocation = running(node, "desk")
+    log = node.folder / "alloc" / allocation["ID"] / "alloc" / "logs" / "t.stdout.0"
+    wait_until(lambda: log.exists() and "NOMAD_ALLOC_ADDR_web" in log.read_text(), what="it has told")
+    assert TTL == log.read_text().split()[0]
+    assert f"NOMAD_ALLOC_ADDR_web={ADDRESS}:8080" in log.read_text().split()
+    assert (ADDRESS, "eth0") == tuple(allocation["NetworkStatus"][key] for key in ("Address", "InterfaceName"))
+    assert f"ADD {allocation['ID']} IgnoreUnknown=1;floor=3\n" in (office.folder / "asked").read_text()
+
+    stop(node, "desk")
+    wait_until(lambda: is_taken_down(allocation), what="its network is gone", within_s=WITHIN_S)
+    assert (["ADD", "DEL"], []) == (office.asked(allocation["ID"]), office.given())
+
+
+def test_a_network_that_its_plugin_refuses_is_told_as_that_and_undone(node: ANode, office: Office) -> None:
+    office.refuse()
+    node.run(a_job("refused", {"Name": "t", "Driver": "raw_exec", "Config": TELLS}, mode=f"cni/{NAME}"))
+    wait_until(lambda: [a["ClientStatus"] for a in node.allocations("refused")] == ["failed"], what="it has failed")
+    office.refuse_no_more()
+    (allocation,) = node.allocations("refused")
+    said = [(event["Details"] or {}).get("setup_error", "") for event in allocation["TaskStates"]["t"]["Events"]]
+    why = "the network plugin desk refuses: all desks are taken: ask for another"
+    assert f"the allocation's network cannot be made: {why}" in said
+    assert {"ADD", "DEL"} == set(office.asked(allocation["ID"]))
+    wait_until(lambda: is_taken_down(full(node, allocation["ID"])), what="nothing of it is left")
+    stop(node, "refused")
+
+
+def test_what_a_plugin_was_making_when_the_agent_was_killed_is_undone_and_made_anew(
+    node: ANode, office: Office
+) -> None:
+    office.hang_once()
+    node.run(a_job("cut", {"Name": "t", "Driver": "raw_exec", "Config": TELLS}, mode=f"cni/{NAME}"))
+    wait_until(lambda: office.hangs, what="the plugin is in the middle of it")
+    node.kill_agent()
+    allocation = running(node, "cut")
+    assert (["ADD", "DEL", "ADD"], [allocation["ID"]]) == (office.asked(allocation["ID"]), office.given())
+    stop(node, "cut")
+    wait_until(lambda: is_taken_down(allocation), what="its network is gone", within_s=WITHIN_S)
+    assert [] == office.given()
 
 
 def test_a_node_tells_of_the_bridges_that_it_can_make(node: ANode) -> None:
