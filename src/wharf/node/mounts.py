@@ -1,4 +1,4 @@
-"""What is mounted in a folder, and letting go of it."""
+"""Mounting, what is mounted in a folder, and letting go of it."""
 
 import ctypes
 import functools
@@ -6,9 +6,16 @@ import os
 from pathlib import Path
 from typing import Final
 
+MS_BIND: Final = 4096
 MNT_DETACH: Final = 2
 UMOUNT_NOFOLLOW: Final = 8
 MOUNTS: Final = Path("/proc/self/mounts")
+
+
+def mount(source: str, place: Path, *, kind: str = "", flags: int = 0, options: str = "") -> None:
+    """As the kernel's own call. Raises OSError."""
+    words = (os.fsencode(text) or None for text in (source, str(place), kind))
+    check(libc().mount(*words, flags, options.encode() or None), str(place))
 
 
 def mounts_below(folder: Path) -> list[Path]:
@@ -33,3 +40,10 @@ def unmount(place: Path) -> None:
 @functools.cache
 def libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
+
+
+def check(result: int, what: str) -> None:
+    """Of a call of `libc`. Raises OSError where it failed."""
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import uvloop
 
+from tests.waiting import wait_on_loop_until
 from wharf.model.network import DNS
 from wharf.node.networks.chain import CannotConnect, Chain, Mapping, Place, connect, disconnect
 from wharf.node.networks.declared import declared
 from wharf.node.networks.keeping import resolver_of
 from wharf.node.networks.plugins import Plugins
+from wharf.node.supervisor.processes import look_up
 
 SAYS = """#!/bin/sh
 if [ -z "$CNI_COMMAND" ]; then echo "CNI {name} plugin {version}\nCNI protocol versions supported: 0.9.0, 0.10.0" >&2; exit; fi
@@ -93,6 +95,20 @@ def test_a_plugin_may_end_before_it_reads_what_it_is_told(made: Made) -> None:
     address = uvloop.run(connect(made.plugins, Chain("net", ({"type": "one"},)), PLACE, keep=lambda _: None))
     versions = [uvloop.run(made.plugins.version("one")) for _ in range(20)]
     assert ("", [""] * 20) == (address.address, versions)
+
+
+def test_a_plugin_for_which_nobody_waits_any_more_is_ended(made: Made) -> None:
+    told = made.folder / "pid"
+    made.plugin("one", f"echo $$ >{told}.new; mv {told}.new {told}; exec sleep 1000")
+
+    async def story() -> int:
+        asking = asyncio.ensure_future(connect(made.plugins, CHAIN, PLACE, keep=lambda _made: None))
+        await wait_on_loop_until(told.exists, what="it runs")
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        return int(told.read_text())
+
+    assert look_up(asyncio.run(story())) is None
 
 
 def test_declared_networks_are_read_and_what_cannot_be_is_left_out(tmp_path: Path) -> None:

@@ -3,10 +3,7 @@
 A thread of its own makes one: what a thread enters, it alone is in, and it ends with it.
 """
 
-import ctypes
-import errno
 import fcntl
-import functools
 import os
 import socket
 import struct
@@ -15,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from wharf.node.mounts import MS_BIND, check, libc, mount, unmount
+
 CLONE_NEWNET: Final = 0x40000000
-MS_BIND: Final = 4096
-MNT_DETACH: Final = 2
 SIOCGIFFLAGS: Final = 0x8913
 SIOCSIFFLAGS: Final = 0x8914
 SIOCBRADDBR: Final = 0x89A0
@@ -34,7 +31,7 @@ def make(file: Path) -> None:
 
     def enter_and_hold() -> None:
         _enter_new()
-        _check(_libc().mount(os.fsencode(OWN), os.fsencode(file), None, MS_BIND, None), str(file))
+        mount(OWN, file, flags=MS_BIND)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
             _raise_up(asking, b"lo")
         # Nobody but the allocation's tasks is in it: they may all listen at port 80.
@@ -50,7 +47,7 @@ def is_held(file: Path) -> bool:
 def release(file: Path) -> None:
     """What still runs in it keeps it until then. Twice does no harm."""
     if os.path.ismount(file):
-        _libc().umount2(os.fsencode(file), MNT_DETACH)
+        unmount(file)
     file.unlink(missing_ok=True)
 
 
@@ -70,7 +67,7 @@ def why_no_bridge() -> str:
 
 
 def _enter_new() -> None:
-    _check(_libc().unshare(CLONE_NEWNET), "a network namespace")
+    check(libc().unshare(CLONE_NEWNET), "a network namespace")
 
 
 def _raise_up(asking: socket.socket, name: bytes) -> None:
@@ -93,14 +90,3 @@ def _in_thread(doing: Callable[[], None]) -> None:
     thread.join()
     if failed:
         raise failed[0]
-
-
-def _check(result: int, what: str) -> None:
-    if result:
-        number = ctypes.get_errno() or errno.EPERM
-        raise OSError(number, os.strerror(number), what)
-
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)

@@ -7,6 +7,7 @@ import asyncio
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -119,9 +120,13 @@ async def _run(program: Path, variables: Mapping[str, str], told: bytes) -> tupl
         async with asyncio.timeout(WITHIN_S):
             answer, also = await process.communicate()
     except TimeoutError:
-        process.kill()
-        await process.wait()
         raise CannotRun(f"the network plugin {program.name} did not end within {WITHIN_S:g} s") from None
+    finally:
+        # Also where nobody waits for it any more: what it would make later nobody would take away.
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
     assert process.returncode is not None, "it has ended"
     return process.returncode, answer, also
 

@@ -1,13 +1,12 @@
 """The folder of a task's secrets, in memory: what is in it never reaches a disk, and is gone with its task."""
 
-import ctypes
 import functools
 import os
 import tempfile
 from pathlib import Path
 from typing import Final
 
-from wharf.node.mounts import libc, unmount
+from wharf.node.mounts import mount, unmount
 
 SIZE: Final = "1m"
 MS_NOSUID: Final = 2
@@ -24,9 +23,7 @@ def mount_secrets(folder: Path) -> None:
 def mount_memory(folder: Path) -> None:
     """Raises OSError."""
     flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
-    if libc().mount(b"tmpfs", os.fsencode(folder), b"tmpfs", flags, f"size={SIZE},mode=0777".encode()):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(folder))
+    mount("tmpfs", folder, kind="tmpfs", flags=flags, options=f"size={SIZE},mode=0777")
 
 
 def unmount_secrets(folder: Path) -> None:

@@ -3,7 +3,6 @@
 A view is the same folder, mounted once more and only to be read. Nothing is mounted in the folders of allocations.
 """
 
-import ctypes
 import hashlib
 import os
 from collections.abc import Sequence
@@ -16,13 +15,12 @@ from wharf.node.agent.folders import TaskFolders
 from wharf.node.artifacts import ArtifactError
 from wharf.node.artifacts.inside import Inside
 from wharf.node.drivers.port import GivenVolume
-from wharf.node.mounts import libc, mounts_below, unmount
+from wharf.node.mounts import MS_BIND, mount, mounts_below, unmount
 from wharf.node.preparing.work import NotReady
 
 MS_RDONLY: Final = 1
 MS_NOSUID: Final = 2
 MS_REMOUNT: Final = 32
-MS_BIND: Final = 4096
 MS_REC: Final = 16384
 
 
@@ -37,9 +35,9 @@ class Views:
             return place
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o711)
         place.mkdir(exist_ok=True)
-        _mount(os.fsencode(path), place, MS_BIND | MS_REC)
+        mount(path, place, flags=MS_BIND | MS_REC)
         try:
-            _mount(b"none", place, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID)
+            mount("none", place, flags=MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID)
         except OSError:
             unmount(place)
             raise
@@ -66,12 +64,6 @@ class Views:
 
     def _place(self, path: str) -> Path:
         return self._folder / hashlib.sha256(path.encode()).hexdigest()[:16]
-
-
-def _mount(source: bytes, place: Path, flags: int) -> None:
-    if libc().mount(source, os.fsencode(place), None, flags, None):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(place))
 
 
 def link_volumes(volumes: Sequence[GivenVolume], folders: TaskFolders, views: Views) -> None:
