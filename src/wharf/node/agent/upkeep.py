@@ -75,7 +75,7 @@ class Upkeep:
         self._place = place
         self._naming = naming
         self._tending = Tending(world, naming.client_of)
-        self._checking = Checking(world, self._happen, self._run_in_task)
+        self._checking = Checking(world, self.happen, self.run_in_task)
         self._wiped: dict[tuple[str, str], None] = {}
         """Tasks that are over, whose secrets are gone."""
         self._works: Works
@@ -242,6 +242,9 @@ class Upkeep:
         return await self._checking.results(allocation_id)
 
     async def close(self) -> None:
+        for asking in self._asking:
+            asking.cancel()
+        await asyncio.gather(*self._asking, return_exceptions=True)
         await self._tending.close()
         await self._naming.close()
         await self._connecting.close()
@@ -269,7 +272,7 @@ class Upkeep:
             payload=work.job.payload or b"",
         )
 
-    def _happen(self, allocation_id: str, event: on.Event) -> None:
+    def happen(self, allocation_id: str, event: on.Event) -> None:
         if self._works.find(allocation_id) is not None:
             self._works.happen(allocation_id, event)
 
@@ -278,13 +281,10 @@ class Upkeep:
         if work is None or work.record.task(task).step is not TaskStep.RUNNING:
             return
         details = {"task_signal": name, "task_signal_reason": reason}
-        self._happen(allocation_id, on.Said(task, TaskEventType.SIGNALING, details=details))
+        self.happen(allocation_id, on.Said(task, TaskEventType.SIGNALING, details=details))
         self._works.driver_of(work, task).signal(work.run_of(task, work.record.task(task).run), name)
 
-    def happen(self, allocation_id: str, event: on.Event) -> None:
-        self._happen(allocation_id, event)
-
-    async def _run_in_task(self, allocation_id: str, task: str, command: tuple[str, ...]) -> tuple[int, str]:
+    async def run_in_task(self, allocation_id: str, task: str, command: tuple[str, ...]) -> tuple[int, str]:
         """Cancelled when it takes too long: then it is ended, with all that it started."""
         work = self._works.find(allocation_id)
         if work is None or not task or not work.record.task(task).has_process:
@@ -311,9 +311,6 @@ class Upkeep:
             return await begun.wait(), (said + also_said)[:OUTPUT_MAX_BYTES].decode(errors="replace")
         finally:
             await begun.end()
-
-    async def run_in_task(self, allocation_id: str, task: str, command: tuple[str, ...]) -> tuple[int, str]:
-        return await self._run_in_task(allocation_id, task, command)
 
 
 def _devices_of(work: Work, name: str) -> tuple[AllocatedDevice, ...]:

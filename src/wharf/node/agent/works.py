@@ -157,8 +157,6 @@ class Works:
             return
         is_judged_anew = known.order.allocation.deployment_id != wanted.deployment_id
         self._journal.put(kept)
-        if [task.name for task in known.plan.tasks] != [task.name for task in plan.tasks]:
-            plan = known.plan  # What runs is not what is wanted; only its end can be ordered.
         known.kept, known.plan = kept, plan
         if wanted.desired_status is not DesiredStatus.RUN:
             marks = wanted.desired_transition
@@ -274,7 +272,7 @@ class Works:
     def on_refused(self, run: str, why: str) -> None:
         if (found := self._find(run)) is not None:
             work, task, number = found
-            self._driver_of(work, task).forget(run)
+            self.driver_of(work, task).forget(run)
             self.happen(work.record.id, on.NotStarted(task, number, why))
 
     def on_said(self, run: str, message: str) -> None:
@@ -286,7 +284,7 @@ class Works:
     def on_ended(self, run: str, outcome: Outcome) -> None:
         if (found := self._find(run)) is not None:
             work, task, number = found
-            driver = self._driver_of(work, task)
+            driver = self.driver_of(work, task)
             self.happen(work.record.id, on.Ended(task, number, outcome))
             self._begin(self._forget(driver, run))
 
@@ -314,7 +312,7 @@ class Works:
         id = work.record.id
         folders = self._folders.of_task(id, name)
         wanted = work.order.allocation
-        task, view = work.task(name), self._driver_of(work, name).view
+        task, view = work.task(name), self.driver_of(work, name).view
         environment = environment_of(
             wanted,
             work.job,
@@ -328,7 +326,8 @@ class Works:
         return environment | self._upkeep.environment(id, name), folders
 
     def driver_of(self, work: Work, name: str) -> Driver:
-        return self._driver_of(work, name)
+        driver = work.task(name).driver
+        return self._drivers.get(driver) or self._drivers[""]
 
     def _find(self, run: str) -> tuple[Work, str, int] | None:
         allocation_id, number, count = run.rsplit(".", 2)
@@ -427,11 +426,11 @@ class Works:
             case on.Start(task, run):
                 self._begin(self._start(work, task, run))
             case on.GiveUp(task, run):
-                self._driver_of(work, task).give_up(work.run_of(task, run))
+                self.driver_of(work, task).give_up(work.run_of(task, run))
             case on.Signal(task, run, name):
-                self._driver_of(work, task).signal(work.run_of(task, run), name)
+                self.driver_of(work, task).signal(work.run_of(task, run), name)
             case on.Kill(task, run):
-                self._driver_of(work, task).kill(work.run_of(task, run))
+                self.driver_of(work, task).kill(work.run_of(task, run))
             case _:
                 raise AssertionError(f"nobody knows how to {action}")
 
@@ -513,7 +512,7 @@ class Works:
         assert isinstance(config, dict)
         try:
             order = self._order(work, name, run, config, environment)
-            await self._driver_of(work, name).start(order)
+            await self.driver_of(work, name).start(order)
         except CannotStart as error:
             self.happen(id, on.NotStarted(name, run, str(error), is_final=error.is_final))
 
@@ -560,10 +559,6 @@ class Works:
         record = work.record.task(name)
         return record.step is TaskStep.STARTING and record.run == run
 
-    def _driver_of(self, work: Work, name: str) -> Driver:
-        driver = work.task(name).driver
-        return self._drivers.get(driver) or self._drivers[""]
-
     # -- after the agent was away
 
     def load(self, remembered: Mapping[str, Remembered | Settled], *, is_other_boot: bool) -> None:
@@ -599,12 +594,12 @@ class Works:
             work.run_of(task.name, task.run)
             for work in self._works.values()
             for task in work.record.tasks
-            if task.must_be_asked_for and self._driver_of(work, task.name) is driver
+            if task.must_be_asked_for and self.driver_of(work, task.name) is driver
         ]
         await driver.recover(runs)
         for work in list(self._works.values()):
             for action in resume(work.record, work.plan):
-                if self._driver_of(work, action.task) is driver:
+                if self.driver_of(work, action.task) is driver:
                     self._do(work, action)
         self._wake.set()
 
