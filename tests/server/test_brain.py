@@ -728,10 +728,12 @@ async def test_a_report_that_is_said_twice_at_once_is_not_taken_again_after_what
             report = [AllocationReport(id=allocation.id, client_status=status)]
             await server.brain.nodes.report("node-1", report, report_id=report_id)
 
+        server.faults.decide = lambda asked: Delay(reply_s=1.0) if asked is Operation.COMMIT else None
         async with asyncio.TaskGroup() as saying:
             for report_id in ("r1", "r2", "r1"):  # In r2 its only task waits for a restart.
                 status = ClientStatus.RUNNING if report_id == "r1" else ClientStatus.PENDING
                 saying.create_task(tell(report_id, status))
+                await pass_time(0.01)  # Each comes while the log has not answered the first.
 
         stored = server.replica.get(ALLOCATIONS, allocation.id)
         assert stored is not None

@@ -1,6 +1,7 @@
 """What a node tells, and when: an end only once it is kept."""
 
 import asyncio
+import json
 from typing import Any
 
 from msgspec.structs import replace
@@ -9,7 +10,7 @@ from tests.builders import a_batch_job, a_group, a_task, some_resources
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import InMemory
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
-from wharf.client import AsyncClient
+from wharf.client import ONCE, AsyncClient, Request
 from wharf.node.agent.servers import NodeIdentity
 from wharf.node.fake import FakeMachine, FakeNode
 from wharf.state.tables import ALLOCATIONS
@@ -48,3 +49,38 @@ async def test_an_end_is_told_when_it_is_kept_and_what_is_no_end_at_once() -> No
 
         node.is_kept.set()
         await until(lambda: statuses(server) == ["complete"], what="its end is told")
+
+
+@in_virtual_time
+async def test_an_agent_that_has_lost_all_it_knew_is_heard_and_what_its_former_life_said_late_is_not() -> None:
+    async with ACluster() as cluster:
+        await cluster.a_server("m1")
+        server = await cluster.a_server("m2", leads=False)
+        world = cluster.world("node-1")
+        identity = NodeIdentity(world.new_id(), world.new_secret())
+        exchange = InMemory(server.api)
+        looks = FakeMachine(name="node-1")
+
+        def a_life() -> FakeNode:
+            return FakeNode(world, AsyncClient(world, [exchange], retries=ONCE), looks, identity=identity)
+
+        def said() -> list[tuple[str, bytes]]:
+            return [(path, body) for _, path, body in exchange.sent if path.endswith("/report")]
+
+        before = cluster.start(a_life().run(), name="node-1")
+        task = a_task("work", driver="mock", config={"run_for": "1h"}, resources=some_resources(cpu=10, memory_mb=10))
+        await server.client.jobs.register(replace(a_batch_job("batch"), task_groups=(a_group("web", task, count=1),)))
+        await until(lambda: statuses(server) == ["running"], what="it runs")
+        path, body = said()[0]
+        before.cancel()
+
+        cluster.start(a_life().run(), name="node-1 again")
+        await until(lambda: len(said()) == 2, what="its second life says what it runs")
+        await server.lead()  # Who took what was said before remembers it; a new leader does not.
+        secret = {"x-cluster-node-secret": identity.secret_id}
+        late = await exchange.send(Request("PUT", path, headers=secret, body=body))
+
+        former, now = (json.loads(body)["Number"] for _, body in said()[:2])
+        assert 0 < former < now
+        assert (late.status, b"is older than what is known" in late.body) == (400, True)
+        assert [now] == [allocation.report_number for allocation in server.replica.all(ALLOCATIONS)]

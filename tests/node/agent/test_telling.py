@@ -104,3 +104,45 @@ def test_to_servers_that_read_less_less_is_said_at_once() -> None:
     assert first is not None
     assert second is not None
     assert len(second.allocations) == (len(first.allocations) + 1) // 2
+
+
+def numbers(*reports: NodeReportRequest) -> list[int]:
+    return [report.number for report in reports]
+
+
+def test_reports_count_on_from_where_servers_say_and_never_back() -> None:
+    work = Remembering(5, running={0, 1, 2, 3, 4})
+    telling = Telling(RealWorld(), work)
+    telling.begin(40)
+    said = []
+    for id in work.updates:
+        telling.go_on_from({"a2": 70, "a3": 7}.get(id, 0))
+        telling.change(id)
+        said += told(telling)
+
+    assert numbers(*said) == [40, 41, 70, 71, 72]
+
+
+def test_a_report_that_was_not_answered_is_made_anew_where_a_later_beginning_makes_it_old() -> None:
+    work = Remembering(1, running={0})
+    telling = Telling(RealWorld(), work)
+    telling.begin(40)
+    telling.change("a0")
+    old = telling.next()
+    assert old is not None
+    assert telling.next() is old
+
+    telling.go_on_from(90)
+
+    (anew,) = told(telling)
+    assert (anew.number, anew.allocations, anew.report_id != old.report_id) == (90, old.allocations, True)
+
+
+def test_reports_have_no_numbers_where_no_server_told_a_beginning_for_this_life() -> None:
+    work = Remembering(1, running={0})
+    telling = Telling(RealWorld(), work)
+    telling.begin(0)
+    telling.go_on_from(90)
+    telling.change("a0")
+
+    assert numbers(*told(telling)) == [0]

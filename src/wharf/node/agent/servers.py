@@ -3,11 +3,13 @@ tells what became of them. Whatever is not answered is said again.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from wharf.client import AsyncClient, Unreachable
 from wharf.model.node import Node
@@ -117,11 +119,17 @@ class ServerTalk:
         """The node is not what it was."""
         await self._client.node_agents.register(await self._describe(), self._identity.secret_id)
 
+    async def _begin(self) -> None:
+        """Servers tell from where on reports are to be numbered: higher than all that was said before, in this life or not."""
+        node = replace(await self._describe(), reports_from=1)
+        reply = await self._client.node_agents.register(node, self._identity.secret_id)
+        self._telling.begin(reply.reports_from)
+
     async def _register(self) -> None:
         said = ""
         while True:
             try:
-                await self.describe_again()
+                await self._begin()
                 await self._heartbeat()
                 self.is_registered.set()
                 return
@@ -142,6 +150,7 @@ class ServerTalk:
             raise Unreachable(f"no server has answered within {HEARTBEAT_S:.0f} s", sent=True) from None
         self._heard_s = self._world.monotonic_s()
         self._work.on_contact()
+        self._telling.go_on_from(reply.reports_from)
         if reply.must_report:
             self._telling.tell_all()
             self._has_news.set()
@@ -216,4 +225,7 @@ class ServerTalk:
                 if isinstance(error, Refusal) and error.code in (Code.INVALID, Code.TOO_LARGE):
                     self._telling.refused(is_too_large=error.code is Code.TOO_LARGE)
                 await asyncio.sleep(RETRY_S)
+                if isinstance(error, Refusal) and error.code is Code.INVALID:
+                    with contextlib.suppress(Refusal, Unreachable):  # Then it is refused again.
+                        await self._begin()
                 self._has_news.set()

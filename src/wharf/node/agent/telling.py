@@ -2,7 +2,7 @@
 
 What changed is told once. When servers ask for all, what is over goes before, in parts, and with the report that says of
 itself that it is whole goes all that is left: of what runs nothing is ever missing there. A report that may have been heard
-or not is said again before anything new.
+or not is said again before anything new; by its number servers know it from newer ones (ADR 64).
 """
 
 from typing import Final, Protocol
@@ -47,6 +47,18 @@ class Telling:
         self._not_over: list[str] = []
         """While all is told: what goes with the whole report."""
         self._length_max_bytes = LENGTH_MAX_BYTES
+        self._first_number = self._next_number = 0
+        """0: no server has told where to begin, and reports have no numbers."""
+
+    def begin(self, first_number: int) -> None:
+        """From here on reports are numbered, if not from further on already."""
+        self._first_number = max(self._first_number, first_number)
+        self._next_number = max(self._next_number, first_number)
+
+    def go_on_from(self, first_number: int) -> None:
+        """All that was numbered lower is old. Of a life that was told no beginning of its own the number says nothing."""
+        if self._next_number:
+            self.begin(first_number)
 
     def change(self, allocation_id: str) -> None:
         """There may be something to tell of it."""
@@ -60,6 +72,8 @@ class Telling:
 
     def next(self) -> shapes.NodeReportRequest | None:
         """What is to be said now; the same until it is answered or refused."""
+        if self._report is not None and self._report.number < self._first_number:
+            self.refused()
         if self._must_tell_all and self._all is None:
             self._all, self._not_over, self._report = self._work.known()[::-1], [], None
             self._changed.clear()
@@ -127,8 +141,10 @@ class Telling:
 
     def _report_of(self, part: "_Part", *, is_whole: bool = False) -> shapes.NodeReportRequest:
         self._orders_of_report = {update.id: self._work.seen_index(update.id) for update in part.updates}
+        number = self._next_number
+        self._next_number += 1 if number else 0
         return shapes.NodeReportRequest(
-            report_id=self._world.new_id(), allocations=tuple(part.updates), is_whole=is_whole
+            report_id=self._world.new_id(), number=number, allocations=tuple(part.updates), is_whole=is_whole
         )
 
 
