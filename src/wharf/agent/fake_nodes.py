@@ -1,6 +1,5 @@
 """The fake nodes that run beside the real one, and who they are from one start to the next."""
 
-import os
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +10,7 @@ from wharf.client import AsyncClient
 from wharf.config.settings import Settings
 from wharf.node.agent.servers import NodeIdentity
 from wharf.node.fake import FakeMachine, FakeNode
+from wharf.node.kept_file import keep
 from wharf.world import World
 
 IDENTITIES_FILE: Final = "nodes.json"
@@ -42,7 +42,7 @@ def kept_identities(world: World, file: Path, count: int) -> list[NodeIdentity]:
     known = msgspec.json.decode(file.read_bytes(), type=list[NodeIdentity]) if file.exists() else []
     missing = [NodeIdentity(world.new_id(), world.new_secret()) for _ in range(len(known), count)]
     if missing:
-        keep(file, known + missing)
+        keep(file, msgspec.json.encode(known + missing))
     return (known + missing)[:count]
 
 
@@ -52,7 +52,7 @@ def own_identity(world: World, state_folder: Path) -> NodeIdentity:
     if file.exists():
         return msgspec.json.decode(file.read_bytes(), type=NodeIdentity)
     identity = NodeIdentity(world.new_id(), world.new_secret())
-    keep(file, identity)
+    keep(file, msgspec.json.encode(identity))
     return identity
 
 
@@ -62,12 +62,3 @@ def own_node_id(state_folder: Path) -> str:
         return msgspec.json.decode((state_folder / REAL_IDENTITY_FILE).read_bytes(), type=NodeIdentity).id
     except OSError:
         return ""
-
-
-def keep(file: Path, identities: object) -> None:
-    draft = file.with_suffix(".new")
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as writing:
-        writing.write(msgspec.json.encode(identities))
-        writing.flush()
-        os.fsync(writing.fileno())
-    draft.replace(file)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from wharf.node.kept_file import sync_names
+
 DAMAGED: Final = ".damaged"
 
 
@@ -72,11 +74,7 @@ class FileOnDisk:
                 writing.writelines(parts)
             os.fdatasync(file)
             draft.rename(self._path)
-            folder = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            sync_names(self._path.parent)
         except OSError:
             os.close(file)
             with contextlib.suppress(OSError):

@@ -1,6 +1,5 @@
 """Metadata of a node that changes while it runs: kept in a file of the node, laid over what the configuration says."""
 
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import msgspec
 from wharf.model.refusal import Code, Refusal, invalid
 from wharf.node.agent.asked import JSON, Answer
 from wharf.node.agent.channel import Reply
+from wharf.node.kept_file import keep
 from wharf.wire import channel
 from wharf.wire.client_shapes import NodeMetaApplyRequest, NodeMetaResponse
 
@@ -34,12 +34,7 @@ class Metadata:
         """None takes a key away; of one that the configuration sets it is kept that it is not to count. Raises OSError."""
         dynamic = self._dynamic | dict(changes)
         dynamic = {name: value for name, value in dynamic.items() if value is not None or name in self._static}
-        draft = self._file.with_suffix(".new")
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as writing:
-            writing.write(msgspec.json.encode(dynamic))
-            writing.flush()
-            os.fsync(writing.fileno())
-        draft.replace(self._file)
+        keep(self._file, msgspec.json.encode(dynamic))
         self._dynamic = dynamic
 
 

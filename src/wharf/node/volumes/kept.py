@@ -1,10 +1,10 @@
 """Which volumes this node was told to have: on disk before anything is made, so that nothing is made and forgotten."""
 
-import os
 from pathlib import Path
 
 import msgspec
 
+from wharf.node.kept_file import keep
 from wharf.wire.volume_shapes import NodeVolume
 
 
@@ -39,11 +39,5 @@ class Kept:
         self._write({id: kept for id, kept in self._by_id.items() if id != volume_id})
 
     def _write(self, by_id: dict[str, KeptVolume]) -> None:
-        draft = self._file.with_suffix(".new")
-        # Parameters may hold secrets of a plugin.
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as writing:
-            writing.write(msgspec.json.encode(by_id))
-            writing.flush()
-            os.fsync(writing.fileno())
-        draft.replace(self._file)
+        keep(self._file, msgspec.json.encode(by_id))
         self._by_id = by_id
