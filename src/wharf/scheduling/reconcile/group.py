@@ -3,6 +3,7 @@
 The steps stand in `run` in the order of the reference; each takes from the sets that the steps before it left.
 """
 
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
@@ -315,6 +316,7 @@ class _Group:
         surplus = len(known) + len(migrating) - self._group.count
         if surplus <= 0:
             return
+        namesakes = Counter(each.name for each in (*untainted.values(), *migrating.values()))
         for is_leaving, key in first_to_go(known, migrating, canaries, is_canarying=is_canarying):
             source = migrating if is_leaving else untainted
             if surplus <= 0:
@@ -322,11 +324,11 @@ class _Group:
             allocation = source.pop(key, None)
             if allocation is None:
                 continue
-            if (
-                allocation.client_status is not ClientStatus.COMPLETE
-            ):  # Work that is done is no longer counted, that is all.
+            # Work that is done is no longer counted, that is all.
+            if allocation.client_status is not ClientStatus.COMPLETE:
                 self._stop(Stop(allocation, NOT_NEEDED))
-            if all(each.name != allocation.name for each in (*untainted.values(), *migrating.values())):
+            namesakes[allocation.name] -= 1
+            if not namesakes[allocation.name]:
                 names.release(allocation.name)
             surplus -= 1
 
