@@ -14,7 +14,6 @@ from wharf.model.allocation import (
     ClientStatus,
     DesiredStatus,
     RescheduleOutcome,
-    RescheduleTracker,
 )
 from wharf.model.changes import THIS
 from wharf.model.deployment import Deployment, DeploymentStatus
@@ -27,17 +26,18 @@ from wharf.model.node import Node, NodeStatus
 from wharf.model.plan import DesiredUpdates, PlanAnnotations
 from wharf.model.scheduler_configuration import SchedulerAlgorithm
 from wharf.scheduling.allotting import Allotment
+from wharf.scheduling.changing import Changing
 from wharf.scheduling.ending import Ending, MoreToSay
 from wharf.scheduling.feasibility import has_escaped
 from wharf.scheduling.ground import Ground
-from wharf.scheduling.plan import Change, Plan
+from wharf.scheduling.plan import Plan
 from wharf.scheduling.reach import is_in_reach
 from wharf.scheduling.reconcile import every_node
 from wharf.scheduling.reconcile import group as of_group
 from wharf.scheduling.reconcile.classes import tainted_nodes
 from wharf.scheduling.reconcile.outcome import GroupOutcome, LookAgain, Placement, Replacement, Stop
 from wharf.scheduling.reconcile.rollout import begun, gone_on, rollout_of
-from wharf.scheduling.reconcile.sight import LOST, Sight, with_state
+from wharf.scheduling.reconcile.sight import Sight
 from wharf.scheduling.reconcile.standing import is_as_wanted
 from wharf.scheduling.together import order_on
 from wharf.state import Replica
@@ -67,7 +67,7 @@ class _Schedule:
         self._rollout = rollout_of(self._job, snapshot.those(DEPLOYMENTS_OF_JOB, *key), moment)
         self._allotment = Allotment(ground, snapshot, evaluation, moment, self._allocations)
         self._tainted = tainted_nodes(self._allocations, lambda node_id: snapshot.get(NODES, node_id))
-        self._changed: dict[str, Change] = {}
+        self._changing = Changing(moment.now_ns)
         self._placed: dict[str, list[Allocation]] = {}
         self._failed: dict[str, AllocMetric] = {}
         self._queued: dict[str, int] = {}
@@ -184,14 +184,14 @@ class _Schedule:
             is_gone = allocation.node_id in self._tainted and (node is None or node.status is NodeStatus.DOWN)
             is_open = allocation.client_status in (ClientStatus.RUNNING, ClientStatus.PENDING)
             if is_gone and is_open and allocation.is_server_terminal:
-                self._change(allocation, client_status=ClientStatus.LOST, is_stop=True)
+                self._changing.change(allocation, client_status=ClientStatus.LOST, is_stop=True)
 
     # -- carrying it out -------------------------------------------------------------------------------------------
 
     def _carry_out(self, outcome: GroupOutcome, job: Job | None) -> None:
         self._updates[outcome.name] = outcome.updates
         for allocation in (*outcome.disconnects, *outcome.reconnects):
-            self._changed[allocation.id] = self._as_change(allocation)
+            self._changing.begin_as(allocation)
         for stop in outcome.stops:  # Also of those that are back and found to be too many.
             self._stop(stop)
         self._later += outcome.later
@@ -294,14 +294,14 @@ class _Schedule:
             return
         for_id, name = self._moment.new_id(), placement.group.name
         for victim in victims:
-            self._change(
+            evicted = self._changing.change(
                 victim,
                 is_stop=True,
                 desired_status=DesiredStatus.EVICT,
                 desired_description=f"Preempted by alloc ID {for_id}",
                 preempted_by_allocation=for_id,
             )
-            self._evicted.append(self._changed[victim.id].shall)
+            self._evicted.append(evicted)
         updates = self._updates[name]
         self._updates[name] = replace(updates, preemptions=updates.preemptions + len(victims))
 
@@ -316,7 +316,7 @@ class _Schedule:
             self._stop(placement.stop)
         if previous is not None:
             outcome = RescheduleOutcome.OK if placement.is_reschedule else None
-            self._follow(previous, next_allocation=allocation.id, outcome=outcome)
+            self._changing.follow(previous, next_allocation=allocation.id, outcome=outcome)
 
     def _is_of(self, deployment: Deployment, placement: Placement) -> bool:
         is_version = (placement.job.version, placement.job.create_index) == (
@@ -331,7 +331,7 @@ class _Schedule:
         if why is not None:
             self._failed[name] = why
         if placement.previous is not None and placement.is_reschedule:
-            self._follow(placement.previous, outcome=RescheduleOutcome.NO_PLACEMENT)
+            self._changing.follow(placement.previous, outcome=RescheduleOutcome.NO_PLACEMENT)
 
     def _replace(self, replacement: Replacement, node: Node | None = None) -> None:
         """The old one goes on running until there is room for the new, or will be once it is gone itself."""
@@ -349,6 +349,10 @@ class _Schedule:
         why = self._allotment.failure(placement) if node is None else self._allotment.failure_on(node, placement)
         self._could_not_place(placement, why)
 
+    def _stop(self, stop: Stop) -> None:
+        self._allotment.leaves(stop.allocation)
+        self._changing.stop(stop)
+
     def _update_in_place(self, allocation: Allocation, job: Job) -> None:
         fields: dict[str, Any] = {
             "job_version": job.version,
@@ -359,41 +363,7 @@ class _Schedule:
         if deployment is not None and deployment.is_active and allocation.task_group in (deployment.task_groups or {}):
             fields["deployment_id"] = deployment.id
             fields["deployment_status"] = AllocDeploymentStatus(modify_index=THIS)
-        self._change(allocation, **fields)
-
-    # -- allocations as they shall be ------------------------------------------------------------------------------
-
-    def _stop(self, stop: Stop) -> None:
-        fields: dict[str, Any] = {}
-        if not stop.allocation.is_server_terminal:
-            fields |= {"desired_status": DesiredStatus.STOP, "desired_description": stop.why}
-        if stop.client_status is not None:
-            fields["client_status"] = stop.client_status
-            if stop.client_status is ClientStatus.LOST and stop.why == LOST:
-                noted = with_state(stop.allocation, ClientStatus.LOST, self._moment.now_ns)
-                fields["alloc_states"] = noted.alloc_states
-        self._allotment.leaves(stop.allocation)
-        self._change(stop.allocation, is_stop=True, **fields)
-
-    def _follow(
-        self, allocation: Allocation, *, next_allocation: str = "", outcome: RescheduleOutcome | None = None
-    ) -> None:
-        fields: dict[str, Any] = {"next_allocation": next_allocation} if next_allocation else {}
-        if outcome is not None:
-            tracker = allocation.reschedule_tracker or RescheduleTracker()
-            if tracker.last_reschedule is not outcome:
-                fields["reschedule_tracker"] = replace(tracker, last_reschedule=outcome)
-        if fields:
-            self._change(allocation, **fields)
-
-    def _change(self, allocation: Allocation, *, is_stop: bool = False, **fields: Any) -> None:
-        standing = self._changed.get(allocation.id)
-        base = standing.shall if standing is not None else allocation
-        shall = replace(base, **fields, alloc_modify_index=THIS, modify_time=self._moment.now_ns)
-        self._changed[allocation.id] = Change(shall, is_stop or (standing is not None and standing.is_stop))
-
-    def _as_change(self, shall: Allocation) -> Change:
-        return Change(replace(shall, alloc_modify_index=THIS, modify_time=self._moment.now_ns), False)
+        self._changing.change(allocation, **fields)
 
     # -- how it ends -----------------------------------------------------------------------------------------------
 
@@ -436,14 +406,13 @@ class _Schedule:
             eligibility=self._eligibility() if self._failed and not escapes else None,
         )
         ending = Ending(self._snapshot, self._evaluation, self._moment).end(more)
+        known = {each.id: each for each in self._allocations} if ending.marks else {}
         for allocation_id, evaluation_id in ending.marks.items():
-            base = self._changed[allocation_id].shall if allocation_id in self._changed else None
-            allocation = base or next(each for each in self._allocations if each.id == allocation_id)
-            self._change(allocation, followup_eval_id=evaluation_id)
+            self._changing.change(known[allocation_id], followup_eval_id=evaluation_id)
         return Plan(
             self._evaluation,
             self._job,
-            tuple(self._changed.values()),
+            tuple(self._changing.changes.values()),
             {node_id: tuple(placed) for node_id, placed in self._placed.items()},
             ending.finished,
             ending.follow_ups,
