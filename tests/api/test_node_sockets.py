@@ -169,8 +169,9 @@ async def test_without_its_connection_there_is_no_path_to_a_node() -> None:
 async def test_a_newer_connection_takes_the_place_of_an_older_one() -> None:
     async with ACluster() as cluster:
         server = await with_node(cluster)
-        older, newer = Node(cluster, server), Node(cluster, server)
+        older = Node(cluster, server)
         await older.open()
+        newer = Node(cluster, server)
         await newer.open()
         await older.close()
 
