@@ -8,12 +8,14 @@ from msgspec.structs import replace
 
 from wharf.cli.alloc import ports_of, said_of
 from wharf.cli.moments import say_date, say_length, say_when
+from wharf.cli.node import say_drained
 from wharf.cli.reasons import why_not_placed
 from wharf.cli.tables import bar, in_order, pairs, table
 from wharf.model.allocated_resources import AllocatedPort
-from wharf.model.allocation import NetworkStatus
+from wharf.model.allocation import ClientStatus, DesiredStatus, NetworkStatus
 from wharf.model.metric import AllocMetric
 from wharf.model.task_state import ShownTaskEvent
+from wharf.wire.work_shapes import AllocationShown
 
 S = 1_000_000_000
 NOW = 1_790_000_000 * S
@@ -140,3 +142,21 @@ def test_who_wanted_too_much_memory_is_told_apart_from_who_was_killed() -> None:
     ate = replace(killed, details={"exit_code": "137", "oom_killed": "true"})
 
     assert ["Exit Code: 137, Signal: 9", "Exit Code: 137, Signal: 9 (out of memory)"] == [said_of(killed), said_of(ate)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ([], "n1 is drained"),
+        ([DesiredStatus.RUN], "n1 is drained; 1 of system jobs stay"),
+        ([DesiredStatus.RUN, DesiredStatus.STOP], ""),
+    ],
+)
+def test_a_drain_is_over_when_all_that_it_stopped_has_ended(wanted: list[DesiredStatus], said: str) -> None:
+    left = [
+        AllocationShown(
+            id=f"a{number}", name="web.g[0]", desired_status=status, client_status=ClientStatus.RUNNING, job_id="web"
+        )
+        for number, status in enumerate(wanted)
+    ]
+    assert said == say_drained("n1", left)

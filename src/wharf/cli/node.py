@@ -118,17 +118,30 @@ def _follow_drain(talk: Talk, node_id: str, name: str) -> None:
     try:
         while True:
             answer = talk.client.nodes.read(node_id)
-            left = [one for one in talk.client.nodes.allocations(node_id).value if not one.client_status.is_terminal]
+            found = talk.client.nodes.allocations(node_id)
+            left = [one for one in found.value if not one.client_status.is_terminal]
             if len(left) != last and left:
                 click.echo(f"  {len(left)} allocation{'' if len(left) == 1 else 's'} left")
             last = len(left)
-            if not answer.value.drain:
-                click.echo(f"{name} is drained" + (f"; {last} of system jobs stay" if last else ""))
+            if answer.value.drain:
+                talk.client.nodes.read(node_id, index=answer.index, wait_s=DRAIN_WAIT_S)
+            elif said := say_drained(name, left):
+                click.echo(said)
                 return
-            talk.client.nodes.read(node_id, index=answer.index, wait_s=DRAIN_WAIT_S)
+            else:
+                talk.client.nodes.allocations(node_id, index=found.index, wait_s=DRAIN_WAIT_S)
     except KeyboardInterrupt:
         click.echo(f"the drain of {name} goes on without you; `wharf node status {name}` shows how it stands", err=True)
         raise click.exceptions.Exit(130) from None
+
+
+def say_drained(name: str, left: Sequence["AllocationShown"]) -> str:
+    """Once the drain is over; nothing while some of what it stopped has not ended yet."""
+    from wharf.model.allocation import DesiredStatus
+
+    if any(one.desired_status is not DesiredStatus.RUN for one in left):
+        return ""
+    return f"{name} is drained" + (f"; {len(left)} of system jobs stay" if left else "")
 
 
 @click.command(cls=Quiet)
