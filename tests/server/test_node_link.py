@@ -21,6 +21,7 @@ class Node:
     def __init__(self) -> None:
         self.sent = 0
         self.open_streams = 0
+        self.let_go = 0
         self.may_answer = asyncio.Event()
 
     async def answer(self, question: channel.Ask, inputs: AsyncIterator[bytes]) -> Reply:
@@ -34,6 +35,8 @@ class Node:
                 return Reply("text/plain", b"x" * int(question.parameters["bytes"]))
             case "stream":
                 return Reply("text/plain", parts=self._stream(int(question.parameters["parts"])))
+            case "held":
+                return Reply("text/plain", parts=self._stream(1), end=self._let_go)
             case "talk":
                 return Reply("text/plain", parts=self._talk(inputs))
             case "deaf":
@@ -54,6 +57,9 @@ class Node:
                 raise unknown("no more")
         finally:
             self.open_streams -= 1
+
+    async def _let_go(self) -> None:
+        self.let_go += 1
 
     async def _hear_later(self, inputs: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         yield b"begun"
@@ -104,6 +110,20 @@ async def test_an_answer_finds_who_asked() -> None:
     answers = await asyncio.gather(*(wire.ask("echo", f"a{n}", b"!") for n in range(20)))
 
     assert [f"a{n}!".encode() for n in range(20)] == [answer.body for answer in answers]
+
+
+@in_virtual_time
+async def test_what_is_held_for_an_answer_is_let_go_though_none_of_it_can_be_sent() -> None:
+    wire = Wire()
+    asking = asyncio.ensure_future(wire.ask("held"))
+    await pass_time(0.0015)  # The question is there, and its answer on its way.
+    wire.is_cut = True
+
+    await until(lambda: wire.node.let_go, what="it is let go")
+
+    assert (0, 1) == (wire.node.sent, wire.node.let_go)
+    wire.link.break_off()
+    await asyncio.gather(asking, return_exceptions=True)
 
 
 @in_virtual_time

@@ -26,13 +26,15 @@ class NodeSockets:
         link = NodeLink(socket.send)
         self._held.hold(node.id, link)
         try:
-            _, stopping = await until_first(
+            hearing, stopping = await until_first(
                 self._server.world, hearing=self._hear(socket, link), closing=socket.closing.wait()
             )
         finally:
             self._held.let_go(node.id, link)
         if not stopping.cancelled():
             await socket.close(GOING_AWAY, "this server is stopping")
+        if not hearing.cancelled():
+            hearing.result()  # A fault of ours is told where all are.
 
     async def _hear(self, socket: CallerSocket, link: NodeLink) -> None:
         while (message := await socket.receive()) is not None:

@@ -69,9 +69,13 @@ class FilesAsked:
     def _part(self, question: channel.Ask, *, begin: int, limit: int) -> Reply:
         path = _text(question, "path")
         # Opened before the first byte is sent, so that what is wrong is told as a refusal.
-        handle = self._folder(question).open(path)
-        kind = sniffed(os.pread(handle, SNIFFED_BYTES, 0), path)
-        return Reply(kind, parts=_read(handle, begin, limit))
+        file = os.fdopen(self._folder(question).open(path), "rb", 0)
+
+        async def close() -> None:
+            file.close()
+
+        kind = sniffed(os.pread(file.fileno(), SNIFFED_BYTES, 0), path)
+        return Reply(kind, parts=_read(file.fileno(), begin, limit), end=close)
 
     async def _stream(self, question: channel.Ask, _: AsyncIterator[bytes]) -> Reply:
         path, folder = _text(question, "path"), self._folder(question)
@@ -110,17 +114,14 @@ class FilesAsked:
 
 async def _read(handle: int, begin: int, limit: int) -> AsyncGenerator[bytes, None]:
     """From there on, so many bytes; all of them without a limit."""
-    try:
-        at, left = max(begin, 0), limit if limit > 0 else None
-        while left is None or left > 0:
-            piece = os.pread(handle, PIECE_BYTES if left is None else min(left, PIECE_BYTES), at)
-            if not piece:
-                return
-            at += len(piece)
-            left = None if left is None else left - len(piece)
-            yield piece
-    finally:
-        os.close(handle)
+    at, left = max(begin, 0), limit if limit > 0 else None
+    while left is None or left > 0:
+        piece = os.pread(handle, PIECE_BYTES if left is None else min(left, PIECE_BYTES), at)
+        if not piece:
+            return
+        at += len(piece)
+        left = None if left is None else left - len(piece)
+        yield piece
 
 
 def _text(question: channel.Ask, name: str) -> str:

@@ -24,6 +24,9 @@ class Reply(msgspec.Struct, frozen=True):
     content_type: str
     body: bytes = b""
     parts: AsyncGenerator[bytes, None] | None = None
+    end: Callable[[], Awaitable[None]] | None = None
+    """Lets go of what is held for the parts before the first of them is asked for: it may be that none ever is. Called in
+    any case, also when they are over."""
 
 
 class Answerer(Protocol):
@@ -96,8 +99,10 @@ class ChannelEnd:
 
     async def _answer(self, question: channel.Ask, answering: _Answering) -> None:
         number = question.id
+        end: Callable[[], Awaitable[None]] | None = None
         try:
             reply = await self._answerer.answer(question, answering.heard())
+            end = reply.end
             if reply.parts is None and len(reply.body) <= channel.PART_BYTES:
                 await self._say(channel.Answer(number, reply.content_type, reply.body))
                 return
@@ -119,6 +124,8 @@ class ChannelEnd:
             await self._say(channel.Refuse(number, Code.UNDECIDED, "an error of the node's own; its log tells of it"))
         finally:
             self._open.pop(number, None)
+            if end is not None:
+                await end()
 
     async def _say(self, message: channel.ToServer) -> None:
         await self._send(channel.written(message))

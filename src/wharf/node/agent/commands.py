@@ -69,7 +69,8 @@ class Commands:
             command = await driver.run_beside(order)
         except CannotStart as error:
             raise Refusal(Code.UNAVAILABLE, str(error)) from error
-        return Reply(JSON, parts=Conversation(self._world, command, inputs, is_tty=order.is_tty).parts())
+        conversation = Conversation(self._world, command, inputs, is_tty=order.is_tty)
+        return Reply(JSON, parts=conversation.parts(), end=command.end)
 
 
 class Conversation:

@@ -179,30 +179,31 @@ async def enter(order: CommandOrder, way: Entry, *, owner: Path) -> ProcessBesid
 async def _start(
     order: CommandOrder, words: tuple[str, ...], way: Entry, owner: Path, rights: dict[str, Any]
 ) -> ProcessBeside:
-    terminal: Terminal | None = None
     given: dict[str, Any] = {"env": way.environment, "cwd": way.folder, "pass_fds": way.papers, **rights}
-    try:
-        if order.is_tty:
-            master, slave = os.openpty()
-            terminal = Terminal(master)
-            terminal.resize(order.height or 24, order.width or 80)
-            try:
-                _hand_over(slave, owner)
-                leads = () if way.takes_terminal else TAKE_TERMINAL
+    pipe = asyncio.subprocess.PIPE
+    with contextlib.ExitStack() as undone:
+        terminal: Terminal | None = None
+        try:
+            if order.is_tty:
+                master, slave = os.openpty()
+                terminal = Terminal(master)
+                undone.callback(terminal.close)
+                terminal.resize(order.height or 24, order.width or 80)
+                try:
+                    _hand_over(slave, owner)
+                    leads = () if way.takes_terminal else TAKE_TERMINAL
+                    process = await asyncio.create_subprocess_exec(
+                        *leads, *words, stdin=slave, stdout=slave, stderr=slave, start_new_session=not leads, **given
+                    )
+                finally:
+                    os.close(slave)
+            else:
                 process = await asyncio.create_subprocess_exec(
-                    *leads, *words, stdin=slave, stdout=slave, stderr=slave, start_new_session=not leads, **given
+                    *words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=READ_BYTES * 4, **given
                 )
-            finally:
-                os.close(slave)
-        else:
-            pipe = asyncio.subprocess.PIPE
-            process = await asyncio.create_subprocess_exec(
-                *words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=READ_BYTES * 4, **given
-            )
-    except OSError as error:
-        if terminal is not None:
-            terminal.close()
-        raise CannotStart(f"{order.command[0]} cannot be started: {error.strerror}") from error
+        except OSError as error:
+            raise CannotStart(f"{order.command[0]} cannot be started: {error.strerror}") from error
+        undone.pop_all()
     return ProcessBeside(order.name, process, terminal)
 
 
