@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from tests.agent.processes import RunningAgent, is_alive, running
+from tests.agent.processes import READY_WITHIN_S, RunningAgent, is_alive, running
 from tests.control_groups import remove_groups_below
 from tests.mounts import unmount_below
 from tests.waiting import wait_until
@@ -54,7 +54,11 @@ class ANode:
 
     def wait_ready(self) -> None:
         """Until servers give it work, and it can be asked."""
-        wait_until(lambda: self._is_ready() and self.supervisor() is not None, what="the node is ready")
+        wait_until(
+            lambda: self._is_ready() and self.supervisor() is not None,
+            what="the node is ready",
+            within_s=READY_WITHIN_S,
+        )
         self.asked("/v1/client/stats")
 
     def _is_ready(self) -> bool:

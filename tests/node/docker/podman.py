@@ -151,6 +151,8 @@ class Registry:
         blobs = {_digest(data): data, _digest(config): config}
         registry = self
         self.layers_fetched = 0
+        self.asked: list[str] = []
+        """The path of each request."""
         self.may_answer = threading.Event()
         self.may_answer.set()
         self.wanted_authorization = ""
@@ -165,17 +167,19 @@ class Registry:
                 self.do_GET()
 
             def do_GET(self) -> None:
+                registry.asked.append(self.path)
                 wanted = registry.wanted_authorization
                 if wanted and self.headers.get("authorization") != wanted:
                     self._answer(401, "application/json", b"{}", {"www-authenticate": 'Basic realm="test"'})
                 elif self.path == "/v2/":
                     self._answer(200, "application/json", b"{}", {})
                 elif "/manifests/" in self.path and "/missing/" not in self.path:
+                    registry.may_answer.wait(60)
                     self._answer(200, manifest_kind, manifest, {"docker-content-digest": _digest(manifest)})
                 elif (blob := blobs.get(self.path.rpartition("/")[2])) is not None:
                     if blob is data:
                         registry.layers_fetched += 1
-                        registry.may_answer.wait(30)
+                        registry.may_answer.wait(60)
                     self._answer(200, "application/octet-stream", blob, {})
                 else:
                     self._answer(404, "application/json", b'{"errors":[{"code":"MANIFEST_UNKNOWN"}]}', {})
