@@ -135,6 +135,18 @@ def test_what_memory_keeps_of_a_decision_tells_the_same_as_the_log(tmp_path: Pat
     assert [desk.journal.find(line["request_id"]) for line in lines] == lines
 
 
+def test_8_decisions_that_the_disk_does_not_take_are_counted_as_lost(tmp_path: Path) -> None:
+    desk = journal_of(tmp_path)
+    (tmp_path / "decisions.jsonl").mkdir()
+    for _ in range(3):
+        ask(desk, Caller(token=ADA))
+
+    with pytest.raises(IsADirectoryError):
+        written(desk, tmp_path)
+
+    assert desk.journal.lost == 3
+
+
 def test_8_the_log_stays_within_its_size_and_its_age(tmp_path: Path) -> None:
     desk = journal_of(tmp_path, bytes_most=20_000)
     for _ in range(20):

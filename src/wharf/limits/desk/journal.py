@@ -122,13 +122,19 @@ class Journal:
         return None if self._path is None else self._path.with_name("decisions.1.jsonl")
 
     async def write(self, now_ms: int) -> None:
-        """Write what is not written yet. The file becomes the older one at half of the size or the age."""
+        """Write what is not written yet. The file becomes the older one at half of the size or the age. Raises OSError: what
+        the disk did not take is lost, and counted.
+        """
         if self._path is None or self._older is None:
             return
         while self._unwritten:
             some = [self._unwritten.popleft() for _ in range(min(len(self._unwritten), WRITTEN_AT_ONCE))]
             lines = [_encode(self.told(noted)) for noted in some]
-            await asyncio.to_thread(append, self._path, b"".join(line + b"\n" for line in lines))
+            try:
+                await asyncio.to_thread(append, self._path, b"".join(line + b"\n" for line in lines))
+            except OSError:
+                self.lost += len(some)
+                raise
             self._began_ms = self._began_ms or now_ms
             if self._tell is not None:
                 for noted, line in zip(some, lines, strict=True):
