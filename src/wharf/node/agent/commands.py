@@ -74,7 +74,7 @@ class Commands:
 
 
 class Conversation:
-    """One command with its caller."""
+    """One command with its caller. Whoever has begun the command ends it."""
 
     def __init__(self, world: World, command: Command, inputs: AsyncIterator[bytes], *, is_tty: bool) -> None:
         self._world = world
@@ -102,7 +102,6 @@ class Conversation:
             for task in (hearing, ending, *speaking):
                 task.cancel()
             await asyncio.gather(hearing, ending, *speaking, return_exceptions=True)
-            await self._command.end()
 
     async def _hear(self) -> None:
         async for message in self._inputs:
