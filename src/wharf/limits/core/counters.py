@@ -113,6 +113,15 @@ class Counters:
         request_id = call.id
         if request_id in self._running or request_id in self._answered or request_id in self._answered_before:
             return self._repeated(request_id)
+        taken = self.take_once(call, now_ms)
+        if taken.admitted:
+            self._running[request_id] = _Answered(call, taken)
+        else:
+            self._remember(_Answered(call, taken), now_ms)
+        return taken
+
+    def take_once(self, call: Call, now_ms: int) -> Taken:
+        """`take` for those who ask once for each request and give nothing back: nothing is remembered of it."""
         plan = call.plan
         record = self.bans.get(plan.ban_subject) if self.bans else None
         banned_until_ms = record.banned_until_ms if record is not None and record.is_banned(now_ms) else 0
@@ -137,12 +146,12 @@ class Counters:
             return self._refuse(call, charges, befores, hits, now_ms, banned_until_ms=0)
         for charge in charges:
             if charge.cost:
-                tables[charge.name].add(charge.key, charge.cost, now_ms, request_id)
+                tables[charge.name].add(charge.key, charge.cost, now_ms, call.id)
         if opened:
             self._count_opened(opened)
         shown = charges[0] if not plan.is_free else plan.shown
         table = tables[shown.name]
-        taken = Taken(
+        return Taken(
             True,
             now_ms,
             tuple(befores),
@@ -153,8 +162,6 @@ class Counters:
             table.end_ms(shown.key, now_ms),
             banned_until_ms,
         )
-        self._running[request_id] = _Answered(call, taken)
-        return taken
 
     def _refuse(
         self,
@@ -183,7 +190,6 @@ class Counters:
         )
         if not banned_until_ms and not plan.is_free:
             self._note_refusal(call, [charges[index] for index in hits], free_at_ms, now_ms)
-        self._remember(_Answered(call, taken), now_ms)
         return taken
 
     def _free_at(self, charges: Sequence[Charge], hits: Iterable[int], now_ms: int) -> tuple[int, ...]:
@@ -292,10 +298,6 @@ class Counters:
         if is_asked_again:
             self._remember(answered, now_ms)
         return True
-
-    def forget_running(self) -> None:
-        """Requests that hold no slot ended without a word: nobody asks for them again."""
-        self._running.clear()
 
     def begun_ms(self, request_id: str) -> int | None:
         """When a request that runs was admitted."""

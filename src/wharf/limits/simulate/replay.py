@@ -11,13 +11,12 @@ from typing import Any, Final
 import msgspec
 
 from wharf.limits.core.address import parse_address
-from wharf.limits.core.call import Call
+from wharf.limits.core.call import Call, Taken
 from wharf.limits.core.caller import Caller, Case, CredentialKind
 from wharf.limits.core.charging import Endpoint
 from wharf.limits.core.counters import Counters
 from wharf.limits.core.decision import decide
 from wharf.limits.core.limiter import Limiter
-from wharf.limits.core.plan import Plan
 from wharf.limits.core.recognition import anonymous
 from wharf.limits.core.request import Request
 from wharf.limits.core.rule import Counts, RuleSet
@@ -28,8 +27,7 @@ CALLERS_TOLD: Final = 100
 COLUMNS: Final = 120
 STEPS_MS: Final = (1_000, 5_000, 15_000, 60_000, 300_000, 900_000, 3_600_000, 21_600_000, 86_400_000)
 PROGRESS_EVERY: Final = 20_000
-PLANS_REMEMBERED: Final = 200_000
-FORGOTTEN_EVERY: Final = 4_096
+CALLS_REMEMBERED: Final = 200_000
 
 
 class Refused(msgspec.Struct):
@@ -84,7 +82,7 @@ class Replay:
         self._counters = Counters(judged.rules, keys_most=judged.keys_most)
         self._callers: dict[tuple[str, str], Caller] = {}
         self._addresses: dict[str, Caller] = {}
-        self._plans: dict[tuple[str, Endpoint], Plan] = {}
+        self._calls: dict[tuple[str, Endpoint], Call] = {}
         self._running: list[tuple[int, str, Call]] = []
         self._number = 0
         self._now_ms = 0
@@ -133,21 +131,13 @@ class Replay:
         bucket = self._bucket
         key = (logged.user, logged.address)
         caller = self._callers.get(key) or self._caller(key)
-        self._number += 1
-        if not self._has_durations and not self._number % FORGOTTEN_EVERY:
-            counters.forget_running()
-        name = str(self._number)
         endpoint = self._limiter.book.endpoint(logged.method, logged.path)
-        plan = self._plans.get((caller.owner, endpoint)) or self._plan(logged, caller, endpoint)
-        call = Call(name, plan, plan.charges, self._rules.ban)
-        taken = counters.take(call, now_ms)
+        call = self._calls.get((caller.owner, endpoint)) or self._call(logged, caller, endpoint)
+        taken = self._take_timed(call, logged.duration_ms) if self._has_durations else counters.take_once(call, now_ms)
+        plan = call.plan
         if taken.admitted:
             outcome.admitted += 1
             bucket[0] += 1
-            if self._has_durations and logged.duration_ms is None:
-                counters.release(name, now_ms)
-            elif self._has_durations:
-                heapq.heappush(self._running, (now_ms + (logged.duration_ms or 0), name, call))
             if taken.hits:
                 for index in taken.hits:
                     rule = plan.charges[index].name
@@ -155,17 +145,31 @@ class Replay:
             return
         outcome.refused += 1
         bucket[1] += 1
-        decision = decide(name, plan, plan.charges, taken)
+        decision = decide(call.id, plan, plan.charges, taken)
         self._note(caller, decision.told.name if decision.told is not None else "ban", plan.endpoint, now_ms)
 
-    def _plan(self, logged: Logged, caller: Caller, endpoint: Endpoint) -> Plan:
-        """Most endpoints are counted by owner alone: of the addresses of one user the first one's plan is that of all."""
+    def _take_timed(self, like: Call, duration_ms: int | None) -> Taken:
+        """A request that holds its slots for as long as it took."""
+        self._number += 1
+        call = Call(str(self._number), like.plan, like.charges, like.ban)
+        taken = self._counters.take(call, self._now_ms)
+        if not taken.admitted:
+            return taken
+        if duration_ms is None:
+            self._counters.release(call.id, self._now_ms)
+        else:
+            heapq.heappush(self._running, (self._now_ms + duration_ms, call.id, call))
+        return taken
+
+    def _call(self, logged: Logged, caller: Caller, endpoint: Endpoint) -> Call:
+        """Most endpoints are counted by owner alone: of the addresses of one user the first one's call is that of all."""
         plan = self._limiter.book.plan(Request("", logged.method, logged.path, caller))
+        call = Call("", plan, plan.charges, self._rules.ban)
         if not any("address" in charge.rule.scope for charge in plan.charges):
-            if len(self._plans) >= PLANS_REMEMBERED:
-                self._plans.clear()
-            self._plans[caller.owner, endpoint] = plan
-        return plan
+            if len(self._calls) >= CALLS_REMEMBERED:
+                self._calls.clear()
+            self._calls[caller.owner, endpoint] = call
+        return call
 
     def _note(self, caller: Caller, rule: str, endpoint: str, now_ms: int) -> None:
         rules = self.outcome.rules
