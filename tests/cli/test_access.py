@@ -184,9 +184,9 @@ def test_somebody_logs_in_with_a_browser(tmp_path: Path) -> None:
             }
             environment = {"WHARF_ADDR": agent.address, "WHARF_TOKEN": bootstrapped(agent)["SecretID"]}
             method = in_yaml(tmp_path, a_method(provider, Name="sso", Type="OIDC", Config=config))
-            typed(tmp_path, environment, "acl", "auth-method", "create", method).communicate(timeout=30)
+            typed(tmp_path, environment, "acl", "auth-method", "create", method).communicate(timeout=60)
             rule = ("--auth-method", "sso", "--bind-type", "management")
-            typed(tmp_path, environment, "acl", "binding-rule", "create", *rule).communicate(timeout=30)
+            typed(tmp_path, environment, "acl", "binding-rule", "create", *rule).communicate(timeout=60)
             words = ("login", "--method", "sso", "--oidc-callback-addr", f"127.0.0.1:{port}")
             login = typed(tmp_path, {"WHARF_ADDR": agent.address}, *words)
 
@@ -195,7 +195,7 @@ def test_somebody_logs_in_with_a_browser(tmp_path: Path) -> None:
             back = provider.visit(url)
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/oidc/callback?{urlencode(back)}", timeout=10) as page:
                 told = page.read().decode()
-            out, _ = login.communicate(timeout=30)
+            out, _ = login.communicate(timeout=60)
 
             assert "You are logged in" in told
             assert login.returncode == 0
@@ -217,8 +217,8 @@ def test_the_log_of_an_agent_is_followed_until_nobody_wants_more(tmp_path: Path)
 
             wait_until(is_told, what="what is logged is shown")
             monitor.send_signal(signal.SIGINT)
-            monitor.wait(timeout=30)
-            reading.join(timeout=30)
+            monitor.wait(timeout=60)
+            reading.join(timeout=60)
 
             assert monitor.returncode == 0
             assert monitor.stderr is not None

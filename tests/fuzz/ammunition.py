@@ -21,6 +21,7 @@ from tests.builders import (
 from tests.fuzz.bodies import TEXTS
 from tests.fuzz.shots import HOST, Ammunition
 from tests.kit.work import an_id
+from tests.waiting import wait_until
 from wharf.model.job import Job
 from wharf.node.agent.servers import NodeIdentity
 from wharf.node.fake import FakeMachine, FakeNode
@@ -53,6 +54,11 @@ class Asker:
 
     async def ask(self, method: str, path: str, body: object = None, **headers: str) -> Any:
         return await asyncio.to_thread(self._ask, method, path, body, headers)
+
+    def all_placed(self) -> list[dict[str, Any]]:
+        """The allocations of all jobs, or nothing yet. Waits for the answer."""
+        found: list[dict[str, Any]] = self._ask("GET", "/v1/allocations", None, {})
+        return found if len(found) >= 4 else []
 
     def _ask(self, method: str, path: str, body: object, headers: dict[str, str]) -> Any:
         data = None if body is None else msgspec.json.encode(body)
@@ -130,11 +136,7 @@ async def equip(port: int, bootstrap: str) -> Ammunition:
     await asker.ask("PUT", f"/v1/node/{node_id}/heartbeat", None, **{"X-Cluster-Node-Secret": NODE_SECRET})
     for job in jobs():
         await asker.ask("PUT", "/v1/jobs", {"Job": job})
-    for _ in range(100):
-        allocations = await asker.ask("GET", "/v1/allocations")
-        if len(allocations) >= 4:
-            break
-        await asyncio.sleep(0.05)
+    allocations = await asyncio.to_thread(wait_until, asker.all_placed, what="the jobs are placed")
     evaluations = await asker.ask("GET", "/v1/evaluations")
     deployments = await asker.ask("GET", "/v1/deployments")
     ids |= {

@@ -141,7 +141,7 @@ def limited_by(folder: Path, rules: str) -> Iterator[Limited]:
         yield Limited(service, service.gateway, folder)
     finally:
         gateway.terminate()
-        gateway.wait(timeout=15)
+        gateway.wait(timeout=60)
         server.shutdown()
         server.server_close()
         serving.join()

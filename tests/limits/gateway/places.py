@@ -17,7 +17,7 @@ from wharf.limits.gateway import Gateway
 from wharf.world import RealWorld
 
 T = TypeVar("T")
-WITHIN_S = 10.0
+WITHIN_S = 60.0
 Handler = Callable[["Got", asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 

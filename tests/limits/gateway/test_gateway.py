@@ -169,7 +169,7 @@ def test_a_request_streams_before_it_is_whole(tmp_path: Path) -> None:
         place.service.handler = reads
         wire = await place.wire()
         await wire.send(b"PUT /s HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nabc")
-        await asyncio.wait_for(seen.wait(), 10)
+        await asyncio.wait_for(seen.wait(), 60)
         await wire.send(b"def")
         await wire.hear()
         return got_bytes
@@ -190,7 +190,7 @@ def test_a_caller_who_hangs_up_frees_the_slot_and_the_service(tmp_path: Path) ->
         await wait_on_loop_until(lambda: held(place.desk), what="the request runs")
         wire.close()
         await wait_on_loop_until(lambda: not held(place.desk), what="the slot is free")
-        return used(place.desk, "core"), await asyncio.wait_for(heard_end, 10)
+        return used(place.desk, "core"), await asyncio.wait_for(heard_end, 60)
 
     assert at(tmp_path, scenario) == (1, b"")
 

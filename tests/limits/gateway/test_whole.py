@@ -30,7 +30,7 @@ def test_it_speaks_tls_with_callers(tmp_path: Path) -> None:
             "127.0.0.1", place.gateway.port, ssl=trust, server_hostname="localhost"
         )
         writer.write(b"GET /things HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-        said = await asyncio.wait_for(reader.read(), 10)
+        said = await asyncio.wait_for(reader.read(), 60)
         writer.close()
         return said, place.service.got[0].headers["x-forwarded-proto"]
 
@@ -115,7 +115,7 @@ def test_on_redis_an_unchanged_reply_costs_nothing_and_slots_are_freed(tmp_path:
             async def held() -> int:
                 return (await place.desk.service.store.peek([charge]))[0].used
 
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while await held():  # A slot is given back without anybody waiting for it.
                     pass
             return used, await held()

@@ -340,7 +340,7 @@ def test_metrics_are_told_over_tcp_where_configured_and_nothing_else_is(tmp_path
     async def get(port: int, target: str) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"GET {target} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
-        said = await asyncio.wait_for(reader.read(), 10)
+        said = await asyncio.wait_for(reader.read(), 60)
         writer.close()
         return said
 
