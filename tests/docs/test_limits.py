@@ -173,9 +173,11 @@ def test_the_application_of_the_page_is_one(tmp_path: Path) -> None:
         (tmp_path / name).write_text(found[name])
     names: dict[str, Any] = {}
 
-    exec(found["application"].replace('Path("', f'Path("{tmp_path}/'), names)
+    for text in (text for name, text in parts() if name == "application"):
+        exec(text.replace('Path("', f'Path("{tmp_path}/'), names)
 
     assert isinstance(names["application"], LimitsMiddleware)
+    assert names["shared"].app is names["application"]
 
 
 def test_the_tables_of_the_page_are_those_of_the_reader() -> None:

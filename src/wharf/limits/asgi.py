@@ -59,13 +59,13 @@ class LimitsMiddleware:
             body, receive = await _read_before(receive)
         admitted = desk.admit_here(arrival, body) if desk.is_immediate else await desk.admit(arrival, body)
         if isinstance(admitted, Reply):
-            await _answer(admitted, send, arrival.method)
+            await _answer(admitted, send, arrival)
             return
         if self._answers_pages and desk.pages.answers(arrival.path):
             page = await desk.page(arrival, admitted)
             if page is not None:
                 try:
-                    await _answer(page, send, arrival.method)
+                    await _answer(page, send, arrival)
                 finally:
                     await desk.end(admitted)
                 return
@@ -215,7 +215,9 @@ class _Exchange:
         passage.wait(self._now_s())
         await self._send(message)
         if not is_last:
-            if not self._waits:  # A part is out, and the service works on the next one; else it waits until there is one.
+            if (
+                not self._waits
+            ):  # A part is out, and the service works on the next one; else it waits until there is one.
                 passage.work(self._now_s())
         elif desk.is_immediate:
             desk.end_here(passage)
@@ -248,7 +250,7 @@ class _Exchange:
         await desk.on_status(self._passage, 500)
         reply = await desk.error(arrival, 500, "Server Error", self._passage)
         self.has_begun = True
-        await _answer(reply, self._send, arrival.method)
+        await _answer(reply, self._send, arrival)
 
 
 def arrival_of(
@@ -325,11 +327,13 @@ async def _read_before(receive: Receive) -> tuple[bytes, Receive]:
     return body, again
 
 
-async def _answer(reply: Reply, send: Send, method: str) -> None:
+async def _answer(reply: Reply, send: Send, arrival: Arrival) -> None:
     headers = [(name.encode(), value.encode("latin-1")) for name, value in reply.headers]
     headers.append((b"content-length", b"%d" % len(reply.body)))
+    if arrival.has_origin:
+        headers.append((b"access-control-expose-headers", EXPOSED.encode()))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if method == "HEAD" else reply.body})
+    await send({"type": "http.response.body", "body": b"" if arrival.method == "HEAD" else reply.body})
 
 
 async def _refuse_websocket(reply: Reply, scope: Scope, send: Send) -> None:

@@ -83,7 +83,10 @@ class LimitsMiddleware:
         body = _read_before(environ) if desk.wants_body(arrival.method, arrival.path) else None
         told = self._ask(self._admit(desk, arrival, body))
         if isinstance(told, Reply):
-            start_response(_status_line(told.status), [*told.headers, ("content-length", str(len(told.body)))])
+            headers = [*told.headers, ("content-length", str(len(told.body)))]
+            if "HTTP_ORIGIN" in environ:
+                headers.append(("access-control-expose-headers", EXPOSED))
+            start_response(_status_line(told.status), headers)
             return [b"" if arrival.method == "HEAD" else told.body]
         answering = _Answering(self, desk, told, start_response, self._cpu_s, has_origin="HTTP_ORIGIN" in environ)
         try:

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from starlette.middleware.cors import CORSMiddleware
 
 from tests.limits.builders import only
 from tests.limits.front.desks import (
@@ -16,6 +17,7 @@ from tests.limits.front.desks import (
     REVOKED,
     WORKFLOW,
     Caller,
+    Heard,
     MovingWorld,
     a_desk,
     ask,
@@ -380,6 +382,30 @@ def test_a_page_of_another_origin_may_read_the_limits() -> None:
     heard = ask(a_desk(), Caller(token=ADA, headers=[("origin", "https://acme.example")]))
 
     assert "X-RateLimit-Remaining" in heard.headers["access-control-expose-headers"]
+
+
+def test_a_page_of_another_origin_may_read_a_refusal_where_the_sharing_of_origins_stands_outside() -> None:
+    async def scenario() -> tuple[Heard, Heard, int]:
+        desk = a_desk('[[rule]]\nname = "core"\nceiling = 1\n')
+        shared = CORSMiddleware(
+            LimitsMiddleware(replies(), desk), allow_origins=["https://acme.example"], allow_headers=["authorization"]
+        )
+        page = ("origin", "https://acme.example")
+        asking = [page, ("access-control-request-method", "GET"), ("access-control-request-headers", "authorization")]
+        asked_before = await Caller(method="OPTIONS", headers=asking).call(shared)
+        await Caller(token=ADA, headers=[page]).call(shared)
+        return (
+            asked_before,
+            await Caller(token=ADA, headers=[page]).call(shared),
+            used(desk, "core", "address:192.0.2.7"),
+        )
+
+    asked_before, refused, counted = run(scenario)
+
+    assert (asked_before.status, counted, refused.status) == (200, 0, 403)
+    assert refused.headers["access-control-allow-origin"] == "https://acme.example"
+    assert "Retry-After" in refused.headers["access-control-expose-headers"]
+    assert int(refused.headers["retry-after"]) > 0
 
 
 def test_a_caller_whose_socket_has_no_address_counts_as_one_of_this_machine() -> None:
