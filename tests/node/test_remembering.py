@@ -1,5 +1,6 @@
 """What a node remembers of what has ended, and what it removes."""
 
+import signal
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -57,6 +58,30 @@ def test_of_many_allocations_that_ended_only_so_many_keep_their_folders_and_all_
         assert (folders / runs["ID"]).exists()
         assert "memory" not in attributes(server, runs["NodeID"])["driver.raw_exec.bounds"]
         assert 5 == sum(log_of(server, each["ID"]) == b"said\n" for each in of(server, "ends"))
+
+
+@pytest.mark.needs("memory_bounds")
+def test_an_agent_that_stops_its_tasks_leaves_nothing_of_them_on_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "wharf.toml").write_text(SETTINGS.format(folder=tmp_path))
+    with running(tmp_path, "agent", "--config", "wharf.toml") as server:
+        server.wait_ready()
+        server.put("/v1/jobs", {"Job": a_raw_job("runs", "exec sleep 1000", kind="service", count=3)})
+        wait_until(lambda: [each["ClientStatus"] for each in of(server, "runs")] == ["running"] * 3, what="three run")
+        node = of(server, "runs")[0]["NodeID"]
+        assert groups_of(node) != []
+
+        server.signal(signal.SIGTERM)
+        server.wait_end()
+
+        wait_until(lambda: not groups_of(node), what="its supervisor has ended, and no control group is left")
+        assert [] == list((tmp_path / "data" / "node" / "runs").iterdir())
+
+
+def groups_of(node_id: str) -> list[str]:
+    found = subprocess.run(
+        ["find", str(CGROUPS), "-type", "d", "-name", node_id], capture_output=True, check=False, text=True
+    )
+    return found.stdout.split()
 
 
 def attributes(server: RunningAgent, node_id: str) -> dict[str, str]:

@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 
 STREAMS: Final = ("stdout", "stderr")
 NO_PLAN: Final = Plan(tasks=())
+FORGET_S: Final = 5.0
+"""For so long it is waited for a disk that cannot keep the ends of tasks, when the agent ends with all of them."""
 
 
 class Work:
@@ -637,6 +639,9 @@ class Works:
             if not work.record.is_over:
                 self.happen(id, on.StopWanted(skips_delays=True))
         await self.until(lambda: not self._live)
+        # Drivers forget runs once their end is kept: until then something of each is left on the machine.
+        if self._doing:
+            await asyncio.wait(self._doing, timeout=FORGET_S)
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Looked at whenever something happens to an allocation."""
