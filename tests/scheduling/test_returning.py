@@ -112,3 +112,23 @@ def test_who_takes_the_place_of_one_out_of_contact_shares_its_name_with_nobody_n
 
     known = [each for each in loop.live() if each.client_status is not ClientStatus.UNKNOWN]
     assert ["shop.web[0]", "shop.web[1]", "shop.web[2]"] == sorted(each.name for each in known)
+
+
+def test_who_is_out_of_contact_is_replaced_though_a_placement_for_it_was_refused_before() -> None:
+    loop = Loop()
+    for node_id in ("n0", "n1", "n2"):
+        loop.with_node(node_id)
+    disconnect = DisconnectPolicy(lost_after=600 * SECOND_NS)
+    loop.register(a_job("shop", a_group("web", count=1, disconnect=disconnect, reschedule_policy=RETRY)))
+    loop.settle()
+    (original,) = loop.live()
+    loop.lose(original.node_id, NodeStatus.DISCONNECTED)
+    loop.think()
+    # What a plan leaves whose stops were committed and whose placement was not.
+    loop.put_led(ALLOCATIONS.put(replace(loop.allocation(original.id), next_allocation="never-came-to-be")))
+    loop.pass_time(6)
+
+    loop.settle()
+
+    (replacement,) = [each for each in loop.live() if each.id != original.id]
+    assert replacement.id == loop.allocation(original.id).next_allocation

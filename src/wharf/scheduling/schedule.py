@@ -29,6 +29,7 @@ from wharf.scheduling.allotting import Allotment
 from wharf.scheduling.changing import Changing
 from wharf.scheduling.ending import Ending, MoreToSay
 from wharf.scheduling.feasibility import has_escaped
+from wharf.scheduling.following import as_followed
 from wharf.scheduling.ground import Ground
 from wharf.scheduling.plan import Plan
 from wharf.scheduling.reach import is_in_reach
@@ -63,7 +64,7 @@ class _Schedule:
         key = (evaluation.namespace, evaluation.job_id)
         self._job = snapshot.get(JOBS, *key)
         everyone = snapshot.those(ALLOCATIONS_OF_JOB, *key)
-        self._allocations = sorted(everyone, key=attrgetter("create_index", "id"))
+        self._allocations = sorted(as_followed(snapshot, everyone), key=attrgetter("create_index", "id"))
         self._rollout = rollout_of(self._job, snapshot.those(DEPLOYMENTS_OF_JOB, *key), moment)
         self._allotment = Allotment(ground, snapshot, evaluation, moment, self._allocations)
         self._tainted = tainted_nodes(self._allocations, lambda node_id: snapshot.get(NODES, node_id))
