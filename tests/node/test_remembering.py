@@ -128,9 +128,9 @@ def test_of_what_has_ended_no_orders_are_kept_and_a_node_that_comes_back_knows_i
 def left_of(node: ANode, alloc: str) -> list[str]:
     """Folders, mounts, control groups, runs."""
     mounts = Path("/proc/self/mounts").read_text().splitlines()
-    groups = subprocess.run(
-        ["find", str(CGROUPS), "-type", "d", "-name", f"{alloc}.*"], capture_output=True, check=True, text=True
-    ).stdout
+    # Groups of others may go while it looks.
+    words = ["find", str(CGROUPS), "-ignore_readdir_race", "-type", "d", "-name", f"{alloc}.*"]
+    groups = subprocess.run(words, capture_output=True, check=True, text=True).stdout
     return [
         *(str(path) for path in (node.folder / "alloc").rglob(alloc)),
         *(str(path) for path in (node.folder / "node" / "runs").glob(f"{alloc}.*")),
