@@ -77,11 +77,10 @@ def test_an_agent_that_stops_its_tasks_leaves_nothing_of_them_on_the_machine(tmp
         assert [] == list((tmp_path / "data" / "node" / "runs").iterdir())
 
 
-def groups_of(node_id: str) -> list[str]:
-    found = subprocess.run(
-        ["find", str(CGROUPS), "-type", "d", "-name", node_id], capture_output=True, check=False, text=True
-    )
-    return found.stdout.split()
+def groups_of(name: str) -> list[str]:
+    # Groups of others may go while it looks.
+    words = ["find", str(CGROUPS), "-ignore_readdir_race", "-type", "d", "-name", name]
+    return subprocess.run(words, capture_output=True, check=True, text=True).stdout.split()
 
 
 def attributes(server: RunningAgent, node_id: str) -> dict[str, str]:
@@ -128,14 +127,11 @@ def test_of_what_has_ended_no_orders_are_kept_and_a_node_that_comes_back_knows_i
 def left_of(node: ANode, alloc: str) -> list[str]:
     """Folders, mounts, control groups, runs."""
     mounts = Path("/proc/self/mounts").read_text().splitlines()
-    # Groups of others may go while it looks.
-    words = ["find", str(CGROUPS), "-ignore_readdir_race", "-type", "d", "-name", f"{alloc}.*"]
-    groups = subprocess.run(words, capture_output=True, check=True, text=True).stdout
     return [
         *(str(path) for path in (node.folder / "alloc").rglob(alloc)),
         *(str(path) for path in (node.folder / "node" / "runs").glob(f"{alloc}.*")),
         *(line for line in mounts if alloc in line),
-        *groups.split(),
+        *groups_of(f"{alloc}.*"),
     ]
 
 
