@@ -41,7 +41,7 @@ class NodeBelieved(msgspec.Struct, frozen=True):
 
 
 class NodeReport(msgspec.Struct, frozen=True):
-    """`is_whole`: it names every allocation that the node knows. The same id again changes nothing."""
+    """`is_whole`: with it the node has told of all that it knows. The same id again changes nothing."""
 
     node_id: str
     reports: tuple[AllocationReport, ...]

@@ -172,7 +172,7 @@ class AllocationUpdate(Record):
 
 
 class NodeReportRequest(Record):
-    """The same `report_id` again changes nothing. `is_whole`: it names every allocation that the node knows.
+    """The same `report_id` again changes nothing. `is_whole`: with it the node has told of all that it knows.
 
     `number`: greater than that of every report before it; what is older than what is known is refused. 0: it has none.
     """
