@@ -54,12 +54,12 @@ def _built(record: type[Struct]) -> st.SearchStrategy[Struct]:
     assert isinstance(info, msgspec.inspect.StructType)
     required = {field.name: _values(field.type) for field in info.fields if field.required}
     optional = {field.name: _field_values(record, field) for field in info.fields if not field.required}
+    # Made once, not for each record that is drawn: to check a strategy costs more than to draw from it.
+    choices = st.sets(st.sampled_from(sorted(optional)), max_size=MAX_OPTIONAL_FIELDS) if optional else st.just(set())
 
     @st.composite
     def build(draw: st.DrawFn) -> Struct:
-        chosen: set[str] = set()
-        if optional:
-            chosen = draw(st.sets(st.sampled_from(sorted(optional)), max_size=MAX_OPTIONAL_FIELDS))
+        chosen: set[str] = draw(choices)
         values = {name: draw(strategy) for name, strategy in required.items()}
         return record(**values, **{name: draw(optional[name]) for name in sorted(chosen)})
 
