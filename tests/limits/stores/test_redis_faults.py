@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -141,7 +141,7 @@ def test_a_frozen_redis_makes_nobody_wait_longer_than_was_said(server: RedisServ
     assert at_work(scenario, POLICIES["open"], server.address, wait_ms=WAIT_MS) == (True, True, 1)
 
 
-async def have_ended(sent: list[asyncio.Future[Decision]]) -> bool:
+async def have_ended(sent: Sequence[asyncio.Future[Decision]]) -> bool:
     for _ in range(TURNS):
         await asyncio.sleep(0)
     return all(each.done() for each in sent)
