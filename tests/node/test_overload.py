@@ -106,11 +106,11 @@ def test_more_short_tasks_than_a_node_can_run_wait_and_leave_nothing_behind(tmp_
 
         # A node that was away must tell of all that it remembers.
         os.kill(agent, signal.SIGSTOP)
-        wait_until(lambda: status(node) == "down", what="the node is missed", within_s=120.0)
+        wait_until(lambda: status(node) == "down", what="the node is missed", within_s=600.0)
         os.kill(agent, signal.SIGCONT)
         node.run(a_raw_job("next", "exit 0"))
-        wait_until(lambda: is_complete(node, "next", 1), what="it is back and works", within_s=120.0)
+        wait_until(lambda: is_complete(node, "next", 1), what="it is back and works", within_s=900.0)
         node.kill_agent()
         node.run(a_raw_job("last", "exit 0"))
-        wait_until(lambda: is_complete(node, "last", 1), what="it has begun anew and works", within_s=120.0)
+        wait_until(lambda: is_complete(node, "last", 1), what="it has begun anew and works", within_s=900.0)
         print("agent begun anew:", held(node.agent()))
