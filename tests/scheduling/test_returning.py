@@ -132,3 +132,52 @@ def test_who_is_out_of_contact_is_replaced_though_a_placement_for_it_was_refused
 
     (replacement,) = [each for each in loop.live() if each.id != original.id]
     assert replacement.id == loop.allocation(original.id).next_allocation
+
+
+def test_who_replaced_one_out_of_contact_and_failed_is_tried_again_in_its_place() -> None:
+    loop = Loop()
+    for node_id in ("n0", "n1", "n2"):
+        loop.with_node(node_id)
+    disconnect = DisconnectPolicy(lost_after=100_000 * SECOND_NS)
+    loop.register(a_job("shop", a_group("web", count=1, disconnect=disconnect, reschedule_policy=RETRY)))
+    loop.settle()
+    (original,) = loop.live()
+    loop.lose(original.node_id, NodeStatus.DISCONNECTED)
+    loop.think()
+    loop.pass_time(6)
+    loop.settle()
+    (first,) = [each for each in loop.live() if each.id != original.id]
+    loop.tell(first, ClientStatus.FAILED)
+    loop.look_at()  # Its turn comes after a delay: until then nobody else goes or comes.
+    assert [] == [each for each in loop.of() if each.is_server_terminal]
+    loop.pass_time(6)
+    loop.settle()
+
+    (second,) = [each for each in loop.live() if each.id != original.id]
+    assert (first.id, original.name) == (second.previous_allocation, second.name)
+
+
+def test_who_is_out_of_contact_is_not_replaced_again_when_the_first_who_replaced_it_was_collected() -> None:
+    loop = Loop()
+    for node_id in ("n0", "n1", "n2"):
+        loop.with_node(node_id)
+    disconnect = DisconnectPolicy(lost_after=100_000 * SECOND_NS)
+    loop.register(a_job("shop", a_group("web", count=1, disconnect=disconnect, reschedule_policy=RETRY)))
+    loop.settle()
+    (original,) = loop.live()
+    loop.lose(original.node_id, NodeStatus.DISCONNECTED)
+    loop.think()
+    loop.pass_time(6)
+    loop.settle()
+    (first,) = [each for each in loop.live() if each.id != original.id]
+    loop.tell(first, ClientStatus.FAILED)
+    loop.pass_time(6)
+    loop.look_at()
+    loop.settle()
+    (second,) = [each for each in loop.live() if each.id != original.id]
+    loop.put_led(ALLOCATIONS.drop(first.id))
+
+    loop.look_at()
+    loop.settle()
+
+    assert {original.id, second.id} == {each.id for each in loop.live()}

@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.builders import a_group, a_system_job, a_task, some_resources
 from tests.kit.state import SECOND_NS
@@ -92,6 +93,38 @@ def test_a_canary_that_has_no_room_beside_the_old_one_comes_when_that_is_gone_an
     promote(loop)
     loop.settle()
     assert (len(running(loop, 1)), len(running(loop, 0)), loop.deployment().status) == (4, 0, "successful")
+
+
+def test_a_canary_that_failed_is_tried_again_on_its_own_node_and_no_other_goes_for_it() -> None:
+    loop = Loop()
+    for at in range(5):
+        loop.with_node(f"n{at}")
+    loop.register(replace(of_version(0), task_groups=(a_group("web", a_task(env={"V": "0"}), update=None),)))
+    loop.settle()
+    loop.register(of_version(1, max_parallel=2))
+    loop.look_at()
+    tried = running(loop, 1)
+    for canary in tried:
+        loop.tell(canary, ClientStatus.FAILED, healthy=False)
+    loop.look_at()
+
+    assert {each.node_id for each in tried} == {each.node_id for each in running(loop, 1)}
+    assert (2, 3) == (len(running(loop, 1)), len(running(loop, 0)))
+    assert {each.id for each in tried} == {each.previous_allocation for each in running(loop, 1)}
+    assert all(each.deployment_status is not None and each.deployment_status.canary for each in running(loop, 1))
+
+
+def test_who_failed_in_a_rollout_counts_as_down_until_another_is_well_there() -> None:
+    loop = a_fleet_with_version_0(canary=0, max_parallel=2)
+    loop.register(of_version(1, canary=0, max_parallel=2))
+    loop.look_at()
+    begun = running(loop, 1)
+    for each in begun:
+        loop.tell(each, ClientStatus.FAILED)
+    loop.look_at()
+
+    assert {each.node_id for each in begun} == {each.node_id for each in running(loop, 1)}
+    assert (2, 3) == (len(running(loop, 1)), len(running(loop, 0)))
 
 
 def test_a_node_that_joins_while_a_version_is_tried_gets_the_one_before() -> None:

@@ -14,9 +14,19 @@ from wharf.state.tables import ALLOCATIONS
 
 
 def as_followed(snapshot: Replica, allocations: Iterable[Allocation]) -> list[Allocation]:
-    """The same, without successors that are not there: whoever waits for one of these would wait for ever."""
+    """The same, without successors of living ones that are not there: they would be waited for without end.
+
+    A successor may also be gone because it was collected, and then another has its place by now: whoever is over, or
+    shares its name with one that lives, keeps what it says.
+    """
+    mine = list(allocations)
     standing = snapshot.rows(ALLOCATIONS).records
-    return [
-        replace(each, next_allocation="") if each.next_allocation and each.next_allocation not in standing else each
-        for each in allocations
+    astray = [
+        each for each in mine if each.next_allocation and not each.is_terminal and each.next_allocation not in standing
     ]
+    if not astray:
+        return mine
+    lost = {each.id for each in astray}
+    held = {(each.task_group, each.name) for each in mine if not each.is_terminal and each.id not in lost}
+    alone = {each.id for each in astray if (each.task_group, each.name) not in held}
+    return [replace(each, next_allocation="") if each.id in alone else each for each in mine]

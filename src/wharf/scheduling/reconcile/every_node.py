@@ -91,7 +91,7 @@ def run(sight: Sight, group: TaskGroup, allocations: Sequence[Allocation], nodes
     is_halted = sight.deployment is not None and sight.deployment.status is not DeploymentStatus.RUNNING
     trial = trial_of(group.update, sight.deployment, _known(sight, group), len(able))
     older = sight.stable_version(group.name) if trial.is_open or trial.has_failed else None
-    owed = {(each.node_id, each.name): each for each in allocations if is_owed(each)}
+    owed = {(each.node_id, each.name): each for each in allocations if is_owed(each) or _failed_here(sight, each)}
     to_try = trial.missing(allocations) if trial.is_open and not is_halted else 0
     for node in nodes.wanted.values():
         for name in names:
@@ -101,7 +101,9 @@ def run(sight: Sight, group: TaskGroup, allocations: Sequence[Allocation], nodes
                 result.filtered += 1
                 continue
             gone = owed.get((node.id, name))
-            if gone is not None and to_try > 0:  # It went for a canary that had no room beside it.
+            if (
+                gone is not None and to_try > 0
+            ):  # It went for a canary that had no room beside it, or was one and failed.
                 placement = Placement(name, sight.job, group, gone, is_canary=True)
                 to_try -= 1
                 counts["canary"] += 1
@@ -113,7 +115,7 @@ def run(sight: Sight, group: TaskGroup, allocations: Sequence[Allocation], nodes
         exchanged = able[:to_try]
         counts["canary"] += len(exchanged)
     else:
-        # Where the old one went first and the new one has no room yet, one is down as well.
+        # Where the old one went first and the new one has no room yet, or failed, one is down as well.
         down = sum(each.placement.previous is not None for each in result.places)
         exchanged = able[: _budget(sight, group, allocations, len(able), down)]
         counts["destructive_update"] = len(exchanged)
@@ -136,6 +138,12 @@ def run(sight: Sight, group: TaskGroup, allocations: Sequence[Allocation], nodes
     _tell_deployment(sight, group, result, [*able, *left_over], trial, allocations)
     result.outcome.updates = DesiredUpdates(**counts)
     return result
+
+
+def _failed_here(sight: Sight, allocation: Allocation) -> bool:
+    """It came by the rollout that goes on and failed, and nobody came after it: its node is tried again before others."""
+    has_failed = allocation.client_status is ClientStatus.FAILED and not allocation.next_allocation
+    return has_failed and sight.deployment is not None and allocation.deployment_id == sight.deployment.id
 
 
 def _is_of_another_trial(sight: Sight, allocation: Allocation) -> bool:

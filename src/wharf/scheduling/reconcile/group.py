@@ -4,7 +4,7 @@ The steps stand in `run` in the order of the reference; each takes from the sets
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from typing import Final
 
 from msgspec.structs import replace
@@ -28,7 +28,7 @@ from wharf.scheduling.reconcile.classes import (
 )
 from wharf.scheduling.reconcile.names import Names, index_of
 from wharf.scheduling.reconcile.outcome import GroupOutcome, LookAgain, Placement, Replacement, Stop
-from wharf.scheduling.reconcile.reconnects import is_of_no_use, keeps_original, replacements_of
+from wharf.scheduling.reconcile.reconnects import is_of_no_use, keeps_original
 from wharf.scheduling.reconcile.rescheduling import When, retry_of
 from wharf.scheduling.reconcile.retries import Retries, ran_well
 from wharf.scheduling.reconcile.sight import (
@@ -43,6 +43,7 @@ from wharf.scheduling.reconcile.sight import (
     is_owed,
     with_state,
 )
+from wharf.scheduling.reconcile.succession import Succession
 from wharf.scheduling.reconcile.surplus import Allocations, first_to_go
 from wharf.scheduling.reconcile.updates import is_destructive
 
@@ -93,8 +94,9 @@ class _Group:
         """Failed, and whoever watches the deployment has not said yet what is to become of them."""
         self._owed = 0
         """Stopped to be replaced where there was no room yet: these are placed, whatever became of the deployment."""
-        self._living: set[str] = set()
-        """Those that are not over, by id."""
+        self._standing: set[str] = set()
+        """Those that are not over, or failed and keep their place, by id."""
+        self._succession = Succession({})
         self._is_held = False
         """Nothing is placed for the moment: what is lost may still be running where it was."""
 
@@ -114,8 +116,8 @@ class _Group:
 
     def run(self, everyone: Allocations) -> GroupOutcome:
         out = self._out
-        by_id = dict(everyone)
-        self._living = {key for key, each in everyone.items() if not each.is_terminal}
+        self._succession = Succession(dict(everyone))
+        self._standing = {key for key, each in everyone.items() if not each.is_terminal}
         self._owed = sum(map(is_owed, everyone.values()))
         self._hold_while_lost_may_run(everyone.values())
         everyone = self._without_the_settled(everyone)
@@ -133,10 +135,11 @@ class _Group:
         lost = {**classes[Class.LOST], **classes[Class.EXPIRING]}
         retried = self._retries.sort_out(untainted)
         untainted, self._now, self._watched = retried.kept, retried.now, retried.watched
+        self._standing.update(untainted, (each.id for each in self._now))
         for each in retried.later:
             self._out.later.append(each)
             self._counts["reschedule_later"] += 1
-        self._reconnect(classes[Class.RECONNECTING], untainted, by_id)
+        self._reconnect(classes[Class.RECONNECTING], untainted)
         self._disconnect(classes[Class.DISCONNECTING], untainted)
         untainted = {key: untainted[key] for key in everyone if key in untainted}  # The oldest first again.
         self._give_up(lost)
@@ -223,7 +226,7 @@ class _Group:
 
     # -- what failed, what is out of contact, what came back ---------------------------------------------------------
 
-    def _reconnect(self, reconnecting: Allocations, untainted: Allocations, by_id: Mapping[str, Allocation]) -> None:
+    def _reconnect(self, reconnecting: Allocations, untainted: Allocations) -> None:
         for key, original in reconnecting.items():
             if original.client_status is ClientStatus.FAILED and not original.is_server_terminal:
                 self._stop(Stop(original, RESCHEDULED))
@@ -232,7 +235,9 @@ class _Group:
                 self._stop(Stop(original, NOT_NEEDED))
                 continue
             stays = True
-            for replacement in replacements_of(original, by_id):
+            for replacement in self._succession.after(original):
+                if replacement.is_terminal:
+                    continue
                 if keeps_original(original, replacement, self._group):
                     if untainted.pop(replacement.id, None) is not None:
                         self._stop(Stop(replacement, RECONNECTED))
@@ -412,10 +417,10 @@ class _Group:
         may_place_new = not (self._is_paused or self._is_failed)
         deployment = self._sight.deployment
         placed = 0
-        taken = {each.name for each in (*untainted.values(), *migrating.values())}
         beside = self._tried if is_canarying else {}
-        counted = sum(not self._has_stand_in(each) for each in untainted.values())
-        self._give_up_what_is_too_many(self._group.count - counted - len(migrating), beside)
+        counted = [each for each in untainted.values() if not self._has_stand_in(each)]
+        taken = {each.name for each in (*counted, *migrating.values())}
+        self._give_up_what_is_too_many(self._group.count - len(counted) - len(migrating), beside)
         for allocation in self._now:
             of_failed = self._is_failed and deployment is not None and allocation.deployment_id == deployment.id
             if of_failed or self._is_held:
@@ -434,7 +439,7 @@ class _Group:
             self._counts["reschedule_now"] += 1
             placed += 1
         retried = sum(each.id not in beside for each in self._now)
-        existing = counted + len(migrating) + retried + len(self._now_staying)
+        existing = len(counted) + len(migrating) + retried + len(self._now_staying)
         for allocation in lost.values():
             if existing >= self._group.count or self._is_held:
                 break
@@ -465,9 +470,9 @@ class _Group:
         self._now = kept
 
     def _has_stand_in(self, allocation: Allocation) -> bool:
-        """Nobody knows what it does, and another that is counted itself runs in its place."""
+        """Nobody knows what it does, and another that is counted itself has its place."""
         is_unknown = allocation.client_status is ClientStatus.UNKNOWN
-        return is_unknown and allocation.next_allocation in self._living
+        return is_unknown and any(each.id in self._standing for each in self._succession.after(allocation))
 
     def _placement(
         self, name: str, previous: Allocation | None, is_canarying: bool, *, is_reschedule: bool = False
@@ -553,7 +558,7 @@ class _Group:
 
     def _stop(self, stop: Stop, *, count: bool = True) -> None:
         self._out.stops.append(stop)
-        self._living.discard(stop.allocation.id)  # Whoever it stood in for counts again.
+        self._standing.discard(stop.allocation.id)  # Whoever it stood in for counts again.
         if count:
             self._counts["stop"] += 1
 

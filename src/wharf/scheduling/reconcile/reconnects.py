@@ -1,25 +1,9 @@
 """Which of two goes on when a node comes back: the allocation that was out of contact, or its replacement (5.9)."""
 
-from collections.abc import Mapping
-
 from wharf.model.allocation import Allocation, ClientStatus
 from wharf.model.group import TaskGroup
 from wharf.model.job import Job
 from wharf.model.policies import Reconcile
-
-
-def replacements_of(original: Allocation, by_id: Mapping[str, Allocation]) -> list[Allocation]:
-    """Those that took its place, along the chain, that are still wanted."""
-    found = []
-    seen = {original.id}
-    next_id = original.next_allocation
-    while next_id and next_id not in seen and next_id in by_id:
-        seen.add(next_id)
-        replacement = by_id[next_id]
-        if not replacement.is_terminal:
-            found.append(replacement)
-        next_id = replacement.next_allocation
-    return found
 
 
 def is_of_no_use(original: Allocation, job: Job) -> bool:
