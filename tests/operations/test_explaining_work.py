@@ -188,7 +188,10 @@ def test_what_was_left_out_before_is_counted() -> None:
             {"client_status": ClientStatus.COMPLETE, "desired_status": DesiredStatus.STOP, "desired_description": "alloc not needed"},
             "was stopped on node-1 (alloc not needed)",
         ),
-        ({"client_status": ClientStatus.FAILED, "next_allocation": "a2"}, "failed on node-1; a2 took its place"),
+        (
+            {"client_status": ClientStatus.FAILED, "next_allocation": "a2"},
+            "failed on node-1; a2 was to take its place, and was not placed or is collected by now",
+        ),
         ({"client_status": ClientStatus.LOST}, "was lost on node-1; nothing took its place"),
         ({"client_status": ClientStatus.UNKNOWN}, "is on node-1, which is out of contact"),
         ({"client_status": ClientStatus.PENDING}, "is placed on node-1 and has not started yet"),
@@ -200,6 +203,15 @@ def test_what_was_left_out_before_is_counted() -> None:
 )  # fmt: skip
 def test_the_sentence_of_an_allocation_says_how_it_stands(fields: dict[str, object], text: str) -> None:
     assert f"shop.web[0] {text}" in of_allocation(a_fleet(1_000), **fields).text
+
+
+def test_who_took_the_place_of_an_allocation_is_told() -> None:
+    state = a_fleet(1_000)
+    state.put(ALLOCATIONS.put(an_allocation(a_job(), "a2", node_id="node-1")))
+
+    told = of_allocation(state, client_status=ClientStatus.FAILED, next_allocation="a2")
+
+    assert "shop.web[0] failed on node-1; a2 took its place" == told.text
 
 
 def test_what_ended_a_task_and_when_it_is_tried_again_is_told() -> None:

@@ -228,13 +228,20 @@ def _what_follows(snapshot: Replica, allocation: Allocation) -> str:
     if not allocation.is_terminal:
         return ""
     if allocation.next_allocation:
-        return f"; {allocation.next_allocation} took its place"
+        return f"; {_successor(snapshot, allocation)}"
     follow_up = snapshot.get(EVALUATIONS, allocation.followup_eval_id) if allocation.followup_eval_id else None
     if follow_up is not None and not follow_up.status.is_terminal and follow_up.wait_until is not None:
         return f"; it is tried again at {say_time(follow_up.wait_until)}"
     if allocation.client_status in (ClientStatus.FAILED, ClientStatus.LOST):
         return "; nothing took its place: `explain` of its job tells why"
     return ""
+
+
+def _successor(snapshot: Replica, allocation: Allocation) -> str:
+    """A stop names who is to come next before that is placed, and a placement may be refused."""
+    if snapshot.get(ALLOCATIONS, allocation.next_allocation) is None:
+        return f"{allocation.next_allocation} was to take its place, and was not placed or is collected by now"
+    return f"{allocation.next_allocation} took its place"
 
 
 def _story(snapshot: Replica, allocation: Allocation) -> Iterator[str]:
@@ -261,4 +268,4 @@ def _story(snapshot: Replica, allocation: Allocation) -> Iterator[str]:
     if allocation.is_to_migrate:
         yield "somebody asked that it move"
     if allocation.next_allocation:
-        yield f"{allocation.next_allocation} took its place"
+        yield _successor(snapshot, allocation)
