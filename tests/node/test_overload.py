@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.looking import folders_named
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server
 from tests.waiting import wait_until
 
@@ -36,7 +37,7 @@ def held(pid: int) -> dict[str, int]:
 def groups_of(node: ANode) -> list[Path]:
     """Control groups of runs, in whichever tree."""
     nodes: Any = node.server.get("/v1/nodes")
-    folders = Path("/sys/fs/cgroup").glob(f"**/wharf/{nodes[0]['ID']}")
+    folders = folders_named(Path("/sys/fs/cgroup"), nodes[0]["ID"])
     return [group for folder in folders for group in folder.iterdir() if group.is_dir()]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.agent.processes import RunningAgent, running
+from tests.looking import folders_named
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server
 from tests.waiting import wait_until
 from wharf.node.agent.folders import AllocationFolders
@@ -78,9 +79,7 @@ def test_an_agent_that_stops_its_tasks_leaves_nothing_of_them_on_the_machine(tmp
 
 
 def groups_of(name: str) -> list[str]:
-    # Groups of others may go while it looks.
-    words = ["find", str(CGROUPS), "-ignore_readdir_race", "-type", "d", "-name", name]
-    return subprocess.run(words, capture_output=True, check=True, text=True).stdout.split()
+    return [str(path) for path in folders_named(CGROUPS, name)]
 
 
 def attributes(server: RunningAgent, node_id: str) -> dict[str, str]:
@@ -128,7 +127,7 @@ def left_of(node: ANode, alloc: str) -> list[str]:
     """Folders, mounts, control groups, runs."""
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     return [
-        *(str(path) for path in (node.folder / "alloc").rglob(alloc)),
+        *map(str, folders_named(node.folder / "alloc", alloc)),
         *(str(path) for path in (node.folder / "node" / "runs").glob(f"{alloc}.*")),
         *(line for line in mounts if alloc in line),
         *groups_of(f"{alloc}.*"),

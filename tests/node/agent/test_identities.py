@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.agent.processes import ANSWERED_WITHIN_S, RunningAgent, running
+from tests.looking import files_named, folders_named
 from tests.node.nodes import a_raw_job
 from tests.waiting import wait_until
 from wharf.node.supervisor.processes import all_pids
@@ -67,7 +68,7 @@ class Cluster:
         return self.allocation(job)
 
     def folder(self, allocation: dict[str, Any]) -> Path:
-        return next(self.agent.folder.rglob(str(allocation["ID"])))
+        return next(folders_named(self.agent.folder, str(allocation["ID"])))
 
     def events(self, job: str, kind: str) -> list[str]:
         allocation = self.allocation(job)
@@ -77,7 +78,7 @@ class Cluster:
     def texts(self) -> str:
         """All that was logged, and all that people are shown of tasks."""
         shown = [self.ask("GET", "/v1/allocations?task_states=true"), self.ask("GET", "/v1/nodes")]
-        logs = [path.read_text(errors="replace") for path in self.agent.folder.rglob("*.log")]
+        logs = [path.read_text(errors="replace") for path in files_named(self.agent.folder, "*.log")]
         return "\n".join([self.agent.out, self.agent.err, *logs, json.dumps(shown)])
 
 

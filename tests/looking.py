@@ -1,0 +1,16 @@
+"""Looking for files and folders below a place where others come and go. What goes while it looks is not there."""
+
+import fnmatch
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def folders_named(root: Path, name: str) -> Iterator[Path]:
+    for at, folders, _ in os.walk(root):
+        yield from (Path(at, each) for each in fnmatch.filter(folders, name))
+
+
+def files_named(root: Path, name: str) -> Iterator[Path]:
+    for at, _, files in os.walk(root):
+        yield from (Path(at, each) for each in fnmatch.filter(files, name))
