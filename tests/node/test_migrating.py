@@ -239,20 +239,26 @@ def test_a_link_in_the_place_of_a_kept_folder_leads_nowhere(kept: Path, tmp_path
     assert not (root / "web").exists()
 
 
-def test_a_node_that_is_killed_while_data_arrive_fetches_them_again(nodes: tuple[ANode, ANode]) -> None:
-    node, _ = nodes
+@pytest.mark.parametrize("killed", ["who takes them", "who gives them"])
+def test_data_arrive_whole_though_one_of_both_nodes_is_killed_meanwhile(
+    nodes: tuple[ANode, ANode], killed: str
+) -> None:
+    node, other = nodes
+    job = "large-" + killed.split()[1]
     size = LARGE_MB << 20
     script = f"[ -e $WHARF_ALLOC_DIR/data/large ] || head -c {size} /dev/zero >$WHARF_ALLOC_DIR/data/large; {SCRIPT}"
-    moving(node, "large", script, Migrate=True, SizeMB=2 * LARGE_MB)
-    (former,) = running(node, "large")
+    moving(node, job, script, Migrate=True, SizeMB=2 * LARGE_MB)
+    (former,) = running(node, job)
     wait_until(lambda: size_of(files_of(nodes, former)) == size, what="it has written")
 
-    def kill_who_fetches() -> None:
+    def kill_one() -> None:
         (taking,) = wait_until(lambda: [each for each in nodes if arriving(each)], what="data arrive", within_s=60)
-        taking.kill_agent()
+        giving = other if taking is node else node
+        (taking if killed == "who takes them" else giving).kill_agent()
 
-    _, new = move_away(node, "large", meanwhile=kill_who_fetches)
+    _, new = move_away(node, job, meanwhile=kill_one)
 
+    assert "came from node" in " ".join(said(new)), said(new)
     assert size == size_of(files_of(nodes, new))
     assert "end of one\n" == (files_of(nodes, new) / "alloc/data/kept").read_text()
     assert [] == arriving(nodes[0]) + arriving(nodes[1])

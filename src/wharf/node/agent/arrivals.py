@@ -14,15 +14,16 @@ from wharf.model.refusal import Code, Refusal
 from wharf.node.agent.folders import AllocationFolders
 from wharf.node.agent.servers import NodeIdentity
 from wharf.node.artifacts.archives import Budget
-from wharf.node.migrating import NotWhole, unpack
+from wharf.node.migrating import BrokenOff, NotWhole, unpack
 from wharf.wire import shapes
 
 log = logging.getLogger(__name__)
 
 WAIT_S: Final = 60.0
 AGAIN_S: Final = 1.0
-TRIES: Final = 4
-"""How often a node is asked that cannot be reached: it may be about to come back."""
+TRIES: Final = 7
+"""How often data are asked for that cannot be had just now, over a minute: who gives them, or passes them on, may be about
+to come back."""
 WHOLE_S: Final = 3_600.0
 MB: Final = 1 << 20
 FILES_MAX: Final = 1_000_000
@@ -91,19 +92,18 @@ class Arrivals:
         id, tasks = order.allocation.id, tasks_of(order)
         # More than its share of the disk may have been written, and is not thrown away while there is room.
         budget = Budget(max(size_mb * MB, self._folders.free_bytes() // 2), FILES_MAX)
-        place = await asyncio.to_thread(self._folders.begin_arrival, id, tasks)
         archive = self._folders.archive_of_arrival(id)
-        size = 0
         for again in range(TRIES):
+            place = await asyncio.to_thread(self._folders.begin_arrival, id, tasks)
             try:
                 size = await self._load(former, archive, max_bytes=max(size_mb * MB, self._folders.free_bytes() // 2))
-                break
-            except (Refusal, Unreachable) as error:
+                await asyncio.to_thread(self._settle, id, archive, tasks, place, budget)
+                return size
+            except (Refusal, Unreachable, BrokenOff) as error:
                 if again == TRIES - 1 or not is_passing(error):
                     raise NotArrived(f"node {former.node_id} does not give them: {error}") from error
             await asyncio.sleep(AGAIN_S * 2**again)
-        await asyncio.to_thread(self._settle, id, archive, tasks, place, budget)
-        return size
+        raise AssertionError("the last try answers or raises")
 
     async def _load(self, former: shapes.FormerAllocation, archive: Path, *, max_bytes: int) -> int:
         size = 0
@@ -122,8 +122,8 @@ class Arrivals:
         self._folders.end_arrival(id)
 
 
-def is_passing(error: Refusal | Unreachable) -> bool:
-    return isinstance(error, Unreachable) or error.code in PASSING or error.text == NO_PATH
+def is_passing(error: Refusal | Unreachable | BrokenOff) -> bool:
+    return isinstance(error, (Unreachable, BrokenOff)) or error.code in PASSING or error.text == NO_PATH
 
 
 def archive_file(archive: Path) -> BinaryIO:

@@ -22,6 +22,10 @@ class NotWhole(Exception):
     """The archive is none, or damaged, or only a part of one, or says what it should not."""
 
 
+class BrokenOff(NotWhole):
+    """It is the beginning of one: who sent it, or passed it on, was ended. Asked again it may come whole."""
+
+
 def unpack(archive: Path, tasks: tuple[str, ...], root: Path, budget: Budget) -> None:
     """Raises NotWhole, OSError."""
     inside = Inside(root)
@@ -40,10 +44,12 @@ def unpack(archive: Path, tasks: tuple[str, ...], root: Path, budget: Budget) ->
                 if entry.isdir():
                     folders.append(entry)
             else:
-                raise NotWhole("it breaks off")
+                raise BrokenOff("it breaks off")
         for entry in reversed(folders):  # A folder that nobody may write to was filled first.
             _own(root / entry.name, entry)
-    except (tarfile.TarError, ArtifactError, EOFError, ValueError) as error:
+    except (tarfile.ReadError, EOFError) as error:
+        raise BrokenOff(str(error)) from error
+    except (tarfile.TarError, ArtifactError, ValueError) as error:
         raise NotWhole(str(error)) from error
 
 
