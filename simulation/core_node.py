@@ -6,6 +6,7 @@ Played are its disk, its supervisor and its programs (`machine`), that it has fo
 
 import asyncio
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -227,7 +228,7 @@ class CoreNode:
         for run in self._driver.runs():
             if not self.works.is_wanted(run):
                 self._driver.kill(run)
-                self._driver.forget(run)
+                self.works.when_kept(partial(self._driver.forget, run))
 
     # -- what the driver says (the port `Watcher`)
 
@@ -238,4 +239,4 @@ class CoreNode:
         if self.works.is_wanted(run):
             self.works.on_ended(run, outcome)
         else:
-            self._driver.forget(run)
+            self.works.when_kept(partial(self._driver.forget, run))

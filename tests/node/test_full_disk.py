@@ -1,6 +1,8 @@
 """A node whose disk is full, or may only be read: what runs goes on, nothing begins, it is told, and mends itself."""
 
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.nodes import ANode, a_node, a_raw_job, a_server
+from tests.node.nodes import ANode, a_node, a_raw_job, a_server, ended
 from tests.waiting import wait_until
 
 TROUBLE = "The node's journal cannot be written. What runs goes on; nothing new is started until it can be"
@@ -44,11 +46,7 @@ def test_on_a_full_disk_what_runs_goes_on_and_what_is_new_begins_when_there_is_r
         agent = node.agent()
         node.run(a_raw_job("runs", "exec sleep 1000", kind="service"))
         wait_until(lambda: statuses(node, "runs") == ["running"], what="it runs")
-        with open(disk / "filler", "wb", buffering=0) as filler:
-            for size in (1 << 20, 512):
-                with suppress(OSError):
-                    while filler.write(b"x" * size) == size:
-                        pass
+        fill(disk / "filler")
 
         node.run(a_raw_job("later", "exit 7"))
         wait_until(lambda: TROUBLE in messages(node), what="the node tells of its disk")
@@ -58,6 +56,35 @@ def test_on_a_full_disk_what_runs_goes_on_and_what_is_new_begins_when_there_is_r
         wait_until(lambda: statuses(node, "later") == ["failed"], what="it ran, and failed as it should")
         wait_until(lambda: OVER in messages(node), what="the node tells that it is well")
         assert (statuses(node, "runs"), node.agent()) == (["running"], agent)
+
+
+@pytest.mark.needs("namespaces")
+def test_an_end_that_a_full_disk_lets_nobody_write_down_outlives_the_agent(tmp_path: Path, disk: Path) -> None:
+    with a_server(tmp_path / "server") as server, a_node(server, disk / "node") as node:
+        node.run(a_raw_job("ends", f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exit 7"))
+        wait_until(lambda: statuses(node, "ends") == ["running"], what="it runs")
+        os.kill(node.agent(), signal.SIGSTOP)  # Its supervisor hears of the end, and it does not.
+        (tmp_path / "go").touch()
+        runs = disk / "node" / "node" / "runs"
+        wait_until(lambda: list(runs.glob("*/outcome")), what="the shim has written the outcome")
+        fill(disk / "filler")
+
+        node.kill_agent()
+        wait_until(lambda: TROUBLE in messages(node), what="the next agent tells of its disk")
+        node.asked("/v1/client/stats")
+        (disk / "filler").unlink()
+        node.kill_agent()
+
+        wait_until(lambda: statuses(node, "ends") == ["failed"], what="its end is told")
+        assert "7" == ended(node.allocations("ends")[0])["exit_code"]
+
+
+def fill(path: Path) -> None:
+    with open(path, "wb", buffering=0) as filler:
+        for size in (1 << 20, 512):
+            with suppress(OSError):
+                while filler.write(b"x" * size) == size:
+                    pass
 
 
 class ADiskThatBreaks:

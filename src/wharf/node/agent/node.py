@@ -243,7 +243,7 @@ class NodeAgent:
             if not self.works.is_wanted(run):
                 # A start that nobody remembers is ended, never repeated.
                 self.link.say(KillRun(run))
-                self.link.say(ForgetRun(run))
+                self.works.when_kept(partial(self.link.say, ForgetRun(run)))
 
     # -- what is asked of the node
 
@@ -301,9 +301,9 @@ class NodeAgent:
         if self.works.is_wanted(run):
             self.works.on_ended(run, outcome)
         elif self._docker.knows(run):
-            self._docker.forget(run)
+            self.works.when_kept(partial(self._docker.forget, run))
         else:
-            self.link.say(ForgetRun(run))
+            self.works.when_kept(partial(self.link.say, ForgetRun(run)))
 
     def _on_change(self, allocation_id: str) -> None:
         self.talk.changed(allocation_id)

@@ -288,7 +288,7 @@ class Works:
             work, task, number = found
             driver = self.driver_of(work, task)
             self.happen(work.record.id, on.Ended(task, number, outcome))
-            self._begin(self._forget(driver, run))
+            self.when_kept(lambda: driver.forget(run))
 
     # -- what people ask
 
@@ -547,10 +547,14 @@ class Works:
             labels=labels_of(wanted, work.job, name, node_id=place.node_id, node_name=place.node_name),
         )
 
-    async def _forget(self, driver: Driver, run: str) -> None:
-        """The driver may forget what is surely written down."""
+    def when_kept(self, forget: Callable[[], None]) -> None:
+        """Drivers and supervisor may forget a run when all that happened before is surely written down: on a disk that is
+        full the outcome that they keep is the only one."""
+        self._begin(self._when_kept(forget))
+
+    async def _when_kept(self, forget: Callable[[], None]) -> None:
         await self._journal.synced()
-        driver.forget(run)
+        forget()
 
     def _not_started(self, id: str, task: str, run: int, why: str, *, kind: TaskEventType) -> None:
         log.info("task %s of %s is not started (%s): %s", task, id, kind, why)

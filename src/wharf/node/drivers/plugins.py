@@ -25,6 +25,8 @@ Tell = Callable[..., None]
 class Runs(Watcher, Protocol):
     def is_wanted(self, run: str) -> bool: ...
 
+    def when_kept(self, forget: Callable[[], None]) -> None: ...
+
 
 class DriverPlugins:
     def __init__(self, world: World, runs: Runs, *, options: Mapping[str, str], folder: Path, tell: Tell) -> None:
@@ -156,7 +158,7 @@ class Guarded:
         if self._runs.is_wanted(run):
             self._runs.on_ended(run, outcome)
         else:
-            self.forget(run)
+            self._runs.when_kept(lambda: self.forget(run))
 
     def on_said(self, run: str, message: str) -> None:
         self._runs.on_said(run, str(message))
