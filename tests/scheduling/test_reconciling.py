@@ -13,6 +13,7 @@ from wharf.model.job import Job, JobType
 from wharf.model.moment import to_ns
 from wharf.model.node import NodeStatus, SchedulingEligibility
 from wharf.model.policies import DisconnectPolicy, EphemeralDisk, ReschedulePolicy, UpdatePolicy
+from wharf.operations import deployments
 from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS, NODES
 
 RUNNING, FAILED, COMPLETE = ClientStatus.RUNNING, ClientStatus.FAILED, ClientStatus.COMPLETE
@@ -621,3 +622,23 @@ def test_while_one_leaves_its_node_no_more_are_exchanged_than_may_be_down_with_i
 
     assert loop.allocation(first.id).desired_description == "alloc is being migrated"
     assert {each.id for each in others} < {each.id for each in loop.live()}
+
+
+def test_a_promoted_canary_that_leaves_its_node_shares_its_name_with_nobody_that_is_exchanged_meanwhile() -> None:
+    def of(value: int, count: int, canary: int) -> Job:
+        update = UpdatePolicy(max_parallel=2, canary=canary, min_healthy_time=SECOND_NS)
+        return a_job("shop", a_group("web", a_task(env={"V": str(value)}), count=count, update=update))
+
+    loop = a_loop(of(0, 1, 0))
+    loop.register(of(1, 1, 1))
+    loop.settle()
+    (canary,) = [each for each in loop.live() if each.job_version == 1]
+    loop.lead(deployments.promote(loop.replica, loop.deployment().id, loop.moment, everything=True, changes_max=100))
+    promoted = loop.allocation(canary.id)
+    assert 2 == sum(each.name == canary.name for each in loop.live())  # The old one was not stopped yet.
+    loop.put_led(ALLOCATIONS.put(replace(promoted, desired_transition=DesiredTransition(migrate=True))))
+
+    loop.register(of(2, 2, 0))
+    loop.look_at()
+
+    assert ["shop.web[0]", "shop.web[1]"] == sorted(each.name for each in loop.live())

@@ -159,8 +159,8 @@ class _Group:
         budget = self._budget(untainted, destructive, migrating, is_canarying=is_canarying)
         self._place(untainted, migrating, lost, names, is_canarying=is_canarying)
         replaced = destructive[: max(0, budget - len(out.places))]
-        self._replace(replaced, untainted.values(), names)
-        self._migrate(migrating, is_canarying=is_canarying)
+        taken = self._replace(replaced, untainted.values(), names)
+        self._migrate(migrating, taken, names, is_canarying=is_canarying)
         self._tell_deployment(everyone.values(), destructive)
         out.is_complete = self._is_complete(destructive, migrating)
         self._counts["ignore"] += len(destructive) - len(replaced)
@@ -500,8 +500,8 @@ class _Group:
             return old, group, ""
         return this
 
-    def _replace(self, replaced: list[Allocation], staying: Iterable[Allocation], names: Names) -> None:
-        """Each under its own name, unless another has that too: then under a free one."""
+    def _replace(self, replaced: list[Allocation], staying: Iterable[Allocation], names: Names) -> set[str]:
+        """Each under its own name, unless another has that too: then under a free one. Answers the names that are taken."""
         going = {allocation.id for allocation in replaced}
         taken = {each.name for each in staying if each.id not in going}
         for allocation in replaced:
@@ -510,9 +510,11 @@ class _Group:
             placement = Placement(name, self._job, self._group, allocation)
             self._out.replacements.append(Replacement(Stop(allocation, UPDATING), placement))
             self._counts["destructive_update"] += 1
+        return taken
 
-    def _migrate(self, migrating: Allocations, *, is_canarying: bool) -> None:
-        """Always, whatever the deployment does: their nodes are to be empty."""
+    def _migrate(self, migrating: Allocations, taken: set[str], names: Names, *, is_canarying: bool) -> None:
+        """Always, whatever the deployment does: their nodes are to be empty. A canary that was promoted may have the name of
+        one that was not stopped for it yet."""
         for allocation in migrating.values():
             transition = allocation.desired_transition
             if not allocation.is_terminal:
@@ -520,7 +522,8 @@ class _Group:
                 self._counts["migrate"] += 1
             if self._is_held or (transition is not None and transition.migrate_disable_placement):
                 continue
-            self._out.places.append(self._placement(allocation.name, allocation, is_canarying))
+            placement = self._placement(allocation.name, allocation, is_canarying)
+            self._out.places.append(_under_a_free_name(placement, taken, names))
 
     # -- the deployment --------------------------------------------------------------------------------------------------
 
