@@ -12,7 +12,7 @@ import msgspec
 from simulation.chaos import ALL_FAULTS
 from simulation.invariants import Transition
 from simulation.run import Result
-from wharf.model.transitions import ALLOCATION, MACHINES, TASK
+from wharf.model.transitions import MACHINES, TASK
 
 SEEDS_FOR_ALL: Final = 300
 """Fewer seeds need not meet everything."""
@@ -20,7 +20,6 @@ SEEDS_FOR_ALL: Final = 300
 # Machine and either end of a step, or both: what waits for a part that is not built.
 NOT_YET: Final[Mapping[str, str]] = {
     TASK.name: "these steps are the node's, finer and in a table of its own",
-    f"{ALLOCATION.name} unknown>pending": "a node out of contact that restarts a task just then",
     "evaluation failed": "limits of deliveries: the scheduling issue",
 }
 

@@ -175,14 +175,12 @@ def test_a_node_that_was_never_told_numbers_gets_none_when_it_is_back() -> None:
     assert come_back(state) == 0
 
 
-def test_what_was_lost_and_is_said_to_be_pending_stays_lost_without_a_word() -> None:
+def test_what_was_lost_and_is_there_after_all_holds_its_room_until_its_node_has_stopped_it() -> None:
     state, first = with_work(client_status=ClientStatus.LOST, desired_status=DesiredStatus.STOP)
-    told = [AllocationReport(id="a1", client_status=PENDING)]
 
-    decision = reports.take(
-        state.replica, "node-1", told, state.moment, is_whole=False, evaluations_max=MANY, number=first
-    )
+    report(state, first, PENDING)  # Its task may begin before the node hears that it is to stop.
+    assert state.allocation("a1").is_occupying
+    report(state, first + 1, RUNNING)
+    report(state, first + 2, COMPLETE)
 
-    assert (decision.write, decision.refused) == (None, ())
-    report(state, first + 1, COMPLETE)
-    assert state.allocation("a1").client_status == "complete"
+    assert not state.allocation("a1").is_occupying

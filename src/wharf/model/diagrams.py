@@ -45,8 +45,6 @@ def _steps(machine: AnyMachine) -> Iterator[str]:
     for step in machine.steps:
         only = f" ({step.feature} only)" if step.feature else ""
         yield f"| {step.source or '(new)'} | {step.target} | {step.cause}{only} |"
-    for stay in machine.stays:
-        yield f"| {stay.source} | {stay.source}, where it is told as {stay.target} | {stay.cause} |"
 
 
 def _custody(machine: AnyMachine) -> Iterator[str]:

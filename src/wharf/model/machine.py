@@ -39,25 +39,17 @@ class Machine(Generic[State]):
         steps: Sequence[Step[State]],
         custody: dict[State, Custody],
         terminal: frozenset[State],
-        stays: Sequence[Step[State]] = (),
     ) -> None:
-        """`stays`: what may well be said of a record in a state, and moves it nowhere: it is no error, and no step."""
         self.name = name
         self.states = states
         self.steps = tuple(steps)
         self._custody: dict[str, Custody] = {state.value: kept for state, kept in custody.items()}
         self.terminal = terminal
-        self.stays = tuple(stays)
-        self._staying = {(stay.source, stay.target) for stay in stays}
         self._allowed = {(step.source, step.target) for step in steps}
 
     def allows(self, source: enum.StrEnum | None, target: enum.StrEnum) -> bool:
         """Staying is no step, and always allowed to a record that exists."""
         return source is target or (source, target) in self._allowed
-
-    def stays_at(self, source: enum.StrEnum, said: enum.StrEnum) -> bool:
-        """Whether it is expected that this is said of a record in that state, and does not move it."""
-        return (source, said) in self._staying
 
     def custody_of(self, state: enum.StrEnum) -> Custody | None:
         """Who moves a record on that is in this state; None for an end."""

@@ -92,6 +92,11 @@ ALLOCATION: Final = Machine(
         Step(ClientStatus.UNKNOWN, ClientStatus.COMPLETE, "its node is back; all tasks ended well meanwhile"),
         Step(ClientStatus.UNKNOWN, ClientStatus.FAILED, "its node is back; a task failed meanwhile"),
         Step(ClientStatus.UNKNOWN, ClientStatus.LOST, "the group's window is over"),
+        Step(
+            ClientStatus.LOST,
+            ClientStatus.PENDING,
+            "its node is back and has it, though none of its tasks runs just now",
+        ),
         Step(ClientStatus.LOST, ClientStatus.RUNNING, "its node is back and has not stopped it yet: it occupies again"),
         Step(ClientStatus.LOST, ClientStatus.COMPLETE, "its node is back and has stopped it"),
         Step(ClientStatus.LOST, ClientStatus.FAILED, "its node is back; a task had failed meanwhile"),
@@ -109,13 +114,6 @@ ALLOCATION: Final = Machine(
         ),
     },
     terminal=frozenset({ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST}),
-    stays=[
-        Step(
-            ClientStatus.LOST,
-            ClientStatus.PENDING,
-            "its node is back, and nothing of it runs: its orders are to stop it",
-        ),
-    ],
 )
 
 ALLOCATION_DESIRED: Final = Machine(

@@ -192,8 +192,6 @@ def forgotten(snapshot: Replica, node_id: str, named: Collection[str]) -> list[A
 
 def _reported(stored: Allocation, told: AllocationReport, moment: Moment) -> Allocation | None:
     """The allocation as reported, or None where that is nothing new. Raises TransitionRefused."""
-    if ALLOCATION.stays_at(stored.client_status, told.client_status):
-        return None
     new = replace(
         stored,
         client_status=advance(ALLOCATION, stored.client_status, told.client_status, record_id=stored.id),
