@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import a_group, a_job
+from tests.builders import a_group, a_job, a_task
 from tests.kit.state import SECOND_NS
 from tests.scheduling.loop import Loop
 from wharf.model.allocation import ClientStatus, DesiredTransition
@@ -181,3 +181,22 @@ def test_who_is_out_of_contact_is_not_replaced_again_when_the_first_who_replaced
     loop.settle()
 
     assert {original.id, second.id} == {each.id for each in loop.live()}
+
+
+def test_who_is_out_of_contact_and_replaced_is_not_exchanged_besides_when_the_job_moves_on() -> None:
+    loop = Loop()
+    for node_id in ("n0", "n1", "n2"):
+        loop.with_node(node_id)
+    disconnect = DisconnectPolicy(lost_after=600 * SECOND_NS)
+    group = a_group("web", count=1, disconnect=disconnect, reschedule_policy=RETRY)
+    loop.register(a_job("shop", group))
+    loop.settle()
+    loop.lose(loop.live()[0].node_id, NodeStatus.DISCONNECTED)
+    loop.think()
+    loop.pass_time(6)
+    loop.settle()
+
+    loop.register(a_job("shop", replace(group, tasks=(a_task(env={"V": "1"}),))))
+    loop.look_at()
+
+    assert [("shop.web[0]", 1)] == [(each.name, each.job_version) for each in loop.live()]

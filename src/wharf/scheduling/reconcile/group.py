@@ -154,6 +154,7 @@ class _Group:
         names = Names(self._job.id, self._group.name, self._group.count, (each.name for each in named))
         self._stop_surplus(untainted, migrating, canaries, names, is_canarying=is_canarying)
         destructive = self._update_in_place(untainted)
+        self._stop_what_nobody_knows_of(untainted, destructive, len(migrating))
         self._place_canaries(destructive, canaries, names)
         is_canarying = self._state.desired_canaries > 0 and not self._state.promoted and self._update is not None
         budget = self._budget(untainted, destructive, migrating, is_canarying=is_canarying)
@@ -336,6 +337,18 @@ class _Group:
             if not namesakes[allocation.name]:
                 names.release(allocation.name)
             surplus -= 1
+
+    def _stop_what_nobody_knows_of(self, untainted: Allocations, destructive: list[Allocation], leaving: int) -> None:
+        """Of an older version, as far as there are enough without it: at its return it would be of no use, and exchanged
+        like the others it would make more than are wanted."""
+        spare = len(untainted) + leaving - self._group.count
+        for allocation in [each for each in destructive if each.client_status is ClientStatus.UNKNOWN]:
+            if spare <= 0:
+                break
+            destructive.remove(allocation)
+            untainted.pop(allocation.id)
+            self._stop(Stop(allocation, NOT_NEEDED))
+            spare -= 1
 
     def _update_in_place(self, untainted: Allocations) -> list[Allocation]:
         """Those that need to start anew; the others are left alone, or become part of the new version where they are."""
