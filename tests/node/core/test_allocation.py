@@ -121,6 +121,19 @@ def test_main_tasks_wait_for_what_comes_before_them() -> None:
     assert stage.steps() == {"first": DEAD, "beside": RUNNING, "main": RUNNING, "then": RUNNING}
 
 
+def test_what_comes_after_the_start_of_the_main_task_does_not_come_after_one_that_nobody_saw() -> None:
+    plan = a_plan(a_task("main", policy=a_policy(5)), a_task("then", hook="poststart", ends=True))
+    stage = Stage(plan, starts=False)
+    stage.happen(on.Ended("main", 1, UNKNOWN))
+
+    assert stage.steps() == {"main": RESTING, "then": WAITING}
+    stage.pass_s(60)
+    stage.happen(on.Prepared("main"))
+    stage.happen(on.Started("main", 2))
+    assert stage.steps()["main"] is RUNNING
+    assert stage.steps()["then"] is not WAITING
+
+
 def test_when_the_main_tasks_are_dead_sidecars_end_and_then_what_comes_after() -> None:
     stage = Stage(
         a_plan(

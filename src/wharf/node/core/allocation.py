@@ -180,7 +180,14 @@ class _Turn:
     def _started(self, task: TaskRecord) -> None:
         task = with_event(task, TaskEventType.STARTED, self._now)
         now = self._now
-        self._move(task, TaskStep.RUNNING, started_s=now.monotonic_s, started_ns=now.wall_ns, finished_ns=0)
+        self._move(
+            task,
+            TaskStep.RUNNING,
+            started_s=now.monotonic_s,
+            started_ns=now.wall_ns,
+            finished_ns=0,
+            is_start_doubtful=False,
+        )
         if self._record.began_s is None:
             self._record = replace(self._record, began_s=now.monotonic_s)
         if task.is_to_end:
@@ -195,8 +202,9 @@ class _Turn:
         if task is None or task.run != run:
             return
         if task.step is TaskStep.STARTING:  # Over before anybody said that it had begun.
+            is_doubtful = not outcome.is_known and not task.has_started
             self._started(task)
-            task = self._record.task(name)
+            task = replace(self._record.task(name), is_start_doubtful=is_doubtful)
         if not task.has_process:
             return
         task = replace(with_termination(task, outcome, self._now), finished_ns=self._now.wall_ns)
@@ -364,7 +372,8 @@ class _Turn:
             case LifecycleHook.PRESTART:
                 return True
             case LifecycleHook.POSTSTART:
-                return all(record.task(t.name).has_started for t in plan.tasks if t.is_main)
+                main = [record.task(t.name) for t in plan.tasks if t.is_main]
+                return all(task.has_started and not task.is_start_doubtful for task in main)
             case LifecycleHook.POSTSTOP:
                 others = [record.task(t.name) for t in plan.tasks if t.hook != LifecycleHook.POSTSTOP]
                 if not all(other.is_dead for other in others):

@@ -26,6 +26,8 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Somebody asked that it be stopped in order to start again."""
     is_of_former_boot: bool = False
     """It was being started when the machine went down: it is not started a second time, its driver is asked what became of it."""
+    is_start_doubtful: bool = False
+    """Nobody saw it begin, and nobody knows how it ended: it may never have begun."""
     restarts: int = 0
     window: Window = Window()
     kill_tries: int = 0
