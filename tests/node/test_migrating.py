@@ -173,7 +173,7 @@ def move_away(
         wait_until(
             lambda: [each["ID"] for each in running(node, id)] not in ([], [former["ID"]]),
             what="the other runs",
-            within_s=60,
+            within_s=150,  # Data that cannot be had just now are asked for over a minute.
         )
     finally:
         node.server.put(f"/v1/node/{former['NodeID']}/eligibility", {"Eligibility": "eligible"})
