@@ -8,12 +8,28 @@ from tests.kit.state import SECOND_NS
 from tests.scheduling.loop import Loop
 from wharf.model.allocation import ClientStatus, DesiredTransition
 from wharf.model.evaluation import EvaluationTrigger
+from wharf.model.group import TaskGroup
 from wharf.model.node import NodeStatus
 from wharf.model.policies import DisconnectPolicy, ReschedulePolicy
 from wharf.state.tables import ALLOCATIONS
 
 RETRY = ReschedulePolicy(unlimited=True, delay=5 * SECOND_NS, delay_function="constant")
 STRATEGIES = ("best_score", "keep_original", "keep_replacement", "longest_running")
+
+
+A_GROUP = a_group("web", count=1, disconnect=DisconnectPolicy(lost_after=100_000 * SECOND_NS), reschedule_policy=RETRY)
+
+
+def with_one_out_of_contact(group: TaskGroup) -> Loop:
+    """Of a group that was placed; nobody has been replaced yet."""
+    loop = Loop()
+    for node_id in ("n0", "n1", "n2"):
+        loop.with_node(node_id)
+    loop.register(a_job("shop", group))
+    loop.settle()
+    loop.lose(loop.live()[0].node_id, NodeStatus.DISCONNECTED)
+    loop.think()
+    return loop
 
 
 def with_a_replacement(reconcile: str) -> Loop:
@@ -73,15 +89,9 @@ def test_who_is_back_and_one_too_many_beside_another_that_took_its_place_is_told
 
 
 def test_who_was_moved_away_while_it_was_out_of_contact_is_replaced_once() -> None:
-    loop = Loop()
-    for node_id in ("n0", "n1", "n2"):
-        loop.with_node(node_id)
     group = a_group("web", count=1, disconnect=DisconnectPolicy(lost_after=600 * SECOND_NS))
-    loop.register(a_job("shop", group))
-    loop.settle()
+    loop = with_one_out_of_contact(group)
     (original,) = loop.live()
-    loop.lose(original.node_id, NodeStatus.DISCONNECTED)
-    loop.think()
     loop.come_back(original.node_id)
     loop.tell(original, ClientStatus.RUNNING)
     moved = replace(loop.allocation(original.id), desired_transition=DesiredTransition(migrate=True))
@@ -96,18 +106,10 @@ def test_who_was_moved_away_while_it_was_out_of_contact_is_replaced_once() -> No
 
 
 def test_who_takes_the_place_of_one_out_of_contact_shares_its_name_with_nobody_new() -> None:
-    loop = Loop()
-    for node_id in ("n0", "n1", "n2"):
-        loop.with_node(node_id)
-    disconnect = DisconnectPolicy(lost_after=600 * SECOND_NS)
-    group = a_group("web", count=1, disconnect=disconnect, reschedule_policy=RETRY)
-    loop.register(a_job("shop", group))
-    loop.settle()
-    loop.lose(loop.live()[0].node_id, NodeStatus.DISCONNECTED)
-    loop.think()
+    loop = with_one_out_of_contact(A_GROUP)
     loop.pass_time(6)
 
-    loop.register(a_job("shop", replace(group, count=3)))
+    loop.register(a_job("shop", replace(A_GROUP, count=3)))
     loop.look_at()
 
     known = [each for each in loop.live() if each.client_status is not ClientStatus.UNKNOWN]
@@ -115,15 +117,8 @@ def test_who_takes_the_place_of_one_out_of_contact_shares_its_name_with_nobody_n
 
 
 def test_who_is_out_of_contact_is_replaced_though_a_placement_for_it_was_refused_before() -> None:
-    loop = Loop()
-    for node_id in ("n0", "n1", "n2"):
-        loop.with_node(node_id)
-    disconnect = DisconnectPolicy(lost_after=600 * SECOND_NS)
-    loop.register(a_job("shop", a_group("web", count=1, disconnect=disconnect, reschedule_policy=RETRY)))
-    loop.settle()
+    loop = with_one_out_of_contact(A_GROUP)
     (original,) = loop.live()
-    loop.lose(original.node_id, NodeStatus.DISCONNECTED)
-    loop.think()
     # What a plan leaves whose stops were committed and whose placement was not.
     loop.put_led(ALLOCATIONS.put(replace(loop.allocation(original.id), next_allocation="never-came-to-be")))
     loop.pass_time(6)
@@ -135,15 +130,8 @@ def test_who_is_out_of_contact_is_replaced_though_a_placement_for_it_was_refused
 
 
 def test_who_replaced_one_out_of_contact_and_failed_is_tried_again_in_its_place() -> None:
-    loop = Loop()
-    for node_id in ("n0", "n1", "n2"):
-        loop.with_node(node_id)
-    disconnect = DisconnectPolicy(lost_after=100_000 * SECOND_NS)
-    loop.register(a_job("shop", a_group("web", count=1, disconnect=disconnect, reschedule_policy=RETRY)))
-    loop.settle()
+    loop = with_one_out_of_contact(A_GROUP)
     (original,) = loop.live()
-    loop.lose(original.node_id, NodeStatus.DISCONNECTED)
-    loop.think()
     loop.pass_time(6)
     loop.settle()
     (first,) = [each for each in loop.live() if each.id != original.id]
@@ -158,15 +146,8 @@ def test_who_replaced_one_out_of_contact_and_failed_is_tried_again_in_its_place(
 
 
 def test_who_is_out_of_contact_is_not_replaced_again_when_the_first_who_replaced_it_was_collected() -> None:
-    loop = Loop()
-    for node_id in ("n0", "n1", "n2"):
-        loop.with_node(node_id)
-    disconnect = DisconnectPolicy(lost_after=100_000 * SECOND_NS)
-    loop.register(a_job("shop", a_group("web", count=1, disconnect=disconnect, reschedule_policy=RETRY)))
-    loop.settle()
+    loop = with_one_out_of_contact(A_GROUP)
     (original,) = loop.live()
-    loop.lose(original.node_id, NodeStatus.DISCONNECTED)
-    loop.think()
     loop.pass_time(6)
     loop.settle()
     (first,) = [each for each in loop.live() if each.id != original.id]
@@ -184,19 +165,11 @@ def test_who_is_out_of_contact_is_not_replaced_again_when_the_first_who_replaced
 
 
 def test_who_is_out_of_contact_and_replaced_is_not_exchanged_besides_when_the_job_moves_on() -> None:
-    loop = Loop()
-    for node_id in ("n0", "n1", "n2"):
-        loop.with_node(node_id)
-    disconnect = DisconnectPolicy(lost_after=600 * SECOND_NS)
-    group = a_group("web", count=1, disconnect=disconnect, reschedule_policy=RETRY)
-    loop.register(a_job("shop", group))
-    loop.settle()
-    loop.lose(loop.live()[0].node_id, NodeStatus.DISCONNECTED)
-    loop.think()
+    loop = with_one_out_of_contact(A_GROUP)
     loop.pass_time(6)
     loop.settle()
 
-    loop.register(a_job("shop", replace(group, tasks=(a_task(env={"V": "1"}),))))
+    loop.register(a_job("shop", replace(A_GROUP, tasks=(a_task(env={"V": "1"}),))))
     loop.look_at()
 
     assert [("shop.web[0]", 1)] == [(each.name, each.job_version) for each in loop.live()]

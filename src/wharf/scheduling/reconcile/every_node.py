@@ -101,9 +101,8 @@ def run(sight: Sight, group: TaskGroup, allocations: Sequence[Allocation], nodes
                 result.filtered += 1
                 continue
             gone = owed.get((node.id, name))
-            if (
-                gone is not None and to_try > 0
-            ):  # It went for a canary that had no room beside it, or was one and failed.
+            # It went for a canary that had no room beside it, or was one and failed.
+            if gone is not None and to_try > 0:
                 placement = Placement(name, sight.job, group, gone, is_canary=True)
                 to_try -= 1
                 counts["canary"] += 1
