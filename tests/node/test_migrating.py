@@ -149,12 +149,15 @@ while :; do sleep 0.1; done
 """
 
 
-def moving(node: ANode, id: str, script: str = SCRIPT, **disk: Any) -> None:
+def moving(nodes: tuple[ANode, ANode], id: str, script: str = SCRIPT, **disk: Any) -> dict[str, Any]:
+    """The allocation, as soon as its task has prepared for its end: before, a signal just ends it."""
     job = a_raw_job(id, script, kind="service", Env={"VERSION": "one"})
     job["TaskGroups"][0]["EphemeralDisk"] = {"SizeMB": 30, **disk}
     job["TaskGroups"][0]["Migrate"] = {"MaxParallel": 1, "HealthCheck": "task_states", "MinHealthyTime": 1}
-    node.run(job)
-    wait_until(lambda: running(node, id), what="it runs")
+    nodes[0].run(job)
+    (allocation,) = wait_until(lambda: running(nodes[0], id), what="it runs")
+    wait_until(lambda: (files_of(nodes, allocation) / "t/local/own").exists(), what="it is prepared for its end")
+    return allocation
 
 
 def running(node: ANode, id: str) -> list[dict[str, Any]]:
@@ -193,10 +196,9 @@ def said(allocation: dict[str, Any]) -> list[str]:
 def test_an_allocation_finds_on_another_node_what_its_former_one_had_written_to_its_end(
     nodes: tuple[ANode, ANode],
 ) -> None:
-    node, _ = nodes
-    moving(node, "moves", Migrate=True)
+    moving(nodes, "moves", Migrate=True)
 
-    former, new = move_away(node, "moves")
+    former, new = move_away(nodes[0], "moves")
 
     assert former["NodeID"] != new["NodeID"]
     folder = files_of(nodes, new)
@@ -207,13 +209,11 @@ def test_an_allocation_finds_on_another_node_what_its_former_one_had_written_to_
 
 
 def test_data_that_are_gone_are_told_and_the_allocation_begins_without_them(nodes: tuple[ANode, ANode]) -> None:
-    node, _ = nodes
-    moving(node, "loses", Migrate=True)
-    (former,) = running(node, "loses")
+    former = moving(nodes, "loses", Migrate=True)
     place = files_of(nodes, former)
     place.rename(place.with_name("elsewhere"))
 
-    _, new = move_away(node, "loses")
+    _, new = move_away(nodes[0], "loses")
 
     why = "node {NodeID} does not give them: the allocation's files are gone from its node".format(**former)
     assert [f"The data of allocation {former['ID']} have not come: {why}. It starts without them"] == said(new)
@@ -247,9 +247,7 @@ def test_data_arrive_whole_though_one_of_both_nodes_is_killed_meanwhile(
     job = "large-" + killed.split()[1]
     size = LARGE_MB << 20
     script = f"[ -e $WHARF_ALLOC_DIR/data/large ] || head -c {size} /dev/zero >$WHARF_ALLOC_DIR/data/large; {SCRIPT}"
-    moving(node, job, script, Migrate=True, SizeMB=2 * LARGE_MB)
-    (former,) = running(node, job)
-    wait_until(lambda: size_of(files_of(nodes, former)) == size, what="it has written")
+    moving(nodes, job, script, Migrate=True, SizeMB=2 * LARGE_MB)
 
     def kill_one() -> None:
         (taking,) = wait_until(lambda: [each for each in nodes if arriving(each)], what="data arrive", within_s=60)

@@ -18,7 +18,9 @@ from tests.node.nodes import ANode, a_node, a_raw_job, a_server, ended
 from tests.waiting import wait_until
 
 SOON_NS = 1_000_000
-WAITS = "trap 'echo told >>$WHARF_TASK_DIR/told' HUP; while true; do sleep 0.05; done"
+WAITS = (
+    "trap 'echo told >>$WHARF_TASK_DIR/told' HUP; echo yes >$WHARF_TASK_DIR/listens; while true; do sleep 0.05; done"
+)
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +111,7 @@ def test_a_task_is_signalled_when_its_file_has_changed(node: ANode) -> None:
     node.run(a_raw_job("tells", WAITS, Templates=[template], KillSignal="SIGKILL"))
     wait_until(lambda: only(node, "tells").get("ClientStatus") == "running", what="it runs")
     allocation = only(node, "tells")
+    wait_until(lambda: text(node, allocation, "t/local/listens"), what="it would hear a signal")
     put_variable(node, "tells", v="2")
     wait_until(lambda: text(node, allocation, "t/local/told"), what="it was told")
     assert "v=2\n" == text(node, allocation, "t/local/conf")
@@ -123,6 +126,7 @@ def test_a_task_is_restarted_when_its_file_has_changed_also_while_the_agent_was_
     node.run(job)
     wait_until(lambda: only(node, "again").get("ClientStatus") == "running", what="it runs")
     allocation = only(node, "again")
+    wait_until(lambda: text(node, allocation) == "v=1\n", what="it has begun")
     put_variable(node, "again", v="2")
     wait_until(lambda: text(node, allocation) == "v=1\nv=2\n", what="it began again")
     node.kill_agent()
