@@ -8,11 +8,13 @@ from msgspec.structs import replace
 from tests.builders import a_group, a_job
 from tests.kit.state import SECOND_NS
 from tests.scheduling.loop import Loop
-from wharf.model.allocation import ClientStatus, DesiredTransition
+from wharf.model.allocation import AllocDeploymentStatus, ClientStatus, DesiredTransition
+from wharf.model.changes import THIS
 from wharf.model.deployment import DeploymentStatus
 from wharf.model.evaluation import EvaluationTrigger
 from wharf.model.moment import to_time
 from wharf.model.policies import ReschedulePolicy, UpdatePolicy
+from wharf.operations.deployments import OUT_OF_TIME
 from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS
 
 ROLLING = UpdatePolicy(
@@ -89,3 +91,26 @@ def test_a_rollout_does_not_end_while_one_of_it_that_failed_waits_to_be_tried_ag
 
     assert 2 == len(loop.live())
     assert DeploymentStatus.SUCCESSFUL is loop.deployment().status
+
+
+def test_a_clock_that_was_set_back_gives_a_rollout_no_more_than_its_time() -> None:
+    loop = a_rollout(2)
+
+    loop.pass_time(-3_600)
+    loop.watch()
+    loop.pass_time(61)
+    loop.watch()
+
+    assert (DeploymentStatus.FAILED, OUT_OF_TIME) == (
+        loop.deployment().status,
+        loop.deployment().status_description,
+    )
+
+
+def test_a_node_whose_clock_is_ahead_gives_a_rollout_no_more_than_its_time() -> None:
+    loop = a_rollout(2)
+    well = AllocDeploymentStatus(healthy=True, timestamp=to_time(loop.now_ns + 3_600 * SECOND_NS), modify_index=THIS)
+    told = replace(loop.live()[0], deployment_status=well, modify_time=loop.now_ns)
+    loop.put_led(ALLOCATIONS.put(told))
+
+    assert to_time(loop.now_ns + 60 * SECOND_NS) == (loop.deployment().task_groups or {})["web"].require_progress_by

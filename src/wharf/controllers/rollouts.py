@@ -19,6 +19,8 @@ from wharf.state import Replica
 from wharf.state.tables import ALLOCATIONS_OF_JOB, DEPLOYMENTS, EVALUATIONS_OF_JOB, JOB_VERSIONS
 
 NEVER: Final = None
+CLOCKS_DIFFER_NS: Final = 1_000_000_000
+"""By how much the clocks of servers may well differ."""
 
 
 def next_step(snapshot: Replica, deployment_id: str, moment: Moment, *, changes_max: int) -> Deciding | None:
@@ -38,6 +40,8 @@ def next_step(snapshot: Replica, deployment_id: str, moment: Moment, *, changes_
     hopeless = {each.task_group for each in sick if _is_hopeless(each, deployment, job)}
     if hopeless:
         return deployments.give_up(snapshot, deployment.id, moment, why=UNHEALTHY, groups=sorted(hopeless))
+    if _is_of_another_clock(deployment, moment.now_ns):
+        return deployments.begin_anew(snapshot, deployment.id, moment)
     late = _late(deployment, mine, moment.now_ns)
     if late:
         return deployments.give_up(snapshot, deployment.id, moment, why=OUT_OF_TIME, groups=late)
@@ -83,6 +87,15 @@ def _is_hopeless(allocation: Allocation, deployment: Deployment, job: Job) -> bo
 
 def _is_done(group: DeploymentGroup) -> bool:
     return group.healthy_allocs >= group.desired_total and not group.awaits_promotion
+
+
+def _is_of_another_clock(deployment: Deployment, now_ns: int) -> bool:
+    """Whether a deadline is further away than all the time that its group has: the clock was set back after it was made."""
+    return any(
+        group.require_progress_by is not None
+        and to_ns(group.require_progress_by) > now_ns + group.progress_deadline + CLOCKS_DIFFER_NS
+        for group in (deployment.task_groups or {}).values()
+    )
 
 
 def _late(deployment: Deployment, mine: Iterable[Allocation], now_ns: int) -> list[str]:

@@ -57,7 +57,8 @@ def _with_health(group: DeploymentGroup, old: Allocation | None, new: Allocation
     told = new.deployment_status.timestamp if new.deployment_status is not None else None
     if not group.progress_deadline or told is None:
         return group
-    until = after(told, group.progress_deadline)
+    # A node whose clock is ahead gives its rollout no more time.
+    until = after(min(told, to_time(new.modify_time)), group.progress_deadline)
     is_later = group.require_progress_by is None or until > group.require_progress_by
     return replace(group, require_progress_by=until) if is_later else group
 

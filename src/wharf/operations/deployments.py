@@ -107,6 +107,13 @@ def go_on(
     return Decision(write, lambda index: DeploymentWritten(index, deployment.modify_index, evaluation.id, index))
 
 
+def begin_anew(snapshot: Replica, deployment_id: str, moment: Moment) -> Deciding:
+    """Every group has its whole time, by the clock that goes now."""
+    deployment = _active(snapshot, deployment_id, "go on with")
+    timed = replace(deployment, task_groups=_begun_anew(deployment, moment), modify_time=moment.now_ns)
+    return _written("deployment-timed-anew", snapshot, timed, moment, cause="", evaluates=False)
+
+
 def pause(snapshot: Replica, deployment_id: str, moment: Moment, *, cause: str = "") -> Deciding:
     """Nothing more is placed for it, and no deadline ends it, until it is resumed."""
     deployment = _active(snapshot, deployment_id, "pause")
@@ -292,7 +299,7 @@ def _deadline(group: DeploymentGroup, moment: Moment) -> datetime.datetime | Non
 
 
 def _begun_anew(deployment: Deployment, moment: Moment) -> dict[str, DeploymentGroup] | None:
-    """Whenever it is paused or resumed every group has its whole time again."""
+    """Every group has its whole time again, as it does whenever it is paused or resumed."""
     if deployment.task_groups is None:
         return None
     return {

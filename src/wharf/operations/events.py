@@ -188,6 +188,7 @@ TYPES: Final[Mapping[str, str]] = MappingProxyType({
     "deployment-paused": "DeploymentStatusUpdate",
     "deployment-resumed": "DeploymentStatusUpdate",
     "deployment-unblocked": "DeploymentStatusUpdate",
+    "deployment-timed-anew": "DeploymentStatusUpdate",
     "deployment-failed": "DeploymentStatusUpdate",
 })  # fmt: skip
 """The type of everything that a commit of this kind touched."""
