@@ -60,7 +60,8 @@ def place(state: AState, id: str = "a1", *, canary: bool = False, **fields: Any)
 def say(state: AState, healthy: bool | None, id: str = "a1", *, at_ns: int = 0) -> None:
     allocation = state.allocation(id)
     status = replace(allocation.deployment_status or AllocDeploymentStatus(), healthy=healthy, timestamp=to_time(at_ns))
-    state.put_led(ALLOCATIONS.put(replace(allocation, deployment_status=status)))
+    told = replace(allocation, deployment_status=status, modify_time=state.now_ns)
+    state.put_led(ALLOCATIONS.put(told))
 
 
 def health(state: AState) -> tuple[int, int]:
@@ -140,7 +141,8 @@ def test_each_that_becomes_healthy_moves_the_time_on_and_never_back() -> None:
     state = with_deployment()
     place(state, "a1")
     place(state, "a2")
-    later_ns = state.now_ns + 10 * SECOND_NS
+    state.now_ns += 10 * SECOND_NS
+    later_ns = state.now_ns
 
     say(state, True, "a1", at_ns=later_ns)
     say(state, True, "a2", at_ns=later_ns - 5 * SECOND_NS)
