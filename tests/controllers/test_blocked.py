@@ -89,6 +89,16 @@ def test_what_met_too_many_conflicts_is_tried_after_a_minute() -> None:
     assert (early, tried(blocked), blocked.next_wake_ns()) == ([], ["conflicts"], 65 * SECOND_NS)
 
 
+def test_what_met_too_many_conflicts_is_tried_at_once_when_the_clock_was_set_back() -> None:
+    blocked = with_these(
+        waiting("conflicts", triggered_by=EvaluationTrigger.MAX_PLAN_ATTEMPTS, modify_time=5 * SECOND_NS)
+    )
+
+    blocked.try_after_conflicts(4 * SECOND_NS)
+
+    assert tried(blocked) == ["conflicts"]
+
+
 def test_what_its_quota_keeps_waiting_profits_from_whatever_ends() -> None:
     blocked = with_these(waiting("quota", quota_limit_reached="small"))
 

@@ -151,6 +151,18 @@ def test_what_could_not_be_processed_is_given_again_after_a_second_and_after_twe
     assert not broker.give_back(third, 0)
 
 
+def test_what_was_given_back_waits_no_longer_though_the_clock_is_set_back() -> None:
+    broker = Broker()
+    broker.hear(of("a", "a1"))
+    first = broker.next()
+    assert first is not None
+    broker.give_back(first, 3_600_000_000_000)
+
+    broker.wake(0)
+
+    assert (drained(broker), broker.next_wake_ns()) == (["a1"], None)
+
+
 def test_what_was_given_back_and_is_cancelled_meanwhile_leaves_its_job_free() -> None:
     broker = Broker()
     for number in range(2):

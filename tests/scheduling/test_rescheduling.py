@@ -6,7 +6,9 @@ from msgspec.structs import replace
 from tests.builders import a_group, a_job
 from tests.kit.state import SECOND_NS, an_allocation
 from wharf.model.allocation import Allocation, ClientStatus, RescheduleEvent, RescheduleTracker
+from wharf.model.moment import to_time
 from wharf.model.policies import ReschedulePolicy
+from wharf.model.task_state import TaskState, TaskStatus
 from wharf.scheduling.reconcile.rescheduling import (
     NEVER,
     NOW,
@@ -86,6 +88,14 @@ def test_what_is_due_within_a_second_is_tried_now_and_else_later() -> None:
     assert [retry(a_policy(), after_s=s) for s in (0, 3.9, 4, 7)] == [later, later, NOW, NOW]
     assert retry(a_policy(), is_followed_up=True) == NOW
     assert retry(a_policy(), is_awaited=True) == NEVER
+
+
+def test_what_failed_in_the_future_by_another_clock_is_tried_after_its_delay_from_now() -> None:
+    ended = TaskState(state=TaskStatus.DEAD, failed=True, finished_at=to_time(AT + 3_600 * SECOND_NS))
+    told = replace(failed(), task_states={"server": ended})
+
+    assert retry(a_policy(), after_s=-3_600) == Retry(When.LATER, AT - 3_595 * SECOND_NS)
+    assert retry_of(told, a_group(reschedule_policy=a_policy()), AT) == Retry(When.LATER, AT + 5 * SECOND_NS)
 
 
 def test_only_the_attempts_of_the_interval_count() -> None:

@@ -119,7 +119,8 @@ class Blocked:
     def try_after_conflicts(self, now_ns: int) -> None:
         """Those whose time has come though nothing changed."""
         for evaluation in self._conflicted.values():
-            if evaluation.modify_time + CONFLICTS_WAIT_NS <= now_ns:
+            # One of the future is from before the clock was set back.
+            if not evaluation.modify_time <= now_ns < evaluation.modify_time + CONFLICTS_WAIT_NS:
                 self._profiting[evaluation.id] = None
 
     def next_wake_ns(self) -> int | None:

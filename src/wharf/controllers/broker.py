@@ -37,8 +37,8 @@ class Broker:
         self._woken: dict[str, None] = {}
         """Those whose time has come, though they say that they wait for it."""
         self._deliveries: dict[str, int] = {}
-        self._returned: dict[str, None] = {}
-        """Those that were given back, and keep their job busy until they are given again."""
+        self._returned: dict[str, tuple[int, int]] = {}
+        """Those that were given back, since when, and until when they keep their job busy: then they are given again."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -77,16 +77,19 @@ class Broker:
         while self._later and self._later[0][0] <= now_ns:
             _, evaluation_id = heapq.heappop(self._later)
             evaluation = self._waiting.get(evaluation_id)
-            if evaluation is not None and evaluation_id in self._returned:
-                del self._returned[evaluation_id]
-                self._queue(evaluation)
-            elif evaluation is not None and evaluation_id not in self._woken:
+            if evaluation is not None and evaluation_id not in self._woken:
                 self._woken[evaluation_id] = None
                 self.hear(evaluation)
+        for evaluation_id, (since_ns, until_ns) in [*self._returned.items()]:
+            # One that was given back in the future was so before the clock was set back.
+            if not since_ns <= now_ns < until_ns:
+                del self._returned[evaluation_id]
+                self._queue(self._waiting[evaluation_id])
 
     def next_wake_ns(self) -> int | None:
         """When the next of them is due; None: none waits."""
-        return self._later[0][0] if self._later else None
+        waiting = [until_ns for _, until_ns in self._returned.values()]
+        return min([*waiting, self._later[0][0]] if self._later else waiting, default=None)
 
     def give_turns(self, evaluations: Sequence[Evaluation]) -> None:
         """These are about to be tried, in this order."""
@@ -130,8 +133,7 @@ class Broker:
         if deliveries >= DELIVERIES_MAX:
             return False
         wait_ns = FIRST_RETURN_NS if deliveries == 1 else LATER_RETURN_NS * (deliveries - 1)
-        self._returned[evaluation.id] = None
-        heapq.heappush(self._later, (now_ns + wait_ns, evaluation.id))
+        self._returned[evaluation.id] = now_ns, now_ns + wait_ns
         return True
 
     def done(self, evaluation: Evaluation) -> None:

@@ -49,7 +49,8 @@ def retry_of(
     policy = group.reschedule_policy
     if policy is None or not policy.is_enabled:
         return NEVER
-    failed_at = failure_time_ns(allocation) if failed_at_ns is None else failed_at_ns
+    # What failed in the future did so before the clock was set back, or by another's clock.
+    failed_at = min(now_ns, failure_time_ns(allocation) if failed_at_ns is None else failed_at_ns)
     events = events_of(allocation)
     delay = next_delay_ns(policy, events, failed_at)
     if not is_eligible(policy, events, failed_at, delay):
@@ -95,9 +96,9 @@ def next_delay_ns(policy: ReschedulePolicy, events: tuple[RescheduleEvent, ...],
 
 
 def failure_time_ns(allocation: Allocation) -> int:
-    """When its last task ended; where nobody says, when it was last written."""
+    """When its last task ended; where nobody says, when it was last written. A node whose clock is ahead is not believed."""
     ends = [state.finished_at for state in (allocation.task_states or {}).values() if state.finished_at is not None]
-    return to_ns(max(ends)) if ends else allocation.modify_time
+    return min(to_ns(max(ends)), allocation.modify_time) if ends else allocation.modify_time
 
 
 def events_of(allocation: Allocation) -> tuple[RescheduleEvent, ...]:
