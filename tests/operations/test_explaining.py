@@ -5,13 +5,22 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import a_batch_job, a_group, a_job, a_parameterized_job, a_periodic_job, a_task, some_resources
+from tests.builders import (
+    a_batch_job,
+    a_group,
+    a_job,
+    a_parameterized_job,
+    a_periodic_job,
+    a_system_job,
+    a_task,
+    some_resources,
+)
 from tests.kit.state import SECOND_NS, SETTINGS, AState, an_evaluation
 from wharf.model.allocation import ClientStatus
 from wharf.model.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.model.evaluation import EvaluationStatus, EvaluationTrigger
 from wharf.model.explanation import Explanation, GroupExplanation, Waits
-from wharf.model.job import Job, Parameterized
+from wharf.model.job import Job, JobType, Parameterized
 from wharf.model.metric import AllocMetric
 from wharf.model.moment import to_time
 from wharf.model.network import NetworkResource, Port
@@ -25,7 +34,7 @@ from wharf.operations.evaluations import reserve
 from wharf.operations.explaining import explain, unexplained
 from wharf.scheduling.evaluate import evaluate
 from wharf.scheduling.plan import Plan, check
-from wharf.state.tables import DEPLOYMENTS, EVALUATIONS, JOBS, NODES, SCHEDULER_CONFIGURATION
+from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, JOBS, NODES, SCHEDULER_CONFIGURATION
 
 
 def sized(cpu: int = 100, memory_mb: int = 64, count: int = 1, **fields: Any) -> Job:
@@ -202,6 +211,36 @@ def test_a_port_that_is_taken_is_to_be_freed() -> None:
 
     assert of_web(told).unplaced >= 1
     assert of_web(told).smallest_change != ""
+
+
+def test_of_a_system_job_only_the_nodes_that_have_none_of_it_are_told() -> None:
+    state = a_fleet(3_500, 1_000, 1_000, 1_000)
+    resources = some_resources(cpu=100, memory_mb=2_000)
+    told = asked(state, a_system_job("shop", a_group("web", a_task(driver="mock", resources=resources))))
+
+    web = of_web(told)
+    assert (web.wanted, web.starting, web.unplaced, web.nodes) == (4, 1, 3, 3)
+    assert told.waits[0].text == (
+        "waits for room: web lacks 3 allocations: none of the other 3 nodes can take one "
+        "(3 have too little memory); lower MemoryMB of web/server from 2000 to 1000, or free 1000 MB on any of 3 nodes"
+    )
+
+
+def test_a_system_job_that_runs_everywhere_wants_as_many_as_there_are_nodes() -> None:
+    web = of_web(asked(a_fleet(1_000, 1_000), a_system_job("shop", a_group("web", a_task(driver="mock")))))
+
+    assert (web.wanted, web.starting, web.unplaced) == (2, 2, 0)
+
+
+def test_a_sysbatch_job_that_is_done_wanted_as_many_as_have_ended() -> None:
+    state = a_fleet(1_000, 1_000)
+    asked(state, a_job("shop", a_group("web", a_task(driver="mock")), type=JobType.SYSBATCH))
+    for each in list(state.replica.all(ALLOCATIONS)):
+        state.with_client_status(each.id, ClientStatus.COMPLETE)
+
+    told = explain(state.replica, "default", "shop")
+
+    assert (told.text, of_web(told).wanted) == ("shop is done: 2 allocations ended well", 2)
 
 
 # -- what is waited for

@@ -493,6 +493,17 @@ def test_a_system_job_goes_on_where_its_new_version_has_no_room_and_says_so() ->
     assert (blocked.failed_tg_allocs or {})["web"].dimension_exhausted == {"cpu": 1}
 
 
+def test_a_system_job_tells_of_every_node_that_has_no_room_for_it() -> None:
+    loop = a_loop(nodes=3)
+    loop.register(a_system_job("shop", a_group("web", a_task(resources=some_resources(cpu=9_000)))))
+    plan = loop.look_at()
+
+    assert plan.finished is not None
+    metric = (plan.finished.failed_tg_allocs or {})["web"]
+    told = (metric.dimension_exhausted, metric.nodes_exhausted, metric.coalesced_failures)
+    assert (told, plan.finished.queued_allocations) == (({"cpu": 3}, 3, 2), {"web": 3})
+
+
 def test_an_update_of_a_system_job_exchanges_no_more_at_once_than_it_says() -> None:
     def job(value: int) -> Job:
         update = UpdatePolicy(max_parallel=2, min_healthy_time=SECOND_NS)

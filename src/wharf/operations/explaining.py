@@ -28,7 +28,7 @@ from wharf.operations.reasons import (
     quota_words,
     say_time,
 )
-from wharf.scheduling.explain import room_for
+from wharf.scheduling.explain import EVERY_NODE_TYPES, has_its_own, room_for
 from wharf.scheduling.ground import Ground
 from wharf.scheduling.line import Line
 from wharf.scheduling.turns import max_running_of, running_children
@@ -315,15 +315,13 @@ class _Explaining:
     # -- groups and the queue --------------------------------------------------------------------------------------
 
     def _missing_by_group(self) -> dict[str, int]:
-        """How many each group lacks. Of work that runs on every node only the scheduler can tell."""
+        """How many each group lacks. Of work for every node only the nodes can tell, and they are asked where it waits."""
         job = self._job
         if job.stop or job.is_periodic or job.is_parameterized:
             return {}
         missing = {}
         for group in job.groups:
-            if job.type in (JobType.SYSTEM, JobType.SYSBATCH):
-                last = self._evaluations[-1].queued_allocations if self._evaluations and self._blocked else None
-                missing[group.name] = (last or {}).get(group.name, 0)
+            if job.type in EVERY_NODE_TYPES:
                 continue
             there = sum(each.task_group == group.name and self._counts(each) for each in self._allocations)
             missing[group.name] = max(0, group.count - there)
@@ -336,12 +334,21 @@ class _Explaining:
         is_done = self._job.type == JobType.BATCH and allocation.client_status is ClientStatus.COMPLETE
         return not allocation.is_terminal or is_done
 
+    def _wanted(self, group: TaskGroup) -> int:
+        """Of work for every node: as many as there are or have ended, beside those that wait."""
+        if self._job.stop:
+            return 0
+        if self._job.type not in EVERY_NODE_TYPES:
+            return group.count
+        own = (each for each in self._allocations if each.task_group == group.name and has_its_own(self._job, each))
+        return len({each.node_id for each in own})
+
     def _group(self, group: TaskGroup) -> GroupExplanation:
         mine = [each for each in self._live if each.task_group == group.name]
         unplaced = self._unplaced.get(group.name, 0)
         told = GroupExplanation(
             group=group.name,
-            wanted=0 if self._job.stop else group.count,
+            wanted=self._wanted(group),
             running=sum(each.client_status is ClientStatus.RUNNING for each in mine),
             starting=sum(each.client_status is ClientStatus.PENDING for each in mine),
             unplaced=unplaced,
@@ -353,9 +360,13 @@ class _Explaining:
         if waiting is None:
             return told
         room = room_for(self._ground_of(), self._snapshot, self._job, group, self._allocations)
+        wanted = told.wanted
+        if self._job.type in EVERY_NODE_TYPES:
+            unplaced = room.lacking or int(not wanted)  # Where no node can have one, one is missing all the same.
+            wanted += unplaced
         return GroupExplanation(
             group=told.group,
-            wanted=told.wanted,
+            wanted=wanted,
             running=told.running,
             starting=told.starting,
             unplaced=unplaced,

@@ -22,14 +22,16 @@ def of_room(group: TaskGroup, unplaced: int, room: Room, *, quota: str) -> str:
     parts += [f"{each.nodes}: {each.dimension}" for each in room.exhausted if not each.unit]
     why = f" ({', '.join(parts)})" if parts else ""
     help_ = f"; {room.smallest_change}" if room.smallest_change else ""
-    number = (
-        "no node can"
-        if not room.nodes
-        else f"none of {room.nodes} nodes can"
-        if room.nodes > 1
-        else "the only node cannot"
-    )
-    return f"{group.name} lacks {allocations(unplaced)}: {number} take one{why}{help_}"
+    return f"{group.name} lacks {allocations(unplaced)}: {_no_node_of(room)} take one{why}{help_}"
+
+
+def _no_node_of(room: Room) -> str:
+    if not room.nodes:
+        return "no node can"
+    other = "other " if room.served else ""
+    if room.nodes == 1:
+        return f"the {other or 'only '}node cannot"
+    return f"none of {'the ' if other else ''}{other}{room.nodes} nodes can"
 
 
 def of_groups(lacking: Sequence[GroupExplanation]) -> str:

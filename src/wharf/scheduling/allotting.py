@@ -33,6 +33,7 @@ from wharf.scheduling.quota import Refusals, allowance_of, amounts_asked, amount
 from wharf.scheduling.reach import is_in_reach
 from wharf.scheduling.reconcile.outcome import Placement
 from wharf.scheduling.reconcile.rescheduling import nodes_to_avoid, tracker_after
+from wharf.scheduling.telling import one_more
 from wharf.scheduling.turns import out_of_turn
 from wharf.scheduling.writers import is_free_to_write, writes_alone
 from wharf.state import Replica
@@ -77,6 +78,8 @@ class Allotment:
         self._placed_on: dict[str, list[Allocation]] = {}
         self._away_from_home: dict[str, AllocMetric] = {}
         """By group, why the node with the volumes of one of its allocations could not take it."""
+        self._failed_on_nodes: dict[str, AllocMetric] = {}
+        """By group, why the nodes that were to take one did not, each asked alone."""
         self._given: dict[str, None] = {}
         """Ids of allocations that were told of before they were made, and are made now."""
 
@@ -261,8 +264,15 @@ class Allotment:
         return self._quota_failure(placement) or at_home or self.placing(placement.job, placement.group).failure
 
     def failure_on(self, node: Node, placement: Placement) -> AllocMetric:
-        """Why that node did not take it."""
-        return self._quota_failure(placement) or self.placing(placement.job, placement.group).why_not_on(node)
+        """Why that node did not take it, and those that did not before it."""
+        refused = self._quota_failure(placement)
+        if refused is not None:
+            return refused
+        name = placement.group.name
+        why = self.placing(placement.job, placement.group).why_not_on(node)
+        before = self._failed_on_nodes.get(name)
+        told = self._failed_on_nodes[name] = why if before is None else one_more(before, why)
+        return told
 
     def _is_over_quota(self, placement: Placement) -> bool:
         """The one place where the scheduler asks: whether the namespace, and the job's parent, may have one more."""

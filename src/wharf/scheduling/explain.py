@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from wharf.model.allocation import Allocation
+from wharf.model.allocation import Allocation, ClientStatus
 from wharf.model.explanation import Exclusion, Shortage
 from wharf.model.group import TaskGroup
 from wharf.model.job import Job, JobType
@@ -31,6 +31,7 @@ from wharf.state import Replica
 
 EXAMPLES: Final = 3
 EVERY_NODE_TYPES: Final = (JobType.SYSTEM, JobType.SYSBATCH)
+ENDED_BY_THEMSELVES: Final = (ClientStatus.COMPLETE, ClientStatus.FAILED)
 UNITS: Final = {"cpu": "MHz", "memory": "MB", "disk": "MB"}
 TRIED_MOST: Final = 1_000
 """Nodes whose ports and devices are tried. A reason that holds on so many is reason enough."""
@@ -43,10 +44,14 @@ CPU_LEAST_MHZ: Final = 1
 
 
 class Room(msgspec.Struct, frozen=True):
-    """`nodes`: those in the job's pool and datacenters that were looked at; `fitting`: those that would take one more."""
+    """`nodes`: those in the job's pool and datacenters that were looked at; `fitting`: those that would take one more.
+    Of work for every node those that have theirs are not looked at: `served` are so many, and `lacking` could have one.
+    """
 
     nodes: int
     fitting: int
+    served: int = 0
+    lacking: int = 0
     excluded: tuple[Exclusion, ...] = ()
     exhausted: tuple[Shortage, ...] = ()
     smallest_change: str = ""
@@ -55,6 +60,14 @@ class Room(msgspec.Struct, frozen=True):
 def room_for(ground: Ground, snapshot: Replica, job: Job, group: TaskGroup, allocations: Iterable[Allocation]) -> Room:
     """How the nodes stand to one more of the group. `allocations`: those of the job."""
     return _Look(ground, snapshot, job, group, allocations).tell()
+
+
+def has_its_own(job: Job, allocation: Allocation) -> bool:
+    """Whether this is what a job for every node wants on the allocation's node: it goes on there, or is done there."""
+    if allocation.job_create_index != job.create_index:
+        return False
+    is_done = job.type == JobType.SYSBATCH and allocation.client_status in ENDED_BY_THEMSELVES
+    return not allocation.is_terminal or (is_done and allocation.job_version == job.version)
 
 
 class _Look:
@@ -73,6 +86,9 @@ class _Look:
             for each in allocations
             if not each.is_terminal and each.node_id in row_of
         ]
+        self._served = 0
+        if job.type in EVERY_NODE_TYPES:
+            self._leave_out_those_that_have_theirs(allocations)
         rules = rules_for(snapshot, job)
         self._grants = Grants(group, may_oversubscribe=rules.may_oversubscribe)
         self._rows = self._passing(job, group)
@@ -87,12 +103,22 @@ class _Look:
         return Room(
             nodes=int(self._in_reach.sum()),
             fitting=int(self._is_fitting().sum()),
+            served=self._served,
+            lacking=len(self._rows) if self._job.type in EVERY_NODE_TYPES else 0,
             excluded=(*self._out_of_reach(), *self._screened_out(), *self._not_distinct()),
             exhausted=shortages,
             smallest_change=self._smallest_change(),
         )
 
     # -- looking ---------------------------------------------------------------------------------------------------
+
+    def _leave_out_those_that_have_theirs(self, allocations: Iterable[Allocation]) -> None:
+        row_of, before = self._fleet.row_of, int(self._in_reach.sum())
+        self._in_reach = self._in_reach.copy()
+        for each in allocations:
+            if each.node_id in row_of and each.task_group == self._group.name and has_its_own(self._job, each):
+                self._in_reach[row_of[each.node_id]] = False
+        self._served = before - int(self._in_reach.sum())
 
     def _passing(self, job: Job, group: TaskGroup) -> Ints:
         volume_of = Volumes(self._snapshot, job.namespace)

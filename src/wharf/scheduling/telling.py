@@ -123,6 +123,11 @@ def merged(metrics: Sequence[AllocMetric]) -> AllocMetric:
     return first
 
 
+def one_more(before: AllocMetric, metric: AllocMetric) -> AllocMetric:
+    """Of several failures, each on a node of its own, with one more."""
+    return replace(merged((before, metric)), coalesced_failures=before.coalesced_failures + 1)
+
+
 _COUNTS: Final = ("nodes_evaluated", "nodes_filtered", "nodes_in_pool", "nodes_exhausted")
 _TALLIES: Final = ("nodes_available", "class_filtered", "constraint_filtered", "class_exhausted", "dimension_exhausted")
 
