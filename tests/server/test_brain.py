@@ -157,6 +157,21 @@ async def test_a_plan_larger_than_a_write_is_placed_in_parts() -> None:
 
 
 @in_virtual_time
+async def test_a_job_that_begins_all_at_once_and_fits_no_write_fails_with_the_bound_and_is_not_tried_for_ever() -> None:
+    async with ACluster(bounds=TINY) as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 3)
+
+        await server.client.jobs.register(replace(of_count(60), all_at_once=True))
+        await until(lambda: status(server) == "dead", what="it is given up")
+
+        (evaluation,) = server.replica.all(EVALUATIONS)
+        assert evaluation.status_description.startswith(
+            "AllAtOnce asks for 60 allocations in one write, and the log ta"
+        )
+
+
+@in_virtual_time
 async def test_a_leader_that_ends_between_two_parts_leaves_nothing_placed_twice() -> None:
     async with ACluster(bounds=TINY) as cluster:
         first = await cluster.a_server("m1")

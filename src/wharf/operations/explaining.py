@@ -145,6 +145,7 @@ class _Explaining:
                 yield Waiting(waits_for=Waits.DELAY, text=f"waits: {what} {when}", eval_id=evaluation.id)
 
     def _unroomed(self, groups: Sequence[GroupExplanation]) -> Iterator[Waiting]:
+        at_once = " for all of it at once (AllAtOnce)" if self._is_all_at_once else ""
         for evaluation in self._blocked:
             if evaluation.waits_behind:
                 yield Waiting(waits_for=Waits.TURN, text=self._turn(evaluation), eval_id=evaluation.id)
@@ -159,7 +160,7 @@ class _Explaining:
                     "met too many changes of others while it was placed, and is tried again in a minute at the latest"
                 )
             else:
-                text = f"waits for room: {of_groups(lacking) or 'none was found when it was tried last'}"
+                text = f"waits for room{at_once}: {of_groups(lacking) or 'none was found when it was tried last'}"
             yield Waiting(waits_for=Waits.ROOM, text=text + self._standing(evaluation), eval_id=evaluation.id)
 
     def _standing(self, evaluation: Evaluation) -> str:
@@ -314,6 +315,10 @@ class _Explaining:
 
     # -- groups and the queue --------------------------------------------------------------------------------------
 
+    @property
+    def _is_all_at_once(self) -> bool:
+        return self._job.all_at_once and self._job.type not in EVERY_NODE_TYPES
+
     def _missing_by_group(self) -> dict[str, int]:
         """How many each group lacks. Of work for every node only the nodes can tell, and they are asked where it waits."""
         job = self._job
@@ -370,7 +375,13 @@ class _Explaining:
             running=told.running,
             starting=told.starting,
             unplaced=unplaced,
-            text=of_room(group, max(1, unplaced), room, quota=waiting.quota_limit_reached),
+            text=of_room(
+                group,
+                max(1, unplaced),
+                room,
+                quota=waiting.quota_limit_reached,
+                all_at_once=self._is_all_at_once,
+            ),
             nodes=room.nodes,
             fitting=room.fitting,
             excluded=room.excluded,

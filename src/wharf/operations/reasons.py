@@ -11,10 +11,17 @@ from wharf.model.group import TaskGroup
 from wharf.scheduling.explain import Room
 
 
-def of_room(group: TaskGroup, unplaced: int, room: Room, *, quota: str) -> str:
-    """`quota`: the one that is used up, if one is: then it is in vain that nodes have room."""
+def of_room(group: TaskGroup, unplaced: int, room: Room, *, quota: str, all_at_once: bool = False) -> str:
+    """`quota`: the one that is used up, if one is: then it is in vain that nodes have room. `all_at_once`: it is in vain as
+    long as there is not room for all.
+    """
     if room.fitting and quota:
         return f'{group.name} lacks {allocations(unplaced)}: nodes have room, and the quota "{quota}" has none'
+    if room.fitting and all_at_once:
+        return (
+            f"{group.name} lacks {allocations(unplaced)}, of which none begins before there is room for all: "
+            f"without AllAtOnce {room.fitting} of {room.nodes} nodes would take one now"
+        )
     if room.fitting:
         return f"{group.name} lacks {allocations(unplaced)}, and room has come free for it"
     parts = [f'{each.nodes} by "{each.rule}"' for each in room.excluded]

@@ -61,11 +61,14 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """What is to be committed next, what is left for after that, and the nodes left out by now."""
+    """What is to be committed next, what is left for after that, and the nodes left out by now. `refused`: why nothing of
+    the plan can ever be committed, though everything of it holds.
+    """
 
     write: Write | None
     rest: Plan | None = None
     dropped_nodes: Sequence[str] = ()
+    refused: str = ""
 
 
 class _Part:
@@ -101,8 +104,10 @@ def check(plan: Plan, snapshot: Replica, *, changes_max: int, ground: Ground | N
     if changes is None:
         return Checked(None)
     placements, dropped = ({**plan.placements}, []) if changes else _take_placements(plan, snapshot, ground, part)
-    if plan.all_at_once and (changes or placements or dropped):
-        return Checked(None, None, dropped or sorted(placements))
+    if plan.all_at_once and dropped:
+        return Checked(None, None, dropped)
+    if plan.all_at_once and (changes or placements):
+        return Checked(None, refused=_too_large_at_once(plan, changes_max))
     finished = None if dropped else plan.finished
     is_last = not changes and not placements
     ends = _ends(plan, snapshot) if is_last and finished is not None else None
@@ -119,6 +124,14 @@ def check(plan: Plan, snapshot: Replica, *, changes_max: int, ground: Ground | N
     cause = Cause(CauseKind.EVALUATION, plan.evaluation.id)
     write = Write("plan", cause, part.changes, [*part.conditions, *_rests_on(plan, snapshot, part)])
     return Checked(write, rest, dropped)
+
+
+def _too_large_at_once(plan: Plan, changes_max: int) -> str:
+    number = len(plan.changes) + sum(map(len, plan.placements.values()))
+    return (
+        f"AllAtOnce asks for {number} allocations in one write, and the log takes {changes_max} changes in one: "
+        "lower the counts, make several jobs of it, or leave AllAtOnce out"
+    )
 
 
 def _still_holds(plan: Plan, snapshot: Replica) -> bool:

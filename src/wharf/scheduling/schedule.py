@@ -79,6 +79,10 @@ class _Schedule:
         """Allocations of other jobs that must make room."""
         self._together: list[list[Placement]] = []
         """New work of the groups of a batch job: it is placed when all of it is known."""
+        self._held_back: list[tuple[Placement, Allocation]] = []
+        """New work that begins all at once: it is placed if nothing of it failed."""
+        self._would_go: list[tuple[Placement, tuple[Allocation, ...]]] = []
+        """For each of those that failed, who would make room for it."""
 
     def run(self) -> Plan:
         job = self._job
@@ -139,6 +143,7 @@ class _Schedule:
         for name, those in by_group.items():
             self._carry_out(of_group.stop_all(sight, name, None, those), job)
         self._place_together(job)
+        self._place_what_was_held_back()
         return outcomes
 
     def _begin(self, outcome: GroupOutcome, job: Job) -> None:
@@ -260,10 +265,38 @@ class _Schedule:
             self._place(placement)
         alike = places[first_alike + 1 :]
         placed = self._allotment.place_more(alike, **self._deployed(alike[0])) if alike else []
-        for allocation in placed:
-            self._placed.setdefault(allocation.node_id, []).append(allocation)
+        if alike and _begins_all_at_once(alike[0]):
+            self._held_back += zip(alike, placed, strict=False)
+        else:
+            for allocation in placed:
+                self._placed.setdefault(allocation.node_id, []).append(allocation)
         for placement in alike[len(placed) :]:
             self._place(placement)
+
+    def _keep(self, placement: Placement, allocation: Allocation) -> None:
+        if _begins_all_at_once(placement):
+            self._held_back.append((placement, allocation))
+        else:
+            self._placed.setdefault(allocation.node_id, []).append(allocation)
+
+    def _place_what_was_held_back(self) -> None:
+        """All of it, or where something failed nothing: then all of it waits. Others go for it only where that helps."""
+        if not self._failed:
+            for _, allocation in self._held_back:
+                self._placed.setdefault(allocation.node_id, []).append(allocation)
+            return
+        for placement, allocation in self._held_back:
+            name, metric = placement.group.name, allocation.metrics or AllocMetric()
+            self._queued[name] += 1
+            known = self._failed.get(name)
+            self._failed[name] = (
+                replace(metric, score_meta_data=None)
+                if known is None
+                else replace(known, coalesced_failures=known.coalesced_failures + 1)
+            )
+        if all(victims for _, victims in self._would_go):
+            for placement, victims in self._would_go:
+                self._evict(placement, victims)
 
     def _deployed(self, placement: Placement) -> dict[str, Any]:
         """What the deployment that goes on adds to an allocation that is none of its canaries."""
@@ -291,8 +324,12 @@ class _Schedule:
     def _push_aside(self, placement: Placement, node: Node | None = None) -> None:
         """What must go is told to go; what takes its place is placed when that has ended, by the evaluation that waits."""
         victims = self._allotment.push_aside(placement, node)
-        if not victims:
-            return
+        if _begins_all_at_once(placement):
+            self._would_go.append((placement, victims))
+        elif victims:
+            self._evict(placement, victims)
+
+    def _evict(self, placement: Placement, victims: Iterable[Allocation]) -> None:
         for_id, name = self._moment.new_id(), placement.group.name
         for victim in victims:
             evicted = self._changing.change(
@@ -303,15 +340,15 @@ class _Schedule:
                 preempted_by_allocation=for_id,
             )
             self._evicted.append(evicted)
-        updates = self._updates[name]
-        self._updates[name] = replace(updates, preemptions=updates.preemptions + len(victims))
+            updates = self._updates[name]
+            self._updates[name] = replace(updates, preemptions=updates.preemptions + 1)
 
     def _take(self, placement: Placement, allocation: Allocation) -> None:
         deployment = self._deployment
         if deployment is not None and not allocation.deployment_id and self._is_of(deployment, placement):
             status = allocation.deployment_status or AllocDeploymentStatus(modify_index=THIS)
             allocation = replace(allocation, deployment_id=deployment.id, deployment_status=status)
-        self._placed.setdefault(allocation.node_id, []).append(allocation)
+        self._keep(placement, allocation)
         previous = placement.previous
         if placement.stop is not None:
             self._stop(placement.stop)
@@ -442,6 +479,12 @@ def _are_alike(one: Placement, other: Placement) -> bool:
     """Both new, of one group and deployment, with nothing of their own but their names."""
     is_new = one.previous is None and one.stop is None and not one.is_canary and not one.is_reschedule
     return is_new and one.job is other.job and one.group is other.group and one.deployment_id == other.deployment_id
+
+
+def _begins_all_at_once(placement: Placement) -> bool:
+    """What takes the place of something, and what every node is to have, is placed as there is room for it."""
+    job = placement.job
+    return job.all_at_once and placement.previous is None and job.type not in EVERY_NODE_TYPES
 
 
 def _most_urgent_first(places: Iterable[Placement]) -> list[Placement]:

@@ -132,6 +132,7 @@ class Applier:
         """Whether anything was committed, and whether everything was as planned."""
         rest: Plan | None = plan
         changes_max, conflicts, has_come_on, is_as_planned = self._term.changes_max, 0, False, True
+        refused = ""
         if not plan.all_at_once:
             changes_max = min(changes_max, PART_CHANGES)
         while rest is not None and conflicts < ATTEMPTS_MAX:
@@ -140,17 +141,24 @@ class Applier:
                     ground = self._agenda.keeper.ground
                     checked = check(rest, self._follower.replica, changes_max=changes_max, ground=ground)
                     if checked.write is None:
-                        return has_come_on, False
+                        refused = checked.refused
+                        is_as_planned = False
+                        break
                     is_as_planned = is_as_planned and not checked.dropped_nodes
                     meanwhile = partial(self._foresight.look, rest)
                     outcome = await self._term.commit(checked.write, meanwhile=meanwhile)
             except Refusal as refusal:
                 if refusal.code is not Code.TOO_LARGE or changes_max <= CHANGES_LEAST:
                     raise
+                if plan.all_at_once:
+                    refused = f"AllAtOnce asks for more in one write than the log takes: {refusal.text}"
+                    break
                 changes_max = max(CHANGES_LEAST, changes_max // 2)  # Few, but large.
                 continue
             if isinstance(outcome, Conflict):
                 conflicts, is_as_planned = conflicts + 1, False
             else:
                 rest, has_come_on = checked.rest, True
+        if refused:
+            await self._fail(plan.evaluation, refused)
         return has_come_on, is_as_planned and rest is None
