@@ -25,8 +25,10 @@ from wharf.model.metric import AllocMetric
 from wharf.model.moment import to_time
 from wharf.model.network import NetworkResource, Port
 from wharf.model.node import DrainStrategy, NodeStatus, SchedulingEligibility, draining
+from wharf.model.node_resources import DeviceInstance, NodeCpu, NodeDevice
 from wharf.model.placement import Constraint
 from wharf.model.refusal import Refusal
+from wharf.model.resources import RequestedDevice
 from wharf.model.scheduler_configuration import SchedulerConfiguration
 from wharf.model.volume import VolumeRequest
 from wharf.operations.children import Dispatch, dispatch
@@ -168,7 +170,7 @@ def test_a_volume_that_no_node_has_is_told_by_its_name() -> None:
     told = asked(a_fleet(1_000), a_job("shop", group))
 
     assert of_web(told).smallest_change == (
-        "have the volume data, usable as the job asks, on one of 1 node (node-1): `wharf volume create` makes one"
+        "have the volume data, usable as the job asks, on node-1: `wharf volume create` makes one"
     )
 
 
@@ -209,8 +211,81 @@ def test_a_port_that_is_taken_is_to_be_freed() -> None:
     network = NetworkResource(mode="host", reserved_ports=(Port(label="http", value=8_080),))
     told = asked(a_fleet(1_000), sized(count=2, networks=(network,)))
 
-    assert of_web(told).unplaced >= 1
-    assert of_web(told).smallest_change != ""
+    assert of_web(told).unplaced == 1
+    assert of_web(told).smallest_change == (
+        "free the port 8080 on node-1, ask for another or a dynamic one, or add a node"
+    )
+
+
+def asking_for(count: int) -> Job:
+    resources = some_resources(devices=(RequestedDevice(name="acme/gpu", count=count),))
+    return a_job("shop", a_group("web", a_task(driver="mock", resources=resources)))
+
+
+def with_a_gpu(state: AState) -> AState:
+    gpu = NodeDevice(vendor="acme", type="gpu", name="x1", instances=(DeviceInstance(id="one", healthy=True),))
+    node = state.node()
+    assert node.node_resources is not None
+    state.put(NODES.put(replace(node, node_resources=replace(node.node_resources, devices=(gpu,)))))
+    return state
+
+
+def test_a_device_that_no_node_has_is_told_by_its_name_and_a_lower_count_where_that_helps() -> None:
+    none, few = asked(a_fleet(1_000), asking_for(2)), asked(with_a_gpu(a_fleet(1_000)), asking_for(2))
+
+    assert (of_web(none).smallest_change, of_web(few).smallest_change) == (
+        "no node has a device acme/gpu that is well and as it is asked for, nor any other",
+        "lower the Count of acme/gpu of web/server from 2 to 1: no node has more",
+    )
+
+
+def test_devices_that_others_hold_are_to_be_freed() -> None:
+    state = with_a_gpu(a_fleet(1_000))
+    asked(state, replace(asking_for(1), id="other"))
+
+    assert of_web(asked(state, asking_for(1))).smallest_change == ("free devices acme/gpu on node-1, or add a node")
+
+
+def test_a_network_that_no_node_has_is_told_by_its_mode_or_name() -> None:
+    mode = NetworkResource(mode="cni/blue")
+    port = NetworkResource(mode="host", dynamic_ports=(Port(label="http", host_network="public"),))
+
+    assert [of_web(asked(a_fleet(1_000), sized(networks=(each,)))).smallest_change for each in (mode, port)] == [
+        "no node has networks of the mode cni/blue; there are host, none",
+        "name a network of the host that nodes have: default",
+    ]
+
+
+def test_cores_are_told_by_how_many_fewer_a_node_would_take() -> None:
+    state = a_fleet(1_000)
+    node = state.node()
+    assert node.node_resources is not None
+    cpu = NodeCpu(cpu_shares=4_000, total_cpu_cores=4, reservable_cpu_cores=(0, 1, 2, 3))
+    state.put(NODES.put(replace(node, node_resources=replace(node.node_resources, cpu=cpu))))
+
+    def of_cores(cores: int, job_id: str) -> Job:
+        task = a_task(driver="mock", resources=some_resources(cpu=0, cores=cores))
+        return replace(a_job("shop", a_group("web", task)), id=job_id)
+
+    asked(state, of_cores(3, "other"))
+    told = asked(state, of_cores(2, "shop"))
+    too_many = asked(a_fleet(1_000), of_cores(2, "shop"))
+
+    assert of_web(told).text == (
+        "web lacks 1 allocation: the only node cannot take one (1 have too few cores); "
+        "lower Cores of web/server from 2 to 1, or free 1 core on node-1"
+    )
+    assert of_web(too_many).smallest_change == (
+        "ask for CPU instead of Cores: no node has cores that may be kept for one task"
+    )
+
+
+def test_properties_that_must_differ_are_told_with_the_value_that_is_used_up() -> None:
+    distinct = Constraint(l_target="${node.datacenter}", operand="distinct_property", r_target="1")
+
+    assert of_web(asked(a_fleet(1_000), sized(count=2, constraints=(distinct,)))).smallest_change == (
+        "add a node whose ${node.datacenter} is not dc1, have distinct_property allow more, or lower the count of web"
+    )
 
 
 def test_of_a_system_job_only_the_nodes_that_have_none_of_it_are_told() -> None:

@@ -1,6 +1,6 @@
 """A job that says `AllAtOnce`: all of what is new begins together, or none of it does."""
 
-from tests.builders import a_batch_job, a_group, a_task, some_resources
+from tests.builders import a_batch_job, a_group, a_job, a_task, some_resources
 from tests.scheduling.loop import Loop
 from wharf.model.job import Job
 from wharf.model.scheduler_configuration import PreemptionConfig, SchedulerConfiguration
@@ -31,6 +31,20 @@ def test_where_there_is_not_room_for_all_none_is_placed_and_all_are_waited_for()
     (blocked,) = loop.waiting()
     missing = {name: each.coalesced_failures + 1 for name, each in (blocked.failed_tg_allocs or {}).items()}
     assert (loop.live(), missing, loop.summary().summary["web"].queued) == ([], {"web": 10, "head": 1}, 10)
+
+
+def test_a_group_that_has_room_tells_that_others_have_not() -> None:
+    loop = Loop()
+    loop.with_node("n0", cpu=1_000)
+    task = a_task(driver="mock", resources=some_resources(cpu=250, memory_mb=10))
+    loop.register(a_job("shop", a_group("head", task), a_group("web", task, count=10), all_at_once=True))
+    loop.settle()
+
+    (blocked,) = loop.waiting()
+    assert {name: each.dimension_exhausted for name, each in (blocked.failed_tg_allocs or {}).items()} == {
+        "head": {"not room for all at once": 1},
+        "web": {"cpu": 1},
+    }
 
 
 def test_when_room_has_come_for_all_they_begin_together() -> None:

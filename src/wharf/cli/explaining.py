@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from wharf.cli.reasons import short_of
 from wharf.cli.speaking import Talk
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _excluded(exclusion: "Exclusion") -> str:
 
 def _short(shortage: "Shortage") -> str:
     least = f", {shortage.missing:,} {shortage.unit} missing at least" if shortage.missing else ""
-    return f"too little {shortage.dimension} on {_nodes(shortage.nodes)}{least}{_such_as(shortage.examples)}"
+    return f"{short_of(shortage.dimension)} on {_nodes(shortage.nodes)}{least}{_such_as(shortage.examples)}"
 
 
 def _nodes(count: int) -> str:

@@ -23,7 +23,7 @@ def why_not_placed(metric: "AllocMetric") -> list[str]:
     found += [f"there is no ready node in the datacenter {name}" for name in empty]
     found += [f"{_nodes(count)} kept out by {what.rstrip()}" for what, count in _largest(metric.constraint_filtered)]
     found += [f"{_nodes(count)} of class {what} kept out" for what, count in _largest(metric.class_filtered)]
-    found += [f"too little {what} on {_nodes(count)}" for what, count in _largest(metric.dimension_exhausted)]
+    found += [f"{short_of(what)} on {_nodes(count)}" for what, count in _largest(metric.dimension_exhausted)]
     for what in metric.quota_exhausted or ():
         # Of children that wait for each other it is their parent that says so.
         found.append(what if what.startswith("max_running ") else f"the quota of its namespace: {what}")
@@ -110,6 +110,13 @@ def _exit_code(one: "AllocationStub") -> int:
 
 def _is_unwell(one: "AllocationStub") -> bool:
     return one.deployment_status is not None and one.deployment_status.healthy is False
+
+
+def short_of(dimension: str) -> str:
+    """What nodes have too little of; of ports, devices and places the dimension says itself what is the matter."""
+    if dimension in ("cpu", "memory", "disk"):
+        return f"too little {dimension}"
+    return "too few cores" if dimension == "cores" else dimension
 
 
 def _largest(figures: Mapping[str, int] | None) -> list[tuple[str, int]]:

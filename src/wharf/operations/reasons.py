@@ -25,11 +25,16 @@ def of_room(group: TaskGroup, unplaced: int, room: Room, *, quota: str, all_at_o
     if room.fitting:
         return f"{group.name} lacks {allocations(unplaced)}, and room has come free for it"
     parts = [f'{each.nodes} by "{each.rule}"' for each in room.excluded]
-    parts += [f"{each.nodes} have too little {each.dimension}" for each in room.exhausted if each.unit]
+    parts += [f"{each.nodes} have too {short_of(each.dimension)}" for each in room.exhausted if each.unit]
     parts += [f"{each.nodes}: {each.dimension}" for each in room.exhausted if not each.unit]
     why = f" ({', '.join(parts)})" if parts else ""
     help_ = f"; {room.smallest_change}" if room.smallest_change else ""
     return f"{group.name} lacks {allocations(unplaced)}: {_no_node_of(room)} take one{why}{help_}"
+
+
+def short_of(dimension: str) -> str:
+    """As behind "too": cores are counted, the others are amounts."""
+    return f"few {dimension}" if dimension == "cores" else f"little {dimension}"
 
 
 def _no_node_of(room: Room) -> str:

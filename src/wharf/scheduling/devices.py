@@ -33,8 +33,8 @@ def asked_devices(group: TaskGroup) -> list[tuple[str, RequestedDevice]]:
 
 def has_enough(node: Node, asks: Iterable[RequestedDevice]) -> bool:
     """Whether the node's healthy instances, were they all free, would do. One ask may be filled from several groups."""
-    devices = _devices_of(node)
-    left = {id(device): len(_healthy(device)) for device in devices}
+    devices = devices_of(node)
+    left = {id(device): len(healthy_of(device)) for device in devices}
     for asked in asks:
         wanted = asked.count
         for device in devices:
@@ -50,11 +50,11 @@ def has_enough(node: Node, asks: Iterable[RequestedDevice]) -> bool:
 def assign(node: Node, asked: RequestedDevice, held: Holdings) -> AllocatedDevice | None:
     """Free instances of the one group that fits best; None: no group has so many free."""
     best: tuple[float, AllocatedDevice] | None = None
-    for device in _devices_of(node):
+    for device in devices_of(node):
         if not fits(device, asked):
             continue
         key = key_of(device)
-        free = [instance for instance in _healthy(device) if (key, instance) not in held.devices]
+        free = [instance for instance in healthy_of(device) if (key, instance) not in held.devices]
         if len(free) < asked.count:
             continue
         score = affinity(device, asked.affinities or ())
@@ -72,7 +72,7 @@ def best_affinity(node: Node, asks: Iterable[RequestedDevice]) -> float:
     for asked in asks:
         weights = sum(abs(each.weight) for each in asked.affinities or ())
         if weights:
-            scores = [affinity(device, asked.affinities or ()) for device in _devices_of(node) if fits(device, asked)]
+            scores = [affinity(device, asked.affinities or ()) for device in devices_of(node) if fits(device, asked)]
             matched += max(scores, default=0.0) * weights
             total += weights
     return matched / total if total else 0.0
@@ -105,12 +105,12 @@ def _is_named(device: NodeDevice, name: str) -> bool:
     return len(parts) == 2 or parts[2] == device.name
 
 
-def _devices_of(node: Node) -> tuple[NodeDevice, ...]:
+def devices_of(node: Node) -> tuple[NodeDevice, ...]:
     resources = node.node_resources
     return () if resources is None else resources.devices or ()
 
 
-def _healthy(device: NodeDevice) -> list[str]:
+def healthy_of(device: NodeDevice) -> list[str]:
     return [instance.id for instance in device.instances or () if instance.healthy]
 
 

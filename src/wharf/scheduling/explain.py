@@ -2,7 +2,7 @@
 smallest change with which one more would be placed. Computed from the fleet as it is now; it places nothing.
 """
 
-import difflib
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -16,16 +16,18 @@ from wharf.model.group import TaskGroup
 from wharf.model.job import Job, JobType
 from wharf.model.node import Node, NodeStatus
 from wharf.model.placement import Constraint
-from wharf.scheduling.candidates import Candidates
+from wharf.scheduling import feasibility
+from wharf.scheduling.candidates import CORES, Candidates
 from wharf.scheduling.chance import Chance
 from wharf.scheduling.columns import Ints, Mask
 from wharf.scheduling.distinct import Distinctions, Neighbour
 from wharf.scheduling.draft import Draft
-from wharf.scheduling.feasibility import FINE, MISSING_DRIVERS, MISSING_VOLUMES, drivers_of, has_driver
-from wharf.scheduling.granting import Grants, Refused
+from wharf.scheduling.feasibility import FINE
+from wharf.scheduling.granting import Grants, Refused, usable_cores
 from wharf.scheduling.ground import Ground, Volumes, rules_for
 from wharf.scheduling.operands import LOOKED_AT_LATER
 from wharf.scheduling.reach import is_in_reach
+from wharf.scheduling.remedies import of_devices, of_distinct, of_drivers, of_held, of_networks
 from wharf.scheduling.usage import demand_of
 from wharf.state import Replica
 
@@ -35,9 +37,6 @@ ENDED_BY_THEMSELVES: Final = (ClientStatus.COMPLETE, ClientStatus.FAILED)
 UNITS: Final = {"cpu": "MHz", "memory": "MB", "disk": "MB"}
 TRIED_MOST: Final = 1_000
 """Nodes whose ports and devices are tried. A reason that holds on so many is reason enough."""
-
-ALIKE: Final = 0.7
-"""How alike two names are where one may be meant by the other: mock by mokc, and not by docker."""
 
 MEMORY_LEAST_MB: Final = 10
 CPU_LEAST_MHZ: Final = 1
@@ -188,11 +187,13 @@ class _Look:
             if not len(places):
                 continue
             missing = self._missing(dimension)
+            if dimension == CORES:
+                missing = self._grants.cores_asked - self._free_cores
             yield Shortage(
                 dimension=dimension,
                 nodes=len(places),
                 missing=int(missing[places].min()) if missing is not None else 0,
-                unit=UNITS.get(dimension, ""),
+                unit=UNITS.get(dimension, CORES if dimension == CORES else ""),
                 examples=self._names(self._rows[places]),
             )
 
@@ -297,41 +298,68 @@ class _Look:
         if not rules or len(self._rows):
             return ""
         fewest = min(rules, key=lambda each: each.nodes)
-        if fewest.rule == MISSING_DRIVERS and (unknown := self._drivers_of_nobody()):
-            return unknown
-        where = f"on one of {_nodes(fewest.nodes)} ({', '.join(fewest.examples)})"
-        if fewest.rule == MISSING_VOLUMES:
+        nodes = [node for _, node in self._fleet.rows() if is_in_reach(self._job, node)]
+        match fewest.rule:
+            case feasibility.MISSING_DRIVERS:
+                known = of_drivers(nodes, self._group)
+            case feasibility.MISSING_DEVICES:
+                known = of_devices(nodes, self._group)
+            case _:
+                known = of_networks(nodes, self._group, fewest.rule)
+        if known:
+            return known
+        where = _on_one_of(fewest.nodes, fewest.examples)
+        if fewest.rule == feasibility.MISSING_VOLUMES:
             names = " and ".join(sorted({each.source for each in (self._group.volumes or {}).values()}))
             return f"have the volume {names}, usable as the job asks, {where}: `wharf volume create` makes one"
         return f'mend "{fewest.rule}" {where}'
 
-    def _drivers_of_nobody(self) -> str:
-        """Which of the group's drivers no node has that the job may use, and which these have."""
-        nodes = [node for _, node in self._fleet.rows() if is_in_reach(self._job, node)]
-        wanted = sorted({task.driver for task in self._group.tasks or ()})
-        missing = [driver for driver in wanted if not any(has_driver(node, driver) for node in nodes)]
-        if not missing:
-            return ""
-        there = sorted({name for node in nodes for name in drivers_of(node)})
-        said = f"no node has the driver {' or '.join(missing)}"
-        near = difflib.get_close_matches(missing[0], there, n=1, cutoff=ALIKE)
-        if near:
-            return f"{said}: did you mean {near[0]}?"
-        return f"{said}; there are {', '.join(there)}" if there else f"{said}, nor any other"
-
     def _to_be_free(self) -> str:
-        held = {dimension: int(lacks.sum()) for dimension, lacks in self._lacks if lacks.any()}
-        others = [dimension for dimension in held if dimension not in UNITS]
-        if not others:
+        held = {dimension: lacks for dimension, lacks in self._lacks if lacks.any() and dimension not in UNITS}
+        if not held:
             return ""
-        fewest = min(others, key=lambda each: held[each])
-        return f'make "{fewest}" free on one of {_nodes(held[fewest])}, or add a node'
+        if CORES in held and (fewer := self._to_have_cores()):
+            return fewer
+        fewest = min(held, key=lambda each: int(held[each].sum()))
+        places = np.flatnonzero(held[fewest])
+        return of_held(fewest, _on_one_of(len(places), self._names(self._rows[places])))
+
+    def _to_have_cores(self) -> str:
+        """As many as one node has free, of the task that asks for most."""
+        asked, free = self._grants.cores_asked, self._free_cores
+        if not any(usable_cores(node) for _, node in self._fleet.rows()):
+            return "ask for CPU instead of Cores: no node has cores that may be kept for one task"
+        at = int(free.argmax())
+        missing = asked - int(free[at])
+        name = self._names([int(self._rows[at])])[0]
+        freed = (
+            f"free {_cores(missing)} on {name}"
+            if len(usable_cores(self._fleet.node(int(self._rows[at])))) >= asked
+            else ""
+        )
+        task = max(self._group.tasks or (), key=lambda each: each.resources.cores if each.resources is not None else 0)
+        cores = task.resources.cores if task.resources is not None else 0
+        lowered = (
+            f"lower Cores of {self._group.name}/{task.name} from {cores} to {cores - missing}"
+            if cores > missing
+            else ""
+        )
+        return ", or ".join(each for each in (lowered, freed) if each)
+
+    @functools.cached_property
+    def _free_cores(self) -> Ints:
+        """By place; of those that were not tried none."""
+        free: Ints = np.zeros(len(self._rows), dtype=np.int64)
+        draft = Draft(self._fleet)
+        for at, row in enumerate(self._rows[:TRIED_MOST].tolist()):
+            held = draft.holdings_of(row).cores
+            free[at] = sum(core not in held for core in usable_cores(self._fleet.node(row)))
+        return free
 
     def _to_be_distinct(self) -> str:
         if not self._distinct:
             return "add a node with room for it"
-        reason = next(iter(self._distinct.values()))
-        return f"add a node that {reason} allows, or lower the count of {self._group.name}"
+        return of_distinct(self._job, self._group, next(iter(self._distinct.values())))
 
 
 def _why_out_of_reach(job: Job, node: Node) -> str:
@@ -350,6 +378,14 @@ def _standing(node: Node) -> str:
 
 def _of_what(dimension: str) -> str:
     return " of disk" if dimension == "disk" else ""
+
+
+def _on_one_of(number: int, examples: Sequence[str]) -> str:
+    return f"on {examples[0]}" if number == 1 else f"on one of {_nodes(number)} ({', '.join(examples)})"
+
+
+def _cores(number: int) -> str:
+    return "1 core" if number == 1 else f"{number} cores"
 
 
 def _nodes(number: int) -> str:

@@ -303,6 +303,17 @@ def drivers_of(node: Node) -> Iterator[str]:
             yield driver
 
 
+def networks_of(nodes: Iterable[Node]) -> tuple[list[str], list[str]]:
+    """The modes of networks that there are, and the names that networks of hosts have."""
+    modes, names = {"host", "none"}, {DEFAULT_HOST_NETWORK}
+    for node in nodes:
+        networks = (node.node_resources.node_networks if node.node_resources is not None else None) or ()
+        modes |= {network.mode for network in networks if network.mode}
+        names |= {address.alias for network in networks for address in network.addresses or () if address.alias}
+        names.update(node.host_networks or ())
+    return sorted(modes), sorted(names)
+
+
 def _lack_of_network(node: Node, demands: Demands) -> str:
     networks = (node.node_resources.node_networks if node.node_resources is not None else None) or ()
     if demands.network_mode not in ALWAYS_THERE and all(each.mode != demands.network_mode for each in networks):

@@ -40,6 +40,7 @@ from wharf.scheduling.reconcile.outcome import GroupOutcome, LookAgain, Placemen
 from wharf.scheduling.reconcile.rollout import begun, gone_on, rollout_of
 from wharf.scheduling.reconcile.sight import Sight
 from wharf.scheduling.reconcile.standing import is_as_wanted
+from wharf.scheduling.telling import waiting_for_others
 from wharf.scheduling.together import order_on
 from wharf.state import Replica
 from wharf.state.tables import ALLOCATIONS_OF_JOB, DEPLOYMENTS_OF_JOB, EVALUATIONS, JOB_VERSIONS, JOBS, NODES
@@ -286,11 +287,11 @@ class _Schedule:
                 self._placed.setdefault(allocation.node_id, []).append(allocation)
             return
         for placement, allocation in self._held_back:
-            name, metric = placement.group.name, allocation.metrics or AllocMetric()
+            name = placement.group.name
             self._queued[name] += 1
             known = self._failed.get(name)
             self._failed[name] = (
-                replace(metric, score_meta_data=None)
+                waiting_for_others(allocation.metrics or AllocMetric())
                 if known is None
                 else replace(known, coalesced_failures=known.coalesced_failures + 1)
             )

@@ -20,6 +20,8 @@ from wharf.scheduling.scoring import best_places
 SHOWN: Final = 5
 """Scores kept in a metric: those of the best nodes."""
 
+NOT_FOR_ALL: Final = "not room for all at once"
+
 
 def screening(fleet: Fleet, screened: Screened, job: Job) -> AllocMetric:
     """What was looked at, and left out for good."""
@@ -92,6 +94,13 @@ def coalesced(metric: AllocMetric, failures: int) -> AllocMetric:
         for task, each in (lacking or {}).items()
     }
     return replace(metric, coalesced_failures=failures - 1, resources_exhausted=total or None)
+
+
+def waiting_for_others(metric: AllocMetric) -> AllocMetric:
+    """Of one that had room and waits for those that it begins with. `metric`: how it was placed."""
+    with_room = metric.nodes_evaluated - metric.nodes_filtered
+    exhausted = {NOT_FOR_ALL: with_room} if with_room else None
+    return replace(metric, score_meta_data=None, nodes_exhausted=with_room, dimension_exhausted=exhausted)
 
 
 def one_node(node: Node, job: Job, why: str, *, is_filtered: bool) -> AllocMetric:
