@@ -257,8 +257,14 @@ def test_all_that_a_command_says_arrives(node: ANode, alloc: str) -> None:
 
 
 def test_a_command_that_cannot_be_started_is_refused_with_the_reason(node: ANode, alloc: str) -> None:
-    with pytest.raises(Exception, match="the program nonesuch is not found"):
+    with pytest.raises(Refusal, match="the program nonesuch is not found"):
         run(node, alloc, "nonesuch")
+
+
+def test_a_long_reason_is_cut_where_it_is_seen_to_be_and_nothing_is_guessed_beside_it(node: ANode, alloc: str) -> None:
+    ended = wharf(node, "alloc", "exec", alloc, "x" * 200)
+
+    assert (1, f"wharf: the program {'x' * 105}…\n") == (ended.returncode, ended.stderr.decode())
 
 
 def test_no_command_runs_beside_a_task_that_is_none(node: ANode, alloc: str) -> None:

@@ -71,14 +71,20 @@ class CallerSocket:
         async with self._sending:
             if self.is_open:
                 self.is_open = False
-                cut = reason.encode()[:REASON_MAX_BYTES].decode(errors="ignore")
-                await self._say({"type": "websocket.close", "code": code, "reason": cut})
+                await self._say({"type": "websocket.close", "code": code, "reason": _cut(reason)})
 
     async def _say(self, message: Message) -> None:
         try:
             await self._send(message)
         except OSError:  # As servers say that the other end is gone before anybody was told of it.
             self.is_open = False
+
+
+def _cut(reason: str) -> str:
+    """To what a closing frame may hold."""
+    if len(reason.encode()) <= REASON_MAX_BYTES:
+        return reason
+    return reason.encode()[: REASON_MAX_BYTES - len("…".encode())].decode(errors="ignore") + "…"
 
 
 Conversation = Callable[[Any, CallerSocket], Awaitable[None]]

@@ -15,14 +15,14 @@ from wharf.client.connecting import headers_of, tls_of
 from wharf.client.exchange import Unreachable
 from wharf.client.passage import Outgoing
 from wharf.client.settings import ClientSettings, read_settings
-from wharf.client.sockets import NORMAL, POLICY, Socket, SocketPassage, SocketRefused, WebSocketPassage
+from wharf.client.sockets import POLICY, Socket, SocketPassage, SocketRefused, WebSocketPassage
 from wharf.model.refusal import Refusal, invalid
 from wharf.wire.errors import CODE_HEADER, refusal_of
 from wharf.wire.exec_shapes import ExecOutput, input_closed, input_of, size_of
 
 INPUT_BYTES: Final = 2048
 HEARTBEAT: Final = "{}"
-WELL: Final = (NORMAL, 1001, 1005)
+SERVER_FAULT: Final = 500
 
 
 class Said(NamedTuple):
@@ -57,7 +57,9 @@ class RunningCommand:
         reason = self._socket.close_reason
         if self._socket.close_code == POLICY:
             raise invalid(reason)
-        raise Unreachable(reason or "the connection broke off before the command ended", sent=True)
+        if reason:  # The server's own word.
+            raise refusal_of(SERVER_FAULT, reason)
+        raise Unreachable("the connection broke off before the command ended", sent=True)
 
     async def write(self, data: bytes) -> None:
         for begin in range(0, len(data), INPUT_BYTES):

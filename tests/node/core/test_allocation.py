@@ -94,6 +94,14 @@ def test_what_cannot_be_started_at_all_is_not_tried_again() -> None:
     assert stage.events("web") == ["Received", "Driver Failure", "Not Restarting"]
 
 
+def test_why_it_cannot_be_started_is_told_by_the_event_that_it_is() -> None:
+    stage = Stage(a_plan(a_task()), starts=False)
+    kind = TaskEventType.FAILED_VALIDATION
+    stage.happen(on.NotStarted("web", 1, "nobody knows ${x}", is_final=True, kind=kind, detail="validation_error"))
+
+    assert stage.details("web", kind) == {"validation_error": "nobody knows ${x}"}
+
+
 def test_an_end_that_nobody_saw_counts_as_a_failure_and_is_told_so() -> None:
     stage = Stage(a_plan(a_batch_task()))
     stage.end("work", UNKNOWN)

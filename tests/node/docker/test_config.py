@@ -111,6 +111,12 @@ def test_only_ports_that_are_named_are_published() -> None:
     assert [{"HostIp": "10.0.0.1", "HostPort": "21000"}] == body["HostConfig"]["PortBindings"]["80/tcp"]
 
 
+def test_a_folder_in_memory_is_open_unless_the_job_says_otherwise() -> None:
+    mount = {"target": "/m", "type": "tmpfs", "tmpfs_options": {"size": 4_096}}
+
+    assert {"SizeBytes": 4_096} == body_of(mount=[mount])["HostConfig"]["Mounts"][0]["TmpfsOptions"]
+
+
 @pytest.mark.parametrize(
     ("place", "config", "limits"),
     [

@@ -267,6 +267,15 @@ def test_an_image_that_is_nowhere_is_told_by_name(machine: Machine, registry: Re
     run(story())
 
 
+def test_a_port_that_the_group_does_not_have_is_told_by_name(machine: Machine) -> None:
+    async def story() -> None:
+        async with machine.driver() as docker:
+            with pytest.raises(CannotStart, match="ports: the group has no port web; it has none"):
+                await docker.start(machine.order("a8.0.2", "true", ports=["web"]))
+
+    run(story())
+
+
 def test_an_image_that_asks_who_one_is_is_pulled_with_the_jobs_credentials(
     machine: Machine, registry: Registry
 ) -> None:

@@ -7,11 +7,13 @@ import pytest
 
 from tests.node.walls.walled import run, walled
 from wharf.node.core.outcome import Outcome
-from wharf.node.drivers.port import TaskNetwork
+from wharf.node.drivers import exec as walled_programs
+from wharf.node.drivers.port import CannotStart, TaskNetwork
+from wharf.node.drivers.raw_exec import KEYS, find_program, read_config
 
 NOBODY = 65534
 
-pytestmark = [pytest.mark.needs("namespaces")]
+needs_namespaces = pytest.mark.needs("namespaces")
 
 
 @pytest.fixture
@@ -34,6 +36,7 @@ def variables(way: Path) -> dict[str, str]:
     return {"LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": str(way / "tmp" / "loaded")}
 
 
+@needs_namespaces
 def test_what_a_job_writes_into_the_environment_reaches_no_program_of_another_user(way: Path) -> None:
     """Before its own program everything runs as root: a library of the job's would do as it likes."""
     mine = variables(way)
@@ -51,6 +54,7 @@ def test_what_a_job_writes_into_the_environment_reaches_no_program_of_another_us
     run(story())
 
 
+@needs_namespaces
 def test_nor_does_that_of_a_command_beside_it_that_enters_its_network(way: Path) -> None:
     os_network = way / "network"
     mine = variables(way)
@@ -71,3 +75,34 @@ def test_nor_does_that_of_a_command_beside_it_that_enters_its_network(way: Path)
         run(story())
     finally:
         os.spawnlp(os.P_WAIT, "umount", "umount", str(os_network))
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({}, "config: `command` is missing: the program to run"),
+        ({"command": ["sh", "-c"]}, "config: `command` is to be a text: what follows the program stands in `args`"),
+        ({"command": "sh", "arg": ["x"]}, "config: arg is no key of a raw_exec task: did you mean args?"),
+        ({"command": "sh", "image": "x"}, "config: image is no key of a raw_exec task"),
+        ({"command": "sh", "args": "x"}, "config: `args` is to be a list of texts"),
+        ({"command": "sh", "work_dir": "x"}, "config: `work_dir` is to be an absolute path"),
+    ],
+)
+def test_a_config_that_cannot_be_is_refused_for_good(config: dict[str, object], told: str) -> None:
+    with pytest.raises(CannotStart) as refused:
+        read_config(config, KEYS, "raw_exec")
+
+    assert (told, True) == (str(refused.value), refused.value.is_final)
+
+
+def test_within_walls_it_has_the_keys_of_walls() -> None:
+    config = {"command": "sh", "cap_add": [], "cap_drop": [], "pid_mode": "host", "ipc_mode": "host"}
+
+    assert ("sh", [], "") == read_config(config, walled_programs.KEYS, "exec")
+
+
+def test_a_folder_is_told_from_a_program_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(CannotStart, match="is a folder, no program"):
+        find_program(str(tmp_path), str(tmp_path), "")
+    with pytest.raises(CannotStart, match=f"there is no program {tmp_path}/sh"):
+        find_program("./sh", str(tmp_path), "")

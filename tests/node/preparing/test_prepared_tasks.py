@@ -157,6 +157,14 @@ def test_a_template_that_cannot_be_read_fails_its_task_with_line_and_column(node
     assert "template local/x: line 2, column" in told[0]["DisplayMessage"]
 
 
+def test_a_reference_that_nobody_knows_fails_its_task_as_not_valid(node: ANode) -> None:
+    node.run(a_raw_job("refers", "echo ${attr.zzz} ${meta.yyy}"))
+    allocation = over(node, "refers")
+    assert "failed" == allocation["ClientStatus"]
+    told = [each["DisplayMessage"] for each in events(node, "refers", "Failed Validation")]
+    assert ["nothing is known by the name of ${attr.zzz}, ${meta.yyy}"] == told
+
+
 def test_a_template_writes_nothing_outside_of_its_allocation(node: ANode) -> None:
     # What the server can see leads nowhere: it is put together on the node.
     template = {"EmbeddedTmpl": "x", "DestPath": "${WHARF_META_WHERE}/outside"}

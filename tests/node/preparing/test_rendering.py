@@ -4,6 +4,8 @@ import asyncio
 import threading
 from pathlib import Path
 
+import pytest
+
 from tests.waiting import wait_on_loop_until
 from wharf.client import ONCE, AsyncClient, Reply, Request
 from wharf.client.exchange import Opened
@@ -14,7 +16,7 @@ from wharf.node.agent.interpolation import Facts
 from wharf.node.drivers.port import View
 from wharf.node.preparing.cluster import Cluster
 from wharf.node.preparing.rendering import TaskTemplates
-from wharf.node.preparing.work import TaskWork
+from wharf.node.preparing.work import NotReady, TaskWork
 from wharf.world import RealWorld
 
 ASKS_AND_WAITS = '{{ with nomadVar "a" }}{{ .v }}{{ end }} at {{ timestamp "unix" }}'
@@ -57,10 +59,14 @@ class Servers:
         pass
 
 
+def a_work(folder: Path, template: str) -> TaskWork:
+    (folder / "local").mkdir()
+    task = Task(name="t", driver="raw_exec", templates=(Template(embedded_tmpl=template, dest_path="local/it"),))
+    return TaskWork("a1", "default", "global", task, TaskFolders(folder, folder), View.HOST, {}, Facts({}))
+
+
 def test_what_becomes_known_while_a_template_is_made_is_not_left_out_of_it(tmp_path: Path) -> None:
-    (tmp_path / "local").mkdir()
-    task = Task(name="t", driver="raw_exec", templates=(Template(embedded_tmpl=ASKS_AND_WAITS, dest_path="local/it"),))
-    work = TaskWork("a1", "default", "global", task, TaskFolders(tmp_path, tmp_path), View.HOST, {}, Facts({}))
+    work = a_work(tmp_path, ASKS_AND_WAITS)
 
     async def story() -> None:
         world, servers = Held(), Servers()
@@ -83,3 +89,38 @@ def test_what_becomes_known_while_a_template_is_made_is_not_left_out_of_it(tmp_p
     asyncio.run(story())
 
     assert "kept at 7" == (tmp_path / "local" / "it").read_text()
+
+
+def templates_of(work: TaskWork, world: RealWorld) -> TaskTemplates:
+    client = AsyncClient(world, [Servers()], retries=ONCE)
+    return TaskTemplates(world, work, lambda on_change: Cluster(world, client, "default", on_change))
+
+
+def test_a_file_that_a_template_waits_for_is_seen_when_it_comes(tmp_path: Path) -> None:
+    work = a_work(tmp_path, '{{ file "local/late" }} {{ timestamp "unix" }}')
+
+    async def story() -> None:
+        world = Held()
+        templates = templates_of(work, world)
+        waiting = world.start(templates.render_first(lambda *_, **__: None), name="its templates")
+        await wait_on_loop_until(lambda: world.asked, what="it is rendered without the file")
+        (tmp_path / "local" / "late").write_text("here")
+        await waiting
+        await templates.close()
+
+    asyncio.run(story())
+
+    assert "here 7" == (tmp_path / "local" / "it").read_text()
+
+
+def test_a_file_that_a_template_may_never_read_fails_it_at_its_place(tmp_path: Path) -> None:
+    work = a_work(tmp_path, 'one\n{{ file "../../etc/passwd" }}')
+
+    async def story() -> None:
+        world = RealWorld()
+        templates = templates_of(work, world)
+        with pytest.raises(NotReady, match="line 2, column 4: Path escapes the alloc directory"):
+            await templates.render_first(lambda *_, **__: None)
+        await templates.close()
+
+    asyncio.run(story())

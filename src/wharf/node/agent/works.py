@@ -499,7 +499,7 @@ class Works:
         try:
             await self._upkeep.ensure(work, name)
         except NotReady as error:
-            self.happen(id, on.NotStarted(name, run, str(error), is_final=error.is_final))
+            self.happen(id, on.NotStarted(name, run, str(error), error.is_final, error.kind, error.detail))
             return
         if not self._is_starting(work, name, run):
             return
@@ -509,7 +509,8 @@ class Works:
         config = resolve(task.config or {}, self.facts.with_variables(environment), missing)
         if missing:
             why = f"nothing is known by the name of {', '.join(missing)}"
-            self._not_started(id, name, run, why, kind=TaskEventType.FAILED_VALIDATION)
+            kind = TaskEventType.FAILED_VALIDATION
+            self.happen(id, on.NotStarted(name, run, why, is_final=True, kind=kind, detail="validation_error"))
             return
         assert isinstance(config, dict)
         try:
@@ -555,10 +556,6 @@ class Works:
     async def _when_kept(self, forget: Callable[[], None]) -> None:
         await self._journal.synced()
         forget()
-
-    def _not_started(self, id: str, task: str, run: int, why: str, *, kind: TaskEventType) -> None:
-        log.info("task %s of %s is not started (%s): %s", task, id, kind, why)
-        self.happen(id, on.NotStarted(task, run, why, is_final=True))
 
     @staticmethod
     def _is_starting(work: Work, name: str, run: int) -> bool:

@@ -194,7 +194,7 @@ class _Turn:
             self._end(self._record.task(task.name))
 
     def _not_started(self, task: TaskRecord, event: on.NotStarted) -> None:
-        task = with_event(task, TaskEventType.DRIVER_FAILURE, self._now, driver_error=event.why)
+        task = with_event(task, event.kind, self._now, **{event.detail: event.why})
         self._try_again(task, is_final=event.is_final)
 
     def _ended(self, name: str, run: int, outcome: Outcome) -> None:

@@ -58,6 +58,8 @@ class NotStarted(Event, frozen=True):
     run: int
     why: str
     is_final: bool = False
+    kind: TaskEventType = TaskEventType.DRIVER_FAILURE
+    detail: str = "driver_error"
 
 
 class Ended(Event, frozen=True):

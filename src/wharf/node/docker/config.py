@@ -4,12 +4,12 @@ A key that is unknown, a value that does not fit and what the node's settings fo
 is asked of the engine.
 """
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
+from wharf.node.drivers.keys import unknown_keys
 from wharf.node.walls.rights import ALLOWED
 
 
@@ -152,7 +152,7 @@ _HOST_MODES: Final = ("pid_mode", "ipc_mode", "uts_mode", "userns_mode")
 def read_config(config: Mapping[str, Any], settings: DockerSettings) -> DockerConfig:  # As it stands in the job.
     """Raises ConfigProblem."""
     known = DockerConfig.__struct_fields__
-    problems = [_unknown(key, known) for key in config if key not in known]
+    problems = unknown_keys(config, known, "docker")
     plain = {key: _single(key, value) for key, value in config.items() if key in known}
     try:
         read = msgspec.convert(plain, DockerConfig, strict=False)
@@ -206,11 +206,6 @@ def _is_outside(source: str) -> bool:
     """Of the allocation's folder: absolute, a named volume, or a way up."""
     is_named = not source.startswith(".") and "/" not in source
     return source.startswith("/") or is_named or ".." in source.split("/")
-
-
-def _unknown(key: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(key, known, n=1)
-    return f"{key} is no key of a docker task" + (f": did you mean {near[0]}?" if near else "")
 
 
 def _single(key: str, value: Any) -> Any:  # As it stands in the job.

@@ -178,7 +178,9 @@ def _mount(mount: Mount, place: Place) -> dict[str, Any]:
     if mount.bind_options and mount.bind_options.propagation:
         made["BindOptions"] = {"Propagation": mount.bind_options.propagation}
     if mount.tmpfs_options:
-        made["TmpfsOptions"] = {"SizeBytes": mount.tmpfs_options.size, "Mode": mount.tmpfs_options.mode}
+        options = {"SizeBytes": mount.tmpfs_options.size, "Mode": mount.tmpfs_options.mode}
+        # Said, a mode of nothing is a folder that nobody may enter.
+        made["TmpfsOptions"] = {name: value for name, value in options.items() if value}
     if mount.volume_options:
         driver = mount.volume_options.driver_config
         made["VolumeOptions"] = {

@@ -201,6 +201,10 @@ class Docker:
             )
             raise CannotStart(why, is_final=True)
         place = self._place(order)
+        if strange := [label for label in config.ports if all(port.label != label for port in place.ports)]:
+            there = ", ".join(port.label for port in place.ports) or "none"
+            why = f"config: ports: the group has no port {', '.join(strange)}; it has {there}"
+            raise CannotStart(why, is_final=True)
         body = container_body(config, place)
         body["Image"] = full_name(config.image)
         name = container_name(place)

@@ -37,6 +37,7 @@ from wharf.node.walls import (
 )
 from wharf.node.walls.launching import BETWEEN, DEFAULT_PATH, NEEDED, NEEDED_INSIDE, SHELL
 
+KEYS: Final = ("command", "args", "work_dir", "pid_mode", "ipc_mode", "cap_add", "cap_drop")
 PRIVATE: Final = "private"
 MODES: Final = (PRIVATE, "host")
 OF_USER: Final = ("HOME", "USER", "LOGNAME", "MAIL", "SHELL", "PWD", "OLDPWD")
@@ -153,7 +154,7 @@ class Exec(Supervised):
 
     def _asked(self, config: Mapping[str, object], user: str) -> Asked:
         """Raises CannotStart."""
-        command, arguments, work_folder = read_config(config)
+        command, arguments, work_folder = read_config(config, KEYS, self.name)
         try:
             rights = rights_of(
                 user,

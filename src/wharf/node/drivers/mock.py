@@ -14,6 +14,7 @@ from wharf.node.core.outcome import UNKNOWN, Outcome
 from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View, Watcher
 from wharf.wire.go_duration import DurationError, parse_duration_ns
 
+DURATIONS: Final = ("run_for", "start_block_for", "kill_after")
 ENDED_BY_SIGNAL: Final = 128
 SIGINT: Final = 2
 SIGKILL: Final = 9
@@ -35,6 +36,7 @@ class Mock:
         if order.run in self._configs:
             return
         config = order.config
+        check_durations(config)
         if config.get("start_error"):
             raise CannotStart(str(config["start_error"]), is_final=not config.get("start_error_recoverable"))
         self._configs[order.run] = config
@@ -96,6 +98,13 @@ def seconds(config: Mapping[str, object], name: str) -> float | None:
         except DurationError:
             return None
     return None
+
+
+def check_durations(config: Mapping[str, object]) -> None:
+    """Raises CannotStart: a task whose script cannot be read would else run on for ever."""
+    for name in DURATIONS:
+        if config.get(name) is not None and seconds(config, name) is None:
+            raise CannotStart(f"config: `{name}` is to be a duration, as 10s", is_final=True)
 
 
 def _whole(given: object) -> int:

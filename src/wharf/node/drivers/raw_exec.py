@@ -10,7 +10,7 @@ import fnmatch
 import os
 import pwd
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from wharf.node.agent.keeper_link import KeeperLink
 from wharf.node.drivers import processes_beside
 from wharf.node.drivers.beside import Command, CommandOrder
+from wharf.node.drivers.keys import unknown_keys
 from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View
 from wharf.node.drivers.supervised import Supervised, log_order
 from wharf.node.measuring.tasks import group_of, groups_of
@@ -28,6 +29,7 @@ from wharf.node.walls.launching import BETWEEN, ENTER, SESSION, become
 
 AS_USER: Final = "/usr/bin/setpriv"
 MOST_OOM_SCORE: Final = 1_000
+KEYS: Final = ("command", "args", "work_dir", "oom_score_adj", "denied_envvars")
 NEEDED: Final = ("/bin/dash", "/bin/sleep", "/usr/bin/setsid", "/usr/bin/env")
 
 
@@ -50,7 +52,7 @@ class RawExec(Supervised):
         return Health(is_healthy=True, attributes={"driver.raw_exec.bounds": ",".join(bounds) or "none"})
 
     async def start(self, order: TaskOrder) -> None:
-        command, arguments, work_folder = read_config(order.config)
+        command, arguments, work_folder = read_config(order.config, KEYS, self.name)
         folder = work_folder or str(order.task_folder)
         program = find_program(command, folder, order.environment.get("PATH", os.defpath))
         rights = find_rights(order.user)
@@ -128,11 +130,15 @@ def _rights(uid: int, gid: int) -> list[str]:
     return [AS_USER, f"--reuid={uid}", f"--regid={gid}", "--init-groups", "--"]
 
 
-def read_config(config: Mapping[str, object]) -> tuple[str, list[str], str]:
+def read_config(config: Mapping[str, object], keys: Collection[str], driver: str) -> tuple[str, list[str], str]:
     """Command, arguments, folder to work in. Raises CannotStart."""
+    if unknown := unknown_keys(config, keys, driver):
+        raise CannotStart(f"config: {'; '.join(unknown)}", is_final=True)
     command, arguments, work_folder = (config.get(name) for name in ("command", "args", "work_dir"))
-    if not isinstance(command, str) or not command:
+    if command is None or command == "":
         raise CannotStart("config: `command` is missing: the program to run", is_final=True)
+    if not isinstance(command, str):
+        raise CannotStart("config: `command` is to be a text: what follows the program stands in `args`", is_final=True)
     if "=" in command:
         raise CannotStart(f"config: a command may not hold `=`: {command}", is_final=True)
     arguments = [] if arguments is None else arguments
@@ -186,6 +192,8 @@ def find_program(command: str, folder: str, path: str) -> str:
         raise CannotStart(f"work_dir {folder} is no folder")
     if os.sep in command:
         program = Path(folder, command)
+        if program.is_dir():
+            raise CannotStart(f"{program} is a folder, no program")
         if not program.is_file():
             raise CannotStart(f"there is no program {program}")
         if not os.access(program, os.X_OK):

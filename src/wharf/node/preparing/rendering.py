@@ -1,13 +1,14 @@
 """The templates of one task: rendered before it starts, and again whenever what they asked for has changed."""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from wharf.model.refusal import Refusal
+from wharf.model.refusal import Code, Refusal
 from wharf.model.task_state import TaskEventType
 from wharf.model.template import ChangeMode, ChangeScript
 from wharf.model.template import Template as Wanted
@@ -18,9 +19,11 @@ from wharf.node.preparing.cluster import Answer, Cluster, Key
 from wharf.node.preparing.fetching import Say
 from wharf.node.preparing.work import NotReady, TaskWork
 from wharf.templates import Missing, Rendered, Template, TemplateError
+from wharf.templates.errors import Wrong
 from wharf.world import World
 
 TELL_MISSING_S: Final = 3.0
+LOOK_AGAIN_S: Final = 1.0
 SETTLE_S: Final = 0.2
 """What changes together is rendered together."""
 SECOND_NS: Final = 1_000_000_000
@@ -59,7 +62,9 @@ class TaskSources:
         try:
             return read_file(self._work, path)
         except Refusal as refusal:
-            raise Missing(f"file({path}): {refusal.text}") from None
+            if refusal.code is not Code.UNKNOWN:  # It will never be otherwise.
+                raise Wrong(refusal.text) from None
+            raise Missing(f"file({path}): the allocation has no such file") from None
 
     def variable(self, path: str) -> Mapping[str, str]:
         answer = self._answer("variable", path)
@@ -120,14 +125,15 @@ class TaskTemplates:
             missing = tuple(dict.fromkeys(name for each in made for name in each.missing))
             if not missing:
                 return self._write(made, is_first=True)
-            left_s = TELL_MISSING_S - (self._world.monotonic_s() - began_s)
-            try:
-                # Most of what is missing comes within moments: then nobody needs to hear of it.
-                await asyncio.wait_for(self._has_changed.wait(), max(0.0, left_s) if said != missing else None)
-            except TimeoutError:
+            # Most of what is missing comes within moments: then nobody needs to hear of it.
+            if said != missing and self._world.monotonic_s() - began_s >= TELL_MISSING_S:
                 said = missing
                 say(TaskEventType.TEMPLATE, f"Missing: {', '.join(missing)}")
-                await self._has_changed.wait()
+            left_s = TELL_MISSING_S - (self._world.monotonic_s() - began_s) if said != missing else None
+            if any(kind == "file" for each in made for kind, _ in each.asked):  # Nobody tells of a file that comes.
+                left_s = LOOK_AGAIN_S if left_s is None else min(left_s, LOOK_AGAIN_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._has_changed.wait(), left_s)
 
     async def next_change(self) -> Change:
         """Wait until rendered files are others than before, and the splay is over. Raises NotReady."""
