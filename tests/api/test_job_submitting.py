@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.builders import a_group, a_job, a_periodic_job, a_task
+from tests.builders import a_group, a_job, a_parameterized_job, a_periodic_job, a_task
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.talking import Talk
@@ -64,6 +64,21 @@ async def test_a_periodic_job_is_answered_with_its_next_five_times_and_no_evalua
         times = told["NextPeriodicLaunches"]
         assert [time[10:] for time in times] == ["T03:00:00Z"] * 5
         assert (planned["NextPeriodicLaunch"], planned["NextPeriodicLaunches"]) == (times[0], times)
+
+
+@in_virtual_time
+async def test_a_periodic_job_without_a_time_to_come_is_answered_with_none_and_another_job_with_nothing_of_the_kind() -> (
+    None
+):
+    async with ACluster() as cluster:
+        talk = Talk(await cluster.a_server())
+        job = a_periodic_job("never", spec="0 0 31 2 *")
+
+        never = [await talk.put(f"/v1/{path}", {"Job": job}) for path in ("jobs", "job/never/plan")]
+        other = await talk.put("/v1/jobs", {"Job": a_parameterized_job("convert")})
+
+        assert [each["NextPeriodicLaunches"] for each in never] == [[], []]
+        assert "NextPeriodicLaunches" not in other
 
 
 @in_virtual_time

@@ -311,8 +311,11 @@ def test_forcing_what_nobody_knows_or_what_has_no_times_is_refused() -> None:
     assert refused(state, force, "shop") == (Code.INVALID, "can't force launch non-periodic job")
 
 
-@pytest.mark.parametrize("how", ["stopped", "disabled"])
-def test_forcing_a_job_that_is_stopped_or_disabled_is_refused(how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [("stopped", "it is stopped; start it first"), ("disabled", "its Periodic block is not enabled")],
+)
+def test_forcing_a_job_that_is_stopped_or_disabled_is_refused(how: str, why: str) -> None:
     state = AState()
     job = a_periodic_job("nightly", stop=how == "stopped")
     assert job.periodic is not None
@@ -320,5 +323,5 @@ def test_forcing_a_job_that_is_stopped_or_disabled_is_refused(how: str) -> None:
 
     told = refused(state, force)
 
-    text = 'force launch for job "nightly" failed: can\'t force run non-tracked job "nightly" (default)'
-    assert told == (Code.INVALID, text)
+    text = 'force launch for job "nightly" failed: can\'t force run non-tracked job "nightly" (default): '
+    assert told == (Code.INVALID, text + why)

@@ -561,3 +561,28 @@ def test_a_parent_tells_of_its_children() -> None:
     assert explain(state.replica, "default", "convert").text == (
         "convert waits to be dispatched; of its children 1 runs and 2 wait"
     )
+
+
+def test_a_parent_has_no_groups_of_its_own_to_tell_of() -> None:
+    state, _ = with_children(1, max_running=1)
+
+    assert explain(state.replica, "default", "convert").groups == ()
+
+
+def test_a_parent_that_is_stopped_tells_of_children_that_go_on() -> None:
+    state, _ = with_children(2, max_running=1)
+    state.put(JOBS.put(replace(state.job("convert"), stop=True)))
+
+    assert explain(state.replica, "default", "convert").text == (
+        "convert is stopped, and starts nothing more; of its children 1 runs and 1 waits"
+    )
+
+
+def test_a_time_table_that_is_over_launches_by_hand_only() -> None:
+    state = a_fleet(1_000)
+    state.register(a_periodic_job("never", spec="0 0 31 2 *"))
+
+    told = explain(state.replica, "default", "never")
+
+    assert told.text == "never is launched by hand only, because its time table has no time left"
+    assert told.is_explained

@@ -108,8 +108,9 @@ def force_periodic(
     if not parent.is_periodic:
         raise invalid("can't force launch non-periodic job")
     if not parent.is_active_periodic:
+        why = "it is stopped; start it first" if parent.stop else "its Periodic block is not enabled"
         raise invalid(
-            f'force launch for job "{job_id}" failed: can\'t force run non-tracked job "{job_id}" ({namespace})'
+            f'force launch for job "{job_id}" failed: can\'t force run non-tracked job "{job_id}" ({namespace}): {why}'
         )
     return launch(snapshot, parent, moment, settings, launch_s=moment.now_ns // SECOND_NS, cause=cause)
 

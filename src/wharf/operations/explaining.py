@@ -86,7 +86,8 @@ class _Explaining:
         self._unplaced = self._missing_by_group()
 
     def tell(self) -> Explanation:
-        groups = tuple(self._group(group) for group in self._job.groups)
+        is_parent = self._job.is_periodic or self._job.is_parameterized  # Its children have what its groups say.
+        groups = () if is_parent else tuple(self._group(group) for group in self._job.groups)
         waits = tuple(self._waits(groups))
         place, length = self._queue() if not self._blocked else self._line
         return Explanation(
@@ -258,7 +259,9 @@ class _Explaining:
         """Nothing is under way. Then it is as it is wanted, or nothing will change until somebody changes something."""
         job = self._job
         if job.stop:
-            return Waiting(waits_for=Waits.NOTHING, text="is stopped, and nothing of it runs")
+            children = self._of_children()
+            what = f"starts nothing more{children}" if children else "nothing of it runs"
+            return Waiting(waits_for=Waits.NOTHING, text=f"is stopped, and {what}")
         if job.is_parameterized:
             return Waiting(waits_for=Waits.DISPATCH, text=f"waits to be dispatched{self._of_children()}")
         if job.is_periodic:
@@ -292,8 +295,10 @@ class _Explaining:
         if not job.is_active_periodic:
             return Waiting(waits_for=Waits.CHANGE, text="is periodic and not enabled")
         found = next_launches(job, launched.launch, at_most=1) if launched is not None else []
-        when = f"at {say_time(found[0])}" if found else "never: its time table has no time left"
-        return Waiting(waits_for=Waits.LAUNCH, text=f"is launched next {when}{self._of_children()}")
+        if not found:
+            text = f"is launched by hand only, because its time table has no time left{self._of_children()}"
+            return Waiting(waits_for=Waits.CHANGE, text=text)
+        return Waiting(waits_for=Waits.LAUNCH, text=f"is launched next at {say_time(found[0])}{self._of_children()}")
 
     def _of_children(self) -> str:
         """How many of them are not over."""

@@ -90,7 +90,7 @@ class Submitting:
         )
         reply = register_response(done)
         launches = next_launches(job, to_time(self._server.world.now_ns()), at_most=LAUNCHES_TOLD)
-        if launches:
+        if job.is_periodic and not job.is_parameterized:
             reply = replace(reply, next_periodic_launches=tuple(launches))
         return Done(reply, done.index)
 
@@ -120,7 +120,7 @@ class Submitting:
             created_evals=planned.created_evaluations,
             diff=planned.diff,
             next_periodic_launch=launches[0] if launches else None,
-            next_periodic_launches=launches or msgspec.UNSET,
+            next_periodic_launches=launches if job.is_periodic and not job.is_parameterized else msgspec.UNSET,
             warnings=planned.warnings,
             index=planned.job_modify_index,
         )
