@@ -63,7 +63,16 @@ def test_the_lines_of_help_say_what_the_commands_say_of_themselves(name: str) ->
         (("config", "chek"), "wharf: there is no command chek; did you mean `wharf config check`?"),
         (("xyz",), "wharf: there is no command xyz; `wharf --help` lists all"),
         (("agent",), "wharf: Missing option '--config'; `wharf agent --help` tells more"),
-        (("dev", "--port", "x"), "wharf: Invalid value for '--port': 'x' is not a valid integer."),
+        (("dev", "--port", "x"), "wharf: Invalid value for '--port': 'x' is not a whole number."),
+        (("job", "scale", "web", "api", "x"), "wharf: Invalid value for '[COUNT]': 'x' is not a whole number."),
+        (
+            ("--address", "http://127.0.0.1:1", "status"),
+            "wharf: there is no option --address here: options stand behind the command, as `wharf COMMAND --address …`",
+        ),
+        (
+            ("job", "--detach", "run", "web.yaml"),
+            "wharf: there is no option --detach here: options stand behind the command, as `wharf job COMMAND --detach …`",
+        ),
         (
             ("config", "check", "gone.toml"),
             "wharf: gone.toml: there is no such file or folder: check the path",
@@ -102,6 +111,16 @@ def test_a_mistake_is_one_line_and_exit_code_1(tmp_path: Path, arguments: tuple[
     done = run(tmp_path, *arguments)
 
     assert (done.returncode, lines(done.stderr), done.stdout) == (1, [line.format(here=tmp_path)], "")
+
+
+def test_output_that_finds_no_room_is_told_in_one_line(tmp_path: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "wharf", "config", "show", "--json"],
+            cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
+        )  # fmt: skip
+
+    assert (done.returncode, done.stderr) == (1, "wharf: the output cannot be written: No space left on device\n")
 
 
 def test_version_is_told_to_people_and_programs(tmp_path: Path) -> None:

@@ -114,6 +114,26 @@ def test_what_is_wrong_with_a_job_is_told_by_line_and_column(person: Person, tmp
     ]
 
 
+@pytest.mark.parametrize("words", [("job", "validate"), ("job", "plan")])
+def test_a_length_of_time_that_is_none_is_told_so(person: Person, tmp_path: Path, words: tuple[str, ...]) -> None:
+    file = a_file(tmp_path, WEB.replace("Count: 2", "Count: 2\n    ShutdownDelay: 10 seconds"))
+
+    ended = person.wharf(*words, file)
+
+    said = "TaskGroups[0].ShutdownDelay: expected a length of time, as 30s or 1h30m, and there is another text"
+    assert ended.err == f"wharf: {file}:6:5: {said}\n"
+
+
+def test_a_length_of_time_without_a_unit_is_noted_where_it_is_next_to_nothing(person: Person, tmp_path: Path) -> None:
+    text = WEB.replace("MinHealthyTime: 1s", "MinHealthyTime: 1000000000")
+    file = a_file(tmp_path, text.replace("Count: 2", "Count: 2\n    ShutdownDelay: 10"))
+
+    ended = person.wharf("job", "validate", file)
+
+    said = "TaskGroups[0].ShutdownDelay: 10 without a unit is so many nanoseconds; 10 seconds are 10s"
+    assert (ended.code, ended.err) == (0, f"note: {file}:6:5: {said}\n")
+
+
 def test_a_field_that_nobody_knows_is_told_with_its_place_and_the_one_that_may_be_meant(
     person: Person, tmp_path: Path
 ) -> None:
@@ -171,6 +191,13 @@ def test_all_that_is_wrong_with_a_job_is_one_list(person: Person, tmp_path: Path
         ("a.json", '{"ID": "web", "ID": "x"}', "{file}: ID stands twice in one object: keep one"),
         ("a.yaml", "- a", "{file}: expected a job, and there is a list"),
         ("a.yaml", "Type: batch", "{file}: the job has no ID: give it one, as ID: web"),
+        (
+            "a.yaml",
+            "id: web",
+            "{file}: the job has no ID, but id: names are those of the HTTP API, as ID, Type and TaskGroups",
+        ),
+        ("a.yaml", "ID: a\n\tType: batch", "{file}:2:1: a tab; YAML is indented by spaces alone"),
+        ("a.yaml", "ID: a\nID: b", "{file}:2:1: ID stands twice in one object: keep one"),
         ("a.hcl", 'job "web" {}', "{file}: job files in HCL are not read yet"),
         ("a.yaml", "ID: a\n---\nID: b\n", "{file}: expected one job, and there are 2 documents"),
         ("a.yaml", "", "{file}: it is empty"),
@@ -364,6 +391,17 @@ def test_a_job_is_scaled_reverted_stopped_and_started_again(person: Person, tmp_
     assert (versions, stopped) == ("2 1 0 \n", "true\n")
     assert person.does("job", "inspect", "-t", "{{.Stop}}", "web") == "false\n"
     assert person.wharf("job", "start", "web").err == ("wharf: web is not stopped; `wharf job status web` shows it\n")
+
+
+def test_a_job_that_is_stopped_already_is_told_so(person: Person, tmp_path: Path) -> None:
+    person.does("job", "run", a_file(tmp_path, WEB))
+    person.does("job", "stop", "web")
+
+    again = person.wharf("job", "stop", "web")
+    purged = person.wharf("job", "stop", "--purge", "web")
+
+    assert (again.code, again.out) == (0, "web is stopped already\n")
+    assert (purged.code, purged.out) == (0, "web is purged\n")
 
 
 def test_a_beginning_of_an_id_stops_nothing_without_yes(person: Person, tmp_path: Path) -> None:

@@ -75,6 +75,28 @@ def test_what_is_too_wide_goes_without_what_it_can_spare_and_gets_less_of_the_la
     assert told.splitlines() == shown
 
 
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (45, ["a-name-that-machines-make[10]  running  short", "web[1]                         running  -"]),
+        (38, ["a-name-that…s-make[10]  running  short", "web[1]                  running  -"]),
+        (27, ["a-name-that-machines-make[10]  running  short", "web[1]                         running  -"]),
+    ],
+)
+def test_what_is_still_too_wide_gets_less_of_the_middle_of_names(width: int, shown: list[str]) -> None:
+    rows = [("a-name-that-machines-make[10]", "running", "short"), ("web[1]", "running", "-")]
+
+    told = click.unstyle(table(("Name", "Status", "Why"), rows, names=("Name",), width=width))
+
+    assert told.splitlines()[1:] == shown
+
+
+def test_letters_that_are_two_wide_are_cut_by_their_width() -> None:
+    told = click.unstyle(table(("ID", "Description"), [("a", "日本語日本語日本語")], width=15))
+
+    assert told.splitlines()[1] == "a   日本語日本…"
+
+
 def test_letters_that_are_two_wide_are_counted_so() -> None:
     shown = click.unstyle(
         table(("ID", "Status"), [("日本", "running"), ("cafe\u0301", "running"), ("abcde", "failed")])

@@ -132,6 +132,7 @@ def _method_told(talk: Talk, one: "AuthMethodShown") -> str:
 def create_rule(talk: Talk, method: str, bind_type: str, bind_name: str, selector: str, description: str) -> None:
     """Make a rule.
 
+    \b
     wharf acl binding-rule create --auth-method company --bind-type role --bind-name web-team
     """
     from wharf.wire.access import BindingRuleRequest

@@ -170,7 +170,7 @@ def deployments_told(talk: Talk, records: "Sequence[Deployment]") -> str:
         )
         for one in sorted(records, key=lambda one: -one.create_index)
     ]  # fmt: skip
-    return table(titles, rows)
+    return table(titles, rows, names=() if talk.verbose else ("Job",))
 
 
 def _healthy(one: "Deployment") -> str:

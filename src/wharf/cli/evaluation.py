@@ -92,7 +92,7 @@ def _list_told(talk: Talk, records: "Sequence[Evaluation]") -> str:
         )
         for one in records
     ]  # fmt: skip
-    return table(titles, rows, spare=("Priority", "Created"))
+    return table(titles, rows, spare=("Priority", "Created"), names=() if talk.verbose else ("Job",))
 
 
 def _missing(one: "Evaluation") -> int:

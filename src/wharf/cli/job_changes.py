@@ -114,8 +114,8 @@ def stop(
         answer = talk.client.jobs.deregister(
             job.id, purge=purge, no_shutdown_delay=no_shutdown_delay, everywhere=everywhere, namespace=job.namespace
         )
-        click.echo(f"{job.id} is {'purged' if purge else 'being stopped'}")
-        evaluations += [(answer.eval_id, job.namespace)] if answer.eval_id else []
+        click.echo(f"{job.id} is {'purged' if purge else 'stopped already' if job.stop else 'being stopped'}")
+        evaluations += [(answer.eval_id, job.namespace)] if answer.eval_id and not job.stop else []
     if not detach and not purge:
         for eval_id, namespace in evaluations:
             see_evaluation(talk, eval_id, namespace)
@@ -233,7 +233,9 @@ def scale(
 ) -> None:
     """Change how many of a group run.
 
-    wharf job scale web api 5. A job of one group needs no name of it: wharf job scale web 5
+    A job of one group needs no name of it: `wharf job scale web 5`.
+
+    wharf job scale web api 5
     """
     from wharf.cli.finding import find_job
     from wharf.client.errors import Refused
@@ -380,6 +382,8 @@ def see_evaluation(talk: Talk, eval_id: str, namespace: str) -> None:
 
 
 def tell_warnings(warnings: str, job: "JobFile") -> None:
+    for remark in job.remarks():
+        click.echo(f"note: {remark}", err=True)
     for line in warnings.splitlines():
         text = line.strip().removeprefix("* ")
         if text and not _COUNT_OF_WARNINGS.fullmatch(text):

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +25,11 @@ DURATIONS: Final = frozenset({
 """Written as `30s` in a file, and as nanoseconds on the wire."""
 OPAQUE: Final = frozenset({"Config", "Env", "Meta", "Params"})
 """What stands in these is nobody's but the task's."""
+_TWICE: Final = re.compile(r'found duplicate key "([^"]+)"')
+_NO_NUMBER: Final = re.compile(r"expected a whole number(?: or null)?, got text")
 _UNKNOWN_FIELD: Final = re.compile(r"Job\.(\w+(?:\[\d+\]|\.\w+)*) (is not a known field.*)")
+SHORTEST_NS: Final = 1_000_000
+"""Nobody means less than this by the length of anything that jobs name."""
 _STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
@@ -51,9 +56,19 @@ class JobFile(NamedTuple):
             return warning
         return f"{self._where(found[1])}: {found[1]} {found[2]}"
 
+    def remarks(self) -> list[str]:
+        """What can be submitted, and is hardly meant: lengths of time whose unit is missing."""
+        return [
+            f"{self._where(place)}: {place}: {length} without a unit is so many nanoseconds; {length} seconds are {length}s"
+            for place, length in _next_to_nothing(self.document)
+        ]
+
     def _placed(self, complaint: Complaint) -> str:
         if not complaint.place:
             return f"{self.name}: {complaint.said}"
+        if _NO_NUMBER.fullmatch(complaint.said) and complaint.place.rpartition(".")[2] in DURATIONS:
+            said = "expected a length of time, as 30s or 1h30m, and there is another text"
+            return f"{self._where(complaint.place)}: {complaint.place}: {said}"
         return f"{self._where(complaint.place)}: {complaint.place}: {complaint.said}"
 
     def _where(self, place: str) -> str:
@@ -81,7 +96,7 @@ def read_job_file(place: str) -> JobFile:
     if not isinstance(job, dict):
         raise Failed(f"{name}: Job: expected a job, and there is {_kind(job)}")
     if not job.get("ID"):
-        raise Failed(f"{name}: the job has no ID: give it one, as ID: web")
+        raise Failed(f"{name}: the job has no ID{_misspelled_id(job)}")
     return JobFile(name, text, format, _with_nanoseconds(job))
 
 
@@ -137,8 +152,7 @@ def _yaml(name: str, text: str) -> Any:  # Whatever stands there.
     except MarkedYAMLError as error:
         mark = error.problem_mark
         place = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
-        said = " ".join(part for part in (error.context, error.problem) if part)
-        raise Failed(f"{name}{place}: {said.splitlines()[0]}") from error
+        raise Failed(f"{name}{place}: {_said_of_yaml(error.context, error.problem)}") from error
     except (YAMLError, ValueError) as error:
         raise Failed(f"{name}: {str(error).splitlines()[0]}") from error
     except RecursionError:
@@ -150,6 +164,22 @@ def _yaml(name: str, text: str) -> Any:  # Whatever stands there.
     if len(documents) != 1:
         raise Failed(f"{name}: expected one job, and there are {len(documents)} documents")
     return documents[0]
+
+
+def _said_of_yaml(context: str | None, problem: str | None) -> str:
+    """As the reader of YAML says it, but for the two mistakes that people make most."""
+    if problem is not None and "character '\\t'" in problem:
+        return "a tab; YAML is indented by spaces alone"
+    if problem is not None and (twice := _TWICE.match(problem)):
+        return f"{twice[1]} stands twice in one object: keep one"
+    return " ".join(part for part in (context, problem) if part).splitlines()[0]
+
+
+def _misspelled_id(job: dict[str, Any]) -> str:
+    other = next((key for key in job if key.lower() == "id"), None)
+    if other is None or other == "ID":
+        return ": give it one, as ID: web"
+    return f", but {other}: names are those of the HTTP API, as ID, Type and TaskGroups"
 
 
 class _TooMuch(Exception):
@@ -191,6 +221,19 @@ def _with_nanoseconds(value: Any) -> Any:  # As it came, but for its durations.
         else:
             found[key] = one if key in OPAQUE else _with_nanoseconds(one)
     return found
+
+
+def _next_to_nothing(value: Any, place: str = "") -> Iterator[tuple[str, int]]:  # Of whatever stands there.
+    if isinstance(value, list):
+        for number, one in enumerate(value):
+            yield from _next_to_nothing(one, f"{place}[{number}]")
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            there = f"{place}.{key}" if place else key
+            if key in DURATIONS and type(one) is int and 0 < one < SHORTEST_NS:
+                yield there, one
+            elif key not in OPAQUE:
+                yield from _next_to_nothing(one, there)
 
 
 def _place_of(source: str, steps: list[str | int]) -> tuple[int, int]:

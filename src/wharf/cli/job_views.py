@@ -164,7 +164,7 @@ def jobs_told(talk: Talk, jobs: "Sequence[JobStub]") -> str:
         titles.insert(1, "Namespace")
         for job, row in zip(jobs, rows, strict=True):
             row.insert(1, job.namespace)
-    return table(titles, rows, spare=("Priority", "Submitted"))
+    return table(titles, rows, spare=("Priority", "Submitted"), names=() if talk.verbose else ("ID",))
 
 
 def show_job(talk: Talk, job_id: str, *, all_allocs: bool) -> None:
@@ -278,7 +278,8 @@ def allocations_told(talk: Talk, records: "Sequence[AllocationStub]") -> str:
         ]
         for one in newest
     ]  # fmt: skip
-    return table(titles, rows, spare=("Created", "Version", "Desired"))
+    names = () if talk.verbose else ("Name", "Node")
+    return table(titles, rows, spare=("Created", "Version", "Desired"), names=names)
 
 
 def _version(talk: Talk, job: "Job") -> tuple[object, ...]:

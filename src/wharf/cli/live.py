@@ -133,7 +133,9 @@ def picture(sight: "Sight", length_ns: int, talk: "Talk", *, most: int, columns:
     if shown:
         parts.append("")
         titles = ("Allocation", "Group", "Node", "Version", "Status", "Health", "Since")
-        parts.append(table(titles, [_row(one, talk) for one in shown], spare=("Version", "Since")))
+        parts.append(
+            table(titles, [_row(one, talk) for one in shown], spare=("Version", "Since"), names=("Group", "Node"))
+        )
         left = len(_worth_seeing(sight)) - len(shown)
         if left:
             parts.append(dim(f"… and {left} more"))
@@ -178,7 +180,10 @@ def _groups_told(sight: "Sight", columns: Set[str]) -> str:
     rows = _counts(sight)
     titles = [title for title in rows[0][1] if title in ALWAYS or title in columns] if rows else []
     return table(
-        ("Group", *titles), [(name, *(counts[title] for title in titles)) for name, counts in rows], spare=SPARE
+        ("Group", *titles),
+        [(name, *(counts[title] for title in titles)) for name, counts in rows],
+        spare=SPARE,
+        names=("Group",),
     )
 
 

@@ -178,7 +178,7 @@ def nodes_told(talk: Talk, nodes: "Sequence[NodeListStub]") -> str:
         )
         for one in sorted(nodes, key=lambda one: in_order(one.name))
     ]  # fmt: skip
-    return table(titles, rows, spare=("Class", "Datacenter"))
+    return table(titles, rows, spare=("Class", "Datacenter"), names=() if talk.verbose else ("Name",))
 
 
 def show_node(talk: Talk, node_id: str, *, with_figures: bool = False) -> None:
@@ -230,7 +230,8 @@ def _node_told(talk: Talk, one: "NodeShown", allocations: "Sequence[AllocationSh
             )
             for record in sorted(running, key=lambda record: record.name)
         ]
-        parts.append(section("Allocations", table(("ID", "Name", "Version", "Status", "Modified"), rows)))
+        names = () if talk.verbose else ("Name",)
+        parts.append(section("Allocations", table(("ID", "Name", "Version", "Status", "Modified"), rows, names=names)))
     events = list(one.events or ())[-8:]
     if events:
         told = [(talk.when(event.timestamp), event.subsystem, event.message) for event in reversed(events)]

@@ -1,5 +1,6 @@
 """The root of all commands, and how a command that fails says so: one line, an exit code, no traceback."""
 
+import errno
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -118,6 +119,12 @@ def main(arguments: Sequence[str] | None = None, surroundings: object = None) ->
     except BrokenPipeError:
         # Whoever read our output has had enough, as `head` does. Nothing more may be written, at exit either.
         sys.stdout = sys.stderr
+        sys.exit(EXIT_FAILED)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        sys.stdout = sys.stderr
+        click.echo(f"wharf: {error.filename or 'the output'} cannot be written: {error.strerror}", err=True)
         sys.exit(EXIT_FAILED)
     else:
         if isinstance(ended, int):  # A command that ended early, with the code that it chose.

@@ -1,7 +1,7 @@
 """Text in columns: aligned, one record a line, coloured by what a word means where the output is a terminal.
 
 Columns are as wide as what stands in them. A terminal that is too narrow goes without the columns that a table can spare,
-and gets less of the last one; whatever else reads gets all.
+gets less of the last one, and of names their two ends; whatever else reads gets all.
 """
 
 import re
@@ -16,6 +16,8 @@ import click
 GAP: Final = "  "
 LEAST: Final = 10
 """A column is not cut to less than this."""
+LEAST_OF_NAMES: Final = 12
+"""A name is not cut to less than this: then it could be any."""
 GOOD: Final = frozenset({"running", "ready", "eligible", "successful", "complete", "alive", "healthy", "active"})
 BAD: Final = frozenset({"failed", "lost", "down", "dead (failed)", "unhealthy"})
 WAITING: Final = frozenset({
@@ -53,18 +55,20 @@ def table(
     *,
     indent: str = "",
     spare: Sequence[str] = (),
+    names: Sequence[str] = (),
     width: int | None = None,
 ) -> str:
     """`titles` above the rows. Numbers stand to the right. Without rows it is the titles alone.
 
     `width`: how wide it may be at most; without, as the terminal is, if it is one. `spare`: the columns that are left
-    out of what is too wide, what is missed least first.
+    out of what is too wide, what is missed least first. `names`: those that may be shown without their middle, where that
+    is not enough.
     """
     columns = [(title, [str(cell) for cell in cells]) for title, *cells in zip(titles, *rows, strict=True)]
     if width is None and sys.stdout.isatty():
         width = width_of_terminal()
     if width is not None:
-        columns = _fitting(columns, spare, width - len(indent))
+        columns = _fitting(columns, spare, names, width - len(indent))
     texts = list(zip(*(cells for _, cells in columns), strict=True))
     is_number = [
         bool(cells) and all(_is_number(cell) for cell in cells) and any(cell != "-" for cell in cells)
@@ -80,17 +84,52 @@ Column = tuple[str, list[str]]
 """A title, and what stands beneath it."""
 
 
-def _fitting(columns: list[Column], spare: Sequence[str], width: int) -> list[Column]:
+def _fitting(columns: list[Column], spare: Sequence[str], names: Sequence[str], width: int) -> list[Column]:
     for title in spare:
         if _length(columns) <= width:
             break
         columns = [column for column in columns if column[0] != title]
+    leasts = [_least(column, names, is_last=place == len(columns) - 1) for place, column in enumerate(columns)]
+    widths = [_width(column) for column in columns]
     over = _length(columns) - width
-    title, cells = columns[-1]
-    left = _width(columns[-1]) - over
-    if over <= 0 or left < max(len(title), LEAST):
-        return columns  # It fits, or there would be nothing left to read: then the terminal wraps it.
-    return [*columns[:-1], (title, [cell if len(cell) <= left else f"{cell[: left - 1]}…" for cell in cells])]
+    if over > sum(widths) - sum(leasts):
+        return columns  # There would be nothing left to read: then the terminal wraps it.
+    for place in sorted(range(len(columns)), key=lambda place: (columns[place][0] in names, -widths[place])):
+        less = max(0, min(over, widths[place] - leasts[place]))
+        over -= less
+        widths[place] -= less
+    return [
+        (title, [_without_middle(cell, room) if title in names else _without_end(cell, room) for cell in cells])
+        for (title, cells), room in zip(columns, widths, strict=True)
+    ]
+
+
+def _least(column: Column, names: Sequence[str], *, is_last: bool) -> int:
+    """How narrow a column may become."""
+    title, width = column[0], _width(column)
+    if title in names:
+        return min(width, LEAST_OF_NAMES)
+    return min(width, max(_cells(title), LEAST)) if is_last else width
+
+
+def _without_end(text: str, room: int) -> str:
+    return text if _cells(text) <= room else f"{_beginning(text, room - 1)}…"
+
+
+def _without_middle(text: str, room: int) -> str:
+    if _cells(text) <= room:
+        return text
+    end = _beginning(text[::-1], (room - 1) // 2)[::-1]
+    return f"{_beginning(text, room - 1 - _cells(end))}…{end}"
+
+
+def _beginning(text: str, room: int) -> str:
+    """As many letters as there is room for, where some are two wide."""
+    for length, letter in enumerate(text):
+        room -= _cells(letter)
+        if room < 0:
+            return text[:length]
+    return text
 
 
 def _length(columns: Sequence[Column]) -> int:
