@@ -1,11 +1,16 @@
-"""What a command makes of work that failed."""
+"""What a command makes of work that failed, or finds no room."""
 
+import click
 import pytest
 
+from wharf.cli.job_plan import told
 from wharf.cli.reasons import common_exit_code
 from wharf.model.allocation import AllocationStub, ClientStatus, DesiredStatus
+from wharf.model.metric import AllocMetric
+from wharf.model.plan import DesiredUpdates, PlanAnnotations
 from wharf.model.task_event_text import shown_state
 from wharf.model.task_state import TaskEvent, TaskState, TaskStatus
+from wharf.wire.job_bodies import JobPlanResponse
 
 
 def ended(*ends: dict[str, str]) -> AllocationStub:
@@ -30,3 +35,25 @@ def ended(*ends: dict[str, str]) -> AllocationStub:
 )
 def test_work_that_failed_alike_has_one_exit_code(ends: list[list[dict[str, str]]], code: int) -> None:
     assert code == common_exit_code([ended(*each) for each in ends])
+
+
+def test_a_plan_tells_what_has_no_room_yet_from_what_has_none() -> None:
+    lacking = AllocMetric(nodes_evaluated=1, nodes_exhausted=1, dimension_exhausted={"cpu": 1})
+    answer = JobPlanResponse(
+        annotations=PlanAnnotations(
+            desired_tg_updates={"web": DesiredUpdates(place=1, preemptions=2), "db": DesiredUpdates(place=1)}
+        ),
+        failed_tg_allocs={"web": lacking, "db": lacking},
+    )
+
+    lines = [click.unstyle(line) for line in told(None, "web.yaml", answer)]  # type: ignore[arg-type]  # Nothing is asked.
+
+    assert lines[lines.index("") + 1 : -3] == [
+        "There is no room, until what is pushed aside has ended, for",
+        "  web: 1 not placed",
+        "    · too little cpu on 1 node",
+        "",
+        "There is no room for",
+        "  db: 1 not placed",
+        "    · too little cpu on 1 node",
+    ]

@@ -89,7 +89,6 @@ def would_change(answer: "JobPlanResponse") -> bool:
 
 def told(talk: Talk, file: str, answer: "JobPlanResponse") -> Iterator[str]:
     from wharf.cli.job_changes import launches_told
-    from wharf.cli.reasons import unplaced_lines
     from wharf.cli.tables import heading
 
     if answer.diff is not None:
@@ -107,10 +106,7 @@ def told(talk: Talk, file: str, answer: "JobPlanResponse") -> Iterator[str]:
         yield ""
         yield heading("It would push aside")
         yield from (f"  {one.id[:8]}  {one.name}" for one in answer.annotations.preempted_allocs)
-    if answer.failed_tg_allocs:
-        yield ""
-        yield click.style("There is no room for", fg="yellow")
-        yield from (f"  {line}" for line in unplaced_lines(answer.failed_tg_allocs))
+    yield from _without_room(answer)
     launches = answer.next_periodic_launches
     if isinstance(launches, tuple):
         yield ""
@@ -118,6 +114,23 @@ def told(talk: Talk, file: str, answer: "JobPlanResponse") -> Iterator[str]:
     yield ""
     yield "To submit exactly this, only if nobody changes the job before:"
     yield f"  wharf job run --check-index {answer.job_modify_index} {file}"
+
+
+def _without_room(answer: "JobPlanResponse") -> Iterator[str]:
+    """Where others are pushed aside there is no room yet, and will be when those have ended."""
+    from wharf.cli.reasons import unplaced_lines
+
+    updates = (answer.annotations.desired_tg_updates if answer.annotations else None) or {}
+    unplaced = answer.failed_tg_allocs or {}
+    making_room = {name for name in unplaced if name in updates and updates[name].preemptions}
+    for title, names in (
+        ("There is no room, until what is pushed aside has ended, for", making_room),
+        ("There is no room for", unplaced.keys() - making_room),
+    ):
+        if names:
+            yield ""
+            yield click.style(title, fg="yellow")
+            yield from (f"  {line}" for line in unplaced_lines({name: unplaced[name] for name in names}))
 
 
 def job_diff(diff: "JobDiff", *, whole: bool) -> Iterator[str]:
