@@ -126,11 +126,12 @@ def test_a_length_of_time_that_is_none_is_told_so(person: Person, tmp_path: Path
 
 def test_a_length_of_time_without_a_unit_is_noted_where_it_is_next_to_nothing(person: Person, tmp_path: Path) -> None:
     text = WEB.replace("MinHealthyTime: 1s", "MinHealthyTime: 1000000000")
-    file = a_file(tmp_path, text.replace("Count: 2", "Count: 2\n    ShutdownDelay: 10"))
+    scaled = text.replace("Count: 2", "Count: 2\n    ShutdownDelay: 10\n    Scaling: {Min: 1, Max: 5}")
+    file = a_file(tmp_path, scaled)
 
     ended = person.wharf("job", "validate", file)
 
-    said = "TaskGroups[0].ShutdownDelay: 10 without a unit is so many nanoseconds; 10 seconds are 10s"
+    said = "TaskGroups[0].ShutdownDelay: 10 without a unit is so many nanoseconds: write 10s for seconds"
     assert (ended.code, ended.err) == (0, f"note: {file}:6:5: {said}\n")
 
 

@@ -23,6 +23,8 @@ DURATIONS: Final = frozenset({
     "StopAfterClientDisconnect", "StopOnClientAfter", "TTL", "Timeout",
 })  # fmt: skip
 """Written as `30s` in a file, and as nanoseconds on the wire."""
+BOUNDS: Final = frozenset({"Min", "Max"})
+"""Lengths of time where a template waits; of scaling they are counts."""
 OPAQUE: Final = frozenset({"Config", "Env", "Meta", "Params"})
 """What stands in these is nobody's but the task's."""
 _TWICE: Final = re.compile(r'found duplicate key "([^"]+)"')
@@ -59,14 +61,14 @@ class JobFile(NamedTuple):
     def remarks(self) -> list[str]:
         """What can be submitted, and is hardly meant: lengths of time whose unit is missing."""
         return [
-            f"{self._where(place)}: {place}: {length} without a unit is so many nanoseconds; {length} seconds are {length}s"
+            f"{self._where(place)}: {place}: {length} without a unit is so many nanoseconds: write {length}s for seconds"
             for place, length in _next_to_nothing(self.document)
         ]
 
     def _placed(self, complaint: Complaint) -> str:
         if not complaint.place:
             return f"{self.name}: {complaint.said}"
-        if _NO_NUMBER.fullmatch(complaint.said) and complaint.place.rpartition(".")[2] in DURATIONS:
+        if _NO_NUMBER.fullmatch(complaint.said) and _is_length_of_time(complaint.place):
             said = "expected a length of time, as 30s or 1h30m, and there is another text"
             return f"{self._where(complaint.place)}: {complaint.place}: {said}"
         return f"{self._where(complaint.place)}: {complaint.place}: {complaint.said}"
@@ -223,6 +225,11 @@ def _with_nanoseconds(value: Any) -> Any:  # As it came, but for its durations.
     return found
 
 
+def _is_length_of_time(place: str) -> bool:
+    within, _, name = place.rpartition(".")
+    return name in DURATIONS and (name not in BOUNDS or within.endswith("Wait"))
+
+
 def _next_to_nothing(value: Any, place: str = "") -> Iterator[tuple[str, int]]:  # Of whatever stands there.
     if isinstance(value, list):
         for number, one in enumerate(value):
@@ -230,7 +237,7 @@ def _next_to_nothing(value: Any, place: str = "") -> Iterator[tuple[str, int]]: 
     elif isinstance(value, dict):
         for key, one in value.items():
             there = f"{place}.{key}" if place else key
-            if key in DURATIONS and type(one) is int and 0 < one < SHORTEST_NS:
+            if type(one) is int and 0 < one < SHORTEST_NS and _is_length_of_time(there):
                 yield there, one
             elif key not in OPAQUE:
                 yield from _next_to_nothing(one, there)
