@@ -168,7 +168,12 @@ def test_the_end_of_a_log_is_read_when_the_files_are_gone(node: ANode) -> None:
 
     assert (True, True) == (whole.endswith(kept), 1_500 < len(kept) <= 2_048)
     assert b"1999\n2000\n" == logs(node, ended, "task=t&type=stdout&plain=true&origin=end&offset=10")
-    assert b"why\n" == wharf(node, "alloc", "logs", "-stderr", ended).stdout
+    told = wharf(node, "alloc", "logs", "-stderr", ended)
+    assert (b"why\n", True) == (
+        told.stdout,
+        b"of outlived.g[0] this is the end, as far as servers keep it" in told.stderr,
+    )
+    assert b"as far as servers keep it" in wharf(node, "job", "logs", "outlived").stderr
     assert "log_tails" not in json.dumps(node.server.get(f"/v1/allocation/{ended}")).lower().replace(
         "logtails", "log_tails"
     )
@@ -338,6 +343,43 @@ def with_words(words: Sequence[bytes]) -> list[int]:
 
 def test_logs_are_written_out(node: ANode, alloc: str) -> None:
     assert b"trouble\n" == wharf(node, "alloc", "logs", "-stderr", "-n", "1", alloc).stdout
+
+
+def test_the_last_lines_are_whole_however_long_they_are(node: ANode) -> None:
+    node.run(a_raw_job("long", "printf 'first\\n%05000d\\n1%%\\r2%%\\r3%%\\n' 7"))
+    wait_until(lambda: any(a["ClientStatus"] == "complete" for a in node.allocations("long")), what="it has ended")
+    ended = str(node.allocations("long")[0]["ID"])
+    last = f"{7:05000d}\n1%\r2%\r3%\n"
+
+    assert last.encode() == wharf(node, "alloc", "logs", "-n", "2", ended).stdout
+    assert 2 == wharf(node, "job", "logs", "long", "-n", "2").stdout.count(b"\n")
+
+
+def test_a_log_is_followed_on_when_the_nodes_agent_was_killed(node: ANode, tmp_path: Path) -> None:
+    node.run(a_raw_job("counts", "i=0; while true; do i=$((i+1)); echo $i; sleep 0.1; done", kind="service"))
+    wait_until(lambda: any(a["ClientStatus"] == "running" for a in node.allocations("counts")), what="it runs")
+    alloc = str(node.allocations("counts")[0]["ID"])
+    environment = {**os.environ, "WHARF_ADDR": node.server.address}
+    followed = {tmp_path / "alloc": ("alloc", "logs", "-f", alloc), tmp_path / "job": ("job", "logs", "-f", "counts")}
+    processes = []
+
+    def reached(path: Path) -> int:
+        return max((int(line.split()[-1]) for line in path.read_text().split("\n")[:-1]), default=0)
+
+    try:
+        for path, words in followed.items():
+            with path.open("wb") as out:
+                command = [sys.executable, "-m", "wharf", *words]
+                processes.append(subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL, env=environment))
+        wait_until(lambda: all(reached(path) for path in followed), what="both are followed")
+        node.kill_agent()
+        node.wait_ready()
+        printed = int(logs(node, alloc).split()[-1])
+        wait_until(lambda: all(reached(path) > printed for path in followed), what="both are followed on")
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def test_the_exit_code_of_a_command_is_that_of_ours(node: ANode, alloc: str) -> None:

@@ -1,5 +1,6 @@
 """What the tasks of an allocation print, and the files they write: read on their node, through any server."""
 
+import asyncio
 import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
@@ -13,6 +14,7 @@ from wharf.cli.speaking import Quiet, Speaking, Talk
 from wharf.cli.tasks import the_task
 
 if TYPE_CHECKING:
+    from wharf.client import AsyncClient
     from wharf.model.allocation import AllocationStub
     from wharf.wire.client_shapes import AllocFileInfo
 
@@ -24,8 +26,12 @@ FILES: Final = {
 }
 TAIL_LINES: Final = 10
 LINE_BYTES: Final = 1024
-"""How long lines are taken to be, when the last ones are looked for."""
+"""How long lines are taken to be at first, when the last ones are looked for."""
+LONGER: Final = 16
+LAST_BYTES_MAX: Final = 64 << 20
 INTERRUPTED: Final = 130
+AGAIN_S: Final = 1.0
+BROKE_OFF: Final = "the log broke off, and is followed again from its end"
 an_allocation = click.argument("alloc_id", metavar="ALLOC", shell_complete=complete_allocations)
 
 
@@ -62,37 +68,107 @@ def logs(
     found = find_allocation(talk, alloc_id)
     name = the_task(found, task or task_option)
     stream = "stderr" if stderr else "stdout"
+    _tell_of_kept(talk, found)
     if count is None and (tail or lines is not None):
         count = _bytes_of_last(talk, found, name, stream, TAIL_LINES if lines is None else lines)
+    if follow:
+        try:
+            asyncio.run(_follow(talk, found, name, stream, count))
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(INTERRUPTED) from None
+        return
+    origin, offset = place_of(count)
     write_out(
-        talk.client.files.logs(
-            found.id,
-            name,
-            type=stream,
-            follow=follow,
-            origin="end" if count is not None else "",
-            offset=count or 0,
-            namespace=found.namespace,
-        )
+        talk.client.files.logs(found.id, name, type=stream, origin=origin, offset=offset, namespace=found.namespace)
     )
+
+
+def place_of(last_bytes: int | None) -> tuple[str, int]:
+    """Where a reading begins, as servers are told it: so far from its end, or at its begin."""
+    return ("", 0) if last_bytes is None else ("end", last_bytes)
+
+
+async def _follow(talk: Talk, found: "AllocationStub", task: str, stream: str, last_bytes: int | None) -> None:
+    """Until the task is over. Its node, or who passes it on, may go away in between."""
+    from wharf.client import Unreachable, connect_async
+    from wharf.client.errors import NotFound
+
+    is_away, has_begun = False, False
+    async with connect_async(talk.settings, world=talk.world) as client:
+        while True:
+            origin, offset = place_of(last_bytes)
+            try:
+                async for piece in client.files.logs(
+                    found.id, task, type=stream, follow=True, origin=origin, offset=offset, namespace=found.namespace
+                ):
+                    is_away, has_begun = False, True
+                    sys.stdout.buffer.write(piece)
+                    sys.stdout.buffer.flush()
+                return
+            except (Unreachable, NotFound) as error:
+                if not has_begun:
+                    raise
+                if not is_away:
+                    click.echo(f"wharf: {BROKE_OFF}: {error}", err=True)
+                if await is_over(client, found):
+                    return
+                is_away, last_bytes = True, 0
+                await asyncio.sleep(AGAIN_S)
+
+
+async def is_over(client: "AsyncClient", found: "AllocationStub") -> bool:
+    """Whether its tasks will print nothing more."""
+    return (await client.allocations.read(found.id)).value.client_status.is_terminal
+
+
+def _tell_of_kept(talk: Talk, found: "AllocationStub") -> None:
+    """Else whoever reads takes the end of a log for all of it."""
+    from wharf.client.errors import NotFound
+
+    if not found.client_status.is_terminal:
+        return
+    try:
+        talk.client.files.stat(found.id, "alloc/logs", namespace=found.namespace)
+    except NotFound as error:
+        click.echo(f"wharf: {KEPT.format(name=found.name, why=error.text)}", err=True)
 
 
 def _bytes_of_last(talk: Talk, found: "AllocationStub", task: str, stream: str, lines: int) -> int:
     """How long the last lines are, of what is there now."""
     from wharf.client.errors import NotFound
 
-    wanted = max(lines, 1) * LINE_BYTES
-    asked = talk.client.files.logs(found.id, task, type=stream, origin="end", offset=wanted, namespace=found.namespace)
-    try:
-        text = b"".join(asked)
-    except NotFound:
-        return 0  # Nothing is there yet.
-    return len(last_lines(text, lines))
+    wanted = LINE_BYTES * max(lines, 1)
+    while True:
+        asked = talk.client.files.logs(
+            found.id, task, type=stream, origin="end", offset=wanted, namespace=found.namespace
+        )
+        try:
+            text = b"".join(asked)
+        except NotFound:
+            return 0  # Nothing is there yet.
+        if holds_last(text, lines, wanted):
+            return len(last_lines(text, lines))
+        wanted *= LONGER
+
+
+def holds_last(text: bytes, count: int, wanted: int) -> bool:
+    """Whether so many lines are whole in it, of a log that was asked for its last bytes."""
+    return text.count(b"\n") > count or len(text) < wanted or wanted >= LAST_BYTES_MAX or not count
 
 
 def last_lines(text: bytes, count: int) -> bytes:
-    """One without an end counts, too."""
-    return b"".join(text.splitlines(keepends=True)[-count:]) if count else b""
+    """One without an end counts, too. A line ends with `\\n` alone: what draws progress ends its tries otherwise."""
+    if not count:
+        return b""
+    end = len(text.removesuffix(b"\n"))
+    for _ in range(count):
+        end = text.rfind(b"\n", 0, end)
+        if end < 0:
+            return text
+    return text[end + 1 :]
+
+
+KEPT: Final = "its node does not have its files any more, or is away: of {name} this is the end, as far as servers keep it ({why})"
 
 
 def write_out(pieces: Iterable[bytes]) -> None:

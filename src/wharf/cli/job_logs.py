@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from wharf.cli.alloc_files import INTERRUPTED, check_pattern, last_lines
+from wharf.cli.alloc_files import (
+    AGAIN_S,
+    BROKE_OFF,
+    INTERRUPTED,
+    KEPT,
+    LINE_BYTES,
+    LONGER,
+    check_pattern,
+    holds_last,
+    is_over,
+    last_lines,
+    place_of,
+)
 from wharf.cli.completing import complete_jobs
 from wharf.cli.failing import Failed
 from wharf.cli.speaking import Quiet, Talk
@@ -19,9 +31,7 @@ if TYPE_CHECKING:
 
 STREAMS: Final = ("stdout", "stderr")
 COLOURS: Final = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_blue")
-LINE_BYTES: Final = 1024
 LOOK_S: Final = 5.0
-AGAIN_S: Final = 1.0
 
 
 @click.command(cls=Quiet)
@@ -128,6 +138,7 @@ async def _show(talk: Talk, job_id: str, namespace: str, wanted: Wanted, *, foll
 
     async with connect_async(talk.settings, world=talk.world) as client:
         sources: dict[tuple[str, str, str], asyncio.Task[None]] = {}
+        told: set[str] = set()
         index = 0
         try:
             while True:
@@ -136,6 +147,9 @@ async def _show(talk: Talk, job_id: str, namespace: str, wanted: Wanted, *, foll
                 )
                 index = answer.index
                 for one, task in wanted.of(answer.value):
+                    if one.id not in told and one.client_status.is_terminal:
+                        told.add(one.id)
+                        await _tell_of_kept(client, one)
                     for stream in wanted.streams:
                         if (one.id, task, stream) not in sources:
                             source = Source(talk, client, one, task, stream, wanted)
@@ -156,6 +170,16 @@ async def _show(talk: Talk, job_id: str, namespace: str, wanted: Wanted, *, foll
             for work in sources.values():
                 work.cancel()
             await asyncio.gather(*sources.values(), return_exceptions=True)
+
+
+async def _tell_of_kept(client: "AsyncClient", one: "AllocationStub") -> None:
+    """Else whoever reads takes the end of a log for all of it."""
+    from wharf.client.errors import NotFound
+
+    try:
+        await client.files.stat(one.id, "alloc/logs", namespace=one.namespace)
+    except NotFound as error:
+        click.echo(f"wharf: {KEPT.format(name=one.name, why=error.text)}", err=True)
 
 
 class Source:
@@ -183,13 +207,15 @@ class Source:
                     await self._show(follows=follows)
                 return
             except NotFound:
-                return  # It printed nothing, or its files are gone.
+                # It has printed nothing, or its files are gone; or it is not begun yet, or its node is away for now.
+                if not follows or await is_over(self._client, self._one):
+                    return
             except Unreachable as error:
                 if not follows:
                     raise
-                click.echo(f"{self._prefix}the log broke off, and is followed again from its end: {error}", err=True)
+                click.echo(f"{self._prefix}{BROKE_OFF}: {error}", err=True)
                 self._wanted_lines = 0
-                await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(AGAIN_S)
 
     _wanted_lines: int | None = None
 
@@ -208,15 +234,15 @@ class Source:
 
     async def _show(self, *, follows: bool) -> None:
         lines = self._wanted.lines if self._wanted_lines is None else self._wanted_lines
-        offset = None if lines is None else await self._bytes_of_last(lines)
+        origin, offset = place_of(None if lines is None else await self._bytes_of_last(lines))
         rest = b""
         async for piece in self._client.files.logs(
             self._one.id,
             self._task,
             type=self._stream,
             follow=follows,
-            origin="end" if offset is not None else "",
-            offset=offset or 0,
+            origin=origin,
+            offset=offset,
             namespace=self._one.namespace,
         ):
             *whole, rest = (rest + piece).split(b"\n")
@@ -227,14 +253,18 @@ class Source:
     async def _bytes_of_last(self, lines: int) -> int:
         from wharf.client.errors import NotFound
 
-        asked = self._client.files.logs(
-            self._one.id, self._task, type=self._stream, origin="end", offset=max(lines, 1) * LINE_BYTES,
-            namespace=self._one.namespace,
-        )  # fmt: skip
-        try:
-            return len(last_lines(b"".join([piece async for piece in asked]), lines))
-        except NotFound:
-            return 0
+        wanted = LINE_BYTES * max(lines, 1)
+        while True:
+            asked = self._client.files.logs(
+                self._one.id, self._task, type=self._stream, origin="end", offset=wanted, namespace=self._one.namespace
+            )
+            try:
+                text = b"".join([piece async for piece in asked])
+            except NotFound:
+                return 0
+            if holds_last(text, lines, wanted):
+                return len(last_lines(text, lines))
+            wanted *= LONGER
 
     def _write(self, lines: list[bytes]) -> None:
         pattern = self._wanted.pattern

@@ -1,5 +1,14 @@
 """How the engine's stamped log is read, however it is cut on its way."""
 
+import asyncio
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import wait_on_loop_until
+from wharf.node.docker.engine import Engine
+from wharf.node.docker.following import LogFollower
 from wharf.node.docker.frames import Chunk
 from wharf.node.docker.stamped import Piece, Stamped, read_stamp
 
@@ -35,3 +44,25 @@ def test_of_a_terminal_each_line_is_an_entry() -> None:
 def test_what_has_no_stamp_is_kept_whole() -> None:
     line = b"no stamp at all\n"
     assert [Piece("stdout", line, 0)] == list(Stamped(is_tty=False).feed(Chunk("stdout", line)))
+
+
+def test_an_engine_that_is_away_for_long_is_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        tries = []
+
+        def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            tries.append(writer)
+            writer.close()
+
+        with tempfile.TemporaryDirectory() as folder:  # The path of a socket must be short.
+            path = Path(folder, "s")
+            async with await asyncio.start_unix_server(hang_up, path), Engine(path) as engine:
+                follower = LogFollower(engine, "c1", is_tty=False, files={}, kept=tmp_path / "kept")
+                following = asyncio.ensure_future(follower.follow())
+                await wait_on_loop_until(lambda: len(tries) > 2, what="it was tried some times")
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+
+    asyncio.run(story())
+
+    assert 1 == caplog.text.count("the output of a container waits")

@@ -370,6 +370,27 @@ def test_a_command_runs_in_the_container_of_a_task(machine: Machine) -> None:
     run(story())
 
 
+def test_the_processes_of_a_container_are_told_while_it_runs(machine: Machine) -> None:
+    async def story() -> None:
+        async with machine.driver() as docker:
+            await docker.start(machine.order("a19.0.1", "sleep 60 & exec sleep 61"))
+
+            def names() -> list[str]:
+                try:
+                    return sorted(
+                        Path(f"/proc/{pid}/comm").read_text().strip() for pid in docker.processes_of("a19.0.1")
+                    )
+                except OSError:  # One of them is gone already.
+                    return []
+
+            await machine.until(lambda: ["sleep", "sleep"] == names())
+            docker.kill("a19.0.1")
+            await machine.ended("a19.0.1")
+            assert [] == names()
+
+    run(story())
+
+
 def test_memory_beyond_its_bound_ends_a_task(machine: Machine) -> None:
     async def story() -> None:
         async with machine.driver() as docker:

@@ -54,6 +54,7 @@ class LogFollower:
 
     async def follow(self) -> None:
         """Until cancelled, or until the log ends."""
+        told = ""
         while True:
             try:
                 await self._read(follow=True)
@@ -62,7 +63,9 @@ class LogFollower:
                 log.warning("the output of a container cannot be read: %s", error, extra={"container": self._container})
                 return
             except (EngineAway, OSError) as error:
-                log.warning("the output of a container waits: %s", error, extra={"container": self._container})
+                if str(error) != told:  # Once, however long it lasts.
+                    told = str(error)
+                    log.warning("the output of a container waits: %s", error, extra={"container": self._container})
                 await asyncio.sleep(AGAIN_S)
 
     async def catch_up(self) -> None:

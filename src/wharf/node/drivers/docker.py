@@ -23,6 +23,7 @@ from wharf.node.docker.log_files import LogFiles
 from wharf.node.docker.pulls import full_name
 from wharf.node.drivers.beside import Command, CommandOrder
 from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View, Watcher
+from wharf.node.measuring.tasks import processes_of_container
 from wharf.world import World
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ class Run:
     def __init__(self, name: str) -> None:
         self.name = name
         self.container = ""
+        self.pid = 0
+        """Of its first process, while it is known to run."""
         self.is_found = asyncio.Event()
         self.starting: asyncio.Task[None] | None = None
         self.watching: asyncio.Task[None] | None = None
@@ -143,6 +146,11 @@ class Docker:
         if known is None or not known.is_found.is_set():
             raise CannotStart("the task does not run")
         return await begin(self._world, self._engine, known.container, order)
+
+    def processes_of(self, run: str) -> list[int]:
+        """For those who measure."""
+        known = self._runs.get(run)
+        return processes_of_container(known.pid, known.container) if known is not None and known.pid else []
 
     def forget(self, run: str) -> None:
         known = self._runs.pop(run, None) or Run(run)
@@ -286,11 +294,13 @@ class Docker:
         if known is None:
             self._watcher.on_ended(run.name, Outcome(UNKNOWN.exit_code, is_known=False, message=GONE))
             return
+        run.pid = known.state.pid
         follower = self._follower(run, known)
         following = self._world.start(follower.follow(), name=f"output of {run.name}") if follower else None
         try:
             ended = await self._wait(run)
         finally:
+            run.pid = 0
             if following is not None:
                 following.cancel()
                 await asyncio.gather(following, return_exceptions=True)
