@@ -61,7 +61,7 @@ def lint(file: Path, before: Path | None, as_json: bool) -> None:
     except FileRefused as refused:
         raise Failed(str(refused)) from None
     except (OSError, UnicodeDecodeError) as problem:
-        raise Failed(f"{file} cannot be read: {problem}") from None
+        raise Failed(f"{file} cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
     findings = find_mistakes(rules, old)
     if as_json:
         show_json([msgspec.to_builtins(finding) for finding in findings])

@@ -18,6 +18,7 @@ def demo(seconds: float, port: int) -> None:
     from wharf.config.settings import LogLevel
     from wharf.limits.building import LimitsRefused
     from wharf.limits.demo import demonstrate
+    from wharf.limits.gateway.running import why_not_listening
     from wharf.world import RealWorld
 
     logs = Logs("demo")
@@ -33,7 +34,9 @@ def demo(seconds: float, port: int) -> None:
     with tempfile.TemporaryDirectory(prefix="wharf-limits-") as name:
         try:
             asyncio.run(run(Path(name)))
-        except (LimitsRefused, OSError) as problem:
-            raise click.ClickException(f"the demonstration cannot start: {problem}") from None
+        except LimitsRefused as refused:
+            raise click.ClickException(f"the demonstration cannot start: {refused}") from None
+        except OSError as problem:
+            raise click.ClickException(why_not_listening(problem, "127.0.0.1", port)) from None
         finally:
             logs.close()

@@ -198,7 +198,7 @@ def _connection_to(port: Port) -> tuple[http.client.HTTPConnection, dict[str, st
     try:
         token = Path(file).read_text("ascii").strip()
     except (OSError, UnicodeDecodeError) as problem:
-        raise Failed(f"{file} cannot be read: {problem}") from None
+        raise Failed(f"{file} cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
     address = urlsplit(port)
     try:
         host, number = address.hostname, address.port

@@ -1,6 +1,7 @@
 """The gateway with what stands around it: TLS on both sides, counters on Redis, the demonstration."""
 
 import asyncio
+import socket
 import ssl
 from pathlib import Path
 
@@ -147,6 +148,21 @@ def test_the_demonstration_shows_callers_admitted_and_refused() -> None:
     assert done.exit_code == 0, done.output
     assert "crawler is refused: 403" in done.output
     assert "That was all." in done.output
+
+
+@pytest.mark.parametrize(
+    "words", [("gateway", "--upstream", "http://127.0.0.1:9", "--data", "data"), ("limits", "demo", "--seconds", "1")]
+)
+def test_a_port_that_is_taken_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = CliRunner().invoke(root, [*words, "--port", str(port)])
+
+    said = f"port {port} on 127.0.0.1 is in use: stop what listens there, or choose another with --port"
+    assert (ended.exit_code, ended.stderr.splitlines()[-1]) == (1, f"Error: {said}")
 
 
 def test_a_gateway_without_a_service_says_what_to_write() -> None:

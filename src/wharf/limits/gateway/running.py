@@ -1,6 +1,7 @@
 """A gateway as a process: opened, told where it is, ended by signals without cutting anyone off."""
 
 import asyncio
+import errno
 import gc
 import signal
 from collections.abc import Callable
@@ -34,12 +35,15 @@ async def serve(
     try:
         try:
             await gateway.open()
-            await admin.open()
         except OSError as problem:
-            where = f"{settings.gateway.host}:{settings.gateway.port}"
-            raise GatewayRefused(f"the gateway cannot listen on {where} or {settings.socket_path}: {problem}") from None
+            raise GatewayRefused(why_not_listening(problem, settings.gateway.host, settings.gateway.port)) from None
         except ValueError as problem:
             raise GatewayRefused(f"the gateway cannot listen: {problem}") from None
+        try:
+            await admin.open()
+        except (OSError, ValueError) as problem:
+            why = getattr(problem, "strerror", None) or problem
+            raise GatewayRefused(f"the gateway cannot listen for operators at {settings.socket_path}: {why}") from None
         _on_signals(ended, limits)
         # What is here now stays. Of what requests make hardly anything is in circles: to look for these seldom is enough.
         gc.freeze()
@@ -53,6 +57,18 @@ async def serve(
         await gateway.close()
         await admin.close()
         await limits.close()
+
+
+def why_not_listening(problem: OSError, host: str, port: int) -> str:
+    match problem.errno:
+        case errno.EADDRINUSE:
+            return f"port {port} on {host} is in use: stop what listens there, or choose another with --port"
+        case errno.EACCES:
+            return f"not allowed to listen on port {port}: choose one above 1023 with --port"
+        case errno.EADDRNOTAVAIL:
+            return f"this machine has no address {host}: choose one that it has with --host"
+        case _:
+            return f"the gateway cannot listen on {host}:{port}: {problem.strerror or problem}"
 
 
 def _on_signals(ended: asyncio.Event, limits: Limits) -> None:
