@@ -15,7 +15,7 @@ from wharf.model.allocation import Allocation
 from wharf.model.changes import THIS, Cause, CauseKind, Write
 from wharf.model.job import Job
 from wharf.model.node import NodeStatus
-from wharf.model.policies import UpdatePolicy
+from wharf.model.policies import DisconnectPolicy, UpdatePolicy
 from wharf.model.task_event_text import last_failure
 from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS, JOBS, NODES, SUMMARIES
 
@@ -108,6 +108,26 @@ async def test_an_error_at_the_start_makes_work_fail_at_once() -> None:
         assert set(statuses(server)) == {"failed"}
         assert {last_failure(each.task_states) for each in allocations(server)} == {"server: no such image"}
         assert len(allocations(server)) < 10
+
+
+@in_virtual_time
+async def test_a_script_makes_the_node_silent_for_a_while_and_it_comes_back_with_what_it_runs() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=QUICK)
+        (node,) = await cluster.ready_nodes(server, 1)
+        job = scripted(a_job("shop"), go_silent="60s", go_silent_after="3s")
+        (group,) = job.task_groups or ()
+        policy = DisconnectPolicy(lost_after=600 * 1_000_000_000, replace=False)
+        await server.client.jobs.register(replace(job, task_groups=(replace(group, disconnect=policy),)))
+        await until(lambda: statuses(server) == ["running"], what="it runs")
+        began_s = now_s()
+
+        await node.has_status("disconnected")
+        assert statuses(server) == ["unknown"]
+        await node.is_ready()
+
+        assert 62.0 < now_s() - began_s < 90.0
+        await until(lambda: statuses(server) == ["running"], what="it is heard of again")
 
 
 @in_virtual_time

@@ -67,8 +67,11 @@ class AsyncClient(Nouns["AsyncClient"]):
 
     def speaking_as(self, bearer: "Bearer") -> "AsyncClient":
         """The same servers, asked in another's name. It needs no closing of its own."""
-        standing = self._standing
-        exchanges = [_OnBehalf(exchange, bearer) for exchange in self._exchanges]
+        return self.through(lambda exchange: _OnBehalf(exchange, bearer))
+
+    def through(self, way: Callable[[Exchange], Exchange]) -> "AsyncClient":
+        """The same servers, reached another way. It needs no closing of its own."""
+        standing, exchanges = self._standing, [way(exchange) for exchange in self._exchanges]
         return AsyncClient(standing.world, exchanges, defaults=standing.defaults, retries=standing.retries)
 
     async def send(self, request: Request) -> Reply:

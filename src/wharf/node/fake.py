@@ -2,7 +2,8 @@
 
 It talks to servers as a real node does (`agent.servers`), so they cannot tell them apart. For development, simulation,
 tests and benchmarks. What its tasks do is told by the `mock` driver's configuration in the job: `run_for` (nanoseconds or a
-duration as text), `exit_code`, `start_error`.
+duration as text), `exit_code`, `start_error`, and `go_silent`: for how long the whole node neither says nor hears anything,
+from `go_silent_after` its task began (a second, where nothing is said).
 """
 
 import asyncio
@@ -11,7 +12,8 @@ from typing import Final
 import msgspec
 
 from wharf import __version__
-from wharf.client import AsyncClient
+from wharf.client import AsyncClient, Exchange, Reply, Request
+from wharf.client.exchange import Opened
 from wharf.model.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus
 from wharf.model.job import Job, JobType
 from wharf.model.moment import to_time
@@ -63,6 +65,27 @@ class _Work(msgspec.Struct):
     """What it does, once it has begun."""
 
 
+class _Muted:
+    """The way to a server while the node may speak. What is on its way meanwhile comes when it may again."""
+
+    def __init__(self, exchange: Exchange, may_speak: asyncio.Event) -> None:
+        self._exchange = exchange
+        self._may_speak = may_speak
+
+    async def send(self, request: Request) -> Reply:
+        await self._may_speak.wait()
+        reply = await self._exchange.send(request)
+        await self._may_speak.wait()
+        return reply
+
+    async def open(self, request: Request) -> Opened:
+        await self._may_speak.wait()
+        return await self._exchange.open(request)
+
+    async def close(self) -> None:
+        """It is another's."""
+
+
 class FakeNode:
     def __init__(
         self, world: World, client: AsyncClient, machine: FakeMachine, *, identity: NodeIdentity | None = None
@@ -73,7 +96,12 @@ class FakeNode:
         self._world = world
         self._machine = machine
         self._work: dict[str, _Work] = {}
-        self._talk = ServerTalk(world, client, identity, self, self._describe, name=machine.name)
+        self._may_speak = asyncio.Event()
+        self._may_speak.set()
+        self._silences: list[asyncio.TimerHandle] = []
+        """When it goes silent next, and when it speaks again."""
+        muted = client.through(lambda exchange: _Muted(exchange, self._may_speak))
+        self._talk = ServerTalk(world, muted, identity, self, self._describe, name=machine.name)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -82,6 +110,8 @@ class FakeNode:
         finally:
             for known in self._work.values():
                 self._end(known)
+            for timer in self._silences:
+                timer.cancel()
 
     async def _describe(self) -> Node:
         return self.describe()
@@ -168,6 +198,19 @@ class FakeNode:
         if script.run_for_s is not None:
             ended = ClientStatus.FAILED if script.exit_code else ClientStatus.COMPLETE
             work.ends = asyncio.get_running_loop().call_later(script.run_for_s, self._finish, work, ended)
+
+        if script.silent_s:
+            self._go_silent(script.silent_after_s, script.silent_s)
+
+    def _go_silent(self, after_s: float, length_s: float) -> None:
+        """One silence at a time: the last that was asked for counts."""
+        for timer in self._silences:
+            timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._silences = [
+            loop.call_later(after_s, self._may_speak.clear),
+            loop.call_later(after_s + length_s, self._may_speak.set),
+        ]
 
     def _judge_health(self, work: _Work) -> None:
         """What has run for long enough is healthy; what failed is not, whatever it was before."""
@@ -257,6 +300,8 @@ class _Script(msgspec.Struct, frozen=True):
     tasks: tuple[str, ...] = ("task",)
     exit_code: int = 0
     start_error: str = ""
+    silent_s: float = 0.0
+    silent_after_s: float = 1.0
 
 
 def _script(job: Job | None, group_name: str) -> _Script:
@@ -271,6 +316,8 @@ def _script(job: Job | None, group_name: str) -> _Script:
         run_for_s=_seconds(config.get("run_for"), default=1.0 if ends else None),
         exit_code=_number(config.get("exit_code")),
         start_error=str(config.get("start_error") or ""),
+        silent_s=_seconds(config.get("go_silent"), default=None) or 0.0,
+        silent_after_s=_seconds(config.get("go_silent_after"), default=None) or 1.0,
     )
 
 
