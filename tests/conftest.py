@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart() -> None:
     """Whatever a writer takes in without decoding it is compared with what others decode, in every test."""
     Decoder.proves_adopted = True
+    # A shell that starts the tests behind it has them ignore Ctrl-C, and all that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

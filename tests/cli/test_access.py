@@ -215,10 +215,13 @@ def test_the_log_of_an_agent_is_followed_until_nobody_wants_more(tmp_path: Path)
                 agent.signal(signal.SIGHUP)  # Which is logged; the monitor may not be listening yet.
                 return any("configuration reloaded" in line for line in told)
 
-            wait_until(is_told, what="what is logged is shown")
-            monitor.send_signal(signal.SIGINT)
-            monitor.wait(timeout=60)
-            reading.join(timeout=60)
+            try:
+                wait_until(is_told, what="what is logged is shown")
+                monitor.send_signal(signal.SIGINT)
+                monitor.wait(timeout=60)
+            finally:
+                monitor.kill()
+                reading.join(timeout=60)
 
             assert monitor.returncode == 0
             assert monitor.stderr is not None
