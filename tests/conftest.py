@@ -38,8 +38,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart() -> None:
     """Whatever a writer takes in without decoding it is compared with what others decode, in every test."""
     Decoder.proves_adopted = True
-    # A shell that starts the tests behind it has them ignore Ctrl-C, and all that they start.
+    # A shell that starts the tests behind it has them ignore these, and with them all that they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def pytest_collection_finish() -> None:

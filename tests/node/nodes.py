@@ -99,16 +99,20 @@ class ANode:
         self.begin()
 
     def supervisor(self) -> int | None:
-        return next(iter(self._with_words("wharf.node.supervisor", str(self.folder / "node"))), None)
+        """The one that looks after what runs: it listens. What began it, and one that came too late, end in a moment."""
+        return next(
+            (pid for pid in self._supervisors() if any(each.startswith("socket:") for each in open_by(pid))), None
+        )
+
+    def _supervisors(self) -> list[int]:
+        return self._with_words("wharf.node.supervisor", str(self.folder / "node"))
 
     def keeps_all(self) -> bool:
         """Whether a supervisor has taken up all that runs: it holds their pipes."""
         pid = self.supervisor()
         if pid is None:
             return False
-        held = set()
-        with suppress(OSError):
-            held = {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
+        held = open_by(pid)
         return all(str(run / "out") in held for run in (self.folder / "node" / "runs").iterdir())
 
     def shims(self) -> list[int]:
@@ -152,13 +156,18 @@ class ANode:
             self._process.wait()
         ids = [path.name for path in (self.folder / "alloc").glob("*")]
         # The supervisor first: it must not see the others end.
-        for pid in (self.supervisor(), *self.shims(), *self.left(ids)):
-            if pid is not None:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        for pid in (*self._supervisors(), *self.shims(), *self.left(ids)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not self.left(ids), what="nothing of the node is left")
         unmount_below(self.folder)
         remove_groups_below(self.folder)
+
+
+def open_by(pid: int) -> set[str]:
+    with suppress(OSError):
+        return {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    return set()
 
 
 @contextmanager

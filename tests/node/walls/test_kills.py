@@ -57,7 +57,9 @@ def told(node: ANode, job: str, folders: list[Path]) -> list[tuple[str, str, int
 def test_an_exit_code_and_every_line_outlast_agent_and_supervisor(node: ANode) -> None:
     folders = begun(node, "lasts", 3)
     for _ in range(2):
-        os.kill(node.supervisor() or 0, signal.SIGKILL)
+        supervisor = node.supervisor()
+        assert supervisor is not None
+        os.kill(supervisor, signal.SIGKILL)
         node.kill_agent()
         node.wait_ready()
     assert [("43", "start\n", 2000)] * 3 == told(node, "lasts", folders)
