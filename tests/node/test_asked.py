@@ -97,6 +97,24 @@ def test_a_log_is_followed_as_it_grows(node: ANode, alloc: str) -> None:
         assert b"reloaded\n" == reply.readline()
 
 
+def test_a_task_that_runs_and_has_printed_nothing_has_an_empty_log(node: ANode) -> None:
+    node.run(a_raw_job("quiet", "exec sleep 600", kind="service"))
+    wait_until(lambda: any(a["ClientStatus"] == "running" for a in node.allocations("quiet")), what="it runs")
+    quiet = str(node.allocations("quiet")[0]["ID"])
+
+    assert (200, b"") == ask(node, f"fs/logs/{quiet}?task=t&type=stderr")
+    assert (200, b"") == ask(node, f"fs/logs/{quiet}?task=t&type=stdout&plain=true")
+
+
+def test_a_task_whose_job_keeps_no_output_is_told_as_that(node: ANode) -> None:
+    node.run(a_raw_job("silent", "echo unheard", LogConfig={"Disabled": True, "MaxFiles": 1, "MaxFileSizeMB": 1}))
+    wait_until(lambda: any(a["ClientStatus"] == "complete" for a in node.allocations("silent")), what="it has ended")
+    ended = str(node.allocations("silent")[0]["ID"])
+
+    told = b'task "t" has no logs: its job disables them by LogConfig.Disabled'
+    assert (404, told) == ask(node, f"fs/logs/{ended}?task=t&type=stdout")
+
+
 def test_a_task_that_is_none_has_no_log(node: ANode, alloc: str) -> None:
     assert (400, b'unknown task name "x"') == ask(node, f"fs/logs/{alloc}?task=x&type=stdout")
 
@@ -430,6 +448,12 @@ def test_files_are_listed_and_written_out(node: ANode, alloc: str) -> None:
     assert b"t.stderr.0" in wharf(node, "alloc", "fs", "ls", alloc, "alloc/logs").stdout
     assert wharf(node, "alloc", "fs", "cat", alloc, "alloc/logs/t.stdout.0").stdout.startswith(b"begun\n")
     assert b"drwxrwxrwx" in wharf(node, "alloc", "fs", "stat", alloc, "t").stdout
+
+
+def test_who_may_not_read_a_secret_is_not_sent_for_a_token(node: ANode, alloc: str) -> None:
+    told = wharf(node, "alloc", "fs", "cat", alloc, "t/secrets/x").stderr
+
+    assert b"wharf: Reading secret file prohibited: t/secrets/x\n" == told
 
 
 def test_the_logs_of_a_job_say_whose_each_line_is(node: ANode, alloc: str) -> None:

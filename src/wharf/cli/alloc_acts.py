@@ -10,6 +10,7 @@ from wharf.cli.drawing import drawn
 from wharf.cli.speaking import Quiet, Speaking, Talk
 
 MB: Final = 1 << 20
+OUTPUT_MAX: Final = 100
 HISTORY: Final = "5m"
 COLUMNS: Final = ("Task", "CPU %", "MHz", "Memory MB", "Processes", f"CPU, {HISTORY}")
 an_allocation = click.argument("alloc_id", metavar="ALLOC", shell_complete=complete_allocations)
@@ -82,7 +83,15 @@ def checks(talk: Talk, alloc_id: str) -> None:
     found = find_allocation(talk, alloc_id)
     results = talk.client.allocations.checks(found.id, namespace=found.namespace)
     rows = [
-        (each.get("Service", ""), each.get("Check", ""), each.get("Status", ""), str(each.get("Output", "")).strip())
+        (each.get("Service", ""), each.get("Check", ""), each.get("Status", ""), output_shown(each))
         for each in (results or {}).values()
     ]
     talk.show(results, lambda: table(("Service", "Check", "Status", "Output"), rows) if rows else "it has no checks")
+
+
+def output_shown(result: Mapping[str, Any]) -> str:
+    """What an HTTP check was answered is often a page: its status says more than its markup. `-json` has all of it."""
+    output = " ".join(str(result.get("Output", "")).split())
+    shown = output if len(output) <= OUTPUT_MAX else f"{output[:OUTPUT_MAX]}…"
+    code = result.get("StatusCode")
+    return f"{code}: {shown}" if code and result.get("Status") != "success" else shown

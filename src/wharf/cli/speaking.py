@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from wharf.world import World
 
 SHORT: Final = 8
+REFUSED_TO_ALL: Final = ("Reading secret file prohibited", "permission denied: this node")
+"""No token would help."""
 ACCESS_IS_OFF: Final = "ACL support disabled"
 
 
@@ -299,7 +301,7 @@ def _why_refused(error: "Refused", settings: "ClientSettings") -> str:
     from wharf.client.errors import Forbidden, NoLeader
 
     text = in_one_list(error.text)
-    if isinstance(error, Forbidden):
+    if isinstance(error, Forbidden) and not text.startswith(REFUSED_TO_ALL):
         if not settings.token:
             return f"{text}: no token was given; name one by --token or WHARF_TOKEN"
         return f"{text}: the token that was given may not do this, or is none here; `wharf acl token self` tells"

@@ -36,7 +36,7 @@ class ANode:
         (made.local / "notes").write_text("0123456789")
         (made.logs / "server.stdout.0").write_text("said\n")
         self._ways = list(ways)
-        answerer = Asked(FilesAsked(folders, is_over).answers())
+        answerer = Asked(FilesAsked(folders, is_over, lambda *_: False).answers())
         self.line = ChannelLine(cluster.world("node"), answerer, NodeIdentity(NODE, secret), self._next)
         cluster.start(self.line.run(), name="the node's line")
 

@@ -9,6 +9,7 @@ import grpc  # type: ignore[import-untyped]  # the library ships no types
 import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
+from wharf.cli.alloc_acts import output_shown
 from wharf.node.checks import CheckStatus, Finding, Wanted, ask, hear, wants_restart
 from wharf.node.checks.finding import OUTPUT_MAX_BYTES
 from wharf.node.checks.standing import Standing, begin
@@ -236,3 +237,10 @@ def test_a_task_is_started_anew_after_so_many_failures(
     check: Wanted, findings: list[Finding], runs_for_s: float, wants: bool
 ) -> None:
     assert wants is wants_restart(row(check, *findings, runs_for_s=runs_for_s), check)
+
+
+def test_what_a_check_was_answered_is_one_line_with_its_status() -> None:
+    page = {"Status": "failure", "StatusCode": 404, "Output": "<html>\n  <p>not   here\n" + "x" * 200}
+
+    assert f"404: <html> <p>not here {'x' * 81}…" == output_shown(page)
+    assert "wharf: http ok" == output_shown({"Status": "success", "StatusCode": 200, "Output": "wharf: http ok"})

@@ -171,7 +171,7 @@ class ClientAgents:
             raise invalid('log type must be "stdout" or "stderr"')
         _check_origin(request)
         task = request.text("task")
-        allocation = await self._allocation(request, lambda alloc, job: _check_task(alloc, job, task))
+        allocation = await self._allocation(request, lambda alloc, job: _check_logged(alloc, job, task))
         try:
             return await self._ask(request, allocation.node_id, about=allocation.id)
         except Refusal as refusal:
@@ -232,6 +232,14 @@ def _check_task(allocation: Allocation, job: Job | None, task: str) -> None:
     """Raises where the allocation's group has no such task. Empty means all of them."""
     if task and job is not None and _driver(allocation, job, task) is None:
         raise _no_such_task(task)
+
+
+def _check_logged(allocation: Allocation, job: Job | None, task: str) -> None:
+    """Raises where the allocation's group has no such task, or one whose output nobody keeps."""
+    _check_task(allocation, job, task)
+    group = job.group(allocation.task_group) if job is not None else None
+    if any(each.name == task and each.log_config.disabled for each in (group.tasks if group else None) or ()):
+        raise unknown(f'task "{task}" has no logs: its job disables them by LogConfig.Disabled')
 
 
 def _no_such_task(task: str) -> Refusal:

@@ -35,11 +35,15 @@ class Asked:
 
 
 class FilesAsked:
-    """Files and logs of allocations. `is_over`: whether a task will write no more; raises Refusal for one that is none."""
+    """Files and logs of allocations. `is_over`: whether a task will write no more; raises Refusal for one that is none.
+    `has_begun`: whether it may have written something."""
 
-    def __init__(self, folders: AllocationFolders, is_over: Callable[[str, str], bool]) -> None:
+    def __init__(
+        self, folders: AllocationFolders, is_over: Callable[[str, str], bool], has_begun: Callable[[str, str], bool]
+    ) -> None:
         self._folders = folders
         self._is_over = is_over
+        self._has_begun = has_begun
 
     def answers(self) -> dict[str, Answer]:
         return {
@@ -97,7 +101,9 @@ class FilesAsked:
         folder = self._folder(question)
         is_over = self._is_over(question.about, task)
         if not follows and not any(name.startswith(f"{task}.{stream}.") for name in folder.names("alloc/logs")):
-            raise unknown(f'task "{task}" not started yet. No logs available')
+            if is_over or not self._has_begun(question.about, task):
+                raise unknown(f'task "{task}" not started yet. No logs available')
+            return Reply("text/plain" if question.parameters.get("plain", False) else JSON, b"")
         frames = follow_logs(
             folder,
             task,

@@ -263,7 +263,7 @@ class NodeAgent:
             core_mhz=core_mhz,
         )
         metadata = MetadataAsked(self._metadata, self._on_metadata)
-        files = FilesAsked(self._folders, steered.is_over)
+        files = FilesAsked(self._folders, steered.is_over, steered.has_begun)
         commands = Commands(
             self._world, self.works, is_allowed=not self._settings.disable_remote_exec, mark=self._identity.id
         )

@@ -69,6 +69,14 @@ class Steered:
         check_task(work, task)
         return work.record.task(task).is_dead
 
+    def has_begun(self, allocation_id: str, task: str) -> bool:
+        """Whether it ran at some time, as far as is known. Raises Refusal."""
+        work = self._works.find(allocation_id)
+        if work is None or not work.record.tasks:
+            return False
+        check_task(work, task)
+        return work.record.task(task).has_started
+
     def tasks_if_over(self, allocation_id: str) -> tuple[str, ...] | None:
         """Of an allocation that has ended; None: it has not. Raises Refusal."""
         work = found(self._works, allocation_id)
