@@ -61,14 +61,8 @@ class LimitsMiddleware:
         if isinstance(admitted, Reply):
             await _answer(admitted, send, arrival)
             return
-        if self._answers_pages and desk.pages.answers(arrival.path):
-            page = await desk.page(arrival, admitted)
-            if page is not None:
-                try:
-                    await _answer(page, send, arrival)
-                finally:
-                    await desk.end(admitted)
-                return
+        if self._answers_pages and desk.pages.answers(arrival.path) and await self._tell_page(arrival, admitted, send):
+            return
         waits = arrival.connection is Connection.WAITING
         exchange = _Exchange(desk, admitted, receive, send, has_origin=arrival.has_origin, waits=waits)
         try:
@@ -82,6 +76,19 @@ class LimitsMiddleware:
             exchange.stop()
             if not admitted.ended:
                 await desk.end(admitted)
+
+    async def _tell_page(self, arrival: Arrival, passage: Passage, send: Send) -> bool:
+        """Answer in the application's place. False where the page is the application's."""
+        is_ours = True
+        try:
+            page = await self._desk.page(arrival, passage)
+            is_ours = page is not None
+            if page is not None:
+                await _answer(page, send, arrival)
+        finally:
+            if is_ours:
+                await self._desk.end(passage)
+        return is_ours
 
     async def _serve_other(self, kind: str, scope: Scope, receive: Receive, send: Send) -> None:
         if kind == "websocket":

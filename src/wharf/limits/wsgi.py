@@ -203,7 +203,7 @@ def _arrival_of(environ: Environ) -> Arrival:
 def _read_before(environ: Environ) -> bytes:
     """The body, up to what is read before a decision. The application reads it again from the beginning."""
     length = environ.get("CONTENT_LENGTH") or ""
-    whole = int(length) if length.isdigit() and len(length) < 20 else 0
+    whole = int(length) if length.isascii() and length.isdigit() and len(length) < 20 else 0
     rest = environ["wsgi.input"]
     body: bytes = rest.read(min(whole, BODY_BYTES_MOST + 1)) if whole else b""
     environ["wsgi.input"] = io.BufferedReader(_Again(body, rest, whole - len(body)))

@@ -1,7 +1,10 @@
 """What is answered in the service's place, and who may see it."""
 
+import asyncio
+from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.limits.front.desks import (
@@ -14,11 +17,20 @@ from tests.limits.front.desks import (
     MovingWorld,
     a_desk,
     ask,
+    held,
     replies,
+    run,
 )
+from tests.waiting import wait_on_loop_until
+from wharf.limits.asgi import LimitsMiddleware
 from wharf.limits.configuration import Settings
+from wharf.limits.core.call import Reading
+from wharf.limits.core.directory import Directory, Organization
+from wharf.limits.core.plan import Charge
 from wharf.limits.desk import Desk
-from wharf.limits.rules import read_directory
+from wharf.limits.rules import read_directory, read_rules
+from wharf.limits.service import LimitService
+from wharf.limits.stores.memory import MemoryStore
 
 SINCE = "min_timestamp=2020-01-01T00:00:00Z"
 INSIGHTS = "/orgs/acme/insights/api"
@@ -93,13 +105,88 @@ def test_a_token_with_other_scopes_is_told_which_it_needs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "query"), [("summary-stats", ""), ("nothing", SINCE), ("time-stats", f"{SINCE}&page=x")]
+    ("path", "query"),
+    [
+        ("summary-stats", ""),
+        ("nothing", SINCE),
+        ("time-stats", f"{SINCE}&page=x"),
+        ("time-stats", f"{SINCE}&timestamp_increment=%C2%B2h"),  # A digit to Python, and no number.
+    ],
 )
 def test_a_question_that_cannot_be_answered_is_told_why(path: str, query: str) -> None:
     desk = a_desk_with_insights()
     ask(desk, Caller(token=ADA))
 
     assert look(desk, path, query=query).status == 422
+
+
+class _BrokenDirectory:
+    """A directory that fails one day."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self.is_broken = False
+
+    def __getattr__(self, name: str) -> Any:  # Whatever else is asked.
+        return getattr(self._directory, name)
+
+    def find_organization(self, login: str) -> Organization | None:
+        if self.is_broken:
+            raise LookupError(login)
+        return self._directory.find_organization(login)
+
+
+def test_a_page_that_fails_is_a_500_with_limits_and_its_slot_is_free() -> None:
+    desk = a_desk_with_insights()
+    directory = _BrokenDirectory(desk.callers.directory)
+    desk.callers.use(directory)
+    assert look(desk, "summary-stats").headers["x-ratelimit-used"] == "1"
+    directory.is_broken = True
+
+    heard = look(desk, "summary-stats")
+
+    assert (heard.status, heard.json()["message"]) == (500, "Server Error")
+    assert heard.headers["x-ratelimit-used"] == "1"  # It costs no more than any fault of the service.
+    assert (held(desk), desk.running) == (0, {})
+
+
+class _SilentStore(MemoryStore):
+    """Charges, and never tells what a counter is."""
+
+    async def peek(self, charges: Iterable[Charge]) -> tuple[Reading, ...]:
+        await asyncio.Event().wait()
+        return await super().peek(charges)
+
+
+def test_a_caller_who_leaves_while_a_page_is_looked_up_holds_no_slot() -> None:
+    world, rules = MovingWorld(), read_rules("")
+
+    async def scenario() -> tuple[int, int]:
+        desk = Desk(LimitService(rules, _SilentStore(world, rules), lambda: world.now_ns() // 1_000_000), world)
+        caller = Caller("/rate_limit")
+        asking = asyncio.ensure_future(caller.call(LimitsMiddleware(replies(), desk)))
+        await wait_on_loop_until(lambda: bool(desk.running), what="the page is looked up")
+        while_asked = held(desk, "address:192.0.2.7")
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        return while_asked, held(desk, "address:192.0.2.7")
+
+    assert run(scenario) == (1, 0)
+
+
+def test_what_no_limit_refused_is_not_told_as_limited() -> None:
+    desk = a_desk_with_insights()
+    batch = msgspec.json.encode({"objects": [{"oid": str(number)} for number in range(101)]})
+    malformed = Caller("/graphql", method="POST", token=ADA, body=b"no query")
+    too_many = Caller("/acme/site.git/info/lfs/objects/batch", method="POST", token=ADA, body=batch)
+
+    assert [ask(desk, caller).status for caller in (malformed, too_many)] == [400, 413]
+
+    assert look(desk, "summary-stats").json() == {
+        "total_request_count": 3,  # This question is one of them.
+        "rate_limited_request_count": 0,
+        "secondary_limited_request_count": 0,
+    }
 
 
 def test_unless_it_is_switched_on_the_service_answers_for_organizations() -> None:

@@ -271,7 +271,14 @@ class Desk:
             found = self.pages.while_off(arrival.path)
             return None if found is None else Reply(found[0], (("content-type", found[1]),), found[2])
         directory = self.callers.directory
-        status, kind, body = await self.pages.page(arrival, caller, self.service, directory, self.now_ms())
+        try:
+            status, kind, body = await self.pages.page(arrival, caller, self.service, directory, self.now_ms())
+        except Exception:
+            # Here a request is answered from beginning to end, as a service would: who asks must hear of a fault, and
+            # those who carry the request must go on, or its slot and its connection would be held for ever.
+            log.exception("%s could not be answered", arrival.path)
+            await self.on_status(passage, 500)
+            return await self.error(arrival, 500, "Server Error", passage)
         told = headers_of(decision, self.service.rules)
         more = (("content-type", kind), ("cache-control", "no-cache"), (self.settings.request_id_header, passage.id))
         return Reply(status, (*told, *token_lines(caller), *more), body)

@@ -197,7 +197,8 @@ def _moment(query: Mapping[str, str], name: str, *, needed: bool = False) -> int
 
 def _step_ms(text: str) -> int:
     units = {"m": MINUTE_MS, "h": 60 * MINUTE_MS, "d": 24 * 60 * MINUTE_MS}
-    if not text[:-1].isdigit() or len(text) > 6 or text[-1:] not in units or int(text[:-1]) == 0:
+    is_number = text.isascii() and text[:-1].isdigit() and len(text) <= 6
+    if not is_number or text[-1:] not in units or int(text[:-1]) == 0:
         raise InsightsRefused("timestamp_increment is no length: write 5m, 1h or 1d")
     return int(text[:-1]) * units[text[-1]]
 

@@ -17,6 +17,8 @@ ROWS_MOST: Final = 200_000
 KEPT_MINUTES: Final = 31 * 24 * 60
 NEAR_PERCENT: Final = 80
 MINUTE_MS: Final = 60_000
+UNREAD: Final = frozenset({Verdict.TOO_MANY_OBJECTS, Verdict.TOO_COMPLEX})
+"""No limit refused these: they were asked in a way that is not answered."""
 
 
 class _Met(msgspec.Struct, eq=False):
@@ -89,11 +91,13 @@ class Tally:
             self._rule(name).refused += 1
         row = self._row(now_ms // MINUTE_MS, caller, decision.plan.endpoint)
         row.total += 1
-        row.last_ms = row.last_limited_ms = now_ms
-        if decision.verdict is Verdict.PRIMARY:
-            row.primary += 1
-        else:
-            row.secondary += 1
+        row.last_ms = now_ms
+        if decision.verdict not in UNREAD:
+            row.last_limited_ms = now_ms
+            if decision.told is not None and decision.told.rule.is_primary:
+                row.primary += 1
+            else:
+                row.secondary += 1
         self._note_caller(caller)
 
     def _rule(self, name: str) -> RuleCounts:

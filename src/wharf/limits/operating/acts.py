@@ -201,7 +201,8 @@ class Acts:
             return Caller(kind=CredentialKind.NONE, case=Case.NONE, owner=owner, address=owner, spoken=rest)
         if kind == "user" and directory.find_user(rest) is not None:
             return Caller(kind=CredentialKind.PERSONAL_TOKEN, case=Case.USER, owner=owner, address=NOWHERE, user=owner)
-        if kind == "installation" and rest.isdigit():
+        is_number = rest.isascii() and rest.isdigit()
+        if kind == "installation" and is_number:
             installation = directory.find_installation(int(rest))
             if installation is not None:
                 is_raised = is_enterprise_account(installation.on, directory)
@@ -215,7 +216,7 @@ class Acts:
                     repositories=installation.repositories,
                     members=installation.members,
                 )
-        if kind == "app" and rest.isdigit() and (app := directory.find_app(int(rest))) is not None:
+        if kind == "app" and is_number and (app := directory.find_app(int(rest))) is not None:
             case = Case.CLIENT_ENTERPRISE if is_enterprise_account(app.owner, directory) else Case.CLIENT
             return Caller(kind=CredentialKind.CLIENT_SECRET, case=case, owner=owner, address=NOWHERE, app=owner)
         if kind == "repository" and (repository := directory.find_repository(rest)) is not None:

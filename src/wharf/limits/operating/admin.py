@@ -213,7 +213,7 @@ class AdminServer:
 
 def _count(query: Mapping[str, str], name: str, default: int) -> int:
     text = query.get(name, "")
-    return int(text) if text.isdigit() and 0 < len(text) < 6 else default
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else default
 
 
 def _message(text: str) -> bytes:
