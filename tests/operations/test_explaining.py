@@ -353,6 +353,21 @@ def test_what_failed_and_is_tried_later_is_told_with_its_time() -> None:
     assert texts == [f"waits: what failed is tried again at {at:%Y-%m-%d %H:%M:%SZ}"]
 
 
+def test_what_is_out_of_contact_and_replaced_later_is_not_told_as_failed() -> None:
+    state = a_fleet(1_000)
+    asked(state, sized())
+    at = to_time(state.now_ns + 30 * SECOND_NS)
+    (away,) = state.replica.all(ALLOCATIONS)
+    state.with_client_status(away.id, ClientStatus.UNKNOWN)
+    state.put_led(
+        EVALUATIONS.put(an_evaluation(state.job(), wait_until=at, triggered_by=EvaluationTrigger.ALLOC_RESCHEDULE))
+    )
+
+    texts = [each.text for each in explain(state.replica, "default", "shop").waits if each.waits_for is Waits.DELAY]
+
+    assert texts == [f"waits: others stand in for what is out of contact at {at:%Y-%m-%d %H:%M:%SZ}"]
+
+
 @pytest.mark.parametrize(
     ("status", "group", "waits_for"),
     [

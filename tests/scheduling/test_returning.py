@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tests.builders import a_group, a_job, a_task
 from tests.kit.state import SECOND_NS
 from tests.scheduling.loop import Loop
-from wharf.model.allocation import ClientStatus, DesiredTransition
+from wharf.model.allocation import Allocation, ClientStatus, DesiredTransition
 from wharf.model.evaluation import EvaluationTrigger
 from wharf.model.group import TaskGroup
 from wharf.model.node import NodeStatus
@@ -18,6 +18,8 @@ STRATEGIES = ("best_score", "keep_original", "keep_replacement", "longest_runnin
 
 
 A_GROUP = a_group("web", count=1, disconnect=DisconnectPolicy(lost_after=100_000 * SECOND_NS), reschedule_policy=RETRY)
+
+NEVER_REPLACED = DisconnectPolicy(replace=False)
 
 
 def with_one_out_of_contact(group: TaskGroup) -> Loop:
@@ -74,6 +76,39 @@ def test_while_it_is_away_nobody_is_placed_twice_for_it(reconcile: str) -> None:
     loop.settle()
 
     assert len(loop.live()) == 3
+
+
+def timeouts(loop: Loop) -> list[str]:
+    trigger = EvaluationTrigger.MAX_DISCONNECT_TIMEOUT
+    return [each.id for each in loop.open_evaluations() if each.triggered_by is trigger]
+
+
+def is_back(loop: Loop, away: Allocation) -> None:
+    loop.come_back(away.node_id)
+    loop.tell(away, ClientStatus.RUNNING)
+    loop.look_at(trigger=EvaluationTrigger.RECONNECT)
+
+
+def test_what_is_in_contact_again_is_not_to_be_given_up_any_more() -> None:
+    loop = with_one_out_of_contact(A_GROUP)
+    (away,) = [each for each in loop.live() if each.client_status is ClientStatus.UNKNOWN]
+    before = timeouts(loop)
+    is_back(loop, away)
+
+    assert (before, timeouts(loop)) == ([loop.allocation(away.id).followup_eval_id], [])
+
+
+def test_while_another_is_out_of_contact_it_is_still_to_be_given_up_in_its_time() -> None:
+    loop = with_one_out_of_contact(
+        replace(A_GROUP, count=2, disconnect=replace(NEVER_REPLACED, lost_after=SECOND_NS * 600))
+    )
+    for node_id in {each.node_id for each in loop.live() if each.client_status is not ClientStatus.UNKNOWN}:
+        loop.lose(node_id, NodeStatus.DISCONNECTED)
+    loop.think()
+    first, second = loop.live()
+    is_back(loop, first)
+
+    assert timeouts(loop) == [loop.allocation(second.id).followup_eval_id]
 
 
 def test_who_is_back_and_one_too_many_beside_another_that_took_its_place_is_told_to_stop() -> None:

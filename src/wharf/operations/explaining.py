@@ -58,6 +58,7 @@ WHY_LATER: Final = {
     EvaluationTrigger.ROLLING_UPDATE: "the next part of its update is rolled out",
 }
 
+TRIED_AGAIN: Final = (EvaluationTrigger.ALLOC_FAILURE, EvaluationTrigger.ALLOC_RESCHEDULE)
 GIVEN_UP: Final = (ClientStatus.FAILED, ClientStatus.LOST)
 
 GroundOf = Callable[[], Ground]
@@ -143,7 +144,15 @@ class _Explaining:
             if is_for_later(evaluation):
                 when = f"at {say_time(evaluation.wait_until)}" if evaluation.wait_until is not None else "in a while"
                 what = WHY_LATER.get(evaluation.triggered_by, "it is looked at again")
+                if evaluation.triggered_by in TRIED_AGAIN and not self._has_failed():
+                    what = "others stand in for what is out of contact"
                 yield Waiting(waits_for=Waits.DELAY, text=f"waits: {what} {when}", eval_id=evaluation.id)
+
+    def _has_failed(self) -> bool:
+        """Whether something failed and nothing has taken its place; else it is for another reason that work is replaced."""
+        away = any(each.client_status is ClientStatus.UNKNOWN for each in self._live)
+        failed = (each for each in self._allocations if each.client_status in GIVEN_UP)
+        return not away or any(not each.next_allocation for each in failed)
 
     def _unroomed(self, groups: Sequence[GroupExplanation]) -> Iterator[Waiting]:
         at_once = " for all of it at once (AllAtOnce)" if self._is_all_at_once else ""

@@ -1,10 +1,13 @@
 """How an evaluation ends, and which evaluations it leaves behind (scheduling.md 1.5, 5.7)."""
 
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
+from wharf.model.allocation import ClientStatus
 from wharf.model.changes import THIS
 from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger
 from wharf.model.metric import AllocMetric
@@ -13,11 +16,12 @@ from wharf.model.plan import PlanAnnotations
 from wharf.scheduling.reconcile.outcome import LookAgain
 from wharf.scheduling.reconcile.rescheduling import SECOND_NS
 from wharf.state import Replica
-from wharf.state.tables import EVALUATIONS_OF_JOB, JOBS, NAMESPACES, SUMMARIES
+from wharf.state.tables import ALLOCATIONS_OF_JOB, EVALUATIONS_OF_JOB, JOBS, NAMESPACES, SUMMARIES
 
 EXISTS: Final = 'existing blocked evaluation exists for job "{}"'
 SUCCESSFUL: Final = 'evaluation "{}" successful'
 MORE_RECENT: Final = "canceled after more recent eval was processed"
+BACK_IN_CONTACT: Final = "canceled because nothing that it was to give up is out of contact any more"
 UNPLACED: Final = "created to place remaining allocations"
 LATER: Final = {
     EvaluationTrigger.MAX_DISCONNECT_TIMEOUT: "created for delayed disconnect timeout",
@@ -104,7 +108,8 @@ class Ending:
         elif not failed:
             follow_ups = self._canceled(EvaluationStatus.BLOCKED, SUCCESSFUL.format(evaluation.id))
         redundant = self._canceled(EvaluationStatus.PENDING, MORE_RECENT)
-        return Ended(finished, (*delayed, *follow_ups, *redundant), marks)
+        vain = self._timeouts_of_nobody([each.id for each in (*follow_ups, *redundant)])
+        return Ended(finished, (*delayed, *follow_ups, *redundant, *vain), marks)
 
     def _waiting_since(self) -> int:
         """A job keeps its place in the line, though it is looked at again for another reason."""
@@ -162,22 +167,44 @@ class Ending:
 
     def _canceled(self, status: EvaluationStatus, why: str) -> tuple[Evaluation, ...]:
         """The job's other evaluations of that status: this one has seen all that they could see (1.3)."""
-        now_ns = self._moment.now_ns
         mine = self._snapshot.those_by_key(EVALUATIONS_OF_JOB, self._evaluation.namespace, self._evaluation.job_id)
-        others = [
+        others = (
             other
             for other in mine
             if other.status is status and other.id != self._evaluation.id and not self._is_for_later(other)
-        ]
+        )
+        return self._as_canceled(others, why)
+
+    def _as_canceled(self, evaluations: Iterable[Evaluation], why: str) -> tuple[Evaluation, ...]:
+        now_ns = self._moment.now_ns
         return tuple(
             replace(
-                other,
+                each,
                 status=EvaluationStatus.CANCELED,
                 status_description=why,
-                modify_time=max(now_ns, other.create_time + 1),
+                modify_time=max(now_ns, each.create_time + 1),
             )
-            for other in others[:CANCELED_AT_ONCE]
+            for each in islice(evaluations, CANCELED_AT_ONCE)
         )
+
+    def _timeouts_of_nobody(self, canceled: Sequence[str]) -> tuple[Evaluation, ...]:
+        """Those at which work out of contact was to be given up, and all of it is in contact again, or over."""
+        key = self._evaluation.namespace, self._evaluation.job_id
+        timeouts = [
+            other
+            for other in self._snapshot.those_by_key(EVALUATIONS_OF_JOB, *key)
+            if other.triggered_by is EvaluationTrigger.MAX_DISCONNECT_TIMEOUT
+            and other.status is EvaluationStatus.PENDING
+            and other.id not in (self._evaluation.id, *canceled)
+        ]
+        if not timeouts:
+            return ()
+        awaited = {
+            each.followup_eval_id
+            for each in self._snapshot.those(ALLOCATIONS_OF_JOB, *key)
+            if each.client_status is ClientStatus.UNKNOWN and not each.is_server_terminal
+        }
+        return self._as_canceled((each for each in timeouts if each.id not in awaited), BACK_IN_CONTACT)
 
     def _is_for_later(self, evaluation: Evaluation) -> bool:
         """It waits for its time, at which there will be something to see that nobody sees now. Of a job that is stopped or
