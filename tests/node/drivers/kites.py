@@ -14,6 +14,8 @@ class Kites:
         self._home = home
 
     async def probe(self) -> Health:
+        if (self._home.folder / "calm").exists():
+            return Health(is_healthy=False, why="there is no wind")
         return Health(is_healthy=True, attributes={"driver.kite.wind": self._home.options.get("wind", "west")})
 
     async def start(self, order: TaskOrder) -> None:

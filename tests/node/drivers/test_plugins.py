@@ -1,10 +1,13 @@
 """Drivers by an entry point: offered by the node, given tasks, and no danger to it."""
 
+import json
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.agent.processes import ANSWERED_WITHIN_S
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server, ended
 from tests.waiting import wait_until
 
@@ -85,3 +88,20 @@ def test_its_tasks_are_taken_up_again_by_the_next_agent_and_stopped_when_they_ar
 
     assert 1 == [kind for kind, _ in events(again)].count("Started")
     assert (flying["ID"], "0") == (landed["ID"], ended(landed)["exit_code"])
+
+
+def test_a_driver_that_falls_ill_and_is_well_again_is_told_by_events_of_the_node(node: ANode) -> None:
+    calm = next((node.folder / "node").glob("**/kites")) / "calm"
+
+    def health() -> list[str]:
+        """When its metadata change, a node looks at itself at once."""
+        body = json.dumps({"Meta": {"looked": str(len(told(node)["Events"]))}}).encode()
+        path = f"{node.server.address}/v1/client/metadata?node_id={told(node)['ID']}"
+        urllib.request.urlopen(urllib.request.Request(path, body, method="POST"), timeout=ANSWERED_WITHIN_S).close()
+        return [e["Message"] for e in told(node)["Events"] if (e["Details"] or {}).get("driver") == "kite"]
+
+    calm.touch()
+    wait_until(lambda: health() == ["there is no wind"], what="it is told as ill")
+    assert "driver.kite" not in told(node)["Attributes"]
+    calm.unlink()
+    wait_until(lambda: health() == ["there is no wind", "Healthy"], what="it is told as well")

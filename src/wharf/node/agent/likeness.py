@@ -54,6 +54,7 @@ class Likeness:
         self._volumes = volumes
         self._devices = devices
         self._health: dict[str, DriverInfo] = {}
+        self._fell_ill: set[str] = set()
         self._taken_ports: set[int] = set()
         self.machine = self._look()
 
@@ -77,8 +78,16 @@ class Likeness:
             if name:
                 told = as_told(await driver.probe(), self._world.now_ns())
                 known = self._health.get(name)
+                self._tell_of_health(name, was_well=known is not None and known.healthy, told=told)
                 if known is None or replace(told, update_time=known.update_time) != known:
                     self._health[name] = told
+
+    def _tell_of_health(self, name: str, *, was_well: bool, told: DriverInfo) -> None:
+        """That it fell ill, and that it is well again; not that it became what it was from the start."""
+        if was_well == told.healthy or (told.healthy and name not in self._fell_ill):
+            return
+        self._fell_ill ^= {name}
+        self._news.happened(NodeEventSubsystem.DRIVER, told.health_description, driver=name)
 
     async def working_drivers(self) -> list[str]:
         await self.probe()

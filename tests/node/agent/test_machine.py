@@ -1,0 +1,35 @@
+"""What a node finds out about its machine."""
+
+from pathlib import Path
+
+import pytest
+
+from wharf.node.agent.machine import cloud_of, look
+
+
+@pytest.mark.parametrize(
+    ("firmware", "cloud"),
+    [
+        ({"sys_vendor": "Amazon EC2"}, "aws"),
+        ({"sys_vendor": "Google", "product_name": "Google Compute Engine"}, "gce"),
+        (
+            {"sys_vendor": "Microsoft Corporation", "chassis_asset_tag": "7783-7084-3265-9085-8269-3286-77"},
+            "azure",
+        ),
+        ({"sys_vendor": "Microsoft Corporation"}, ""),
+        ({"sys_vendor": "DigitalOcean"}, "digitalocean"),
+        ({}, ""),
+    ],
+)
+def test_a_machine_of_a_cloud_is_known_by_its_firmware(tmp_path: Path, firmware: dict[str, str], cloud: str) -> None:
+    for name, said in firmware.items():
+        (tmp_path / name).write_text(f"{said}\n")
+
+    assert cloud == cloud_of(tmp_path)
+
+
+def test_each_node_of_memory_tells_its_cores(tmp_path: Path) -> None:
+    attributes = look(tmp_path).attributes
+    told = [attributes.get(f"numa.node{number}.cores", "") for number in range(int(attributes["numa.node.count"]))]
+
+    assert all(told)
