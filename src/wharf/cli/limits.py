@@ -237,11 +237,13 @@ def rules(path: Where, as_json: bool) -> None:
     show_default=True,
     help="How requests are put together.",
 )
-@click.option("--since", required=True, help="Since when, as 2027-01-31T12:00:00Z.")
+@click.option("--since", required=True, help="Since when: 2027-01-31T12:00:00Z, or how long ago, as 1h.")
 @socket_option
 def activity(organization: str, by: str, since: str, path: Where) -> None:
     """Show what was asked in the name of an organization."""
-    target = f"/orgs/{quote(organization)}/insights/api/{by}-stats?min_timestamp={quote(since)}"
+    from wharf.cli.limits_speaking import beginning
+
+    target = f"/orgs/{quote(organization)}/insights/api/{by}-stats?min_timestamp={quote(beginning(since))}"
     show_json(ask(path, target))
 
 

@@ -107,6 +107,22 @@ def moment_ms(text: str) -> int:
     return int(moment.timestamp() * 1_000)
 
 
+def beginning(text: str) -> str:
+    """The moment that is meant by a date, or by a length before now."""
+    from wharf.cli.moments import read_date, say_date
+    from wharf.limits.rules.values import DURATION, Unfit
+    from wharf.world import RealWorld
+
+    with contextlib.suppress(Unfit):
+        return say_date(max(1_000_000_000, RealWorld().now_ns() - int(DURATION.read(text)) * 1_000_000))
+    try:
+        return read_date(text).isoformat()
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither a moment, as 2027-01-31T12:00:00Z, nor a length, as 1h", param_hint="--since"
+        ) from None
+
+
 def sockets_at(path: Where) -> list[Where]:
     """The limiters that are meant: those of all processes, where a folder is named."""
     if isinstance(path, Port) or not path.is_dir():

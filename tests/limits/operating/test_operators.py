@@ -385,6 +385,19 @@ def test_the_activity_of_an_organization_has_the_shape_of_insights(tmp_path: Pat
     assert sum(t["total_request_count"] for t in times) == 4
 
 
+def test_activity_is_asked_since_a_moment_or_for_a_length_and_other_words_are_told(tmp_path: Path) -> None:
+    async def scenario(desk: Desk) -> tuple[Any, str]:
+        await desk.ask(ADA_SENDS)
+        lately = json.loads(await desk.type("activity", "acme", "--since", "1h"))
+        return lately, await desk.type("activity", "acme", "--since", "tomorrow", fails=True)
+
+    lately, refused = operate(tmp_path, scenario)
+
+    assert lately["total_request_count"] == 1
+    assert "'tomorrow' is neither a moment, as 2027-01-31T12:00:00Z, nor a length, as 1h" in refused
+    assert "--since" in refused
+
+
 def test_a_command_without_a_limiter_says_what_to_do(tmp_path: Path) -> None:
     done = CliRunner().invoke(root, ["limits", "top", "--socket", str(tmp_path / "none.sock")])
 
