@@ -16,7 +16,7 @@ from tests.builders import (
     some_resources,
 )
 from tests.kit.state import SECOND_NS, SETTINGS, AState, an_evaluation
-from wharf.model.allocation import ClientStatus
+from wharf.model.allocation import ClientStatus, DesiredStatus
 from wharf.model.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.model.evaluation import EvaluationStatus, EvaluationTrigger
 from wharf.model.explanation import Explanation, GroupExplanation, Waits
@@ -430,6 +430,22 @@ def test_batch_work_that_ended_well_says_so() -> None:
     state.with_allocation(state.job("nightly"), client_status=ClientStatus.COMPLETE)
 
     assert explain(state.replica, "default", "nightly").text == "nightly is done: 1 allocation ended well"
+
+
+def test_batch_work_that_was_stopped_before_its_end_is_not_told_as_ended_well() -> None:
+    state = a_fleet(1_000)
+    state.register(a_batch_job("nightly"))
+    state.end_evaluations("nightly")
+    state.with_allocation(
+        state.job("nightly"),
+        client_status=ClientStatus.COMPLETE,
+        desired_status=DesiredStatus.STOP,
+        desired_description="alloc is being migrated",
+    )
+
+    assert explain(state.replica, "default", "nightly").text == (
+        "nightly is over: 1 allocation was stopped before the end (nightly.web[0], alloc is being migrated)"
+    )
 
 
 def test_an_evaluation_that_failed_last_is_the_reason() -> None:

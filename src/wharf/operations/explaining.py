@@ -320,11 +320,20 @@ class _Explaining:
         return f"; of its children {' and '.join(told)}"
 
     def _as_wanted(self) -> str:
-        ended = sum(each.client_status is ClientStatus.COMPLETE for each in self._allocations)
         if self._live:
             return f"runs as wanted: {allocations(len(self._live))}"
-        if ended:
-            return f"is done: {allocations(ended)} ended well"
+        complete = [each for each in self._allocations if each.client_status is ClientStatus.COMPLETE]
+        # By the policies of batch work such a one counts as done: a drain that reached its deadline stopped it, or a person.
+        stopped = [each for each in complete if each.is_server_terminal and not each.next_allocation]
+        ended = len(complete) - len(stopped)
+        if stopped and self._job.type in (JobType.BATCH, JobType.SYSBATCH):
+            before = f"{allocations(ended)} ended well, and " if ended else ""
+            said = (
+                f"{before}{allocations(len(stopped))} {'was' if len(stopped) == 1 else 'were'} stopped before the end"
+            )
+            return f"is over: {said} ({in_a_few({each.name: each.desired_description or 'told to stop' for each in stopped})})"
+        if complete:
+            return f"is done: {allocations(len(complete))} ended well"
         return "asks for nothing that could run now"
 
     # -- groups and the queue --------------------------------------------------------------------------------------
