@@ -364,6 +364,21 @@ def test_lists_and_records_are_shown_to_people_programs_and_templates(person: Pe
     )
 
 
+def test_a_list_that_is_empty_because_of_what_was_asked_says_so(person: Person, tmp_path: Path) -> None:
+    person.does("job", "run", "--follow", a_file(tmp_path, WEB))
+    nobody = ("--filter", 'ID == "nobody"')
+
+    assert person.does("job", "status", *nobody) == "No jobs match.\n"
+    assert person.does("node", "status", *nobody) == "No nodes match.\n"
+    assert person.does("node", "status", "--node-pool", "gpu") == "No nodes match.\n"
+    assert person.does("deployment", "list", *nobody) == "No deployments match.\n"
+    assert person.does("eval", "list", "--job", "nobody") == "No evaluations match.\n"
+    assert person.does("volume", "status", *nobody) == "No volumes match.\n"
+    assert person.does("job", "status", "--namespace", "shop") == (
+        "There are no jobs in namespace shop; `wharf namespace list` lists the namespaces.\n"
+    )
+
+
 def test_an_id_may_be_cut_short_unless_several_begin_so(person: Person, tmp_path: Path) -> None:
     for name in ("web-a", "web-b", "api"):
         person.does("job", "run", "--detach", a_file(tmp_path, WEB.replace("ID: web", f"ID: {name}")))

@@ -41,7 +41,7 @@ def list_(talk: Talk, expression: str) -> None:
     wharf deployment list
     """
     records = talk.client.deployments.list(filter=expression).value
-    talk.show(records, lambda: deployments_told(talk, records))
+    talk.show(records, lambda: deployments_told(talk, records, is_chosen=bool(expression)))
 
 
 @click.command(cls=Speaking)
@@ -157,11 +157,11 @@ def _follow(talk: Talk, found: "Deployment") -> None:
 # -- what is told
 
 
-def deployments_told(talk: Talk, records: "Sequence[Deployment]") -> str:
-    from wharf.cli.tables import table
+def deployments_told(talk: Talk, records: "Sequence[Deployment]", *, is_chosen: bool = False) -> str:
+    from wharf.cli.tables import nothing, table
 
     if not records:
-        return "There are no deployments."
+        return nothing("deployments", is_chosen=is_chosen)
     titles = ("ID", "Job", "Version", "Status", "Healthy", "Begun", "Description")
     rows = [
         (

@@ -41,7 +41,8 @@ def list_(talk: Talk, job: str, wanted: str, expression: str, per_page: int, pag
     answer = talk.client.evaluations.list(
         job=job, status=wanted, filter=expression, per_page=per_page, next_token=page_token, reverse=True
     )
-    talk.show(answer.value, lambda: _list_told(talk, answer.value))
+    is_chosen = bool(job or wanted or expression)
+    talk.show(answer.value, lambda: _list_told(talk, answer.value, is_chosen=is_chosen))
     if answer.next_token:
         talk.say(f"There are more: --page-token {answer.next_token}")
 
@@ -79,11 +80,11 @@ def show_evaluation(talk: Talk, eval_id: str) -> None:
     talk.show(one, lambda: _told(talk, one))
 
 
-def _list_told(talk: Talk, records: "Sequence[Evaluation]") -> str:
-    from wharf.cli.tables import table
+def _list_told(talk: Talk, records: "Sequence[Evaluation]", *, is_chosen: bool) -> str:
+    from wharf.cli.tables import nothing, table
 
     if not records:
-        return "There are no evaluations."
+        return nothing("evaluations", is_chosen=is_chosen)
     titles = ("ID", "Priority", "Because of", "Job", "Status", "Not placed", "Created")
     rows = [
         (

@@ -29,7 +29,7 @@ def status(talk: Talk, job_id: str | None, expression: str, all_allocs: bool) ->
     """
     if job_id is None:
         jobs = talk.client.jobs.list(filter=expression).value
-        talk.show(jobs, lambda: jobs_told(talk, jobs))
+        talk.show(jobs, lambda: jobs_told(talk, jobs, is_chosen=bool(expression)))
         return
     show_job(talk, job_id, all_allocs=all_allocs)
 
@@ -146,9 +146,13 @@ def deployments(talk: Talk, job_id: str, everything: bool) -> None:
 # -- what is told
 
 
-def jobs_told(talk: Talk, jobs: "Sequence[JobStub]") -> str:
-    from wharf.cli.tables import table
+def jobs_told(talk: Talk, jobs: "Sequence[JobStub]", *, is_chosen: bool = False) -> str:
+    from wharf.cli.tables import nothing, table
 
+    if not jobs and is_chosen:
+        return nothing("jobs", is_chosen=True)
+    if not jobs and talk.namespace not in ("default", "*"):
+        return f"There are no jobs in namespace {talk.namespace}; `wharf namespace list` lists the namespaces."
     if not jobs:
         return "There are no jobs yet; `wharf job run FILE` submits one."
     titles = ["ID", "Type", "Priority", "Status", "Running", "Submitted"]

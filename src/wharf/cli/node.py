@@ -53,7 +53,7 @@ def status(talk: Talk, node_id: str | None, expression: str, node_pool: str, is_
     if node_id is None and not is_self:
         nodes = talk.client.nodes.list(filter=expression).value
         nodes = [one for one in nodes if node_pool in ("", one.node_pool)]
-        talk.show(nodes, lambda: nodes_told(talk, nodes))
+        talk.show(nodes, lambda: nodes_told(talk, nodes, is_chosen=bool(expression or node_pool)))
         return
     show_node(talk, node_id or "self", with_figures=stats)
 
@@ -165,11 +165,11 @@ def eligibility(talk: Talk, node_id: str, enable: bool, disable: bool) -> None:
 # -- what is told
 
 
-def nodes_told(talk: Talk, nodes: "Sequence[NodeListStub]") -> str:
-    from wharf.cli.tables import in_order, table
+def nodes_told(talk: Talk, nodes: "Sequence[NodeListStub]", *, is_chosen: bool = False) -> str:
+    from wharf.cli.tables import in_order, nothing, table
 
     if not nodes:
-        return "There are no nodes."
+        return nothing("nodes", is_chosen=is_chosen)
     titles = ("ID", "Name", "Pool", "Datacenter", "Class", "Drain", "Eligibility", "Status")
     rows = [
         (

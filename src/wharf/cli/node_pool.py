@@ -98,7 +98,7 @@ def nodes(talk: Talk, name: str) -> None:
     from wharf.cli.node import nodes_told
 
     records = talk.client.node_pools.nodes(name).value
-    talk.show(records, lambda: nodes_told(talk, records))
+    talk.show(records, lambda: nodes_told(talk, records) if records else f"There are no nodes in pool {name}.")
 
 
 @click.command(cls=Speaking)
@@ -111,4 +111,4 @@ def jobs(talk: Talk, name: str) -> None:
     from wharf.cli.job_views import jobs_told
 
     records = talk.client.node_pools.jobs(name).value
-    talk.show(records, lambda: jobs_told(talk, records))
+    talk.show(records, lambda: jobs_told(talk, records) if records else f"There are no jobs in pool {name}.")

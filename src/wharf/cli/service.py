@@ -55,7 +55,7 @@ def info(talk: Talk, name: str, expression: str) -> None:
     found = talk.client.services.read(name, filter=expression).value
     if not found and not expression:
         raise Failed(f"nothing offers {name}; `wharf service list` lists all services")
-    talk.show(found, lambda: _instances_told(talk, found))
+    talk.show(found, lambda: _instances_told(talk, found) if found else f"No instances of {name} match.")
 
 
 @click.command(cls=Quiet)

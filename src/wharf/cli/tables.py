@@ -150,6 +150,11 @@ def _cells(text: str) -> int:
     )
 
 
+def nothing(names: str, *, is_chosen: bool) -> str:
+    """In the place of a table without rows. `is_chosen`: whether something was asked of them, such as a filter."""
+    return f"No {names} match." if is_chosen else f"There are no {names}."
+
+
 def in_order(name: str) -> list[tuple[int, str]]:
     """By this names are sorted as people count: node-2 before node-10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]

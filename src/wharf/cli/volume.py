@@ -71,7 +71,8 @@ def status(talk: Talk, volume_id: str | None, node_id: str, node_pool: str, expr
 
         on = find_node(talk, node_id).id if node_id else ""
         found = talk.client.host_volumes.list(node_id=on, node_pool=node_pool, filter=expression).value
-        talk.show(found, lambda: _volumes_told(talk, found))
+        is_chosen = bool(node_id or node_pool or expression)
+        talk.show(found, lambda: _volumes_told(talk, found, is_chosen=is_chosen))
         return
     meant = _find(talk, volume_id)
     one = talk.client.host_volumes.read(meant.id, namespace=meant.namespace).value
@@ -174,11 +175,11 @@ def _find(talk: Talk, given: str) -> "HostVolumeStub":
     )
 
 
-def _volumes_told(talk: Talk, found: "Sequence[HostVolumeStub]") -> str:
-    from wharf.cli.tables import coloured, table
+def _volumes_told(talk: Talk, found: "Sequence[HostVolumeStub]", *, is_chosen: bool) -> str:
+    from wharf.cli.tables import coloured, nothing, table
 
     if not found:
-        return "There are no volumes."
+        return nothing("volumes", is_chosen=is_chosen)
     titles = ["ID", "Name", "Plugin", "Node", "Pool", "State"]
     rows = [
         [talk.short(one.id), one.name, one.plugin_id, talk.short(one.node_id), one.node_pool, coloured(one.state)]
