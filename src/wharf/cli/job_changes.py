@@ -394,7 +394,11 @@ def launches_told(talk: Talk, launches: "Iterable[datetime.datetime]") -> str:
     from wharf.cli.moments import say_date, say_when
 
     lines = [f"  {say_date(time)}  {say_when(time, talk.now_ns())}" for time in launches]
-    return "\n".join(["Its next launches:", *lines]) if lines else "Nothing launches it by itself: its times are over, or it is not enabled."
+    return (
+        "\n".join(["Its next launches:", *lines])
+        if lines
+        else "Nothing launches it by itself: its times are over, or it is not enabled."
+    )
 
 
 def namespace_of(talk: Talk, document: dict[str, object]) -> str:
