@@ -96,6 +96,40 @@ def test_2_11_a_cost_above_the_whole_ceiling_is_an_error() -> None:
     assert found(rule + endpoint) == [("error", "never-passes", "mine")]
 
 
+@pytest.mark.parametrize(
+    ("rule", "more"),
+    [
+        ('match = "GET /a"\nceiling = 3', ""),
+        ('match = "POST /a"\nceiling = 3', '[[endpoint]]\nmatch = "* /a"\npoints = 1\n'),
+        ('match = "* /a/*"\nceiling = 10', '[[endpoint]]\nmatch = "GET /b"\npoints = 20\n'),
+        ('interface = "graphql"\nceiling = 10', '[[endpoint]]\nmatch = "GET /b"\npoints = 20\n'),
+    ],
+    ids=["reads only", "a price of its own", "another path", "another interface"],
+)
+def test_a_cost_that_never_meets_a_rule_is_none_of_its_mistakes(rule: str, more: str) -> None:
+    assert found(f'[[rule]]\nname = "mine"\ncounts = "points"\n{rule}\n{more}') == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "what"),
+    [
+        ("ceiling = 3", "mine.toml:2: error: mine: POST costs 5 points and can never pass: the ceiling is 3"),
+        (
+            'match = "* /a/*"\nceiling = 10\n[[endpoint]]\nmatch = "GET /a/b"\npoints = 20',
+            "mine.toml:7: error: mine: GET /a/b costs 20 points and can never pass: the ceiling is 10",
+        ),
+        (
+            'interface = "graphql"\nceiling = 4\n[[endpoint]]\nmatch = "POST /graphql"\ninterface = "graphql"',
+            "mine.toml:2: error: mine: a GraphQL mutation costs 5 points and can never pass: the ceiling is 4",
+        ),
+    ],
+)
+def test_what_can_never_pass_is_named_where_its_cost_stands(rule: str, what: str) -> None:
+    text = f'{REST}[[rule]]\nname = "mine"\ncounts = "points"\n{rule}\n{CORE}'
+
+    assert [str(finding) for finding in lint(read_rules(text, "mine.toml"))] == [what]
+
+
 def test_two_buckets_of_one_name_are_found() -> None:
     rule = '[[rule]]\nname = "mine"\nmatch = "GET /a"\nresource = "core"\nceiling = 10\n'
 

@@ -11,7 +11,7 @@ import msgspec
 
 from wharf.limits.core.caller import ORDINARY_CASE, Case
 from wharf.limits.core.route import RouteTree, parse_pattern
-from wharf.limits.core.rule import UNLIMITED, Algorithm, Counts, Rule, RuleSet
+from wharf.limits.core.rule import UNLIMITED, Algorithm, Counts, EndpointRule, Interface, Rule, RuleSet
 
 
 class Severity(Enum):
@@ -41,6 +41,7 @@ _OWN_MEMBERS: Final = {
     Case.WORKFLOW: {"caller", "repository", "user", "app", "installation"},
 }
 
+WRITING: Final = ("POST", "PUT", "PATCH", "DELETE")
 NODE_ROUTES: Final = frozenset(
     f"/v1/node/{node}/{word}"
     for node in ("*", "{id}", "{node}", "{node_id}")
@@ -85,6 +86,14 @@ class _Reach:
         for index, rule in enumerate(rules):
             for text in rule.match:
                 self._tree.add(parse_pattern(text), index)
+
+    def meeting(self, endpoint: EndpointRule) -> Iterator[Rule]:
+        """The rules that all requests to one of the endpoint's patterns count against."""
+        by_text = [set(self._tree.covering(parse_pattern(text))) for text in endpoint.match]
+        for index in sorted(self._everywhere.union(*by_text)):
+            rule = self._rules[index]
+            if not rule.interface or endpoint.interface in rule.interface:
+                yield rule
 
     def covering(self, narrow: Rule) -> Iterator[tuple[int, Rule]]:
         """With their numbers, in order. A rule covers itself."""
@@ -187,14 +196,46 @@ def _second_calls(rules: RuleSet) -> Iterator[Finding]:
 
 
 def _never_passing(rules: RuleSet) -> Iterator[Finding]:
-    dearest = max([rules.points.read, rules.points.write, *(e.points for e in rules.endpoints if e.points is not None)])
-    for rule in rules.rules:
-        if rule.counts is not Counts.POINTS:
+    """Costs in points above the whole ceiling of a rule that they count against."""
+    counting = [rule for rule in rules.rules if rule.counts is Counts.POINTS]
+    for rule, cost, what, file, line in (*_costs_by_method(rules, counting), *_costs_of_endpoints(rules, counting)):
+        lowest = min((ceiling for ceiling in rule.ceilings.values() if ceiling), default=UNLIMITED)
+        if cost > lowest:
+            said = f"{what} costs {cost} points and can never pass: the ceiling is {lowest}"
+            yield Finding(Severity.ERROR, "never-passes", file, line, rule.name, said)
+
+
+_Cost = tuple[Rule, int, str, str, int]
+"""Against which rule, how many points, of what, and where that stands."""
+
+
+def _costs_by_method(rules: RuleSet, counting: Sequence[Rule]) -> Iterator[_Cost]:
+    """What is asked where no endpoint has a price of its own."""
+    priced: RouteTree[EndpointRule] = RouteTree()
+    for endpoint in rules.endpoints:
+        if endpoint.points is not None:
+            for text in endpoint.match:
+                priced.add(parse_pattern(text), endpoint)
+    for rule in counting:
+        if rule.interface and set(rule.interface) <= {Interface.GRAPHQL}:
             continue
-        lowest = min((c for c in rule.ceilings.values() if c), default=UNLIMITED)
-        if dearest > lowest:
-            what = f"a request that costs {dearest} points can never pass: the ceiling is {lowest}"
-            yield _finding(Severity.ERROR, "never-passes", rule, what)
+        plain = [pattern for pattern in map(parse_pattern, rule.match) if not priced.covering(pattern)]
+        if not rule.match or any(pattern.accepts_method("GET") for pattern in plain):
+            yield rule, rules.points.read, "GET", rule.file, rule.line
+        writing = next((method for method in WRITING if any(p.accepts_method(method) for p in plain)), None)
+        if not rule.match or writing:
+            yield rule, rules.points.write, writing or WRITING[0], rule.file, rule.line
+
+
+def _costs_of_endpoints(rules: RuleSet, counting: Sequence[Rule]) -> Iterator[_Cost]:
+    reach = _Reach(counting)
+    for endpoint in rules.endpoints:
+        for rule in reach.meeting(endpoint):
+            if endpoint.interface is Interface.GRAPHQL:
+                yield rule, rules.graphql.query_points, "a GraphQL query", rule.file, rule.line
+                yield rule, rules.graphql.mutation_points, "a GraphQL mutation", rule.file, rule.line
+            elif endpoint.points is not None:
+                yield rule, endpoint.points, " and ".join(endpoint.match), endpoint.file, endpoint.line
 
 
 def _unknown_names(rules: RuleSet) -> Iterator[Finding]:
