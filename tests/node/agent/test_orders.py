@@ -1,5 +1,9 @@
 """Which orders a node carries out: none that are older than what it has said of itself."""
 
+import asyncio
+import json
+from typing import Any
+
 from tests.builders import a_group, a_job, a_task, some_resources
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import InMemory
@@ -24,6 +28,24 @@ class Lagging(InMemory):
                 await pass_time(0.1)
                 return self.old[request.method]
         return await super().send(request)
+
+
+class Holding(InMemory):
+    """Orders that are fetched come when `may_come` is set; heartbeats and reports get through unless `is_silent`."""
+
+    is_silent = False
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.may_come = asyncio.Event()
+
+    async def send(self, request: Request) -> Reply:
+        if self.is_silent and not request.path.endswith("/desired"):
+            raise Unreachable("nobody answers", sent=False)
+        reply = await super().send(request)
+        if request.method == "POST" and request.path.endswith("/desired"):
+            await self.may_come.wait()
+        return reply
 
 
 def statuses(server: OneServer) -> list[str]:
@@ -56,3 +78,30 @@ async def test_what_a_whole_report_left_out_is_not_begun_by_orders_of_a_server_t
         await pass_time(60.0)
 
         assert [] == [id for id in node.known() if id in orders]
+
+
+@in_virtual_time
+async def test_what_a_whole_report_left_out_is_not_begun_by_orders_that_were_on_their_way_meanwhile() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        world = cluster.world("node-1")
+        identity = NodeIdentity(world.new_id(), world.new_secret())
+        exchange = Holding(server.api)
+        node = FakeNode(world, AsyncClient(world, [exchange]), FakeMachine(name="node-1"), identity=identity)
+        cluster.start(node.run(), name="node-1")
+        await until(lambda: [each.status for each in server.replica.all(NODES)] == ["ready"], what="the node is ready")
+        task = a_task("server", driver="mock", resources=some_resources(cpu=10, memory_mb=10))
+        await server.client.jobs.register(a_job("shop", a_group("web", task, count=1)))
+        await until(lambda: statuses(server) == ["pending"], what="it is placed")
+        (placed,) = server.replica.all(ALLOCATIONS)
+        exchange.is_silent = True
+        await until(lambda: statuses(server) == ["lost"], what="it is given up")
+        exchange.is_silent = False
+        await until(lambda: "complete" in statuses(server), what="the node has said what it knows")
+
+        exchange.may_come.set()
+        await pass_time(60.0)
+
+        reports = [json.loads(body)["Allocations"] for _, path, body in exchange.sent if path.endswith("/report")]
+        told = [each["ClientStatus"] for report in reports for each in report if each["ID"] == placed.id]
+        assert "running" not in told

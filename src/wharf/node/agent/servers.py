@@ -185,7 +185,7 @@ class ServerTalk:
                     continue
                 # Orders that are older than those taken come from a server that lags: they are not taken. Neither must
                 # count as seen what could not be fetched: nothing would tell of it a second time.
-                if answer.index >= self._index and await self._take(answer.value):
+                if answer.index >= self._index and await self._take(answer.value, reports):
                     self._followed_reports = reports
                     self._index = max(1, answer.index) if self._index == asked else 0
                     continue
@@ -193,15 +193,19 @@ class ServerTalk:
                 log.warning("%s cannot follow its orders: %s", self._name, error)
             await asyncio.sleep(RETRY_S)
 
-    async def _take(self, desired: Mapping[str, int]) -> bool:
-        """False where a server that lags did not know all of it yet: then it must be asked for again."""
+    async def _take(self, desired: Mapping[str, int], reports: int) -> bool:
+        """False where a server that lags did not know all of it yet, or where a whole report was begun meanwhile: then it
+        must be asked for again."""
         for gone in [known for known in self._work.known() if known not in desired]:
             self._work.drop(gone)
             self._telling.forget(gone)
         news = [id for id, index in desired.items() if (self._work.seen_index(id) or 0) < index]
         for start in range(0, len(news), FETCHED_AT_ONCE):
             some = news[start : start + FETCHED_AT_ONCE]
-            for order in await self._client.node_agents.fetch(self._identity.id, self._identity.secret_id, some):
+            orders = await self._client.node_agents.fetch(self._identity.id, self._identity.secret_id, some)
+            if reports != self._telling.whole_reports:
+                return False
+            for order in orders:
                 # One that is older than it was said to be comes from a server that lags.
                 if order.allocation.alloc_modify_index >= desired.get(order.allocation.id, 0):
                     self._work.take(order)
