@@ -88,9 +88,9 @@ class _Reach:
                 self._tree.add(parse_pattern(text), index)
 
     def meeting(self, endpoint: EndpointRule) -> Iterator[Rule]:
-        """The rules that all requests to one of the endpoint's patterns count against."""
-        by_text = [set(self._tree.covering(parse_pattern(text))) for text in endpoint.match]
-        for index in sorted(self._everywhere.union(*by_text)):
+        """The rules whose patterns match all requests to one of the endpoint's."""
+        by_text = [self._tree.covering(parse_pattern(text)) for text in endpoint.match]
+        for index in sorted({index for found in by_text for index in found}):
             rule = self._rules[index]
             if not rule.interface or endpoint.interface in rule.interface:
                 yield rule
@@ -231,11 +231,23 @@ def _costs_of_endpoints(rules: RuleSet, counting: Sequence[Rule]) -> Iterator[_C
     reach = _Reach(counting)
     for endpoint in rules.endpoints:
         for rule in reach.meeting(endpoint):
-            if endpoint.interface is Interface.GRAPHQL:
-                yield rule, rules.graphql.query_points, "a GraphQL query", rule.file, rule.line
-                yield rule, rules.graphql.mutation_points, "a GraphQL mutation", rule.file, rule.line
-            elif endpoint.points is not None:
-                yield rule, endpoint.points, " and ".join(endpoint.match), endpoint.file, endpoint.line
+            yield from _costs_at(endpoint, rule, rules)
+    for interface in Interface:
+        # Of those that count everything the dearest endpoint of each kind says it all: their pairs would be too many.
+        speaking = [endpoint for endpoint in rules.endpoints if endpoint.interface is interface]
+        if speaking:
+            dearest = max(speaking, key=lambda endpoint: endpoint.points or 0)
+            for rule in counting:
+                if not rule.match and (not rule.interface or interface in rule.interface):
+                    yield from _costs_at(dearest, rule, rules)
+
+
+def _costs_at(endpoint: EndpointRule, rule: Rule, rules: RuleSet) -> Iterator[_Cost]:
+    if endpoint.interface is Interface.GRAPHQL:
+        yield rule, rules.graphql.query_points, "a GraphQL query", rule.file, rule.line
+        yield rule, rules.graphql.mutation_points, "a GraphQL mutation", rule.file, rule.line
+    elif endpoint.points is not None:
+        yield rule, endpoint.points, " and ".join(endpoint.match), endpoint.file, endpoint.line
 
 
 def _unknown_names(rules: RuleSet) -> Iterator[Finding]:
