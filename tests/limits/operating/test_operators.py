@@ -193,6 +193,20 @@ def test_a_grant_holds_at_once_ends_by_itself_and_is_audited(tmp_path: Path) -> 
     assert (audited[0]["reason"], audited[0]["owner"], audited[1]["by"]) == ("a migration", "user:ada", "time")
 
 
+def test_what_an_operator_did_is_logged_with_its_values_as_fields(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(desk: Desk) -> str:
+        return await desk.type("grant", "ada", "--amount", "3", "--for", "1h", "--reason", "a move")
+
+    operate(tmp_path, scenario)
+
+    (logged,) = [record for record in caplog.records if "grant" in record.getMessage()]
+    fields = vars(logged)
+    assert "{" not in logged.getMessage()
+    assert (fields["owner"], fields["amount"], fields["reason"]) == ("user:ada", 3, "a move")
+
+
 def test_a_grant_ends_at_a_moment_that_is_named(tmp_path: Path) -> None:
     async def scenario(desk: Desk) -> tuple[str, list[int], list[str]]:
         grant = ("grant", "ada", "--resource", "core", "--amount", "3")

@@ -428,6 +428,6 @@ class Desk:
     def audit(self, act: str, *, by: str, **facts: object) -> None:
         """What an operator did, or what ended by itself: in the log and in a file of its own."""
         entry = {"at_ms": self.now_ms(), "act": act, "by": by, **facts}
-        log.warning("limits: %s by %s: %s", act, by, facts)
+        log.warning("limits: %s by %s", act, by, extra=facts)
         if self._folder is not None:
             append(self._folder / "audit.jsonl", msgspec.json.encode(entry) + b"\n")
