@@ -28,9 +28,10 @@ http = 0
 
 
 @contextmanager
-def a_leaving_node(server: RunningAgent, folder: Path) -> Iterator[RunningAgent]:
+def a_leaving_node(server: RunningAgent, folder: Path, *, drains: bool = True) -> Iterator[RunningAgent]:
     folder.mkdir(exist_ok=True)
-    (folder / "wharf.toml").write_text(NODE.format(folder=folder, address=server.address))
+    settings = NODE.format(folder=folder, address=server.address)
+    (folder / "wharf.toml").write_text(settings if drains else settings.replace("true\ndeadline", "false\ndeadline"))
     with running(folder, "agent", "--config", "wharf.toml") as agent:
         wait_until(lambda: the_node(server).get("Status") == "ready", what="the node is ready")
         yield agent
@@ -71,3 +72,26 @@ def test_what_runs_is_moved_away_before_the_node_ends_and_work_comes_again_when_
                 wait_until(lambda: the_node(server)["SchedulingEligibility"] == "eligible", what="work may come again")
                 left = tmp_path / "leaves/data/node/left"
                 wait_until(lambda: not left.exists(), what="it is said only once")
+
+
+def test_nothing_begins_on_a_node_that_has_its_tasks_end(tmp_path: Path) -> None:
+    """What ended early is replaced by servers while others take their time to end: the node would never come to its end."""
+    with a_server(tmp_path / "server") as server, a_leaving_node(server, tmp_path / "ends", drains=False) as agent:
+        slow = a_raw_job(
+            "slow", "trap '' INT; while true; do sleep 0.1; done", kind="service", KillTimeout=4_000_000_000
+        )
+        server.put("/v1/jobs", {"Job": slow})
+        server.put("/v1/jobs", {"Job": a_raw_job("moves", "exec sleep 1000", kind="service")})
+
+        def all_run() -> bool:
+            found: Any = server.get("/v1/allocations")
+            return [each["ClientStatus"] for each in found] == ["running", "running"]
+
+        wait_until(all_run, what="both run")
+        begun = set((tmp_path / "ends/data/alloc").iterdir())
+
+        agent.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: len(allocations(server)) == 2, what="servers place another")
+        agent.process.wait(60)
+
+        assert begun == set((tmp_path / "ends/data/alloc").iterdir())

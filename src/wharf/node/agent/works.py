@@ -118,6 +118,9 @@ class Works:
         self._formers = Formers(world, self, arrivals)
         self._doing: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
+        self._is_ending = False
+        self._left_out: dict[str, int] = {}
+        """What came when nothing was to begin any more: the index of its orders."""
         self._silent_since_s: float | None = None
 
     # -- what servers say (the port `Work` of `servers`)
@@ -126,7 +129,7 @@ class Works:
         if (index := self._settled.get(allocation_id)) is not None:
             return index
         work = self._works.get(allocation_id)
-        return work.order.allocation.alloc_modify_index if work is not None else None
+        return work.order.allocation.alloc_modify_index if work is not None else self._left_out.get(allocation_id)
 
     def known(self) -> list[str]:
         return [*self._settled, *(id for id, work in self._works.items() if not work.kept.is_gone)]
@@ -141,6 +144,9 @@ class Works:
             self._take_settled(wanted)
             return
         known = self._works.get(wanted.id)
+        if known is None and self._is_ending:
+            self._left_out[wanted.id] = wanted.alloc_modify_index  # Servers tell of it again when the node is back.
+            return
         plan = self._plan_of(order)
         if known is not None and [task.name for task in known.plan.tasks] != [task.name for task in plan.tasks]:
             # Its job was purged, or is another one by now: what runs is not what is wanted, and ends as its own job says.
@@ -635,7 +641,9 @@ class Works:
     # -- the end of the agent
 
     async def stop_all(self) -> None:
-        """Have every task end, and wait for it."""
+        """Have every task end, and wait for it. Nothing begins any more: servers replace what has ended, on this node too,
+        while other tasks still take their time."""
+        self._is_ending = True
         for id, work in list(self._works.items()):
             if not work.record.is_over:
                 self.happen(id, on.StopWanted(skips_delays=True))
