@@ -164,13 +164,14 @@ class Works:
                 self._put(Work(kept, plan, turned.record), turned)
             return
         is_judged_anew = known.order.allocation.deployment_id != wanted.deployment_id
-        self._journal.put(kept)
         known.kept, known.plan = kept, plan
         if wanted.desired_status is not DesiredStatus.RUN:
             marks = wanted.desired_transition
             self.happen(wanted.id, on.StopWanted(skips_delays=marks is not None and bool(marks.no_shutdown_delay)))
         elif is_judged_anew:
             self.happen(wanted.id, on.Judged())
+        # After what follows from it: an order that is remembered is not given again.
+        self._journal.put(kept)
 
     def _take_settled(self, wanted: shapes.DesiredWork) -> None:
         settled = self._journal.recall(wanted.id)
@@ -198,8 +199,9 @@ class Works:
             return
         work = self._works[allocation_id]
         work.kept = Kept(allocation_id, work.order, is_gone=True)
-        self._journal.put(work.kept)
         self.happen(allocation_id, on.StopWanted())
+        if allocation_id in self._works:
+            self._journal.put(work.kept)
         self._forget_if_over(work)
 
     def update_of(self, allocation_id: str) -> shapes.AllocationUpdate:
