@@ -323,3 +323,12 @@ def test_walls_that_cannot_be_made_refuse_the_program_with_the_reason(tmp_path: 
             await it.gone("a")
 
     run(story())
+
+
+def test_a_folder_to_work_in_that_is_not_there_is_told_by_name(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with walled(tmp_path) as it:
+            why = await it.refused("a", "echo here", work_dir="/nowhere")
+            assert "the walls around the task cannot be made: work_dir /nowhere is no folder there" == why
+
+    run(story())

@@ -40,7 +40,7 @@ cd "$root" || fail "root"
 # The former root lies above the new one, and is taken away: no way leads back.
 /sbin/pivot_root . . || fail "pivot_root"
 /bin/umount --no-mtab --lazy . || fail "umount in the task's root"
-cd "$work" || fail "work_dir"
+cd "$work" 2>/dev/null || fail "work_dir $work is no folder there"
 unset OLDPWD
 echo made >&8 || fail "its folder cannot be written"
 echo walls >&9
