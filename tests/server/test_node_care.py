@@ -70,10 +70,35 @@ async def test_over_a_log_that_was_put_back_a_node_goes_on_and_what_it_said_befo
         server.election.again()
         await until(lambda: server.replica.epoch == 1, what="the replica has heard of it")
         await until(lambda: server.brain.is_leading, what="it leads again")
-        await tell(server, number + 2, PENDING, is_whole=True)  # As every node is asked to.
+        heard, _ = await server.brain.nodes.heartbeat("node-1")
+        await tell(server, heard.reports_from, PENDING, is_whole=True)  # As every node is asked to.
 
         assert await is_refused(server, number, RUNNING)
-        await tell(server, number + 3, RUNNING)
+        await tell(server, heard.reports_from + 1, RUNNING)
         assert statuses(server) == ["running"]
         anew, _ = await server.brain.nodes.register(a_node(reports_from=1))
-        assert anew.reports_from > number + 3
+        assert anew.reports_from > heard.reports_from + 1
+
+
+@in_virtual_time
+async def test_over_a_log_that_was_put_back_a_late_copy_is_not_taken_for_all_that_a_node_knows() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        number = await with_work(server)
+        copy = cluster.log.copy()
+        await tell(server, number, PENDING, is_whole=True)
+        await tell(server, number + 1, RUNNING)
+
+        cluster.log.put_back(copy)
+        server.election.again()
+        await until(lambda: server.replica.epoch == 1, what="the replica has heard of it")
+        await until(lambda: server.brain.is_leading, what="it leads again")
+        await tell(server, number, PENDING, is_whole=True)
+        heard, _ = await server.brain.nodes.heartbeat("node-1")
+
+        assert heard.must_report
+        assert await is_refused(server, number + 1, PENDING)
+        await tell(server, heard.reports_from, RUNNING, is_whole=True)
+        assert statuses(server) == ["running"]
+        again, _ = await server.brain.nodes.heartbeat("node-1")
+        assert not again.must_report

@@ -129,6 +129,15 @@ def come_back(snapshot: Replica, node_id: str, moment: Moment, *, evaluations_ma
     return node_write("node-updated", snapshot, node, evaluations, ())
 
 
+def begin_reports_anew(snapshot: Replica, node_id: str) -> Decision[NodeWritten]:
+    """What the node has said until now is old, whatever is known of it here. Of one that gives no numbers nothing is."""
+    stored = known_node(snapshot, node_id)
+    if not stored.reports_from:
+        return nothing_to_write(stored)
+    node = replace(stored, reports_from=reports.beginning(snapshot, stored))
+    return node_write("node-updated", snapshot, node, [], ())
+
+
 def _in_contact(snapshot: Replica, node: Node, moment: Moment, *, message_when_down: str) -> Node:
     """The node with the status that it has when it is heard of; itself where that is the same."""
     status = _status_on_contact(snapshot, node)

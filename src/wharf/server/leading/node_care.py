@@ -83,6 +83,8 @@ class NodeCare:
         """The epoch of the log that reports were taken in."""
         self._told_all: dict[str, None] = {}
         """Nodes that told of all their work in this term and epoch."""
+        self._begun_anew: dict[str, None] = {}
+        """Nodes whose reports are numbered from a beginning of this term and epoch: a copy from before is known as old."""
 
     # -- what is kept ----------------------------------------------------------------------------------------------
 
@@ -90,6 +92,7 @@ class NodeCare:
         self.heartbeats = Heartbeats(self._settings, self._world.random)
         self.silent.clear()
         self._told_all.clear()
+        self._begun_anew.clear()
 
     def expect_all(self) -> None:
         """Every node that the state believes alive; of those that were heard of already, nothing new."""
@@ -98,6 +101,7 @@ class NodeCare:
             self._epoch = replica.epoch
             self._reports_taken.clear()
             self._told_all.clear()
+            self._begun_anew.clear()
         for node in replica.all(NODES):
             if node.status is not NodeStatus.DOWN and not self.heartbeats.is_expected(node.id):
                 self.heartbeats.inherit(node.id, now_s)
@@ -152,7 +156,9 @@ class NodeCare:
         written = await self._term.decide(
             lambda snapshot, moment: nodes.register(snapshot, node, moment, evaluations_max=most)
         )
-        return self._asked_for_all(node.id, written), self._heard(node.id)
+        if node.reports_from:
+            self._begun_anew[node.id] = None
+        return await self._asked_for_all(node.id, written), self._heard(node.id)
 
     async def heartbeat(self, node_id: str) -> tuple[nodes.NodeWritten, float]:
         """A node is alive; answers for how many seconds it is believed so."""
@@ -162,14 +168,23 @@ class NodeCare:
         written = nodes.NodeWritten(0, reports_from=node.reports_from if node is not None else 0)
         if node is None or node.status is not NodeStatus.READY:
             written = await self._term.decide(partial(_come_back, node_id, self._term.evaluations_max))
-        return self._asked_for_all(node_id, written), self._heard(node_id)
+        return await self._asked_for_all(node_id, written), self._heard(node_id)
 
-    def _asked_for_all(self, node_id: str, written: nodes.NodeWritten) -> nodes.NodeWritten:
+    async def _asked_for_all(self, node_id: str, written: nodes.NodeWritten) -> nodes.NodeWritten:
         """A log that was replaced by an older copy has lost reports that were answered, and nodes say nothing twice by
-        themselves: in a later epoch each is asked once a term for all that it knows.
+        themselves: in a later epoch each is asked once a term for all that it knows. It has lost their numbers too: so
+        what is told is numbered from a new beginning, and a copy of a report from before it is not taken for the answer.
         """
-        is_asked = bool(self._epoch) and node_id not in self._told_all
-        return replace(written, must_report=True) if is_asked else written
+        if not self._has_more_to_tell(node_id):
+            return written
+        if node_id not in self._begun_anew:
+            begun = await self._term.decide(lambda snapshot, _moment: nodes.begin_reports_anew(snapshot, node_id))
+            self._begun_anew[node_id] = None
+            written = replace(written, reports_from=begun.reports_from)
+        return replace(written, must_report=True)
+
+    def _has_more_to_tell(self, node_id: str) -> bool:
+        return bool(self._epoch) and node_id not in self._told_all
 
     def _heard(self, node_id: str) -> float:
         self._on_heard()
@@ -203,9 +218,9 @@ class NodeCare:
             forgotten = reports.forgotten(self._follower.replica, told.node_id, named)
             told = replace(told, reports=(*told.reports, *forgotten))
         written = await self._report_at_once(told)
-        if told.is_whole:
+        if told.is_whole and (told.node_id in self._begun_anew or not told.number):
             self._told_all[told.node_id] = None
-        return self._asked_for_all(told.node_id, written)
+        return replace(written, must_report=True) if self._has_more_to_tell(told.node_id) else written
 
     async def _report_at_once(self, told: "_Told") -> nodes.NodeWritten:
         """With those of other nodes where that can be."""
