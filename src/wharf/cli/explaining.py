@@ -92,7 +92,7 @@ def _group_told(group: "GroupExplanation", said: str) -> str:
         lines.append(f"{looked_at} looked at, {group.fitting:,} would take one more now")
     lines += [f"  · {_excluded(each)}" for each in group.excluded]
     lines += [f"  · {_short(each)}" for each in group.exhausted]
-    if sum(each.nodes for each in (*group.excluded, *group.exhausted)) > group.nodes:
+    if sum(each.nodes for each in group.excluded) + sum(each.nodes for each in group.exhausted) > group.nodes:
         lines.append("  (a node that more than one of these holds for is counted in each)")
     lines += [group.smallest_change] if group.smallest_change not in f"{said}\n{group.text}" else []
     return "\n".join(lines)
