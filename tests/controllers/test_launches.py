@@ -153,6 +153,16 @@ def test_launches_that_were_slept_through_are_caught_up_by_one() -> None:
     assert launches.next_deadline_ns() == at("2026-03-01T05:10:00")
 
 
+def test_of_launches_that_were_slept_through_a_job_may_have_all_or_none() -> None:
+    every, none = (tracked(a_state(periodic("*/10 * * * *", missed=missed))) for missed in ("all", "none"))
+
+    assert [at(f"2026-03-01T00:{minute}:00") // SECOND_NS for minute in (40, 50)] == [
+        due.launch_s for due in every.due(at("2026-03-01T00:55:00"))
+    ]
+    assert [] == none.due(at("2026-03-01T00:55:00"))
+    assert at("2026-03-01T01:00:00") == every.next_deadline_ns() == none.next_deadline_ns()
+
+
 def test_a_leader_that_is_a_moment_late_passes_no_launch_over() -> None:
     launches = tracked(a_state(periodic("*/10 * * * * * *")))
 
@@ -241,6 +251,27 @@ def test_a_new_leader_catches_up_once_however_many_were_missed() -> None:
 
     assert due == [Due(KEY, state.now_ns // SECOND_NS)]
     assert launches.next_deadline_ns() == at("2026-03-01T00:40:00")
+
+
+def test_a_new_leader_catches_up_with_all_or_none_where_the_job_says_so() -> None:
+    def caught_up(missed: str) -> tuple[list[str], int | None]:
+        state = a_state(periodic("*/10 * * * *", missed=missed))
+        last_launch(state, "2026-03-01T00:00:00")
+        launches = restored(state)
+        due = [to_time(each.launch_s * SECOND_NS).strftime("%H:%M") for each in launches.due(state.now_ns)]
+        return due, launches.next_deadline_ns()
+
+    following = at("2026-03-01T00:40:00")
+    assert (["00:10", "00:20", "00:30"], following) == caught_up("all")
+    assert (["00:30"], following) == caught_up("none")  # It is due just now.
+
+
+def test_of_many_that_were_missed_some_are_told_of_at_once_and_the_rest_after_them() -> None:
+    launches = tracked(a_state(periodic("* * * * *", missed="all")))
+
+    told = [len(launches.due(at("2026-03-01T03:00:00"))) for _ in range(3)]
+
+    assert [100, 50, 0] == told
 
 
 def test_a_launch_that_the_leader_before_may_have_been_about_to_make_keeps_its_second() -> None:

@@ -659,6 +659,7 @@ def test_rules_of_a_mount(mount: VolumeMount, path: str) -> None:
         (Periodic(spec="@daily", specs=("@daily",)), "Periodic.Spec", "Only cron or crons may be used"),
         (Periodic(), "Periodic.Specs", "Must specify a spec"),
         (Periodic(specs=("@daily",), spec_type="x"), "Periodic.SpecType", '"x"'),
+        (Periodic(specs=("@daily",), missed="twice"), "Periodic.Missed", '"twice"'),
         (Periodic(specs=("@daily",), time_zone="Nowhere"), "Periodic.TimeZone", 'unknown time zone "Nowhere"'),
     ],
 )

@@ -11,7 +11,7 @@ import msgspec
 
 from wharf.model.changes import Cause, CauseKind
 from wharf.model.cron import CronError
-from wharf.model.job import Job, JobStatus, Periodic
+from wharf.model.job import Job, JobStatus, MissedLaunches, Periodic
 from wharf.model.job_settings import JobSettings
 from wharf.model.moment import Moment, to_ns, to_time
 from wharf.model.time_table import next_launch
@@ -24,7 +24,9 @@ JobKey = tuple[str, str]
 
 SECOND_NS: Final = 1_000_000_000
 MISSED_NS: Final = 60 * SECOND_NS
-"""A launch that is later than this was missed: one is caught up for all of them."""
+"""A launch that is later than this was missed: what becomes of it the job says (`Periodic.missed`)."""
+DUE_AT_ONCE: Final = 100
+"""So many are told of at once; of a job that has all made that were missed there may be any number."""
 
 
 class Due(msgspec.Struct, frozen=True):
@@ -55,7 +57,7 @@ class Launches:
         return key in self._tracked or (job is not None and job.is_active_periodic)
 
     def restore(self, snapshot: Replica, key: JobKey, now_ns: int) -> None:
-        """For a new leader: from the launch that was recorded last. What was missed since is due now, once."""
+        """For a new leader: from the launch that was recorded last. What was missed since is due as the job says."""
         job = snapshot.get(JOBS, *key)
         if job is None or not job.is_active_periodic or job.periodic is None:
             return
@@ -63,7 +65,7 @@ class Launches:
         after_ns = now_ns if last is None else min(to_ns(last.launch), now_ns)
         due_ns = next_ns(job.periodic, after_ns)
         if due_ns is not None and due_ns < now_ns and not _is_the_last_missed(job.periodic, due_ns, now_ns):
-            due_ns = now_ns
+            due_ns = _first_of_the_missed(job.periodic, after_ns, due_ns, now_ns)
         self._track(key, job, due_ns)
 
     def hear(self, key: JobKey, job: Job | None, now_ns: int) -> None:
@@ -84,13 +86,18 @@ class Launches:
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ns: int) -> list[Due]:
-        """The launches whose time has come, each told once; the next of each counts from the time of this one."""
-        found = []
-        while (due_ns := self.next_deadline_ns()) is not None and due_ns <= now_ns:
+        """Launches whose time has come, each told once; the next of each counts from the time of this one."""
+        found: list[Due] = []
+        while len(found) < DUE_AT_ONCE and (due_ns := self.next_deadline_ns()) is not None and due_ns <= now_ns:
             _, key = heapq.heappop(self._heap)
             tracked = self._tracked.pop(key)
-            found.append(Due(key, due_ns // SECOND_NS))
-            after_ns = due_ns if now_ns - due_ns < MISSED_NS else now_ns
+            after_ns, missed = due_ns, tracked.periodic.missed
+            if now_ns - due_ns >= MISSED_NS and missed == MissedLaunches.NONE:
+                after_ns = now_ns - MISSED_NS
+            else:
+                found.append(Due(key, due_ns // SECOND_NS))
+                if now_ns - due_ns >= MISSED_NS and missed != MissedLaunches.ALL:
+                    after_ns = now_ns
             self._enter(key, msgspec.structs.replace(tracked, next_ns=next_ns(tracked.periodic, after_ns) or 0))
         return found
 
@@ -106,6 +113,17 @@ class Launches:
     def _stands(self, due_ns: int, key: JobKey) -> bool:
         tracked = self._tracked.get(key)
         return tracked is not None and tracked.next_ns == due_ns
+
+
+def _first_of_the_missed(periodic: Periodic, after_ns: int, due_ns: int, now_ns: int) -> int | None:
+    """`due_ns`: of several that were missed after `after_ns`, the first."""
+    match periodic.missed:
+        case MissedLaunches.ALL:
+            return due_ns
+        case MissedLaunches.NONE:
+            return next_ns(periodic, max(after_ns, now_ns - MISSED_NS))
+        case _:
+            return now_ns
 
 
 def _is_the_last_missed(periodic: Periodic, due_ns: int, now_ns: int) -> bool:

@@ -23,6 +23,7 @@ from wharf.model.job import (
     UI,
     Job,
     JobType,
+    MissedLaunches,
     Parameterized,
     Periodic,
 )
@@ -116,6 +117,7 @@ def _periodic(periodic: Periodic | None) -> Periodic | None:
         periodic,
         specs=periodic.specs or None,
         spec_type=periodic.spec_type or "cron",
+        missed=periodic.missed or MissedLaunches.ONCE,
         time_zone=periodic.time_zone or "UTC",
     )
 

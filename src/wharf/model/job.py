@@ -36,6 +36,14 @@ class JobStatus(StrEnum):
     DEAD = "dead"
 
 
+class MissedLaunches(StrEnum):
+    """What becomes of launches whose time passed while nobody led."""
+
+    ONCE = "once"  # One is made for all of them.
+    NONE = "none"
+    ALL = "all"  # Each is made, as of its own time.
+
+
 class Periodic(Record):
     """When children of the job are launched. `spec` is the old form with one time table, `specs` the new one."""
 
@@ -46,6 +54,7 @@ class Periodic(Record):
     prohibit_overlap: bool = False
     max_running: int = 0  # How many children may run at the same time; the others wait. 0: any number.
     time_zone: str = "UTC"
+    missed: str = MissedLaunches.ONCE
 
 
 class PayloadRequirement(StrEnum):

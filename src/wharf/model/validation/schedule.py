@@ -3,11 +3,12 @@
 from typing import Final
 
 from wharf.model.cron import CronError, load_zone, parse_cron
-from wharf.model.job import Job, JobType, Parameterized, PayloadRequirement, Periodic
+from wharf.model.job import Job, JobType, MissedLaunches, Parameterized, PayloadRequirement, Periodic
 from wharf.model.validation.findings import Report, one_of
 
 TYPES_WITH_CHILDREN: Final = (JobType.BATCH, JobType.SYSBATCH)
 PAYLOADS: Final = tuple(str(word) for word in PayloadRequirement)
+MISSED: Final = tuple(str(word) for word in MissedLaunches)
 
 
 def check_children(job: Job, report: Report) -> None:
@@ -25,6 +26,8 @@ def check_children(job: Job, report: Report) -> None:
 
 def _check_periodic(periodic: Periodic, report: Report) -> None:
     _check_max_running(periodic.max_running, "Periodic.MaxRunning", report)
+    if periodic.missed not in MISSED:
+        report.error("Periodic.Missed", f'Unknown rule for missed launches "{periodic.missed}"', one_of(MISSED))
     if not periodic.enabled:
         return
     if periodic.spec and periodic.specs:
