@@ -9,6 +9,7 @@ from tests.kit.state import SECOND_NS
 from tests.scheduling.loop import Loop
 from wharf.model.allocation import Allocation, ClientStatus
 from wharf.model.deployment import DeploymentStatus
+from wharf.model.evaluation import EvaluationTrigger
 from wharf.model.job import Job
 from wharf.model.policies import UpdatePolicy
 from wharf.operations import deployments
@@ -173,3 +174,20 @@ def test_canaries_of_a_system_job_never_exceed_their_part_before_they_are_promot
 
 def _at_most(number: int, most: int) -> None:
     assert number <= most
+
+
+def test_where_the_new_version_was_lost_before_it_was_well_one_is_still_down_for_the_update() -> None:
+    loop = a_fleet_with_version_0(canary=0, max_parallel=1)
+    loop.register(of_version(1, canary=0, max_parallel=1))
+    loop.think()
+    (first,) = running(loop, 1)
+    loop.lose(first.node_id)
+    loop.think()
+    assert [] == running(loop, 1)
+
+    loop.come_back(first.node_id)
+    loop.look_at(trigger=EvaluationTrigger.NODE_UPDATE)
+
+    assert [first.node_id] == [each.node_id for each in running(loop, 1)]
+    loop.settle()
+    assert (5, 0) == (len(running(loop, 1)), len(running(loop, 0)))

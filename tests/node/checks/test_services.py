@@ -77,7 +77,7 @@ def test_a_service_is_listed_where_it_can_be_reached_and_its_check_makes_it_heal
 
 def test_what_its_check_finds_ill_does_not_make_a_deployment_healthy(node: ANode) -> None:
     node.run(a_served_job("ill", Path="/nothing"))
-    wait_until(lambda: node.allocations("ill"), what="it is placed")
+    wait_until(lambda: [each["ClientStatus"] for each in node.allocations("ill")] == ["running"], what="it runs")
     wait_until(
         lambda: [each for each in checks(node, "ill") if each.get("StatusCode") == 404], what="the check found it"
     )

@@ -115,7 +115,10 @@ def run(sight: Sight, group: TaskGroup, allocations: Sequence[Allocation], nodes
         counts["canary"] += len(exchanged)
     else:
         # Where the old one went first and the new one has no room yet, or failed, one is down as well.
-        down = sum(each.placement.previous is not None for each in result.places)
+        went = _went_in_vain(sight, allocations)
+        down = sum(
+            each.placement.previous is not None or (each.node.id, each.placement.name) in went for each in result.places
+        )
         exchanged = able[: _budget(sight, group, allocations, len(able), down)]
         counts["destructive_update"] = len(exchanged)
         # Where the new version cannot be nothing takes its place, so nobody waits for that to be well.
@@ -143,6 +146,19 @@ def _failed_here(sight: Sight, allocation: Allocation) -> bool:
     """It came by the rollout that goes on and failed, and nobody came after it: its node is tried again before others."""
     has_failed = allocation.client_status is ClientStatus.FAILED and not allocation.next_allocation
     return has_failed and sight.deployment is not None and allocation.deployment_id == sight.deployment.id
+
+
+def _went_in_vain(sight: Sight, allocations: Iterable[Allocation]) -> dict[tuple[str, str], None]:
+    """Nodes and names where the old one went for the rollout that goes on, and what came by it was never well."""
+    if sight.deployment is None:
+        return {}
+    mine = [each for each in allocations if each.deployment_id == sight.deployment.id]
+    followed = dict.fromkeys(each.previous_allocation for each in mine)
+    well = {
+        (each.node_id, each.name): None for each in mine if each.deployment_status and each.deployment_status.healthy
+    }
+    went = (each for each in allocations if each.id in followed and each.desired_description == UPDATING)
+    return {key: None for each in went if (key := (each.node_id, each.name)) not in well}
 
 
 def _is_of_another_trial(sight: Sight, allocation: Allocation) -> bool:
