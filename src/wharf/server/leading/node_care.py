@@ -177,11 +177,16 @@ class NodeCare:
         """
         if not self._has_more_to_tell(node_id):
             return written
-        if node_id not in self._begun_anew:
-            begun = await self._term.decide(lambda snapshot, _moment: nodes.begin_reports_anew(snapshot, node_id))
-            self._begun_anew[node_id] = None
-            written = replace(written, reports_from=begun.reports_from)
-        return replace(written, must_report=True)
+        reports_from = await self._begin_anew(node_id)
+        return replace(written, must_report=True, reports_from=reports_from or written.reports_from)
+
+    async def _begin_anew(self, node_id: str) -> int:
+        """0 where that was done. A report from before it may speak of work that the node was told of anew since."""
+        if node_id in self._begun_anew:
+            return 0
+        begun = await self._term.decide(lambda snapshot, _moment: nodes.begin_reports_anew(snapshot, node_id))
+        self._begun_anew[node_id] = None
+        return begun.reports_from
 
     def _has_more_to_tell(self, node_id: str) -> bool:
         return bool(self._epoch) and node_id not in self._told_all
@@ -213,12 +218,14 @@ class NodeCare:
             return written
 
     async def _take_report(self, told: "_Told") -> nodes.NodeWritten:
+        if told.number and self._has_more_to_tell(told.node_id):
+            await self._begin_anew(told.node_id)
         if told.is_whole:
             named = {each.id: None for each in told.reports}
             forgotten = reports.forgotten(self._follower.replica, told.node_id, named)
             told = replace(told, reports=(*told.reports, *forgotten))
         written = await self._report_at_once(told)
-        if told.is_whole and (told.node_id in self._begun_anew or not told.number):
+        if told.is_whole:
             self._told_all[told.node_id] = None
         return replace(written, must_report=True) if self._has_more_to_tell(told.node_id) else written
 
