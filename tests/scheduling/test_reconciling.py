@@ -293,6 +293,24 @@ def test_where_the_node_stops_by_itself_nothing_is_placed_before_it_has() -> Non
     assert (early, len(loop.live())) == ([], 1)
 
 
+def test_an_update_stops_no_other_allocation_while_the_replacement_of_a_lost_one_is_held_back() -> None:
+    policy = DisconnectPolicy(stop_on_client_after=30 * SECOND_NS)
+    update = UpdatePolicy(max_parallel=1, min_healthy_time=SECOND_NS)
+    loop = a_loop(a_version(0, disconnect=policy, update=update), nodes=4)
+    loop.register(a_version(1, disconnect=policy, update=update))
+    loop.think()
+    (updated,) = [each for each in loop.live() if each.job_version == 1]
+    loop.lose(updated.node_id)
+    loop.think()
+    loop.look_at()
+    while_held_back = [each.job_version for each in loop.live()]
+
+    loop.pass_time(36)
+    loop.settle()
+
+    assert ([0, 0], [1, 1, 1]) == (while_held_back, [each.job_version for each in loop.live()])
+
+
 def lose_contact(**policy: Any) -> tuple[Loop, Allocation, str]:
     """A node is out of contact, and what it ran is replaced. Answers the original and its replacement's id."""
     given = DisconnectPolicy(**{"lost_after": 600 * SECOND_NS, **policy})

@@ -99,6 +99,8 @@ class _Group:
         self._succession = Succession({})
         self._is_held = False
         """Nothing is placed for the moment: what is lost may still be running where it was."""
+        self._withheld_places = 0
+        """How many allocations are missing and not placed because of that."""
 
     @property
     def _update(self) -> UpdatePolicy | None:
@@ -159,7 +161,7 @@ class _Group:
         is_canarying = self._state.desired_canaries > 0 and not self._state.promoted and self._update is not None
         budget = self._budget(untainted, destructive, migrating, is_canarying=is_canarying)
         self._place(untainted, migrating, lost, names, is_canarying=is_canarying)
-        replaced = destructive[: max(0, budget - len(out.places))]
+        replaced = destructive[: max(0, budget - len(out.places) - self._withheld_places)]
         taken = self._replace(replaced, untainted.values(), names)
         self._migrate(migrating, taken, names, is_canarying=is_canarying)
         self._tell_deployment(everyone.values(), destructive)
@@ -433,7 +435,9 @@ class _Group:
         beside = self._tried if is_canarying else {}
         counted = [each for each in untainted.values() if not self._has_stand_in(each)]
         taken = {each.name for each in (*counted, *migrating.values())}
-        self._give_up_what_is_too_many(self._group.count - len(counted) - len(migrating), beside)
+        missing = self._group.count - len(counted) - len(migrating)
+        self._withheld_places = max(0, missing) if self._is_held else 0
+        self._give_up_what_is_too_many(missing, beside)
         for allocation in self._now:
             of_failed = self._is_failed and deployment is not None and allocation.deployment_id == deployment.id
             if of_failed or self._is_held:
