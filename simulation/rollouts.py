@@ -108,7 +108,7 @@ class RolloutInvariants:
         concerned: dict[str, Deployment] = {}
         for stopped in _stopped_for_update(taken):
             deployment = self._active_of(stopped)
-            if deployment is not None and not _is_ailing(stopped):
+            if deployment is not None and not _is_ailing(stopped) and not self._is_down_there(deployment, stopped):
                 concerned[deployment.id] = deployment
                 self._down.setdefault(deployment.id, {})[stopped.id] = stopped.task_group
         for deployment in concerned.values():
@@ -133,17 +133,41 @@ class RolloutInvariants:
     def _is_up_again(self, well: Allocation) -> None:
         """What it came after, by however many steps, also where it is of the version before; who came after nobody, or
         takes the place of one of its own deployment that did, fills the oldest gap of it that nobody else fills."""
+        if self._is_of_system_job(well):
+            self._is_up_again_on_its_node(well)
+            return
         down = self._down.get(well.deployment_id)
         first = self._first_of(well)
         if down and not first.previous_allocation and first.deployment_id == well.deployment_id:
-            gaps = [key for key, group in down.items() if group == well.task_group and not self._is_followed(key)]
-            here = [key for key in gaps if self._node_of(key) == well.node_id]  # Of a system job it is for that node.
-            down.pop(next(iter(here or gaps), ""), None)
+            gaps = (key for key, group in down.items() if group == well.task_group and not self._is_followed(key))
+            down.pop(next(gaps, ""), None)
         before: Allocation | None = well
         while before is not None and before.previous_allocation:
             for each in self._down.values():
                 each.pop(before.previous_allocation, None)
             before = self._replica.get(ALLOCATIONS, before.previous_allocation)
+
+    def _is_up_again_on_its_node(self, well: Allocation) -> None:
+        """For a system job, any healthy allocation on the node counts, whichever version and predecessor it has."""
+        if not _is_wanted(well):
+            return
+        for down in self._down.values():
+            for key in [key for key in down if self._is_same_slot(key, well)]:
+                del down[key]
+
+    def _is_down_there(self, deployment: Deployment, stopped: Allocation) -> bool:
+        """For a system job, a node that is down already does not go down again."""
+        down = self._down.get(deployment.id, {})
+        return self._is_of_system_job(stopped) and any(self._is_same_slot(key, stopped) for key in down)
+
+    def _is_of_system_job(self, allocation: Allocation) -> bool:
+        job = self._replica.get(JOBS, allocation.namespace, allocation.job_id)
+        return job is not None and job.type == JobType.SYSTEM
+
+    def _is_same_slot(self, allocation_id: str, other: Allocation) -> bool:
+        found = self._replica.get(ALLOCATIONS, allocation_id)
+        slot = (other.job_id, other.name, other.node_id)
+        return found is not None and (found.job_id, found.name, found.node_id) == slot
 
     def _first_of(self, allocation: Allocation) -> Allocation:
         """The one that began it all, as far as the log knows those before it."""

@@ -4,21 +4,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.builders import a_group, a_system_job, a_task, some_resources
+from tests.builders import a_constraint, a_group, a_system_job, a_task, some_resources
 from tests.kit.state import SECOND_NS
 from tests.scheduling.loop import Loop
-from wharf.model.allocation import Allocation, ClientStatus
+from wharf.model.allocation import Allocation, ClientStatus, DesiredStatus
 from wharf.model.deployment import DeploymentStatus
 from wharf.model.evaluation import EvaluationTrigger
 from wharf.model.job import Job
+from wharf.model.node import NodeStatus
 from wharf.model.policies import UpdatePolicy
-from wharf.operations import deployments
+from wharf.operations import deployments, jobs
+from wharf.scheduling.reconcile.sight import UPDATING
 from wharf.scheduling.reconcile.trial import canaries_among
-from wharf.state.tables import DEPLOYMENTS
+from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS, NODES
 
 
-def of_version(value: int, *, canary: int = 40, max_parallel: int = 5, auto_revert: bool = False) -> Job:
-    update = UpdatePolicy(max_parallel=max_parallel, canary=canary, min_healthy_time=SECOND_NS, auto_revert=auto_revert)
+def of_version(
+    value: int, *, canary: int = 40, max_parallel: int = 5, auto_revert: bool = False, auto_promote: bool = False
+) -> Job:
+    update = UpdatePolicy(
+        max_parallel=max_parallel, canary=canary, min_healthy_time=SECOND_NS, auto_revert=auto_revert,
+        auto_promote=auto_promote,
+    )  # fmt: skip
     return a_system_job("shop", a_group("web", a_task(env={"V": str(value)}), update=update))
 
 
@@ -191,3 +198,127 @@ def test_where_the_new_version_was_lost_before_it_was_well_one_is_still_down_for
     assert [first.node_id] == [each.node_id for each in running(loop, 1)]
     loop.settle()
     assert (5, 0) == (len(running(loop, 1)), len(running(loop, 0)))
+
+
+def test_a_node_that_lost_its_canary_counts_as_down_until_an_allocation_is_healthy_there() -> None:
+    loop = a_fleet_with_version_0(canary=20, max_parallel=1)
+    loop.register(of_version(1, canary=20, max_parallel=1))
+    loop.think()
+    (first,) = running(loop, 1)
+    loop.lose(first.node_id)
+    loop.think()
+    loop.look_at()
+    (second,) = running(loop, 1)
+    loop.come_back(first.node_id)
+    loop.look_at(trigger=EvaluationTrigger.NODE_UPDATE)
+    (restored,) = [each for each in running(loop, 0) if each.node_id == first.node_id]
+    loop.tell(second, ClientStatus.RUNNING, healthy=True)
+
+    promote(loop)
+    loop.look_at()
+
+    assert restored.client_status is ClientStatus.PENDING
+    assert [second.node_id, first.node_id] == [each.node_id for each in running(loop, 1)]
+    loop.settle()
+    assert (5, 0, "successful") == (len(running(loop, 1)), len(running(loop, 0)), loop.deployment().status)
+
+
+def test_while_a_preempted_canary_waits_for_capacity_no_other_node_goes_down() -> None:
+    loop = a_fleet_with_version_0(canary=20, max_parallel=1)
+    loop.register(of_version(1, canary=20, max_parallel=1))
+    loop.think()
+    (first,) = running(loop, 1)
+    urgent_task = a_task(resources=some_resources(cpu=990, memory_mb=10))
+    only_there = a_constraint("${node.unique.id}", first.node_id)
+    loop.register(a_system_job("urgent", a_group("web", urgent_task), priority=80, constraints=(only_there,)))
+    loop.settle()
+
+    assert (["urgent"], 4) == ([each.job_id for each in on_node(loop, first.node_id)], len(running(loop, 0)))
+
+    loop.do(jobs.deregister(loop.replica, "default", "urgent", loop.moment))
+    loop.settle()
+
+    assert [first.node_id] == [each.node_id for each in running(loop, 1)]
+    assert 4 == len(running(loop, 0))
+
+
+def on_node(loop: Loop, node_id: str) -> list[Allocation]:
+    return [each for each in loop.replica.all(ALLOCATIONS) if each.node_id == node_id and not each.is_terminal]
+
+
+class DownNodes:
+    """Checks after each plan that the update takes no further node down while `most` nodes are down for it."""
+
+    def __init__(self, loop: Loop, most: int) -> None:
+        self._loop = loop
+        self._most = most
+        self._before: set[str] = set()
+        loop.looks.append(self.check)
+
+    def check(self) -> None:
+        before, now = self._before, self.current()
+        self._before = now
+        assert now <= before or len(now) <= self._most, f"{sorted(now - before)} went down beside {sorted(before)}"
+
+    def refresh(self) -> None:
+        """Nodes, not a plan, changed what is down."""
+        self._before = self.current()
+
+    def current(self) -> set[str]:
+        """The ready nodes on which an allocation was stopped for the update and none has been healthy since."""
+        down: set[str] = set()
+        for each in self._loop.of():
+            status = each.deployment_status
+            if each.desired_description == UPDATING:
+                down.add(each.node_id)
+            elif status is not None and status.healthy:
+                down.discard(each.node_id)
+        return {node_id for node_id in down if self._loop.node(node_id).status is NodeStatus.READY}
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["lost", "back", "failed", "healthy", "preempted"]), st.integers(0, 2)), max_size=40
+)
+
+
+@given(EVENTS, st.integers(1, 3), st.sampled_from([0, 20, 60]))
+def test_whatever_happens_to_nodes_an_update_takes_down_no_more_than_max_parallel_and_ends(
+    events: list[tuple[str, int]], most: int, canary: int
+) -> None:
+    loop = a_fleet_with_version_0(canary=canary, max_parallel=most)
+    down = DownNodes(loop, most)
+    loop.register(of_version(1, canary=canary, max_parallel=most, auto_promote=canary > 0))
+    loop.think()
+    for event, position in events:
+        apply_event(loop, event, position)
+        down.refresh()
+        loop.think()
+        loop.look_at(trigger=EvaluationTrigger.NODE_UPDATE)
+        loop.think()
+    for node in loop.replica.all(NODES):
+        loop.come_back(node.id)
+    down.refresh()
+    loop.look_at(trigger=EvaluationTrigger.NODE_UPDATE)
+    loop.settle()
+
+    assert loop.deployment().status is not DeploymentStatus.RUNNING
+
+
+def apply_event(loop: Loop, event: str, position: int) -> None:
+    """`position` counts the lost nodes, or the live allocations on ready nodes, the newest first."""
+    lost = [each.id for each in loop.replica.all(NODES) if each.status is NodeStatus.DOWN]
+    live = [each for each in reversed(loop.live()) if each.node_id not in lost]
+    if event == "back" and lost:
+        loop.come_back(lost[position % len(lost)])
+    elif event != "back" and live:
+        chosen = live[position % len(live)]
+        match event:
+            case "lost":
+                loop.lose(chosen.node_id)
+            case "failed":
+                loop.tell(chosen, ClientStatus.FAILED)
+            case "healthy":
+                loop.tell(chosen, ClientStatus.RUNNING, healthy=True)
+            case _:
+                evicted = replace(chosen, desired_status=DesiredStatus.EVICT, client_status=ClientStatus.COMPLETE)
+                loop.put_led(ALLOCATIONS.put(evicted))

@@ -169,6 +169,42 @@ def test_more_down_than_may_be_of_a_system_job_is_told_save_on_nodes_that_take_n
     assert "shop may have 1 down for an update and has 2 at 7: a2 a3" in log.failures[0]
 
 
+def a_system_log() -> SmallLog:
+    """A log in which a system job is updated and runs on two of three nodes."""
+    log = a_watched_log()
+    version = a_version(type=JobType.SYSTEM)
+    log.put(*((NODES, replace(a_node(), id=key, status=NodeStatus.READY)) for key in ("n1", "n2", "n3")))
+    log.put((JOBS, version), (JOB_VERSIONS, version), (DEPLOYMENTS, a_deployment()))
+    log.put(*((ALLOCATIONS, running(f"a{n}", name="shop.web[0]", node_id=f"n{n}")) for n in (1, 2)))
+    return log
+
+
+def test_a_node_of_a_system_job_goes_down_once_and_is_up_when_any_version_is_healthy_there() -> None:
+    log = a_system_log()
+    slot = {"name": "shop.web[0]", "node_id": "n1"}
+    log.put((ALLOCATIONS, taken_down("a1", **slot)))
+    log.put((ALLOCATIONS, running("b1", deployment_id="d0", **slot)))
+    log.put((ALLOCATIONS, taken_down("b1", deployment_id="d0", **slot)))
+    log.put((ALLOCATIONS, running("c1", deployment_id="d0", deployment_status=WELL, **slot)))
+
+    log.put((ALLOCATIONS, taken_down("a2", name="shop.web[0]", node_id="n2")))
+    assert log.failures == []
+
+    log.put((ALLOCATIONS, taken_down("c1", deployment_id="d0", **slot)))
+    assert "shop may have 1 down for an update and has 2 at 10: a2 c1" in log.failures[0]
+
+
+def test_a_node_on_which_a_system_job_starts_is_not_up_for_another_node() -> None:
+    log = a_system_log()
+    joined = running("a3", name="shop.web[0]", node_id="n3", deployment_id="d1", deployment_status=WELL)
+    log.put((ALLOCATIONS, taken_down("a1", name="shop.web[0]", node_id="n1")))
+    log.put((ALLOCATIONS, joined))
+    assert log.failures == []
+
+    log.put((ALLOCATIONS, taken_down("a2", name="shop.web[0]", node_id="n2")))
+    assert "shop may have 1 down for an update and has 2 at 7: a1 a2" in log.failures[0]
+
+
 def test_what_comes_back_in_the_version_before_is_up_for_what_was_taken_down_for_the_next() -> None:
     log = a_watched_log()
     version = a_version()

@@ -1,6 +1,6 @@
 """A system or sysbatch job: one of each of its groups' allocations on every node that can (scheduling.md 5.11, 5.12)."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -91,7 +91,7 @@ def run(sight: Sight, group: TaskGroup, allocations: Sequence[Allocation], nodes
     is_halted = sight.deployment is not None and sight.deployment.status is not DeploymentStatus.RUNNING
     trial = trial_of(group.update, sight.deployment, _known(sight, group), len(able))
     older = sight.stable_version(group.name) if trial.is_open or trial.has_failed else None
-    owed = {(each.node_id, each.name): each for each in allocations if is_owed(each) or _failed_here(sight, each)}
+    down = _down_for_update(sight, allocations)
     to_try = trial.missing(allocations) if trial.is_open and not is_halted else 0
     for node in nodes.wanted.values():
         for name in names:
@@ -100,8 +100,8 @@ def run(sight: Sight, group: TaskGroup, allocations: Sequence[Allocation], nodes
             if not nodes.can_run(node):
                 result.filtered += 1
                 continue
-            gone = owed.get((node.id, name))
-            # It went for a canary that had no room beside it, or was one and failed.
+            gone = down.get((node.id, name))
+            # The rollout already took this node down, so the node gets a canary before any other node loses its allocation.
             if gone is not None and to_try > 0:
                 placement = Placement(name, sight.job, group, gone, is_canary=True)
                 to_try -= 1
@@ -110,16 +110,13 @@ def run(sight: Sight, group: TaskGroup, allocations: Sequence[Allocation], nodes
                 placement = replace(_missing(sight, group, name, older), previous=gone)
             result.places.append(NodePlacement(node, placement))
     counts["place"] = len(result.places)
+    budget = _budget(sight, group, allocations, result, able, down)
+    # Replacing an allocation on a node that is already down takes no further node down.
+    exchanged = sorted(able, key=lambda each: _slot(each) not in down)[:budget]
     if trial.is_open:
-        exchanged = able[:to_try]
+        exchanged = exchanged[:to_try]
         counts["canary"] += len(exchanged)
     else:
-        # Where the old one went first and the new one has no room yet, or failed, one is down as well.
-        went = _went_in_vain(sight, allocations)
-        down = sum(
-            each.placement.previous is not None or (each.node.id, each.placement.name) in went for each in result.places
-        )
-        exchanged = able[: _budget(sight, group, allocations, len(able), down)]
         counts["destructive_update"] = len(exchanged)
         # Where the new version cannot be nothing takes its place, so nobody waits for that to be well.
         for allocation in destructive if not is_halted else ():
@@ -142,23 +139,40 @@ def run(sight: Sight, group: TaskGroup, allocations: Sequence[Allocation], nodes
     return result
 
 
+Slot = tuple[str, str]
+"""A node id and an allocation name. A system job has at most one running allocation in each slot."""
+
+
+def _slot(allocation: Allocation) -> Slot:
+    return allocation.node_id, allocation.name
+
+
+def _down_for_update(sight: Sight, allocations: Iterable[Allocation]) -> dict[Slot, Allocation]:
+    """Return the slots that the rollout took down and that are not up again, with the newest allocation in each.
+
+    A slot goes down when its allocation is stopped for the update or when an allocation of the rollout fails in it. It is
+    up again when a later allocation in it is healthy, whichever version that allocation has. `allocations` must be in
+    order of creation.
+    """
+    deployment_id = sight.deployment.id if sight.deployment is not None else None
+    replaced = {each.previous_allocation for each in allocations if each.deployment_id == deployment_id}
+    down: dict[Slot, Allocation] = {}
+    for each in allocations:
+        slot, status = _slot(each), each.deployment_status
+        is_replaced = each.desired_description == UPDATING and each.id in replaced
+        goes_down = is_replaced or is_owed(each) or _failed_here(sight, each)
+        is_healthy = status is not None and status.healthy is True
+        if goes_down or (slot in down and not is_healthy):
+            down[slot] = each
+        else:
+            down.pop(slot, None)
+    return down
+
+
 def _failed_here(sight: Sight, allocation: Allocation) -> bool:
     """It came by the rollout that goes on and failed, and nobody came after it: its node is tried again before others."""
     has_failed = allocation.client_status is ClientStatus.FAILED and not allocation.next_allocation
     return has_failed and sight.deployment is not None and allocation.deployment_id == sight.deployment.id
-
-
-def _went_in_vain(sight: Sight, allocations: Iterable[Allocation]) -> dict[tuple[str, str], None]:
-    """Nodes and names where the old one went for the rollout that goes on, and what came by it was never well."""
-    if sight.deployment is None:
-        return {}
-    mine = [each for each in allocations if each.deployment_id == sight.deployment.id]
-    followed = dict.fromkeys(each.previous_allocation for each in mine)
-    well = {
-        (each.node_id, each.name): None for each in mine if each.deployment_status and each.deployment_status.healthy
-    }
-    went = (each for each in allocations if each.id in followed and each.desired_description == UPDATING)
-    return {key: None for each in went if (key := (each.node_id, each.name)) not in well}
 
 
 def _is_of_another_trial(sight: Sight, allocation: Allocation) -> bool:
@@ -248,23 +262,32 @@ class _Verdict:
         return (allocation.job_version, allocation.job_create_index) == (job.version, job.create_index)
 
 
-def _budget(sight: Sight, group: TaskGroup, allocations: Iterable[Allocation], wanted: int, down: int) -> int:
-    """How many may be exchanged now. `down`: of so many nodes the old one went already."""
+def _budget(
+    sight: Sight,
+    group: TaskGroup,
+    allocations: Iterable[Allocation],
+    result: EveryNode,
+    able: Sequence[Allocation],
+    down: Container[Slot],
+) -> int:
+    """Return how many of `able` may be replaced now, if those in slots that are already down are replaced first."""
     update, deployment = group.update, sight.deployment
     if update is None or update.max_parallel <= 0:
-        return wanted
-    if deployment is None:
-        return max(0, update.max_parallel - down)
-    if deployment.status is not DeploymentStatus.RUNNING:
-        return 0
-    undecided = down
-    for allocation in allocations:
-        if allocation.deployment_id == deployment.id and not allocation.is_terminal:
-            status = allocation.deployment_status
-            if status is not None and status.healthy is False:
-                return 0
-            undecided += status is None or status.healthy is None
-    return max(0, update.max_parallel - undecided)
+        return len(able)
+    placed = ((each.node.id, each.placement.name) for each in result.places)
+    undecided = {slot for slot in (*placed, *map(_slot, (*able, *result.outcome.in_place))) if slot in down}
+    already_down = sum(_slot(each) in down for each in able)
+    if deployment is not None:
+        if deployment.status is not DeploymentStatus.RUNNING:
+            return 0
+        for allocation in allocations:
+            if allocation.deployment_id == deployment.id and not allocation.is_terminal:
+                status = allocation.deployment_status
+                if status is not None and status.healthy is False:
+                    return 0
+                if status is None or status.healthy is None:
+                    undecided.add(_slot(allocation))
+    return already_down + max(0, update.max_parallel - len(undecided))
 
 
 def _tell_deployment(
