@@ -256,7 +256,7 @@ def require_unique(replica: Replica, placed: Allocation) -> None:
             continue
         if per_node and other.node_id != placed.node_id:
             continue
-        if tried_by(replica, other) != trial or _takes_over(replica, placed) or _stands_in(placed, other):
+        if tried_by(replica, other) != trial or _takes_over(replica, placed) or _stands_in(replica, placed, other):
             continue
         raise Broken(
             f"{placed.name} is placed twice: {other.id} on {other.node_name} and {placed.id} on {placed.node_name}",
@@ -278,9 +278,19 @@ def _takes_over(replica: Replica, placed: Allocation) -> bool:
     )
 
 
-def _stands_in(placed: Allocation, other: Allocation) -> bool:
-    """Nobody knows what the other does: when it is back, one of the two goes."""
-    return other.client_status is ClientStatus.UNKNOWN and other.next_allocation == placed.id
+def _stands_in(replica: Replica, placed: Allocation, other: Allocation) -> bool:
+    """Return whether `placed` follows `other` in any number of steps, and contact with `other` is lost.
+
+    When the node of `other` reconnects, the scheduler stops one of the two.
+    """
+    if other.client_status is not ClientStatus.UNKNOWN:
+        return False
+    before: Allocation | None = placed
+    while before is not None:
+        if other.next_allocation == before.id:
+            return True
+        before = replica.get(ALLOCATIONS, before.previous_allocation)
+    return False
 
 
 def _type_of(replica: Replica, allocation: Allocation) -> str:

@@ -10,7 +10,7 @@ from wharf.model.allocation import Allocation, ClientStatus, DesiredTransition
 from wharf.model.evaluation import EvaluationTrigger
 from wharf.model.group import TaskGroup
 from wharf.model.node import NodeStatus
-from wharf.model.policies import DisconnectPolicy, ReschedulePolicy
+from wharf.model.policies import DisconnectPolicy, ReschedulePolicy, UpdatePolicy
 from wharf.state.tables import ALLOCATIONS
 
 RETRY = ReschedulePolicy(unlimited=True, delay=5 * SECOND_NS, delay_function="constant")
@@ -208,3 +208,49 @@ def test_who_is_out_of_contact_and_replaced_is_not_exchanged_besides_when_the_jo
     loop.look_at()
 
     assert [("shop.web[0]", 1)] == [(each.name, each.job_version) for each in loop.live()]
+
+
+def test_an_unknown_allocation_with_a_replacement_is_stopped_when_the_job_changes_though_another_is_missing() -> None:
+    loop = with_a_replacement("best_score")
+    (other,) = [each for each in loop.live() if each.name == "shop.web[1]"]
+    loop.tell(other, ClientStatus.COMPLETE)
+
+    (group,) = loop.job().groups
+    loop.register(a_job("shop", replace(group, tasks=(a_task(env={"V": "1"}),), update=UpdatePolicy(max_parallel=0))))
+    loop.look_at()
+
+    assert [("shop.web[0]", 1), ("shop.web[1]", 1)] == sorted((each.name, each.job_version) for each in loop.live())
+
+
+def test_an_unknown_allocation_that_was_replaced_is_not_migrated_besides_when_its_node_reconnects() -> None:
+    loop = with_a_replacement("best_score")
+    (away,) = [each for each in loop.live() if each.client_status is ClientStatus.UNKNOWN]
+    (other,) = [each for each in loop.live() if each.name == "shop.web[1]"]
+    loop.put_led(ALLOCATIONS.put(replace(away, desired_transition=DesiredTransition(migrate=True))))
+    loop.lose(other.node_id, NodeStatus.DISCONNECTED)
+    loop.think()
+    before = {each.id for each in loop.live()}
+
+    loop.come_back(away.node_id)
+    loop.think()
+
+    assert before - {away.id} == {each.id for each in loop.live()}
+
+
+def test_an_unknown_allocation_that_was_stopped_is_not_migrated_when_its_node_reconnects() -> None:
+    loop = with_one_out_of_contact(replace(A_GROUP, count=3))
+    (away,) = [each for each in loop.live() if each.client_status is ClientStatus.UNKNOWN]
+    loop.register(a_job("shop", replace(A_GROUP, count=2, tasks=(a_task(env={"V": "1"}),))))
+    loop.settle()
+    stopped = loop.allocation(away.id)
+    assert stopped.is_server_terminal
+    loop.put_led(ALLOCATIONS.put(replace(stopped, desired_transition=DesiredTransition(migrate=True))))
+    other = loop.live()[-1]
+    loop.lose(other.node_id, NodeStatus.DISCONNECTED)
+    loop.think()
+    before = {each.id for each in loop.of()}
+
+    loop.come_back(away.node_id)
+    loop.think()
+
+    assert before == {each.id for each in loop.of()}

@@ -131,6 +131,20 @@ def test_who_stands_in_for_one_that_nobody_hears_of_has_its_name() -> None:
     assert "shop.web[0] is placed twice" in log.failures[0]
 
 
+def test_an_allocation_that_follows_an_unknown_one_in_two_steps_may_have_its_name() -> None:
+    log = a_watched_log()
+    unknown = an_allocation("a", client_status=ClientStatus.UNKNOWN, name="shop.web[0]", next_allocation="b")
+    first = an_allocation("b", name="shop.web[0]", previous_allocation="a")
+    log.put((ALLOCATIONS, replace(unknown, client_status=ClientStatus.PENDING)))
+    log.put((ALLOCATIONS, replace(unknown, client_status=ClientStatus.RUNNING)))
+    log.put((ALLOCATIONS, unknown), (ALLOCATIONS, first))
+    log.put((ALLOCATIONS, replace(first, desired_status=DesiredStatus.STOP, next_allocation="c")))
+
+    log.put((ALLOCATIONS, an_allocation("c", name="shop.web[0]", previous_allocation="b")))
+
+    assert log.failures == []
+
+
 def test_after_a_restore_every_record_counts_from_the_first_index_of_the_new_epoch() -> None:
     log = a_watched_log()
     log.put((NODES, a_node()))

@@ -3,7 +3,6 @@
 The steps stand in `run` in the order of the reference; each takes from the sets that the steps before it left.
 """
 
-from collections import Counter
 from collections.abc import Container, Iterable
 from typing import Final
 
@@ -23,6 +22,7 @@ from wharf.scheduling.reconcile.classes import (
     class_of,
     is_replaced_when_lost,
     lost_after_ns,
+    needs_to_reconnect,
     should_reconnect,
     unknown_since_ns,
 )
@@ -99,8 +99,6 @@ class _Group:
         self._succession = Succession({})
         self._is_held = False
         """Nothing is placed for the moment: what is lost may still be running where it was."""
-        self._withheld_places = 0
-        """How many allocations are missing and not placed because of that."""
 
     @property
     def _update(self) -> UpdatePolicy | None:
@@ -128,12 +126,8 @@ class _Group:
         for allocation in everyone.values():
             classes[self._class_of(allocation)][allocation.id] = allocation
         untainted = classes[Class.UNTAINTED]
-        # Who was stopped and has a successor went already, though servers said last that they do not know of it.
-        migrating = {
-            key: each
-            for key, each in classes[Class.MIGRATING].items()
-            if not (each.is_server_terminal and each.next_allocation)
-        }
+        # An allocation that was stopped while its node was out of contact is not replaced when the node reconnects.
+        migrating = {key: each for key, each in classes[Class.MIGRATING].items() if not each.is_server_terminal}
         lost = {**classes[Class.LOST], **classes[Class.EXPIRING]}
         retried = self._retries.sort_out(untainted)
         untainted, self._now, self._watched = retried.kept, retried.now, retried.watched
@@ -143,6 +137,7 @@ class _Group:
             self._counts["reschedule_later"] += 1
         self._reconnect(classes[Class.RECONNECTING], untainted)
         self._disconnect(classes[Class.DISCONNECTING], untainted)
+        self._stop_migrating_with_replacement(migrating)
         untainted = {key: untainted[key] for key in everyone if key in untainted}  # The oldest first again.
         self._give_up(lost)
 
@@ -151,18 +146,29 @@ class _Group:
             # Whatever becomes of them, they take nobody's place before they are promoted.
             for canary_id in self._tried:
                 untainted.pop(canary_id, None)
-        staying = (each for each, _ in self._now_staying)
-        named = (*untainted.values(), *migrating.values(), *self._now, *staying, *lost.values())
-        names = Names(self._job.id, self._group.name, self._group.count, (each.name for each in named))
-        self._stop_surplus(untainted, migrating, canaries, names, is_canarying=is_canarying)
+        self._stop_surplus(untainted, migrating, canaries, is_canarying=is_canarying)
         destructive = self._update_in_place(untainted)
         self._stop_what_nobody_knows_of(untainted, destructive, len(migrating))
+        counted = [each for each in untainted.values() if not self._has_stand_in(each)]
+        beside = self._tried if is_canarying else {}
+        self._give_up_what_is_too_many(self._group.count - len(counted) - len(migrating), beside)
+        in_group = [each for each in self._now if each.id not in beside]
+        existing = [*counted, *migrating.values(), *in_group]
+        self._now_staying = self._now_staying[: max(0, self._group.count - len(existing))]
+        existing += [each for each, _ in self._now_staying]
+        replaced_lost = [*lost.values()][: max(0, self._group.count - len(existing))]
+        existing += replaced_lost
+        # Every stop without a replacement is decided by now, so the name of each such allocation is free.
+        names = Names(self._job.id, self._group.name, self._group.count, (each.name for each in existing))
         self._place_canaries(destructive, canaries, names)
         is_canarying = self._state.desired_canaries > 0 and not self._state.promoted and self._update is not None
         budget = self._budget(untainted, destructive, migrating, is_canarying=is_canarying)
-        self._place(untainted, migrating, lost, names, is_canarying=is_canarying)
-        replaced = destructive[: max(0, budget - len(out.places) - self._withheld_places)]
-        taken = self._replace(replaced, untainted.values(), names)
+        missing = self._group.count - len(existing)
+        self._place(counted, migrating, replaced_lost, missing, names, is_canarying=is_canarying)
+        # While nothing is placed, what is missing counts as down: an update takes down that much less.
+        withheld = max(0, self._group.count - len(counted) - len(migrating)) if self._is_held else 0
+        replaced = destructive[: max(0, budget - len(out.places) - withheld)]
+        taken = self._replace(replaced, counted, names)
         self._migrate(migrating, taken, names, is_canarying=is_canarying)
         self._tell_deployment(everyone.values(), destructive)
         out.is_complete = self._is_complete(destructive, migrating)
@@ -271,6 +277,14 @@ class _Group:
             if allocation.client_status is ClientStatus.UNKNOWN and self._replace_unknown(allocation):
                 untainted.pop(key)
 
+    def _stop_migrating_with_replacement(self, migrating: Allocations) -> None:
+        """Stop allocations that were replaced while their node was out of contact: they have migrated already."""
+        for allocation in [*migrating.values()]:
+            if needs_to_reconnect(allocation) and self._is_followed(allocation):
+                del migrating[allocation.id]
+                if not allocation.is_terminal:
+                    self._stop(Stop(allocation, MIGRATING))
+
     def _replace_unknown(self, allocation: Allocation) -> bool:
         """Whether another takes its place now, while nobody knows what it does."""
         since = unknown_since_ns(allocation)
@@ -318,13 +332,12 @@ class _Group:
     # -- too many, or of an old version --------------------------------------------------------------------------------
 
     def _stop_surplus(
-        self, untainted: Allocations, migrating: Allocations, canaries: Allocations, names: Names, *, is_canarying: bool
+        self, untainted: Allocations, migrating: Allocations, canaries: Allocations, *, is_canarying: bool
     ) -> None:
         known = {key: each for key, each in untainted.items() if each.client_status is not ClientStatus.UNKNOWN}
         surplus = len(known) + len(migrating) - self._group.count
         if surplus <= 0:
             return
-        namesakes = Counter(each.name for each in (*untainted.values(), *migrating.values()))
         for is_leaving, key in first_to_go(known, migrating, canaries, is_canarying=is_canarying):
             source = migrating if is_leaving else untainted
             if surplus <= 0:
@@ -335,22 +348,22 @@ class _Group:
             # Work that is done is no longer counted, that is all.
             if allocation.client_status is not ClientStatus.COMPLETE:
                 self._stop(Stop(allocation, NOT_NEEDED))
-            namesakes[allocation.name] -= 1
-            if not namesakes[allocation.name]:
-                names.release(allocation.name)
             surplus -= 1
 
     def _stop_what_nobody_knows_of(self, untainted: Allocations, destructive: list[Allocation], leaving: int) -> None:
-        """Of an older version, as far as there are enough without it: at its return it would be of no use, and exchanged
-        like the others it would make more than are wanted."""
-        spare = len(untainted) + leaving - self._group.count
+        """Stop unknown allocations of an older version that have a replacement, and others beyond the group's count.
+
+        They are of no use when they reconnect. A destructive update of one would place more than the group's count.
+        """
+        spare = sum(not self._has_stand_in(each) for each in untainted.values()) + leaving - self._group.count
         for allocation in [each for each in destructive if each.client_status is ClientStatus.UNKNOWN]:
-            if spare <= 0:
-                break
+            if not self._has_stand_in(allocation):
+                if spare <= 0:
+                    continue
+                spare -= 1
             destructive.remove(allocation)
             untainted.pop(allocation.id)
             self._stop(Stop(allocation, NOT_NEEDED))
-            spare -= 1
 
     def _update_in_place(self, untainted: Allocations) -> list[Allocation]:
         """Those that need to start anew; the others are left alone, or become part of the new version where they are."""
@@ -421,23 +434,19 @@ class _Group:
 
     def _place(
         self,
-        untainted: Allocations,
+        counted: list[Allocation],
         migrating: Allocations,
-        lost: Allocations,
+        lost: list[Allocation],
+        missing: int,
         names: Names,
         *,
         is_canarying: bool,
     ) -> None:
-        """What is missing: those that failed first, then those that were lost, then new ones, up to the count."""
+        """Place failed allocations first, then the lost ones that are replaced, then `missing` new ones."""
         may_place_new = not (self._is_paused or self._is_failed)
         deployment = self._sight.deployment
         placed = 0
-        beside = self._tried if is_canarying else {}
-        counted = [each for each in untainted.values() if not self._has_stand_in(each)]
         taken = {each.name for each in (*counted, *migrating.values())}
-        missing = self._group.count - len(counted) - len(migrating)
-        self._withheld_places = max(0, missing) if self._is_held else 0
-        self._give_up_what_is_too_many(missing, beside)
         for allocation in self._now:
             of_failed = self._is_failed and deployment is not None and allocation.deployment_id == deployment.id
             if of_failed or self._is_held:
@@ -455,16 +464,12 @@ class _Group:
             self._out.places.append(replace(placement, failed_at_ns=since))
             self._counts["reschedule_now"] += 1
             placed += 1
-        retried = sum(each.id not in beside for each in self._now)
-        existing = len(counted) + len(migrating) + retried + len(self._now_staying)
-        for allocation in lost.values():
-            if existing >= self._group.count or self._is_held:
+        for allocation in lost:
+            if self._is_held:
                 break
             placement = self._placement(allocation.name, allocation, is_canarying)
             self._out.places.append(_under_a_free_name(placement, taken, names))
-            existing += 1
             placed += 1
-        missing = self._group.count - existing
         if not may_place_new:
             missing = min(missing, self._owed)
         if missing > 0 and not self._is_held:
@@ -488,8 +493,11 @@ class _Group:
 
     def _has_stand_in(self, allocation: Allocation) -> bool:
         """Nobody knows what it does, and another that is counted itself has its place."""
-        is_unknown = allocation.client_status is ClientStatus.UNKNOWN
-        return is_unknown and any(each.id in self._standing for each in self._succession.after(allocation))
+        return allocation.client_status is ClientStatus.UNKNOWN and self._is_followed(allocation)
+
+    def _is_followed(self, allocation: Allocation) -> bool:
+        """Return whether an allocation that took its place, directly or in several steps, still has that place."""
+        return any(each.id in self._standing for each in self._succession.after(allocation))
 
     def _placement(
         self, name: str, previous: Allocation | None, is_canarying: bool, *, is_reschedule: bool = False
@@ -518,11 +526,14 @@ class _Group:
         return this
 
     def _replace(self, replaced: list[Allocation], staying: Iterable[Allocation], names: Names) -> set[str]:
-        """Each under its own name, unless another has that too: then under a free one. Answers the names that are taken."""
+        """Replace each under its own name, or under a free one if another allocation has that name too.
+
+        Return the names that are in use.
+        """
         going = {allocation.id for allocation in replaced}
         taken = {each.name for each in staying if each.id not in going}
         for allocation in replaced:
-            name = allocation.name if allocation.name not in taken else names.take(1)[0]
+            name = allocation.name if allocation.name not in taken else names.take_free(allocation.name)
             taken.add(name)
             placement = Placement(name, self._job, self._group, allocation)
             self._out.replacements.append(Replacement(Stop(allocation, UPDATING), placement))
@@ -588,7 +599,7 @@ def _under_a_free_name(placement: Placement, taken: set[str], names: Names) -> P
     if placement.is_canary:
         return placement
     if placement.name in taken:
-        placement = replace(placement, name=names.take(1)[0])
+        placement = replace(placement, name=names.take_free(placement.name))
     taken.add(placement.name)
     return placement
 

@@ -26,10 +26,6 @@ class Names:
         self._count = count
         self._used = {index_of(name) for name in used}
 
-    def release(self, name: str) -> None:
-        """Whoever had the name goes, and nobody else of that name stays."""
-        self._used.discard(index_of(name))
-
     def take(self, number: int) -> list[str]:
         """The lowest free names of the count; when those run out, from the first on again."""
         free = [index for index in range(self._count) if index not in self._used][:number]
@@ -37,6 +33,17 @@ class Names:
         given = [*free, *over]
         self._used.update(given)
         return [name_of(self._job_id, self._group, index) for index in given]
+
+    def take_free(self, own: str) -> str:
+        """Return the lowest free name, or `own` if none is free.
+
+        The caller stops the allocation that has `own`, so no name gets more allocations than it had.
+        """
+        index = next((index for index in range(self._count) if index not in self._used), None)
+        if index is None:
+            return own
+        self._used.add(index)
+        return name_of(self._job_id, self._group, index)
 
     def take_for_canaries(self, number: int, canaries: Iterable[str], replaced: Iterable[str]) -> list[str]:
         """The first of those that are to be replaced and that no canary has, then free ones, then those after the count.
