@@ -154,7 +154,7 @@ class _Group:
         self._give_up_what_is_too_many(self._group.count - len(counted) - len(migrating), beside)
         in_group = [each for each in self._now if each.id not in beside]
         existing = [*counted, *migrating.values(), *in_group]
-        self._now_staying = self._now_staying[: max(0, self._group.count - len(existing))]
+        self._limit_unknown_replacements(max(0, self._group.count - len(existing)))
         existing += [each for each, _ in self._now_staying]
         replaced_lost = [*lost.values()][: max(0, self._group.count - len(existing))]
         existing += replaced_lost
@@ -490,6 +490,17 @@ class _Group:
             else:
                 self._stop(Stop(allocation, NOT_NEEDED))
         self._now = kept
+
+    def _limit_unknown_replacements(self, free_places: int) -> None:
+        """Replace at most `free_places` unknown allocations and stop the others that have an older version.
+
+        Such an allocation is of no use when it reconnects. If it stayed, its replacement would later take the place,
+        but not the name, of an allocation that the update stops.
+        """
+        for allocation, _ in self._now_staying[free_places:]:
+            if not self._is_current(allocation):
+                self._stop(Stop(allocation, NOT_NEEDED))
+        self._now_staying = self._now_staying[:free_places]
 
     def _has_stand_in(self, allocation: Allocation) -> bool:
         """Nobody knows what it does, and another that is counted itself has its place."""
