@@ -24,7 +24,7 @@ _LENGTH: Final = struct.Struct(">I")
 # From the parent.
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class Order(msgspec.Struct, frozen=True, kw_only=True, tag="Order"):
     """The first word to a child: what it is and all that it may know."""
 
     role: str
@@ -43,33 +43,33 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What the node of this agent says to its own server to be let in; for these two only."""
 
 
-class Go(msgspec.Struct, frozen=True, tag=True):
+class Go(msgspec.Struct, frozen=True, tag="Go"):
     """Those that this one stands on are ready: begin."""
 
 
-class Stop(msgspec.Struct, frozen=True, tag=True):
+class Stop(msgspec.Struct, frozen=True, tag="Stop"):
     pass
 
 
-class NewSettings(msgspec.Struct, frozen=True, tag=True):
+class NewSettings(msgspec.Struct, frozen=True, tag="NewSettings"):
     """After a reload: what may be taken while running has changed."""
 
     settings: Settings
     log: LogOrder
 
 
-class DescribeYourself(msgspec.Struct, frozen=True, tag=True):
+class DescribeYourself(msgspec.Struct, frozen=True, tag="DescribeYourself"):
     question: int
 
 
-class ReloadAnswer(msgspec.Struct, frozen=True, tag=True):
+class ReloadAnswer(msgspec.Struct, frozen=True, tag="ReloadAnswer"):
     question: int
     applied: list[str] = []
     needs_restart: list[str] = []
     problem: str = ""
 
 
-class TellLog(msgspec.Struct, frozen=True, tag=True):
+class TellLog(msgspec.Struct, frozen=True, tag="TellLog"):
     """From now on tell lines of this level and above; 0: no more."""
 
     level: int
@@ -81,23 +81,23 @@ FromParent = Order | Go | Stop | NewSettings | DescribeYourself | ReloadAnswer |
 # From a child.
 
 
-class Ready(msgspec.Struct, frozen=True, tag=True):
+class Ready(msgspec.Struct, frozen=True, tag="Ready"):
     """`details` are for people: where it listens, where its data is, what it pretends."""
 
     details: dict[str, str] = {}
 
 
-class Alive(msgspec.Struct, frozen=True, tag=True):
+class Alive(msgspec.Struct, frozen=True, tag="Alive"):
     """Said every `BEAT_S` by the event loop of a child, and by nothing else: one that hangs falls silent."""
 
 
-class CannotGoOn(msgspec.Struct, frozen=True, tag=True):
+class CannotGoOn(msgspec.Struct, frozen=True, tag="CannotGoOn"):
     """Said before ending: one sentence on what is wrong and what to do."""
 
     why: str
 
 
-class Description(msgspec.Struct, frozen=True, tag=True):
+class Description(msgspec.Struct, frozen=True, tag="Description"):
     """The answer to DescribeYourself, for `wharf operator debug`."""
 
     question: int
@@ -106,13 +106,13 @@ class Description(msgspec.Struct, frozen=True, tag=True):
     facts: dict[str, str]
 
 
-class PleaseReload(msgspec.Struct, frozen=True, tag=True):
+class PleaseReload(msgspec.Struct, frozen=True, tag="PleaseReload"):
     """`agent/reload` was called over HTTP."""
 
     question: int
 
 
-class LogTold(msgspec.Struct, frozen=True, tag=True):
+class LogTold(msgspec.Struct, frozen=True, tag="LogTold"):
     """Lines, while TellLog asks for them. `missed`: how many were left out before them."""
 
     lines: list[ToldLine]

@@ -17,15 +17,15 @@ from wharf.agent.refusal import Refused
 """The kernel takes 107 bytes for the path of a socket."""
 
 
-class DebugAsked(msgspec.Struct, frozen=True, tag=True):
+class DebugAsked(msgspec.Struct, frozen=True, tag="DebugAsked"):
     """Everything about the processes."""
 
 
-class ReloadAsked(msgspec.Struct, frozen=True, tag=True):
+class ReloadAsked(msgspec.Struct, frozen=True, tag="ReloadAsked"):
     """What SIGHUP does, with an answer."""
 
 
-class LogAsked(msgspec.Struct, frozen=True, tag=True):
+class LogAsked(msgspec.Struct, frozen=True, tag="LogAsked"):
     """Lines of this level and above, as they are written, until the connection ends (`log_followers.LogLines`)."""
 
     level: int
@@ -44,7 +44,7 @@ class ProcessNews(msgspec.Struct, frozen=True):
     """None when it did not answer in time."""
 
 
-class DebugAnswer(msgspec.Struct, frozen=True, tag=True):
+class DebugAnswer(msgspec.Struct, frozen=True, tag="DebugAnswer"):
     version: str
     configuration: Any  # A tree of plain values; msgspec knows no type that holds itself.
     processes: list[ProcessNews]

@@ -14,7 +14,7 @@ from wharf.agent.log_telling import ToldLine
 UNSENT_MOST_BYTES: Final = 1_000_000
 
 
-class LogLines(msgspec.Struct, frozen=True, tag=True):
+class LogLines(msgspec.Struct, frozen=True, tag="LogLines"):
     """Lines as JSON objects. `missed`: how many were left out before them, because the reader was slow."""
 
     lines: list[str]

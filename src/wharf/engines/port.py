@@ -55,23 +55,23 @@ LEASE_ENDED: Final = "lease-ended"
 """The kind of a batch that no one wrote: a lease ended and took its records along."""
 
 
-class Committed(msgspec.Struct, frozen=True, gc=False, tag=True):
+class Committed(msgspec.Struct, frozen=True, gc=False, tag="Committed"):
     index: int
 
 
-class Conflict(msgspec.Struct, frozen=True, gc=False, tag=True):
+class Conflict(msgspec.Struct, frozen=True, gc=False, tag="Conflict"):
     """Conditions that did not hold, as (table, key)."""
 
     keys: Sequence[tuple[str, str]]
 
 
-class Refused(msgspec.Struct, frozen=True, gc=False, tag=True):
+class Refused(msgspec.Struct, frozen=True, gc=False, tag="Refused"):
     """The log cannot take this write, whole or in part, and says why in a sentence."""
 
     why: str
 
 
-class Unknown(msgspec.Struct, frozen=True, gc=False, tag=True):
+class Unknown(msgspec.Struct, frozen=True, gc=False, tag="Unknown"):
     """The reply was lost: the write may have happened. Pass a barrier, then ask `find`."""
 
     why: str

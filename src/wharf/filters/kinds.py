@@ -30,7 +30,7 @@ class Kind:
 
     @property
     def name(self) -> str:
-        return type(self).__name__.lower()
+        return type(self).__name__.removesuffix("Kind").lower()
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,7 @@ def _compiled_finish(
 
     Written out for each table: a loop over names costs half again as much, and this runs for every change of the log.
     """
-    names: dict[str, Any] = {"put": force_setattr, "intern": sys.intern, "stamp": _stamp_nested, "THIS": THIS}
+    names: dict[str, Any] = {"put": force_setattr, "intern": sys.intern, "stamp": _stamp_nested, "write_index": THIS}
     lines = ["def finish(record, key, index, written_at):", "    put(record, 'modify_index', index)"]
     if len(table.key_attributes) == 1:
         (name,) = table.key_attributes
@@ -182,7 +182,7 @@ def _compiled_finish(
         if dot:
             lines.append(f"    if record.{field} is not None: stamp(record.{field}, {name!r}, written_at)")
         else:
-            lines.append(f"    if record.{field} == THIS: put(record, {field!r}, written_at)")
+            lines.append(f"    if record.{field} == write_index: put(record, {field!r}, written_at)")
     lines += [f"    put(record, {name!r}, intern(record.{name}))" for name in table.interned]
     names |= {f"shared_{name}": each.of_bytes for name, each in sharing.items()}
     lines += [
@@ -204,7 +204,7 @@ def _compiled_adopt(
 ) -> Callable[[Any, str, int], Any]:
     """A function that makes of a decided record a copy as `_compiled_finish` leaves a decoded one."""
     names: dict[str, Any] = {
-        "put": force_setattr, "intern": sys.intern, "stamped": _stamped_copy, "THIS": THIS,
+        "put": force_setattr, "intern": sys.intern, "stamped": _stamped_copy, "write_index": THIS,
     }  # fmt: skip
     lines = ["def adopt(own, key, index):", "    record = own.__copy__()", "    put(record, 'modify_index', index)"]
     if len(table.key_attributes) == 1:
@@ -215,7 +215,7 @@ def _compiled_adopt(
             value = f"stamped(own.{field}, {name!r}, index)"
             lines.append(f"    if own.{field} is not None: put(record, {field!r}, {value})")
         else:
-            lines.append(f"    if own.{field} == THIS: put(record, {field!r}, index)")
+            lines.append(f"    if own.{field} == write_index: put(record, {field!r}, index)")
     lines += [f"    put(record, {name!r}, intern(own.{name}))" for name in table.interned]
     names |= {f"shared_{name}": each.of_own for name, each in sharing.items()}
     names |= {f"packed_{name}": each.of_own for name, each in packing.items()}

@@ -32,7 +32,7 @@ GROWTH_BYTES: Final = 4_000_000
 """A file smaller than this is not written anew."""
 
 
-class Kept(msgspec.Struct, frozen=True, tag=True):
+class Kept(msgspec.Struct, frozen=True, tag="Kept"):
     """An allocation's orders. They change seldom and are long, so they stand apart from how far it came."""
 
     id: str
@@ -41,11 +41,11 @@ class Kept(msgspec.Struct, frozen=True, tag=True):
     """The servers know it no more."""
 
 
-class Came(msgspec.Struct, frozen=True, tag=True):
+class Came(msgspec.Struct, frozen=True, tag="Came"):
     record: AllocationRecord
 
 
-class Settled(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+class Settled(msgspec.Struct, frozen=True, tag="Settled", omit_defaults=True):
     """An allocation that is over, and servers know it: all that is kept of it, in place of its orders and how far it came."""
 
     record: AllocationRecord
@@ -55,11 +55,11 @@ class Settled(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """As those orders had it."""
 
 
-class Forgotten(msgspec.Struct, frozen=True, tag=True):
+class Forgotten(msgspec.Struct, frozen=True, tag="Forgotten"):
     id: str
 
 
-class Booted(msgspec.Struct, frozen=True, tag=True):
+class Booted(msgspec.Struct, frozen=True, tag="Booted"):
     """The life of the machine that what follows belongs to."""
 
     boot_id: str

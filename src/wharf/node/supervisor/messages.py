@@ -55,34 +55,34 @@ class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     """Texts that the program finds as files at its descriptors 6, 7, and so on."""
 
 
-class StartRun(msgspec.Struct, frozen=True, tag=True):
+class StartRun(msgspec.Struct, frozen=True, tag="StartRun"):
     order: RunOrder
 
 
-class SignalRun(msgspec.Struct, frozen=True, tag=True):
+class SignalRun(msgspec.Struct, frozen=True, tag="SignalRun"):
     """To the whole group of the program's process."""
 
     name: str
     signal: int
 
 
-class KillRun(msgspec.Struct, frozen=True, tag=True):
+class KillRun(msgspec.Struct, frozen=True, tag="KillRun"):
     """The program with all that it started."""
 
     name: str
 
 
-class ForgetRun(msgspec.Struct, frozen=True, tag=True):
+class ForgetRun(msgspec.Struct, frozen=True, tag="ForgetRun"):
     """The agent has written down how it ended."""
 
     name: str
 
 
-class ShutDown(msgspec.Struct, frozen=True, tag=True):
+class ShutDown(msgspec.Struct, frozen=True, tag="ShutDown"):
     """End, once nothing runs."""
 
 
-class Hello(msgspec.Struct, frozen=True, tag=True):
+class Hello(msgspec.Struct, frozen=True, tag="Hello"):
     """The first word. After it every run is told, and then `AllTold`."""
 
     pid: int
@@ -92,19 +92,19 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     """What it can put bounds on: `cpu`, `memory`."""
 
 
-class RunBegun(msgspec.Struct, frozen=True, tag=True):
+class RunBegun(msgspec.Struct, frozen=True, tag="RunBegun"):
     name: str
     pid: int
 
 
-class RunRefused(msgspec.Struct, frozen=True, tag=True):
+class RunRefused(msgspec.Struct, frozen=True, tag="RunRefused"):
     """It was not started and will not be."""
 
     name: str
     why: str
 
 
-class RunEnded(msgspec.Struct, frozen=True, tag=True):
+class RunEnded(msgspec.Struct, frozen=True, tag="RunEnded"):
     name: str
     exit_code: int = 0
     signal: int = 0
@@ -112,11 +112,11 @@ class RunEnded(msgspec.Struct, frozen=True, tag=True):
     is_out_of_memory: bool = False
 
 
-class RunStarting(msgspec.Struct, frozen=True, tag=True):
+class RunStarting(msgspec.Struct, frozen=True, tag="RunStarting"):
     name: str
 
 
-class AllTold(msgspec.Struct, frozen=True, tag=True):
+class AllTold(msgspec.Struct, frozen=True, tag="AllTold"):
     pass
 
 
