@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 
-# What may be given on the command line: make test ARGS="tests/state -x", make simulate SEEDS=20.
+# What may be given on the command line: make test ARGS="tests/cluster/state -x", make simulate SEEDS=20.
 ARGS ?=
 SEEDS ?= 300
 # In how many processes the tests run: JOBS=1 is one, where `-s` and a debugger work.
@@ -43,7 +43,7 @@ run: environment ## start a whole cluster here: server, scheduler and one node o
 test: environment programs ## run the tests, in two processes (JOBS=1: in one)
 	@exec $(PYTHON_HERE) -m pytest $(in_processes) $(ARGS)
 
-check: environment ## format, lint, types, import floors, banned calls
+check: environment ## format, lint, types, import rules, banned calls
 	@exec $(PYTHON_HERE) -m tools.check $(ARGS)
 
 lock: environment ## write requirements/*.txt from requirements/*.in (UPGRADE=1: newest versions)
@@ -60,7 +60,7 @@ faults: environment programs ## the long proofs: real servers killed, paused and
 
 clients: environment ## existing clients against the API and the gateway; installs them in build/clients/, so not offline
 	@tools/install-clients.sh build/clients
-	@exec env WHARF_CLIENTS=build/clients $(PYTHON_HERE) -m pytest tests/api/existing tests/limits/existing $(ARGS)
+	@exec env WHARF_CLIENTS=build/clients $(PYTHON_HERE) -m pytest tests/cluster/api/existing tests/limits/existing $(ARGS)
 
 fuzz: environment ## all property tests with many fresh examples, and 100,000 made-up requests (FUZZ_SEED=1)
 	@exec env HYPOTHESIS_PROFILE=fuzz $(PYTHON_HERE) -m pytest -m "hypothesis or fuzz" $(ARGS)

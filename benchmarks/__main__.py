@@ -18,7 +18,7 @@ import msgspec
 import benchmarks
 from benchmarks.figures import Figures, print_table
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS_FOLDER = Path(__file__).parent / "results"
 
 
 def main(arguments: list[str]) -> int:
@@ -36,14 +36,14 @@ def main(arguments: list[str]) -> int:
         figures: Figures = module.measure()
         measured[name] = figures
         print_table(figures)
-    write(measured, chosen.json)
+    write_results(measured, chosen.json)
     return 0
 
 
-def write(measured: dict[str, Figures], path: Path | None) -> None:
+def write_results(measured: dict[str, Figures], path: Path | None) -> None:
     if path is None:
-        RESULTS.mkdir(exist_ok=True)
-        path = RESULTS / f"{time.strftime('%Y-%m-%dT%H%M%S')}.json"
+        RESULTS_FOLDER.mkdir(exist_ok=True)
+        path = RESULTS_FOLDER / f"{time.strftime('%Y-%m-%dT%H%M%S')}.json"
     machine = {"python": platform.python_version(), "system": platform.platform()}
     path.write_bytes(msgspec.json.format(msgspec.json.encode({"machine": machine, "figures": measured})))
     print(f"\nwritten to {path}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.figures import Figure, Figures
 
-ROUNDS = 5
+ROUND_COUNT = 5
 SETTLE_S = 3.0
 IDLE_S = 20.0
 START_WITHIN_S = 30.0
@@ -20,7 +20,7 @@ _WHARF = (sys.executable, "-m", "wharf")
 _READY = re.compile(r"ready after [\d.]+ s")
 
 
-def measure(*, rounds: int = ROUNDS, idle_s: float = IDLE_S) -> Figures:
+def measure(*, rounds: int = ROUND_COUNT, idle_s: float = IDLE_S) -> Figures:
     bare = min(_seconds_of(sys.executable, "-c", "pass") for _ in range(rounds))
     figures: Figures = {
         "wharf --help": Figure(
@@ -34,10 +34,10 @@ def measure(*, rounds: int = ROUNDS, idle_s: float = IDLE_S) -> Figures:
     stop: list[float] = []
     for number in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
-            dev = Dev(Path(folder))
+            dev = DevProcess(Path(folder))
             ready.append(dev.ready_s)
             if number == 0:
-                figures |= dev.rest(idle_s)
+                figures |= dev.measure_idle(idle_s)
             stop.append(dev.stop())
     figures["wharf dev ready"] = Figure(
         value=min(ready), unit="s", at_most=2.0, note=f"worst of {rounds}: {max(ready):.2f} s"
@@ -54,7 +54,7 @@ def _seconds_of(*command: str) -> float:
     return time.monotonic() - began
 
 
-class Dev:
+class DevProcess:
     """`wharf dev` with a new data folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -70,7 +70,7 @@ class Dev:
             time.sleep(0.005)
         self.ready_s = time.monotonic() - began
 
-    def rest(self, idle_s: float) -> Figures:
+    def measure_idle(self, idle_s: float) -> Figures:
         time.sleep(SETTLE_S)
         pids = [self._process.pid, *_children_of(self._process.pid)]
         before = sum(map(_cpu_s, pids))

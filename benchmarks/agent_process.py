@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-START_WITHIN_S: Final = 60.0
-STOP_WITHIN_S: Final = 60.0
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 60.0
 
 _ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:(\d+)")
 _READY: Final = re.compile(r"ready after [\d.]+ s|\bready\b.*after")
@@ -50,7 +50,7 @@ class AgentProcess:
                 stdout=opened,
                 stderr=errors,
             )
-        deadline = time.monotonic() + START_WITHIN_S
+        deadline = time.monotonic() + START_TIMEOUT_S
         while not _READY.search(out.read_text("utf-8")):
             said = out.read_text("utf-8") + (folder / "err.txt").read_text("utf-8")
             assert self._process.poll() is None, f"the agent ended before it was ready: {said}"
@@ -61,19 +61,19 @@ class AgentProcess:
         self.port = int(found[1])
         self.url = f"http://127.0.0.1:{self.port}"
 
-    def pids(self) -> list[int]:
-        return [self._process.pid, *children_of(self._process.pid)]
+    def list_pids(self) -> list[int]:
+        return [self._process.pid, *list_children(self._process.pid)]
 
-    def pids_of(self, role: str) -> list[int]:
-        return [pid for pid in self.pids() if _role_of(pid).partition("-")[0] == role]
+    def list_pids_of_role(self, role: str) -> list[int]:
+        return [pid for pid in self.list_pids() if _role_of(pid).partition("-")[0] == role]
 
     def stop(self) -> None:
         self._process.terminate()
-        self._process.wait(timeout=STOP_WITHIN_S)
+        self._process.wait(timeout=STOP_TIMEOUT_S)
 
 
 @contextmanager
-def agent(*, api_processes: int = 1, acl: bool = False, heartbeat_ttl: str = "10s") -> Iterator[AgentProcess]:
+def run_agent(*, api_processes: int = 1, acl: bool = False, heartbeat_ttl: str = "10s") -> Iterator[AgentProcess]:
     """`heartbeat_ttl`: for how long nodes are believed that say nothing."""
     with tempfile.TemporaryDirectory() as folder:
         process = AgentProcess(Path(folder), api_processes=api_processes, acl=acl, heartbeat_ttl=heartbeat_ttl)
@@ -83,11 +83,11 @@ def agent(*, api_processes: int = 1, acl: bool = False, heartbeat_ttl: str = "10
             process.stop()
 
 
-def children_of(pid: int) -> list[int]:
+def list_children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def cpu_s(pids: Sequence[int]) -> float:
+def measure_cpu_s(pids: Sequence[int]) -> float:
     """What these processes have used of a processor since they began."""
     ticks = 0
     for pid in pids:
@@ -96,7 +96,7 @@ def cpu_s(pids: Sequence[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def own_mb(pids: Sequence[int]) -> float:
+def measure_memory_mb(pids: Sequence[int]) -> float:
     """Their share: what several processes map is divided among them."""
     return sum(map(_own_kb, pids)) / 1_000
 

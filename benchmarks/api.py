@@ -14,22 +14,22 @@ from urllib.parse import quote
 
 import msgspec
 
-from benchmarks.agent_process import AgentProcess, agent, cpu_s, own_mb
+from benchmarks.agent_process import AgentProcess, measure_cpu_s, measure_memory_mb, run_agent
 from benchmarks.figures import Figure, Figures
-from benchmarks.http_bare import Recorded
-from benchmarks.http_load import OneCaller, Waiters, bare, wrk
+from benchmarks.http_bare import RecordedReply
+from benchmarks.http_load import HttpCaller, WaiterProcess, run_bare, run_wrk
 
-JOBS: Final = 10_000
-ROUNDS: Final = 3
-SECONDS: Final = 3.0
-BLOCKED: Final = 8_000
-IDLE: Final = 10_000
+JOB_COUNT: Final = 10_000
+ROUND_COUNT: Final = 3
+ROUND_S: Final = 3.0
+BLOCKED_QUERY_COUNT: Final = 8_000
+IDLE_QUERY_COUNT: Final = 10_000
 IDLE_S: Final = 15.0
 SETTLE_S: Final = 4.0
-SHOWN: Final = "web-1000000"
+KNOWN_JOB_ID: Final = "web-1000000"
 """The job that is read, and waited for."""
 
-REGISTER: Final = """
+REGISTER_SCRIPT: Final = """
 local count = 0
 wrk.method = "PUT"
 wrk.headers["Content-Type"] = "application/json"
@@ -44,27 +44,27 @@ def measure() -> Figures:
     figures: Figures = {"load when this began": Figure(value=os.getloadavg()[0], unit="processes that want a core")}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with agent() as server:
-            figures |= registrations(server, folder)
-        with agent() as server:
-            fill(server, folder)
-            figures |= memory(server)
-            figures |= reads(server, folder)
-            figures |= lists(server)
-            figures |= filters(server)
-            figures |= wakes(server)
-        with agent(acl=True) as server:
-            figures |= reads_with_access_control(server, folder)
+        with run_agent() as server:
+            figures |= measure_registrations(server, folder)
+        with run_agent() as server:
+            register_jobs(server, folder)
+            figures |= measure_memory(server)
+            figures |= measure_reads(server, folder)
+            figures |= measure_lists(server)
+            figures |= measure_filters(server)
+            figures |= measure_wakes(server)
+        with run_agent(acl=True) as server:
+            figures |= measure_authorized_reads(server, folder)
         for processes in (1, 2):
-            figures |= shared_port(processes, folder)
-        figures |= idle(folder)
+            figures |= measure_shared_port(processes, folder)
+        figures |= measure_idle_queries(folder)
     return figures
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
 
 
-def a_job(name: str) -> dict[str, Any]:
+def make_job(name: str) -> dict[str, Any]:
     """No two of them say the same: what recurs in jobs is held once, and theirs does not."""
     task = {
         "Name": "web",
@@ -85,11 +85,11 @@ def a_job(name: str) -> dict[str, Any]:
     }
 
 
-def registering(folder: Path, *, first: int) -> Path:
+def write_register_script(folder: Path, *, first: int) -> Path:
     """A script for `wrk`: every request registers another job."""
-    body = _text(a_job("web-NUMBER"))
+    body = _text(make_job("web-NUMBER"))
     path = folder / "register.lua"
-    path.write_text(REGISTER.replace("BODY", body).replace("FIRST", str(first)), "utf-8")
+    path.write_text(REGISTER_SCRIPT.replace("BODY", body).replace("FIRST", str(first)), "utf-8")
     return path
 
 
@@ -97,45 +97,48 @@ def _text(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def fill(server: AgentProcess, folder: Path) -> None:
+def register_jobs(server: AgentProcess, folder: Path) -> None:
     """`JOBS` jobs are registered. Waits until their evaluations are through."""
-    caller = OneCaller(server.port)
-    caller.ask("PUT", "/v1/jobs", a_job(SHOWN))
+    caller = HttpCaller(server.port)
+    caller.send_request("PUT", "/v1/jobs", make_job(KNOWN_JOB_ID))
     first, rate = 2_000_000, 0.0
-    while (missing := JOBS - count_jobs(caller)) > max(1_000, 2 * rate):
-        script = registering(folder, first=first)
-        rate = wrk(f"{server.url}/v1/jobs", callers=8, seconds=1, script=script)
+    while (missing := JOB_COUNT - count_jobs(caller)) > max(1_000, 2 * rate):
+        script = write_register_script(folder, first=first)
+        rate = run_wrk(f"{server.url}/v1/jobs", callers=8, seconds=1, script=script)
         first += 100_000
     for number in range(missing):
-        caller.ask("PUT", "/v1/jobs", a_job(f"web-{first + number}"))
-    wait_for_rest(server)
+        caller.send_request("PUT", "/v1/jobs", make_job(f"web-{first + number}"))
+    wait_until_idle(server)
 
 
-def count_jobs(caller: OneCaller) -> int:
-    return len(msgspec.json.decode(caller.ask("GET", "/v1/jobs").body))
+def count_jobs(caller: HttpCaller) -> int:
+    return len(msgspec.json.decode(caller.send_request("GET", "/v1/jobs").body))
 
 
-def wait_for_rest(server: AgentProcess) -> None:
+def wait_until_idle(server: AgentProcess) -> None:
     """Until it uses less than a twentieth of a core."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        before = cpu_s(server.pids())
+        before = measure_cpu_s(server.list_pids())
         time.sleep(1)
-        if cpu_s(server.pids()) - before < 0.05:
+        if measure_cpu_s(server.list_pids()) - before < 0.05:
             return
 
 
 # -- what is measured --------------------------------------------------------------------------------------------------
 
 
-def registrations(server: AgentProcess, folder: Path) -> Figures:
+def measure_registrations(server: AgentProcess, folder: Path) -> Figures:
     rates = []
-    before = {role: cpu_s(server.pids_of(role)) for role in ("store", "api", "brain")}
-    for number in range(ROUNDS):
-        script = registering(folder, first=(number + 1) * 1_000_000)
-        rates.append(wrk(f"{server.url}/v1/jobs", callers=8, seconds=SECONDS, script=script))
-    jobs = sum(rates) * SECONDS
-    used = ", ".join(f"{role} {(cpu_s(server.pids_of(role)) - was) / jobs * 1e6:.0f}" for role, was in before.items())
+    before = {role: measure_cpu_s(server.list_pids_of_role(role)) for role in ("store", "api", "brain")}
+    for number in range(ROUND_COUNT):
+        script = write_register_script(folder, first=(number + 1) * 1_000_000)
+        rates.append(run_wrk(f"{server.url}/v1/jobs", callers=8, seconds=ROUND_S, script=script))
+    jobs = sum(rates) * ROUND_S
+    used = ", ".join(
+        f"{role} {(measure_cpu_s(server.list_pids_of_role(role)) - was) / jobs * 1e6:.0f}"
+        for role, was in before.items()
+    )
     return {
         "register a job, 8 callers, durable": Figure(
             value=statistics.median(rates),
@@ -146,16 +149,18 @@ def registrations(server: AgentProcess, folder: Path) -> Figures:
     }
 
 
-def memory(server: AgentProcess) -> Figures:
-    pids = server.pids()
-    caller = OneCaller(server.port)
-    before = own_mb(pids)
+def measure_memory(server: AgentProcess) -> Figures:
+    pids = server.list_pids()
+    caller = HttpCaller(server.port)
+    before = measure_memory_mb(pids)
     for encoding in ("identity", "gzip"):
-        caller.ask("GET", "/v1/jobs", accept_encoding=encoding)
-    parts = ", ".join(f"{role} {own_mb(server.pids_of(role)):.0f}" for role in ("store", "api", "brain"))
+        caller.send_request("GET", "/v1/jobs", accept_encoding=encoding)
+    parts = ", ".join(
+        f"{role} {measure_memory_mb(server.list_pids_of_role(role)):.0f}" for role in ("store", "api", "brain")
+    )
     return {
         "memory with 10,000 jobs, all processes": Figure(
-            value=own_mb(pids),
+            value=measure_memory_mb(pids),
             unit="MB",
             at_most=400,
             note=f"{parts}; {before:.0f} before the first list; the peer: 1,200 MB",
@@ -163,81 +168,84 @@ def memory(server: AgentProcess) -> Figures:
     }
 
 
-def reads(server: AgentProcess, folder: Path) -> Figures:
+def measure_reads(server: AgentProcess, folder: Path) -> Figures:
     return {
-        "read one job": beside(
-            server, folder, f"/v1/job/{SHOWN}", at_least=0.6, note="the peer: 13,000/s"
+        "read one job": compare_with_bare(
+            server, folder, f"/v1/job/{KNOWN_JOB_ID}", at_least=0.6, note="the peer: 13,000/s"
         ),
-        "the same, stale": beside(server, folder, f"/v1/job/{SHOWN}?stale"),
-        "a page of 50 jobs": beside(
+        "the same, stale": compare_with_bare(server, folder, f"/v1/job/{KNOWN_JOB_ID}?stale"),
+        "a page of 50 jobs": compare_with_bare(
             server, folder, "/v1/jobs?per_page=50", at_least=0.4, note="the peer: 2,600/s"
         ),
     }  # fmt: skip
 
 
-def reads_with_access_control(server: AgentProcess, folder: Path) -> Figures:
-    caller = OneCaller(server.port)
-    management = {"x_cluster_token": _secret(caller.ask("PUT", "/v1/acl/bootstrap"))}
-    caller.ask("PUT", "/v1/jobs", a_job(SHOWN), **management)
-    caller.ask(
+def measure_authorized_reads(server: AgentProcess, folder: Path) -> Figures:
+    caller = HttpCaller(server.port)
+    management = {"x_cluster_token": _secret(caller.send_request("PUT", "/v1/acl/bootstrap"))}
+    caller.send_request("PUT", "/v1/jobs", make_job(KNOWN_JOB_ID), **management)
+    caller.send_request(
         "PUT",
         "/v1/acl/policy/reader",
         {"Name": "reader", "Rules": 'namespace "default" { policy = "read" }'},
         **management,
     )
     client = {"Name": "reader", "Type": "client", "Policies": ["reader"]}
-    secret = _secret(caller.ask("PUT", "/v1/acl/token", client, **management))
+    secret = _secret(caller.send_request("PUT", "/v1/acl/token", client, **management))
     return {
-        "read one job, access control on": beside(
-            server, folder, f"/v1/job/{SHOWN}", headers=(f"X-Cluster-Token: {secret}",), at_least=0.6
+        "read one job, access control on": compare_with_bare(
+            server, folder, f"/v1/job/{KNOWN_JOB_ID}", headers=(f"X-Cluster-Token: {secret}",), at_least=0.6
         )
     }
 
 
-def _secret(reply: Recorded) -> str:
+def _secret(reply: RecordedReply) -> str:
     secret: str = msgspec.json.decode(reply.body)["SecretID"]
     return secret
 
 
-def beside(
+def compare_with_bare(
     server: AgentProcess, folder: Path, target: str, *, headers: tuple[str, ...] = (), processes: int = 1, **figure: Any
 ) -> Figure:  # fmt: skip
     """Requests a second, beside the bare application that sends the same bytes, turn by turn."""
     given = {name.replace("-", "_"): value for name, _, value in (header.partition(": ") for header in headers)}
-    reply = OneCaller(server.port).ask("GET", target, **given)
-    with bare(folder, {target: reply}, processes=processes) as app:
+    reply = HttpCaller(server.port).send_request("GET", target, **given)
+    with run_bare(folder, {target: reply}, processes=processes) as app:
         ours, theirs = [], []
-        for _ in range(ROUNDS):
-            ours.append(wrk(server.url + target, callers=16, seconds=SECONDS, headers=headers))
-            theirs.append(wrk(app.url + target, callers=16, seconds=SECONDS, headers=headers))
+        for _ in range(ROUND_COUNT):
+            ours.append(run_wrk(server.url + target, callers=16, seconds=ROUND_S, headers=headers))
+            theirs.append(run_wrk(app.url + target, callers=16, seconds=ROUND_S, headers=headers))
     return Figure(value=statistics.median(ours), unit="/s", baseline=statistics.median(theirs), **figure)
 
 
-def lists(server: AgentProcess) -> Figures:
+def measure_lists(server: AgentProcess) -> Figures:
     url = f"{server.url}/v1/jobs"
-    size = len(OneCaller(server.port).ask("GET", "/v1/jobs").body)
+    size = len(HttpCaller(server.port).send_request("GET", "/v1/jobs").body)
     gzip = ("Accept-Encoding: gzip",)
     plain_note = f"{size / 1e6:.1f} MB; the peer: 10.7/s"
     figures = {
         "the list of 10,000 jobs": Figure(
-            value=wrk(url, callers=4, seconds=SECONDS), unit="/s", at_least=60, note=plain_note
+            value=run_wrk(url, callers=4, seconds=ROUND_S), unit="/s", at_least=60, note=plain_note
         ),
         "the list of 10,000 jobs, gzip": Figure(
-            value=wrk(url, callers=4, seconds=SECONDS, headers=gzip), unit="/s", at_least=10, note="the peer: 2 to 3/s"
+            value=run_wrk(url, callers=4, seconds=ROUND_S, headers=gzip),
+            unit="/s",
+            at_least=10,
+            note="the peer: 2 to 3/s",
         ),
     }
-    caller = OneCaller(server.port)
-    api = server.pids_of("api")
+    caller = HttpCaller(server.port)
+    api = server.list_pids_of_role("api")
     for name, encoding, at_least in (("", "identity", 60), (", gzip", "gzip", 10)):
         used: list[float] = []
 
         def after_a_write(encoding: str = encoding, used: list[float] = used) -> float:
-            changed = a_job(SHOWN)
+            changed = make_job(KNOWN_JOB_ID)
             changed["Job"]["Meta"]["seen"] = str(time.monotonic_ns())
-            caller.ask("PUT", "/v1/jobs", changed)
-            began, before_s = time.perf_counter(), cpu_s(api)
-            caller.ask("GET", "/v1/jobs", accept_encoding=encoding)
-            used.append(cpu_s(api) - before_s)
+            caller.send_request("PUT", "/v1/jobs", changed)
+            began, before_s = time.perf_counter(), measure_cpu_s(api)
+            caller.send_request("GET", "/v1/jobs", accept_encoding=encoding)
+            used.append(measure_cpu_s(api) - before_s)
             return time.perf_counter() - began
 
         figures[f"the list{name}, after a write each time"] = Figure(
@@ -249,38 +257,40 @@ def lists(server: AgentProcess) -> Figures:
     return figures
 
 
-def filters(server: AgentProcess) -> Figures:
-    caller, api = OneCaller(server.port), server.pids_of("api")
-    before_s, asked = cpu_s(api), 40
+def measure_filters(server: AgentProcess) -> Figures:
+    caller, api = HttpCaller(server.port), server.list_pids_of_role("api")
+    before_s, asked = measure_cpu_s(api), 40
 
     def filtered(number: int) -> float:
         """Another filter each time: nothing that was kept answers it."""
         text = f'Status == "dead" and "dc1" in Datacenters and Priority != {number}'
         began = time.perf_counter()
-        caller.ask("GET", f"/v1/jobs?filter={quote(text)}")
+        caller.send_request("GET", f"/v1/jobs?filter={quote(text)}")
         return (time.perf_counter() - began) * 1_000
 
     value = statistics.median(map(filtered, range(asked)))
-    note = f"{(cpu_s(api) - before_s) / asked * 1_000:.1f} ms of the api's processor time; the peer: 120 ms"
+    note = f"{(measure_cpu_s(api) - before_s) / asked * 1_000:.1f} ms of the api's processor time; the peer: 120 ms"
     return {"a new filter with three terms over 10,000 jobs": Figure(value=value, unit="ms", at_most=15, note=note)}
 
 
-def wakes(server: AgentProcess) -> Figures:
+def measure_wakes(server: AgentProcess) -> Figures:
     medians: list[float] = []
     lasts: list[float] = []
     writes: list[float] = []
-    caller = OneCaller(server.port)
-    for _ in range(ROUNDS):
-        index = caller.index(f"/v1/job/{SHOWN}")
-        with Waiters(server.port, BLOCKED, f"/v1/job/{SHOWN}?index={index}&wait=5m") as waiters:
-            wait_for_blocked(caller, BLOCKED)
-            wait_for_rest(server)
-            job = a_job(SHOWN)
+    caller = HttpCaller(server.port)
+    for _ in range(ROUND_COUNT):
+        index = caller.read_index(f"/v1/job/{KNOWN_JOB_ID}")
+        with WaiterProcess(
+            server.port, BLOCKED_QUERY_COUNT, f"/v1/job/{KNOWN_JOB_ID}?index={index}&wait=5m"
+        ) as waiters:
+            wait_for_blocked(caller, BLOCKED_QUERY_COUNT)
+            wait_until_idle(server)
+            job = make_job(KNOWN_JOB_ID)
             job["Job"]["Priority"] = 40 + len(medians)
             began = time.monotonic()
-            caller.ask("PUT", "/v1/jobs", job)
+            caller.send_request("PUT", "/v1/jobs", job)
             writes.append(time.monotonic() - began)
-            taken = sorted(at - began for at in waiters.answers())
+            taken = sorted(at - began for at in waiters.read_answer_times())
         medians.append(statistics.median(taken))
         lasts.append(taken[-1])
     note = f"last {statistics.median(lasts):.2f} s; the write itself {statistics.median(writes) * 1_000:.0f} ms; the peer: 0.77 s"
@@ -291,25 +301,25 @@ def wakes(server: AgentProcess) -> Figures:
     }
 
 
-def wait_for_blocked(caller: OneCaller, count: int) -> None:
+def wait_for_blocked(caller: HttpCaller, count: int) -> None:
     deadline = time.monotonic() + 60
-    while blocked(caller) < count:
-        assert time.monotonic() < deadline, f"{blocked(caller)} of {count} wait"
+    while count_blocked(caller) < count:
+        assert time.monotonic() < deadline, f"{count_blocked(caller)} of {count} wait"
         time.sleep(0.2)
 
 
-def blocked(caller: OneCaller) -> int:
-    gauges = msgspec.json.decode(caller.ask("GET", "/v1/metrics").body)["Gauges"]
+def count_blocked(caller: HttpCaller) -> int:
+    gauges = msgspec.json.decode(caller.send_request("GET", "/v1/metrics").body)["Gauges"]
     return next(int(gauge["Value"]) for gauge in gauges if gauge["Name"].endswith("http.blocked_queries"))
 
 
-def shared_port(processes: int, folder: Path) -> Figures:
-    with agent(api_processes=processes) as server:
-        OneCaller(server.port).ask("PUT", "/v1/jobs", a_job(SHOWN))
-        wait_for_rest(server)
-        before = [cpu_s([pid]) for pid in server.pids_of("api")]
-        figure = beside(server, folder, f"/v1/job/{SHOWN}", processes=processes)
-        used = [cpu_s([pid]) - was for pid, was in zip(server.pids_of("api"), before, strict=True)]
+def measure_shared_port(processes: int, folder: Path) -> Figures:
+    with run_agent(api_processes=processes) as server:
+        HttpCaller(server.port).send_request("PUT", "/v1/jobs", make_job(KNOWN_JOB_ID))
+        wait_until_idle(server)
+        before = [measure_cpu_s([pid]) for pid in server.list_pids_of_role("api")]
+        figure = compare_with_bare(server, folder, f"/v1/job/{KNOWN_JOB_ID}", processes=processes)
+        used = [measure_cpu_s([pid]) - was for pid, was in zip(server.list_pids_of_role("api"), before, strict=True)]
     note = "processor time of each: " + ", ".join(f"{each:.1f} s" for each in used)
     return {f"read one job, {processes} api processes on the port": msgspec.structs.replace(figure, note=note)}
 
@@ -317,24 +327,24 @@ def shared_port(processes: int, folder: Path) -> Figures:
 # -- idle callers ------------------------------------------------------------------------------------------------------
 
 
-def idle(folder: Path) -> Figures:
-    with agent() as server:
-        caller = OneCaller(server.port)
-        caller.ask("PUT", "/v1/jobs", a_job(SHOWN))
-        wait_for_rest(server)
-        index = caller.index(f"/v1/job/{SHOWN}")
-        ours, cpu, whole = at_rest(
+def measure_idle_queries(folder: Path) -> Figures:
+    with run_agent() as server:
+        caller = HttpCaller(server.port)
+        caller.send_request("PUT", "/v1/jobs", make_job(KNOWN_JOB_ID))
+        wait_until_idle(server)
+        index = caller.read_index(f"/v1/job/{KNOWN_JOB_ID}")
+        ours, cpu, whole = measure_waiters(
             server.port,
-            server.pids_of("api"),
-            f"/v1/job/{SHOWN}?index={index}&wait=10m",
-            lambda: wait_for_blocked(caller, IDLE),
+            server.list_pids_of_role("api"),
+            f"/v1/job/{KNOWN_JOB_ID}?index={index}&wait=10m",
+            lambda: wait_for_blocked(caller, IDLE_QUERY_COUNT),
         )
-    reply = Recorded([(b"content-type", b"application/json"), (b"content-length", b"2")], b"{}")
-    with bare(folder, {"/": reply, "/wait": reply}) as app:
-        theirs, _, theirs_whole = at_rest(app.port, [app.process.pid], "/wait", lambda: None)
+    reply = RecordedReply([(b"content-type", b"application/json"), (b"content-length", b"2")], b"{}")
+    with run_bare(folder, {"/": reply, "/wait": reply}) as app:
+        theirs, _, theirs_whole = measure_waiters(app.port, [app.process.pid], "/wait", lambda: None)
     return {
         "10,000 idle blocked queries, memory of their own": Figure(
-            value=ours, unit="MB", baseline=theirs, at_most=1.8, note=f"{ours / IDLE * 1_000:.1f} kB each"
+            value=ours, unit="MB", baseline=theirs, at_most=1.8, note=f"{ours / IDLE_QUERY_COUNT * 1_000:.1f} kB each"
         ),
         "10,000 idle blocked queries, the whole process": Figure(
             value=whole, unit="MB", baseline=theirs_whole, at_most=1.8
@@ -343,14 +353,16 @@ def idle(folder: Path) -> Figures:
     }
 
 
-def at_rest(port: int, pids: list[int], target: str, all_wait: Callable[[], None]) -> tuple[float, float, float]:
+def measure_waiters(
+    port: int, pids: list[int], target: str, all_wait: Callable[[], None]
+) -> tuple[float, float, float]:
     """How much memory the waiters cost, what of a core they use, and the memory of the whole."""
-    before = own_mb(pids)
-    with Waiters(port, IDLE, target):
+    before = measure_memory_mb(pids)
+    with WaiterProcess(port, IDLE_QUERY_COUNT, target):
         all_wait()
         time.sleep(SETTLE_S)
-        used = cpu_s(pids)
+        used = measure_cpu_s(pids)
         time.sleep(IDLE_S)
-        used = cpu_s(pids) - used
-        whole = own_mb(pids)
+        used = measure_cpu_s(pids) - used
+        whole = measure_memory_mb(pids)
     return whole - before, 100 * used / IDLE_S, whole

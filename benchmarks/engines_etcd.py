@@ -14,22 +14,22 @@ from pathlib import Path
 import uvloop
 
 from benchmarks.figures import Figure, Figures
-from tests.engines.etcd_server import EtcdCluster, running_etcd
-from wharf.engines import etcd_messages as messages
-from wharf.engines.etcd import EtcdEngine
-from wharf.engines.etcd_client import EtcdChannel
-from wharf.engines.etcd_settings import EtcdSettings
-from wharf.engines.port import Change, Committed, LogWrite
-from wharf.model.changes import Cause, CauseKind
+from tests.cluster.engines.etcd_server import EtcdCluster, running_etcd
+from wharf.cluster.engines.etcd import messages
+from wharf.cluster.engines.etcd.client import EtcdChannel
+from wharf.cluster.engines.etcd.engine import EtcdEngine
+from wharf.cluster.engines.etcd.settings import EtcdSettings
+from wharf.cluster.engines.port import Committed, EncodedChange, EncodedWrite
+from wharf.contract.model.log import Cause, CauseKind
 from wharf.world import RealWorld
 
 RECORD_BYTES = 300
 ROUND_S = 2.0
-ROUNDS = 3
-CALLERS = 100
-BATCHES_AT_ONCE = 8
-BARE_BATCH = 128
-BARRIERS = 1_000
+ROUND_COUNT = 3
+CALLER_COUNT = 100
+MAX_PARALLEL_BATCHES = 8
+BARE_BATCH_CHANGES = 128
+BARRIER_COUNT = 1_000
 
 _CAUSE = Cause(CauseKind.REQUEST, "r")
 _world = RealWorld()
@@ -46,63 +46,63 @@ async def measure_all(etcd: EtcdCluster) -> Figures:
     await engine.open()
     bare = EtcdChannel(etcd.endpoints[0], None)
     data = os.urandom(RECORD_BYTES)
-    width = engine.bounds.changes
+    width = engine.limits.changes
 
     async def commit_one(number: int) -> int:
-        return await commit(engine, [Change("evaluations", f"key{number}", data)])
+        return await commit(engine, [EncodedChange("evaluations", f"key{number}", data)])
 
     async def commit_batch(_number: int) -> int:
-        return await commit(engine, [Change("allocations", _world.new_id(), data) for _ in range(width)])
+        return await commit(engine, [EncodedChange("allocations", _world.new_id(), data) for _ in range(width)])
 
     async def put_one(number: int) -> int:
         return await put_bare(bare, [f"/bare/evaluations/key{number}"], data)
 
     async def put_batch(_number: int) -> int:
-        return await put_bare(bare, [f"/bare/allocations/{_world.new_id()}" for _ in range(BARE_BATCH)], data)
+        return await put_bare(bare, [f"/bare/allocations/{_world.new_id()}" for _ in range(BARE_BATCH_CHANGES)], data)
 
     ones, bare_ones, batches, bare_batches = [], [], [], []
     try:
         await commit_one(0)
-        for _ in range(ROUNDS):  # Turn by turn, so that a slow disk is slow for all.
-            bare_ones.append(await rate(put_one, callers=CALLERS))
-            ones.append(await rate(commit_one, callers=CALLERS))
-            bare_batches.append(await rate(put_batch, callers=BATCHES_AT_ONCE))
-            batches.append(await rate(commit_batch, callers=BATCHES_AT_ONCE))
-        followed = await rate_followed(engine, commit_one)
-        barrier_ms, reads = await barriers(engine, etcd)
-        loaded = await load_rate(engine)
+        for _ in range(ROUND_COUNT):  # Turn by turn, so that a slow disk is slow for all.
+            bare_ones.append(await measure_rate(put_one, callers=CALLER_COUNT))
+            ones.append(await measure_rate(commit_one, callers=CALLER_COUNT))
+            bare_batches.append(await measure_rate(put_batch, callers=MAX_PARALLEL_BATCHES))
+            batches.append(await measure_rate(commit_batch, callers=MAX_PARALLEL_BATCHES))
+        followed = await measure_followed_rate(engine, commit_one)
+        barrier_ms, reads = await measure_barriers(engine, etcd)
+        loaded = await measure_load_rate(engine)
     finally:
         await bare.channel.close()
         await engine.close()
     return {
-        f"{CALLERS} callers, one record each": Figure(
+        f"{CALLER_COUNT} callers, one record each": Figure(
             value=statistics.median(ones), unit="commits/s", baseline=statistics.median(bare_ones), at_least=0.5
         ),
-        f"batches of {width} (bare: {BARE_BATCH})": Figure(
+        f"batches of {width} (bare: {BARE_BATCH_CHANGES})": Figure(
             value=statistics.median(batches), unit="changes/s", baseline=statistics.median(bare_batches), at_least=0.5
         ),
-        f"{CALLERS} callers, one follower in the same process": Figure(value=followed, unit="commits/s"),
-        f"{BARRIERS:,} barriers at once": Figure(
+        f"{CALLER_COUNT} callers, one follower in the same process": Figure(value=followed, unit="commits/s"),
+        f"{BARRIER_COUNT:,} barriers at once": Figure(
             value=barrier_ms, unit="ms", at_most=10, note=f"the most reads of etcd in a round: {reads}"
         ),
         "loading rows": Figure(value=loaded, unit="rows/s"),
     }
 
 
-async def commit(engine: EtcdEngine, changes: list[Change]) -> int:
-    outcome = await engine.commit(LogWrite(_world.new_id(), "benchmark", _CAUSE, (), changes))
+async def commit(engine: EtcdEngine, changes: list[EncodedChange]) -> int:
+    outcome = await engine.commit(EncodedWrite(_world.new_id(), "benchmark", _CAUSE, (), changes))
     assert isinstance(outcome, Committed), outcome
     return len(changes)
 
 
 async def put_bare(channel: EtcdChannel, keys: list[str], data: bytes) -> int:
     """What the stubs alone do: the same records in one transaction, nothing compared and nothing remembered."""
-    puts = [messages.put(key.encode(), data) for key in keys]
-    await channel.txn(messages.transaction(success=puts), timeout=5)
+    puts = [messages.build_put(key.encode(), data) for key in keys]
+    await channel.txn(messages.build_transaction(success=puts), timeout=5)
     return len(keys)
 
 
-async def rate(work: Callable[[int], Awaitable[int]], *, callers: int) -> float:
+async def measure_rate(work: Callable[[int], Awaitable[int]], *, callers: int) -> float:
     until = time.perf_counter() + ROUND_S
 
     async def call() -> int:
@@ -116,33 +116,33 @@ async def rate(work: Callable[[int], Awaitable[int]], *, callers: int) -> float:
     return sum(counts) / (time.perf_counter() - began)
 
 
-async def rate_followed(engine: EtcdEngine, work: Callable[[int], Awaitable[int]]) -> float:
+async def measure_followed_rate(engine: EtcdEngine, work: Callable[[int], Awaitable[int]]) -> float:
     after = await engine.barrier()
 
     async def follow() -> None:
         async for _ in engine.follow(after):
             pass
 
-    following = _world.start(follow(), name="follower")
-    measured = await rate(work, callers=CALLERS)
+    following = _world.start_task(follow(), name="follower")
+    measured = await measure_rate(work, callers=CALLER_COUNT)
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     return measured
 
 
-async def barriers(engine: EtcdEngine, etcd: EtcdCluster) -> tuple[float, int]:
+async def measure_barriers(engine: EtcdEngine, etcd: EtcdCluster) -> tuple[float, int]:
     rounds_ms = []
     reads = 0
     for _ in range(20):
-        before = transactions(etcd)
+        before = count_transactions(etcd)
         began = time.perf_counter()
-        await asyncio.gather(*(engine.barrier() for _ in range(BARRIERS)))
+        await asyncio.gather(*(engine.barrier() for _ in range(BARRIER_COUNT)))
         rounds_ms.append((time.perf_counter() - began) * 1_000)
-        reads = max(reads, transactions(etcd) - before)
+        reads = max(reads, count_transactions(etcd) - before)
     return statistics.median(rounds_ms), reads
 
 
-def transactions(etcd: EtcdCluster) -> int:
+def count_transactions(etcd: EtcdCluster) -> int:
     """How many transactions etcd has answered, by its own count."""
     host, port = etcd.endpoints[0].split(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=5)
@@ -155,11 +155,11 @@ def transactions(etcd: EtcdCluster) -> int:
     return int(float(found.group(1))) if found else 0
 
 
-async def load_rate(engine: EtcdEngine) -> float:
+async def measure_load_rate(engine: EtcdEngine) -> float:
     began = time.perf_counter()
     rows = 0
     loading = engine.load()
-    async for some in loading.slices():
+    async for some in loading.iter_slices():
         rows += len(some)
     return rows / (time.perf_counter() - began)
 

@@ -16,25 +16,25 @@ import apsw
 import uvloop
 
 from benchmarks.figures import Figure, Figures
-from wharf.engines.port import Change, Committed, LogWrite
-from wharf.engines.remote import RemoteEngine
-from wharf.engines.sqlite_store import Store
-from wharf.engines.store import StoreSettings, run_store
-from wharf.model.changes import Cause, CauseKind
+from wharf.cluster.engines.port import Committed, EncodedChange, EncodedWrite
+from wharf.cluster.engines.sqlite.store import SqliteStore
+from wharf.cluster.engines.store.engine import RemoteEngine
+from wharf.cluster.engines.store.server import StoreProcessSettings, run_store
+from wharf.contract.model.log import Cause, CauseKind
 from wharf.world import RealWorld
 
 RECORD_BYTES = 300
 ROUND_S = 2.0
-ROUNDS = 3
-CALLERS = 64
-ALLOCATIONS = 1_000_000
+ROUND_COUNT = 3
+CALLER_COUNT = 64
+ALLOCATION_COUNT = 1_000_000
 ALLOCATION_BYTES = 700
 
 _CAUSE = Cause(CauseKind.REQUEST, "r")
 _world = RealWorld()
 
 
-def measure(allocations: int = ALLOCATIONS) -> Figures:
+def measure(allocations: int = ALLOCATION_COUNT) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         figures = uvloop.run(measure_commits(Path(folder)))
     with tempfile.TemporaryDirectory() as folder:
@@ -44,24 +44,24 @@ def measure(allocations: int = ALLOCATIONS) -> Figures:
 
 async def measure_commits(folder: Path) -> Figures:
     store = start_store(folder / "log")
-    engine = RemoteEngine(_world, StoreSettings(folder=str(folder / "log")).socket_path(), patience_s=20)
+    engine = RemoteEngine(_world, StoreProcessSettings(folder=str(folder / "log")).get_socket_path(), open_timeout_s=20)
     await engine.open()
     try:
         bare, apsw_bare, inside, one = [], [], [], []
-        for number in range(ROUNDS):  # Turn by turn, so that a slow disk is slow for all.
-            bare.append(bare_loop(folder / f"bare{number}.db"))
-            apsw_bare.append(bare_apsw_loop(folder / f"apsw{number}.db"))
-            inside.append(store_loop(folder / f"inside{number}"))
-            one.append(await callers_loop(engine, callers=1))
-        with_follower, follower = await follow_along(engine, lambda: callers_loop(engine, callers=1))
-        many = [await callers_loop(engine, callers=CALLERS) for _ in range(ROUNDS)]
-        many_followed, _ = await follow_along(engine, lambda: callers_loop(engine, callers=CALLERS))
-        batches = [await batches_loop(engine) for _ in range(ROUNDS)]
-        followed, lag = await follow_along(engine, lambda: batches_loop(engine))
-        barrier_ms = await barrier_loop(engine)
+        for number in range(ROUND_COUNT):  # Turn by turn, so that a slow disk is slow for all.
+            bare.append(run_bare_loop(folder / f"bare{number}.db"))
+            apsw_bare.append(run_bare_apsw_loop(folder / f"apsw{number}.db"))
+            inside.append(run_store_loop(folder / f"inside{number}"))
+            one.append(await run_callers_loop(engine, callers=1))
+        with_follower, follower = await follow_along(engine, lambda: run_callers_loop(engine, callers=1))
+        many = [await run_callers_loop(engine, callers=CALLER_COUNT) for _ in range(ROUND_COUNT)]
+        many_followed, _ = await follow_along(engine, lambda: run_callers_loop(engine, callers=CALLER_COUNT))
+        batches = [await run_batches_loop(engine) for _ in range(ROUND_COUNT)]
+        followed, lag = await follow_along(engine, lambda: run_batches_loop(engine))
+        barrier_ms = await run_barrier_loop(engine)
     finally:
         await engine.close()
-        end(store)
+        stop_process(store)
     return {
         "one caller": Figure(
             value=statistics.median(one), unit="commits/s", baseline=statistics.median(bare), at_least=0.6
@@ -81,8 +81,8 @@ async def measure_commits(folder: Path) -> Figures:
         "bare apsw loop": Figure(
             value=statistics.median(apsw_bare), unit="commits/s", baseline=statistics.median(bare)
         ),
-        f"{CALLERS} callers": Figure(value=statistics.median(many), unit="commits/s", at_least=15_000),
-        f"{CALLERS} callers, one follower": Figure(value=many_followed, unit="commits/s"),
+        f"{CALLER_COUNT} callers": Figure(value=statistics.median(many), unit="commits/s", at_least=15_000),
+        f"{CALLER_COUNT} callers, one follower": Figure(value=many_followed, unit="commits/s"),
         "batches of 1,000": Figure(value=statistics.median(batches), unit="changes/s"),
         "batches of 1,000, one follower": Figure(
             value=followed,
@@ -96,39 +96,39 @@ async def measure_commits(folder: Path) -> Figures:
 
 async def measure_start(folder: Path, allocations: int) -> Figures:
     store = start_store(folder / "log")
-    path = StoreSettings(folder=str(folder / "log")).socket_path()
-    engine = RemoteEngine(_world, path, patience_s=60)
+    path = StoreProcessSettings(folder=str(folder / "log")).get_socket_path()
+    engine = RemoteEngine(_world, path, open_timeout_s=60)
     await engine.open()
     data = os.urandom(ALLOCATION_BYTES)
     began = time.perf_counter()
     for start in range(0, allocations, 8_000):
         await asyncio.gather(
             *(
-                engine.commit(a_write([Change("allocations", _world.new_id(), data) for _ in range(1_000)]))
+                engine.commit(make_write([EncodedChange("allocations", _world.new_id(), data) for _ in range(1_000)]))
                 for _ in range(start, min(start + 8_000, allocations), 1_000)
             )
         )
     filled_s = time.perf_counter() - began
     await engine.close()
-    end(store)
+    stop_process(store)
     began = time.perf_counter()
     store = start_store(folder / "log")
-    engine = RemoteEngine(_world, path, patience_s=60)
+    engine = RemoteEngine(_world, path, open_timeout_s=60)
     await engine.open()
     opened_s = time.perf_counter() - began
     try:
         began = time.perf_counter()
         rows = 0
         loading = engine.load()
-        async for some in loading.slices():
+        async for some in loading.iter_slices():
             rows += len(some)
         loaded_s = time.perf_counter() - began
         assert rows == allocations
-        memory_mb = resident_mb(store)
+        memory_mb = measure_resident_mb(store)
         slowed = await load_and_commit(engine)
     finally:
         await engine.close()
-        end(store)
+        stop_process(store)
     return {
         "filling, batches of 1,000": Figure(value=allocations / filled_s, unit="changes/s"),
         f"the store opens {allocations:,} records": Figure(value=opened_s, unit="s"),
@@ -138,7 +138,7 @@ async def measure_start(folder: Path, allocations: int) -> Figures:
     }
 
 
-def bare_loop(path: Path) -> float:
+def run_bare_loop(path: Path) -> float:
     """What SQLite alone does: one record, one durable commit, no other process."""
     connection = sqlite3.connect(path, isolation_level=None)
     execute = connection.execute
@@ -147,7 +147,7 @@ def bare_loop(path: Path) -> float:
     return rate
 
 
-def bare_apsw_loop(path: Path) -> float:
+def run_bare_apsw_loop(path: Path) -> float:
     connection = apsw.Connection(str(path))
     execute = connection.execute
     rate = commit_alone(lambda sql, values: execute(sql, values))
@@ -170,30 +170,30 @@ def commit_alone(execute: Callable[[str, tuple[object, ...]], object]) -> float:
     return count / (now - began)
 
 
-def store_loop(folder: Path) -> float:
+def run_store_loop(folder: Path) -> float:
     """What the store does for one caller, without the socket and the two event loops: the difference is theirs."""
-    store = Store(folder, clock=time.monotonic)
+    store = SqliteStore(folder, clock=time.monotonic)
     store.open()
     data = os.urandom(RECORD_BYTES)
     count = 0
     began = time.perf_counter()
     while (now := time.perf_counter()) < began + ROUND_S:
         count += 1
-        store.commit_group([a_write([Change("evaluations", f"key{count}", data)])])
-        if store.needs_tidying():
-            store.tidy()
+        store.commit_group([make_write([EncodedChange("evaluations", f"key{count}", data)])])
+        if store.should_maintain():
+            store.run_maintenance_step()
     store.close()
     return count / (now - began)
 
 
-async def callers_loop(engine: RemoteEngine, *, callers: int) -> float:
+async def run_callers_loop(engine: RemoteEngine, *, callers: int) -> float:
     data = os.urandom(RECORD_BYTES)
     until = time.perf_counter() + ROUND_S
 
     async def call() -> int:
         count = 0
         while time.perf_counter() < until:
-            outcome = await engine.commit(a_write([Change("evaluations", f"key{count}", data)]))
+            outcome = await engine.commit(make_write([EncodedChange("evaluations", f"key{count}", data)]))
             assert isinstance(outcome, Committed), outcome
             count += 1
         return count
@@ -203,7 +203,7 @@ async def callers_loop(engine: RemoteEngine, *, callers: int) -> float:
     return sum(counts) / (time.perf_counter() - began)
 
 
-async def batches_loop(engine: RemoteEngine) -> float:
+async def run_batches_loop(engine: RemoteEngine) -> float:
     """Two at a time, as a plan applier does that decides the next while the last is on its way."""
     data = os.urandom(RECORD_BYTES)
     until = time.perf_counter() + ROUND_S
@@ -211,8 +211,8 @@ async def batches_loop(engine: RemoteEngine) -> float:
     async def call() -> int:
         count = 0
         while time.perf_counter() < until:
-            changes = [Change("allocations", _world.new_id(), data) for _ in range(1_000)]
-            assert isinstance(await engine.commit(a_write(changes)), Committed)
+            changes = [EncodedChange("allocations", _world.new_id(), data) for _ in range(1_000)]
+            assert isinstance(await engine.commit(make_write(changes)), Committed)
             count += len(changes)
         return count
 
@@ -246,7 +246,7 @@ async def follow_along(engine: RemoteEngine, work: Callable[[], Awaitable[float]
     return rate, time.perf_counter() - began
 
 
-async def barrier_loop(engine: RemoteEngine) -> float:
+async def run_barrier_loop(engine: RemoteEngine) -> float:
     took = []
     for _ in range(2_000):
         began = time.perf_counter()
@@ -258,34 +258,36 @@ async def barrier_loop(engine: RemoteEngine) -> float:
 async def load_and_commit(engine: RemoteEngine) -> float:
     async def load() -> None:
         while True:
-            async for _ in engine.load().slices():
+            async for _ in engine.load().iter_slices():
                 pass
 
     loading = asyncio.ensure_future(load())
-    rate = await callers_loop(engine, callers=1)
+    rate = await run_callers_loop(engine, callers=1)
     loading.cancel()
     with suppress(asyncio.CancelledError):
         await loading
     return rate
 
 
-def a_write(changes: Sequence[Change]) -> LogWrite:
-    return LogWrite(_world.new_id(), "benchmark", _CAUSE, (), changes)
+def make_write(changes: Sequence[EncodedChange]) -> EncodedWrite:
+    return EncodedWrite(_world.new_id(), "benchmark", _CAUSE, (), changes)
 
 
 def start_store(folder: Path) -> multiprocessing.Process:
     # Started anew, not forked: the loop of this process is none of its business.
-    process = multiprocessing.get_context("spawn").Process(target=run_store, args=(StoreSettings(folder=str(folder)),))
+    process = multiprocessing.get_context("spawn").Process(
+        target=run_store, args=(StoreProcessSettings(folder=str(folder)),)
+    )
     process.start()
     return process  # type: ignore[return-value]  # typeshed tells apart the ways of starting
 
 
-def end(process: multiprocessing.Process) -> None:
+def stop_process(process: multiprocessing.Process) -> None:
     process.terminate()
     process.join()
 
 
-def resident_mb(process: multiprocessing.Process) -> float:
+def measure_resident_mb(process: multiprocessing.Process) -> float:
     with suppress(OSError):
         for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):

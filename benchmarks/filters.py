@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import Final
 
 from benchmarks.figures import Figure, Figures
-from wharf.filters import compile_filter, parse
-from wharf.model.group import TaskGroup
-from wharf.model.job import Job, JobStatus, JobType
+from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.jobs.job import Job, JobStatus, JobType
+from wharf.languages.filters import compile_filter, parse_filter
 
-JOBS: Final = 10_000
-RUNS: Final = 15
+JOB_COUNT: Final = 10_000
+RUN_COUNT: Final = 15
 THREE_TERMS: Final = 'Status == "running" and "dc1" in Datacenters and Meta.team == "payments"'
 # What the budget is about, and what else people write.
-SHAPES: Final = {
+EXPRESSIONS: Final = {
     "one term": 'Status == "running"',
     "three terms with a pattern": 'Type == "service" and Datacenters contains dc1 and Name matches "^web-[0-9]+5$"',
     "three terms, none decides early": 'Type != "system" and Priority != 0 and Meta.team is not empty',
@@ -23,15 +23,15 @@ SHAPES: Final = {
 
 
 def measure() -> Figures:
-    jobs = [a_job(number) for number in range(JOBS)]
+    jobs = [make_job(number) for number in range(JOB_COUNT)]
     figures = {
         "three terms over 10,000 jobs": Figure(
             value=_filter_ms(THREE_TERMS, jobs), unit="ms", at_most=15, note="the peer takes 120 ms"
         )
     }
-    for name, text in SHAPES.items():
+    for name, text in EXPRESSIONS.items():
         figures[f"{name} over 10,000 jobs"] = Figure(value=_filter_ms(text, jobs), unit="ms")
-    figures["parse three terms"] = Figure(value=_median_ms(lambda: parse(THREE_TERMS)), unit="ms")
+    figures["parse three terms"] = Figure(value=_median_ms(lambda: parse_filter(THREE_TERMS)), unit="ms")
     compile_filter(THREE_TERMS, Job)
     figures["a filter that is kept"] = Figure(value=_median_ms(lambda: compile_filter(THREE_TERMS, Job)), unit="ms")
     return figures
@@ -44,14 +44,14 @@ def _filter_ms(text: str, jobs: list[Job]) -> float:
 
 def _median_ms(work: Callable[[], object]) -> float:
     taken = []
-    for _ in range(RUNS):
+    for _ in range(RUN_COUNT):
         began = time.perf_counter()
         work()
         taken.append((time.perf_counter() - began) * 1_000)
     return statistics.median(taken)
 
 
-def a_job(number: int) -> Job:
+def make_job(number: int) -> Job:
     return Job(
         id=f"web-{number}",
         name=f"web-{number}",

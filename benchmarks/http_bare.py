@@ -16,13 +16,13 @@ import uvicorn
 import uvloop
 
 
-class Recorded(msgspec.Struct, frozen=True):
+class RecordedReply(msgspec.Struct, frozen=True):
     headers: list[tuple[bytes, bytes]]
     body: bytes
 
 
 class BareApp:
-    def __init__(self, replies: dict[str, Recorded]) -> None:
+    def __init__(self, replies: dict[str, RecordedReply]) -> None:
         self._replies = {target.encode(): reply for target, reply in replies.items()}
         self._never = asyncio.Event()
 
@@ -46,7 +46,7 @@ def main(replies: Path, processes: int) -> None:
     for _ in range(processes - 1):
         if not os.fork():
             break
-    app = BareApp(msgspec.msgpack.decode(replies.read_bytes(), type=dict[str, Recorded]))
+    app = BareApp(msgspec.msgpack.decode(replies.read_bytes(), type=dict[str, RecordedReply]))
     config = uvicorn.Config(app, http="httptools", lifespan="off", log_config=None, access_log=False)
     uvloop.run(uvicorn.Server(config).serve(sockets=[listening]))
 

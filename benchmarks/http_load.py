@@ -16,16 +16,16 @@ from types import TracebackType
 
 import msgspec
 
-from benchmarks.http_bare import Recorded
+from benchmarks.http_bare import RecordedReply
 
-KEPT_S = 2.0
+CONNECTION_TRUST_S = 2.0
 """How long a silent connection is trusted to be open."""
 
 _RATE = re.compile(r"Requests/sec:\s+([\d.]+)")
 _WRONG = re.compile(r"Non-2xx or 3xx responses: (\d+)|Socket errors: (.*)")
 
 
-def wrk(
+def run_wrk(
     url: str, *, callers: int, seconds: float, headers: tuple[str, ...] = (), script: Path | None = None
 ) -> float:  # fmt: skip
     """Requests a second. Anything but good answers is a failure of the benchmark."""
@@ -41,15 +41,15 @@ def wrk(
     return float(rate[1])
 
 
-class OneCaller:
+class HttpCaller:
     """One connection that is kept, for latencies."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         self._asked_at_s = time.monotonic()
 
-    def ask(self, method: str, target: str, body: object = None, **headers: str) -> Recorded:
-        if time.monotonic() - self._asked_at_s > KEPT_S:
+    def send_request(self, method: str, target: str, body: object = None, **headers: str) -> RecordedReply:
+        if time.monotonic() - self._asked_at_s > CONNECTION_TRUST_S:
             self._connection.close()  # The server may close it at any moment; the next request opens another.
         self._asked_at_s = time.monotonic()
         data = None if body is None else json.dumps(body)
@@ -59,13 +59,13 @@ class OneCaller:
         read = reply.read()
         assert reply.status == 200, f"{method} {target}: {reply.status} {read[:300]!r}"
         told = [(name.lower().encode(), value.encode()) for name, value in reply.getheaders() if name.lower() != "date"]
-        return Recorded(told, read)
+        return RecordedReply(told, read)
 
-    def index(self, target: str) -> int:
-        return int(dict(self.ask("GET", target).headers)[b"x-cluster-index"])
+    def read_index(self, target: str) -> int:
+        return int(dict(self.send_request("GET", target).headers)[b"x-cluster-index"])
 
 
-class Waiters:
+class WaiterProcess:
     """Callers of `http_waiters`, all of whom have asked."""
 
     def __init__(self, port: int, count: int, target: str) -> None:
@@ -75,12 +75,12 @@ class Waiters:
         self._out = self._process.stdout
         assert self._out.readline() == "asked\n", "the waiters could not ask"
 
-    def answers(self) -> list[float]:
+    def read_answer_times(self) -> list[float]:
         """When each was answered, on the monotonic clock. Waits for the last."""
         answered: list[float] = json.loads(self._out.readline())
         return answered
 
-    def __enter__(self) -> "Waiters":
+    def __enter__(self) -> "WaiterProcess":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -88,10 +88,10 @@ class Waiters:
         self._process.wait()
 
 
-class Bare:
+class BareProcess:
     """The bare application with these replies, on a port of its own."""
 
-    def __init__(self, folder: Path, replies: dict[str, Recorded], *, processes: int = 1) -> None:
+    def __init__(self, folder: Path, replies: dict[str, RecordedReply], *, processes: int = 1) -> None:
         path = folder / "replies"
         path.write_bytes(msgspec.msgpack.encode(replies))
         command = [sys.executable, "-m", "benchmarks.http_bare", str(path), str(processes)]
@@ -102,7 +102,7 @@ class Bare:
         deadline = time.monotonic() + 10
         while True:
             try:
-                OneCaller(self.port).ask("GET", next(iter(replies)))
+                HttpCaller(self.port).send_request("GET", next(iter(replies)))
                 return
             except ConnectionError:
                 assert time.monotonic() < deadline, "the bare application does not answer"
@@ -114,8 +114,8 @@ class Bare:
 
 
 @contextmanager
-def bare(folder: Path, replies: dict[str, Recorded], *, processes: int = 1) -> Iterator[Bare]:
-    app = Bare(folder, replies, processes=processes)
+def run_bare(folder: Path, replies: dict[str, RecordedReply], *, processes: int = 1) -> Iterator[BareProcess]:
+    app = BareProcess(folder, replies, processes=processes)
     try:
         yield app
     finally:

@@ -13,11 +13,11 @@ from typing import Any
 
 import uvloop
 
-AT_ONCE = 200
+MAX_PARALLEL_CONNECTS = 200
 """Callers that connect together, so that nobody's backlog runs over."""
 
 
-class Caller(asyncio.Protocol):
+class WaitingCaller(asyncio.Protocol):
     def __init__(self, target: str, answered: list[float], all_answered: asyncio.Event, count: int) -> None:
         self._request = f"GET {target} HTTP/1.1\r\nHost: bench\r\n\r\n".encode()
         self._answered = answered
@@ -44,7 +44,7 @@ def _end(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     os._exit(1)
 
 
-async def wait(port: int, count: int, target: str) -> None:
+async def run_waiters(port: int, count: int, target: str) -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_end)
     answered: list[float] = []
@@ -52,14 +52,14 @@ async def wait(port: int, count: int, target: str) -> None:
 
     async def call(number: int) -> None:
         asked = target.format(number)
-        await loop.create_connection(lambda: Caller(asked, answered, all_answered, count), "127.0.0.1", port)
+        await loop.create_connection(lambda: WaitingCaller(asked, answered, all_answered, count), "127.0.0.1", port)
 
-    for start in range(0, count, AT_ONCE):
-        await asyncio.gather(*(call(number) for number in range(start, min(count, start + AT_ONCE))))
+    for start in range(0, count, MAX_PARALLEL_CONNECTS):
+        await asyncio.gather(*(call(number) for number in range(start, min(count, start + MAX_PARALLEL_CONNECTS))))
     print("asked", flush=True)
     await all_answered.wait()
     print(json.dumps(answered), flush=True)
 
 
 if __name__ == "__main__":
-    uvloop.run(wait(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
+    uvloop.run(run_waiters(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))

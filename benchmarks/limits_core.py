@@ -19,25 +19,25 @@ from random import Random
 from typing import Any, Final
 
 from benchmarks.figures import Figure, Figures
-from wharf.limits.core.address import parse_address
-from wharf.limits.core.caller import Caller, Case, CredentialKind
-from wharf.limits.core.counters import Counters
-from wharf.limits.core.credential import read_credential, sha256_of
-from wharf.limits.core.directory import Register, Token, User
-from wharf.limits.core.graphql import QueryCosts
+from wharf.limits.core.callers.addresses import parse_address
+from wharf.limits.core.callers.caller import Caller, CallerClass, CredentialKind
+from wharf.limits.core.callers.credentials import hash_secret, read_credential
+from wharf.limits.core.callers.directory import DirectoryToken, MemoryDirectory, User
+from wharf.limits.core.callers.recognition import CallerRecognizer
+from wharf.limits.core.counting.counters import Counters
+from wharf.limits.core.graphql import QueryCostCalculator
 from wharf.limits.core.limiter import Limiter
-from wharf.limits.core.recognition import Recognition
-from wharf.limits.core.request import QueryFacts, Request
+from wharf.limits.core.request import QueryFacts, RequestFacts
 from wharf.limits.core.rule import GraphqlRules
-from wharf.limits.rules.reader import read_profile
+from wharf.limits.rules.rules_file import read_profile
 from wharf.limits.stores import MemoryStore
 from wharf.world import SimulatedWorld
 
 SEED: Final = 20_261_121
-DECISIONS: Final = 4_000
-ROUNDS: Final = 25
-CALLERS: Final = 100
-MILLION: Final = 1_000_000
+DECISION_COUNT: Final = 4_000
+ROUND_COUNT: Final = 25
+CALLER_COUNT: Final = 100
+MANY_CALLERS: Final = 1_000_000
 NOW_MS: Final = 1_800_000_000_000
 QUERY: Final = QueryFacts(cost=1, points=1)
 
@@ -47,15 +47,15 @@ NESTED_QUERY: Final = (
 )
 
 
-def measure(callers: int = MILLION) -> Figures:
+def measure(callers: int = MANY_CALLERS) -> Figures:
     figures = measure_decisions()
-    figures |= measure_beside()
+    figures |= measure_bare()
     for part in (measure_windows, measure_rest_callers):
-        figures |= in_a_process(part, callers)
+        figures |= run_in_process(part, callers)
     return figures
 
 
-def in_a_process(part: Callable[[int], Figures], callers: int) -> Figures:
+def run_in_process(part: Callable[[int], Figures], callers: int) -> Figures:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(part, (callers,))
 
@@ -66,30 +66,34 @@ def in_a_process(part: Callable[[int], Figures], callers: int) -> Figures:
 def measure_decisions() -> Figures:
     """Rounds of all kinds by turns, so that a busy machine is busy for all. What is told is the median round."""
     limiter = Limiter(read_profile())
-    some = [a_caller(number) for number in range(CALLERS)]
-    kinds: dict[str, Callable[[int], Request]] = {
-        "decision, GraphQL query": lambda n: Request(an_id(), "POST", "/graphql", some[n % CALLERS], QUERY),
-        "decision, REST read": lambda n: Request(an_id(), "GET", f"/repos/o/r/issues/{n % 200}", some[n % CALLERS]),
-        "decision, REST write": lambda n: Request(an_id(), "POST", "/repos/o/r/issues", some[n % CALLERS]),
-        "decision, path never seen": lambda n: Request(an_id(), "GET", f"/repos/o/{an_id()}", some[n % CALLERS]),
-        "decision, caller never seen": lambda n: Request(an_id(), "POST", "/graphql", a_caller(n), QUERY),
+    some = [make_caller(number) for number in range(CALLER_COUNT)]
+    kinds: dict[str, Callable[[int], RequestFacts]] = {
+        "decision, GraphQL query": lambda n: RequestFacts(next_id(), "POST", "/graphql", some[n % CALLER_COUNT], QUERY),
+        "decision, REST read": lambda n: RequestFacts(
+            next_id(), "GET", f"/repos/o/r/issues/{n % 200}", some[n % CALLER_COUNT]
+        ),
+        "decision, REST write": lambda n: RequestFacts(next_id(), "POST", "/repos/o/r/issues", some[n % CALLER_COUNT]),
+        "decision, path never seen": lambda n: RequestFacts(
+            next_id(), "GET", f"/repos/o/{next_id()}", some[n % CALLER_COUNT]
+        ),
+        "decision, caller never seen": lambda n: RequestFacts(next_id(), "POST", "/graphql", make_caller(n), QUERY),
     }
     rounds: dict[str, list[float]] = {name: [] for name in kinds}
     released: list[float] = []
     library: list[float] = []
-    hit = hit_of_the_library()
+    hit = make_library_hit()
     limits = 0
-    for _ in range(ROUNDS):
+    for _ in range(ROUND_COUNT):
         for name, make in kinds.items():
-            counters = Counters(limiter.book.rules.rules)
-            requests = [make(number) for number in range(DECISIONS)]
+            counters = Counters(limiter.rulebook.rules.rules)
+            requests = [make(number) for number in range(DECISION_COUNT)]
             took_s, limits_of = decide_all(limiter, counters, requests)
-            rounds[name].append(took_s / DECISIONS * 1e6)
+            rounds[name].append(took_s / DECISION_COUNT * 1e6)
             limits = max(limits, limits_of) if name == "decision, GraphQL query" else limits
             if name == "decision, REST read":
-                released.append(release_all(counters, requests) / DECISIONS * 1e6)
+                released.append(release_all(counters, requests) / DECISION_COUNT * 1e6)
         if hit is not None:
-            library.append(hit(DECISIONS) / DECISIONS * 1e6)
+            library.append(hit(DECISION_COUNT) / DECISION_COUNT * 1e6)
     usual = f"; one fixed window of the library takes {statistics.median(library):.1f} us here" if library else ""
     figures: Figures = {}
     for name, took in rounds.items():
@@ -104,37 +108,37 @@ def measure_decisions() -> Figures:
     return figures
 
 
-def decide_all(limiter: Limiter, counters: Counters, requests: Sequence[Request]) -> tuple[float, int]:
+def decide_all(limiter: Limiter, counters: Counters, requests: Sequence[RequestFacts]) -> tuple[float, int]:
     gc.collect()
     looked_at = 0
     began = time.perf_counter()
     for request in requests:
-        call = limiter.call_for(request, NOW_MS)
+        call = limiter.build_call(request, NOW_MS)
         decision = limiter.decide(call, counters.take(call, NOW_MS))
         looked_at = len(decision.charges)
     return time.perf_counter() - began, looked_at
 
 
-def release_all(counters: Counters, requests: Sequence[Request]) -> float:
+def release_all(counters: Counters, requests: Sequence[RequestFacts]) -> float:
     began = time.perf_counter()
     for request in requests:
         counters.release(request.id, NOW_MS)
     return time.perf_counter() - began
 
 
-def hit_of_the_library() -> Callable[[int], float] | None:
+def make_library_hit() -> Callable[[int], float] | None:
     """So many hits of one fixed window, each of one of the same callers; None where the library is not installed."""
     if importlib.util.find_spec("limits") is None:
         return None
     library: Any = importlib.import_module("limits")  # It is not installed where types are checked.
     window = library.strategies.FixedWindowRateLimiter(library.storage.MemoryStorage())
     item = library.parse("5000/hour")
-    names = [f"user:u{number}" for number in range(CALLERS)]
+    names = [f"user:u{number}" for number in range(CALLER_COUNT)]
 
     def hit(count: int) -> float:
         began = time.perf_counter()
         for number in range(count):
-            window.hit(item, names[number % CALLERS])
+            window.hit(item, names[number % CALLER_COUNT])
         return time.perf_counter() - began
 
     return hit
@@ -143,48 +147,48 @@ def hit_of_the_library() -> Callable[[int], float] | None:
 # -- what is done beside a decision ----------------------------------------------------------------------------------
 
 
-def measure_beside() -> Figures:
-    secrets = [f"ghp_{number:036d}" for number in range(CALLERS)]
+def measure_bare() -> Figures:
+    secrets = [f"ghp_{number:036d}" for number in range(CALLER_COUNT)]
     tokens = {
-        sha256_of(secret): Token(
-            sha256=sha256_of(secret), kind=CredentialKind.PERSONAL_TOKEN, user=f"u{number}", scopes=()
+        hash_secret(secret): DirectoryToken(
+            sha256=hash_secret(secret), kind=CredentialKind.PERSONAL_TOKEN, user=f"u{number}", scopes=()
         )
         for number, secret in enumerate(secrets)
     }
-    register = Register(users={f"u{n}": User(login=f"u{n}") for n in range(CALLERS)}, tokens=tokens)
-    recognition = Recognition(register)
+    register = MemoryDirectory(users={f"u{n}": User(login=f"u{n}") for n in range(CALLER_COUNT)}, tokens=tokens)
+    recognition = CallerRecognizer(register)
     address = parse_address("192.0.2.7")
     assert address is not None
     rules = GraphqlRules()
 
     def recognise() -> None:
         for secret in secrets:
-            recognition.caller(read_credential(f"Bearer {secret}"), address, "/repos/o/r/issues", NOW_MS)
+            recognition.recognize(read_credential(f"Bearer {secret}"), address, "/repos/o/r/issues", NOW_MS)
 
     def read_query() -> None:
-        for _ in range(CALLERS):
-            QueryCosts(rules).of_query(NESTED_QUERY, {"n": 100})
+        for _ in range(CALLER_COUNT):
+            QueryCostCalculator(rules).compute_query_cost(NESTED_QUERY, {"n": 100})
 
-    costs = QueryCosts(rules)
+    costs = QueryCostCalculator(rules)
 
     def read_query_again() -> None:
-        for number in range(CALLERS):
-            costs.of_query(NESTED_QUERY, {"n": number % 20 + 1})
+        for number in range(CALLER_COUNT):
+            costs.compute_query_cost(NESTED_QUERY, {"n": number % 20 + 1})
 
     return {
-        "recognising a token": Figure(value=best_us(recognise), unit="us"),
-        "cost of a GraphQL query of three connections": Figure(value=best_us(read_query), unit="us"),
-        "the same query again": Figure(value=best_us(read_query_again), unit="us"),
+        "recognising a token": Figure(value=measure_best_us(recognise), unit="us"),
+        "cost of a GraphQL query of three connections": Figure(value=measure_best_us(read_query), unit="us"),
+        "the same query again": Figure(value=measure_best_us(read_query_again), unit="us"),
     }
 
 
-def best_us(work: Callable[[], None]) -> float:
+def measure_best_us(work: Callable[[], None]) -> float:
     def once() -> float:
         began = time.perf_counter()
         work()
         return time.perf_counter() - began
 
-    return min(once() for _ in range(ROUNDS)) / CALLERS * 1e6
+    return min(once() for _ in range(ROUND_COUNT)) / CALLER_COUNT * 1e6
 
 
 # -- a million callers -----------------------------------------------------------------------------------------------
@@ -194,13 +198,13 @@ def measure_windows(callers: int) -> Figures:
     """Each has two live windows, of an hour and of a minute; nothing else is kept of them."""
     rules = read_profile()
     counters = Counters(rules.rules)
-    before_mb = resident_mb()
+    before_mb = measure_resident_mb()
     hour, minute = counters.tables["core"], counters.tables["search"]
     for number in range(callers):
         key = f"user:u{number:08d}"
         hour.add(key, 1_000 + number % 1_000, NOW_MS + number % 3_600_000, "")
         minute.add(key, 1 + number % 30, NOW_MS + number % 60_000, "")
-    held_mb = resident_mb() - before_mb
+    held_mb = measure_resident_mb() - before_mb
     figures = {
         f"{callers:,} callers, two live windows each": Figure(
             value=held_mb + before_mb, unit="MB", at_most=400, note=f"{before_mb:.0f} MB of it before the first caller"
@@ -217,7 +221,7 @@ async def measure_saving(counters: Counters, callers: int) -> Figures:
         for name in ("core", "search"):
             store.counters.tables[name] = counters.tables[name]
         began = time.perf_counter()
-        pauses_ms = [pause_ms async for pause_ms in steps_ms(store.save())]
+        pauses_ms = [pause_ms async for pause_ms in measure_steps_ms(store.save())]
         saved_s = time.perf_counter() - began
         size_mb = path.stat().st_size / 1e6
         other = MemoryStore(SimulatedWorld(SEED), rules, path=path, clock=lambda: NOW_MS)
@@ -235,7 +239,7 @@ async def measure_saving(counters: Counters, callers: int) -> Figures:
     }
 
 
-async def steps_ms(work: Any) -> Any:
+async def measure_steps_ms(work: Any) -> Any:
     """Run a coroutine and tell how long the loop was held between its pauses."""
     task = asyncio.ensure_future(work)
     last = time.perf_counter()
@@ -250,26 +254,26 @@ async def steps_ms(work: Any) -> Any:
 def measure_rest_callers(callers: int) -> Figures:
     """Each has sent one request to one endpoint, through the whole profile: what is left when it is over."""
     limiter = Limiter(read_profile())
-    counters = Counters(limiter.book.rules.rules)
-    before_mb = resident_mb()
+    counters = Counters(limiter.rulebook.rules.rules)
+    before_mb = measure_resident_mb()
     longest_ms = 0.0
     for number in range(callers):
-        request = Request(f"r{number}", "GET", "/repos/o/r/issues", a_caller(number))
+        request = RequestFacts(f"r{number}", "GET", "/repos/o/r/issues", make_caller(number))
         began = time.perf_counter()
-        call = limiter.call_for(request, NOW_MS + number // 1_000)
+        call = limiter.build_call(request, NOW_MS + number // 1_000)
         counters.take(call, NOW_MS + number // 1_000)
         counters.release(request.id, NOW_MS + number // 1_000)
         longest_ms = max(longest_ms, (time.perf_counter() - began) * 1_000)
     return {
         f"{callers:,} callers with one REST request each": Figure(
-            value=resident_mb() - before_mb,
+            value=measure_resident_mb() - before_mb,
             unit="MB",
             note=f"a window and a count of points each, and answers remembered; longest decision {longest_ms:.0f} ms",
         )
     }
 
 
-def resident_mb() -> float:
+def measure_resident_mb() -> float:
     gc.collect()
     status = Path("/proc/self/status").read_text("utf-8")
     return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1_000
@@ -287,14 +291,14 @@ def _ids() -> Iterator[str]:
 _some_ids = _ids()
 
 
-def an_id() -> str:
+def next_id() -> str:
     return next(_some_ids)
 
 
-def a_caller(number: int) -> Caller:
+def make_caller(number: int) -> Caller:
     return Caller(
         kind=CredentialKind.PERSONAL_TOKEN,
-        case=Case.USER,
+        caller_class=CallerClass.USER,
         owner=f"user:u{number:08d}",
         address=f"address:192.0.2.{number % 250}",
         user=f"user:u{number:08d}",

@@ -20,31 +20,31 @@ from typing import Any, Final
 import uvloop
 
 from benchmarks.figures import Figure, Figures
-from benchmarks.limits_core import a_caller, an_id
+from benchmarks.limits_core import make_caller, next_id
 from wharf.limits.core.limiter import Limiter
-from wharf.limits.core.request import QueryFacts, Request
+from wharf.limits.core.request import QueryFacts, RequestFacts
 from wharf.limits.rules import read_rules
-from wharf.limits.rules.reader import read_profile
+from wharf.limits.rules.rules_file import read_profile
 from wharf.limits.stores.guard import GuardedStore, GuardSettings
-from wharf.limits.stores.quota import QuotaLeases, QuotaSettings
+from wharf.limits.stores.quota_leases import QuotaLeaseStore, QuotaSettings
 from wharf.limits.stores.redis import RedisSettings, RedisStore
 from wharf.world import RealWorld
 
-AT_ONCE: Final = 64
-DECISIONS: Final = 6_000
-ROUNDS: Final = 5
-CALLERS: Final = 2_000
+PARALLEL_CALLS: Final = 64
+DECISION_COUNT: Final = 6_000
+ROUND_COUNT: Final = 5
+CALLER_COUNT: Final = 2_000
 QUERY: Final = QueryFacts(cost=1, points=1)
-Deed = Callable[[int], Awaitable[object]]
+Decision = Callable[[int], Awaitable[object]]
 
 
 def measure() -> Figures:
-    with tempfile.TemporaryDirectory() as folder, a_server(Path(folder)) as address:
+    with tempfile.TemporaryDirectory() as folder, run_redis(Path(folder)) as address:
         return uvloop.run(measure_at(address))
 
 
 @contextlib.contextmanager
-def a_server(folder: Path) -> Iterator[str]:
+def run_redis(folder: Path) -> Iterator[str]:
     """A Redis of our own on a free port."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -72,36 +72,36 @@ async def measure_at(address: str) -> Figures:
     # Nothing is decided here in this run, however slow the machine: that would flatter the figure.
     guard = GuardedStore(store, rules, GuardSettings(wait_ms=5_000), world)
     limiter = Limiter(rules)
-    callers = [a_caller(number) for number in range(CALLERS)]
+    callers = [make_caller(number) for number in range(CALLER_COUNT)]
     looked_at = 0
 
     async def decide(number: int) -> None:
         nonlocal looked_at
-        caller = callers[number % CALLERS]
-        request = Request(an_id(), "GET", f"/repos/o/r/issues/{number % 200}", caller)
+        caller = callers[number % CALLER_COUNT]
+        request = RequestFacts(next_id(), "GET", f"/repos/o/r/issues/{number % 200}", caller)
         if number % 4 == 0:
-            request = Request(request.id, "POST", "/graphql", caller, QUERY)
-        call = limiter.call_for(request, guard.now_ms())
+            request = RequestFacts(request.id, "POST", "/graphql", caller, QUERY)
+        call = limiter.build_call(request, guard.now_ms())
         decision = limiter.decide(call, await guard.take(call))
         looked_at = max(looked_at, len(decision.charges))
         await guard.release(call.id)
 
-    library = library_on(address)
+    library = connect_library(address)
     ours: list[float] = []
     theirs: list[float] = []
     latencies: list[float] = []
-    for _ in range(ROUNDS):
-        rate, took = await rate_of(decide)
+    for _ in range(ROUND_COUNT):
+        rate, took = await measure_rate(decide)
         ours.append(rate)
         latencies += took
         if library is not None:
-            theirs.append((await rate_of(library))[0])
-    assert guard.counts.decided_here == 0
+            theirs.append((await measure_rate(library))[0])
+    assert guard.counts.local_decisions == 0
     await guard.close()
     await store.close()
     latencies.sort()
     rate = statistics.median(ours)
-    name = f"decisions a second, {AT_ONCE} callers at once, up to {looked_at} limits, with releases"
+    name = f"decisions a second, {PARALLEL_CALLS} callers at once, up to {looked_at} limits, with releases"
     figures: Figures = {
         name: Figure(value=rate, unit="/s", at_least=9_000, note=f"rounds {min(ours):,.0f} to {max(ours):,.0f}"),
         "of these the 99th of a hundred": Figure(
@@ -109,7 +109,7 @@ async def measure_at(address: str) -> Figures:
         ),
     }
     figures["decisions a second by quota leases, two windows"] = Figure(
-        value=await rate_by_leases(address), unit="/s", at_least=50_000, note="100 callers, one process"
+        value=await measure_leased_rate(address), unit="/s", at_least=50_000, note="100 callers, one process"
     )
     if theirs:
         figures["the same, beside one fixed window of the usual library"] = Figure(
@@ -118,37 +118,37 @@ async def measure_at(address: str) -> Figures:
     return figures
 
 
-LEASED: Final = (
+LEASED_RULES: Final = (
     'profile = "none"\n'
     '[[rule]]\nname = "minutely"\nscope = ["user"]\nalgorithm = "window"\nwindow = "1m"\nceiling = 900000\n'
     '[[rule]]\nname = "core"\nresource = "core"\nwindow = "1h"\nceiling = 5000000\n'
 )
 
 
-async def rate_by_leases(address: str) -> float:
+async def measure_leased_rate(address: str) -> float:
     """Limits that may be leased, no concurrency among them."""
-    rules, world = read_rules(LEASED), RealWorld()
+    rules, world = read_rules(LEASED_RULES), RealWorld()
     far = RedisStore(world, rules, RedisSettings(addresses=(address,), prefix="leased:"))
-    near = QuotaLeases(far, world, QuotaSettings(size=500))
+    near = QuotaLeaseStore(far, world, QuotaSettings(size=500))
     guard = GuardedStore(near, rules, GuardSettings(wait_ms=5_000), world)
     limiter = Limiter(rules)
-    callers = [a_caller(number) for number in range(100)]
+    callers = [make_caller(number) for number in range(100)]
     await far.open()
 
     async def decide(number: int) -> None:
-        request = Request(an_id(), "GET", "/repos/o/r/issues", callers[number % 100])
-        call = limiter.call_for(request, guard.now_ms())
+        request = RequestFacts(next_id(), "GET", "/repos/o/r/issues", callers[number % 100])
+        call = limiter.build_call(request, guard.now_ms())
         limiter.decide(call, await guard.take(call))
         await guard.release(call.id)
 
-    rates = [(await rate_of(decide, 10 * DECISIONS))[0] for _ in range(ROUNDS)]
+    rates = [(await measure_rate(decide, 10 * DECISION_COUNT))[0] for _ in range(ROUND_COUNT)]
     await guard.close()
     await near.close()
     await far.close()
     return statistics.median(rates)
 
 
-async def rate_of(deed: Deed, decisions: int = DECISIONS) -> tuple[float, Sequence[float]]:
+async def measure_rate(deed: Decision, decisions: int = DECISION_COUNT) -> tuple[float, Sequence[float]]:
     """So many decisions by callers of whom each begins the next when it has the last."""
     numbers = iter(range(decisions))
     took: list[float] = []
@@ -160,11 +160,11 @@ async def rate_of(deed: Deed, decisions: int = DECISIONS) -> tuple[float, Sequen
             took.append(time.perf_counter() - began)
 
     began = time.perf_counter()
-    await asyncio.gather(*[caller() for _ in range(AT_ONCE)])
+    await asyncio.gather(*[caller() for _ in range(PARALLEL_CALLS)])
     return decisions / (time.perf_counter() - began), took
 
 
-def library_on(address: str) -> Deed | None:
+def connect_library(address: str) -> Decision | None:
     if importlib.util.find_spec("limits") is None:
         return None
     limits: Any = importlib.import_module("limits")  # It is not installed where types are checked.
@@ -173,9 +173,9 @@ def library_on(address: str) -> Deed | None:
     )
     window = importlib.import_module("limits.aio.strategies").FixedWindowRateLimiter(storage)
     item = limits.parse("5000/hour")
-    names = [f"user:u{number}" for number in range(CALLERS)]
+    names = [f"user:u{number}" for number in range(CALLER_COUNT)]
 
     async def hit(number: int) -> object:
-        return await window.hit(item, names[number % CALLERS])
+        return await window.hit(item, names[number % CALLER_COUNT])
 
     return hit

@@ -22,22 +22,22 @@ import uvicorn
 import uvloop
 
 from benchmarks.figures import Figure, Figures
-from benchmarks.http_bare import BareApp, Recorded
-from benchmarks.http_load import OneCaller, bare, wrk
+from benchmarks.http_bare import BareApp, RecordedReply
+from benchmarks.http_load import HttpCaller, run_bare, run_wrk
 from wharf.limits.asgi import LimitsMiddleware
-from wharf.limits.building import Limits, load_settings
-from wharf.limits.configuration.reader import read_upstream
-from wharf.limits.core.credential import sha256_of
+from wharf.limits.config.settings_file import read_upstream
+from wharf.limits.core.callers.credentials import hash_secret
 from wharf.limits.gateway import Gateway
+from wharf.limits.rate_limiter import RateLimiter, load_settings
 from wharf.world import RealWorld
 
-CALLERS: Final = 32
-SECONDS: Final = 3.0
-ROUNDS: Final = 5
+CALLER_COUNT: Final = 32
+ROUND_S: Final = 3.0
+ROUND_COUNT: Final = 5
 TOKEN: Final = "ghp_benchmarkbenchmarkbenchmark"
 TARGET: Final = "/repos/acme/site/issues/7"
 BODY: Final = b'{"number":7,"title":"A title of usual length","state":"open","body":"' + b"x" * 600 + b'"}'
-REPLY: Final = Recorded([(b"content-type", b"application/json"), (b"content-length", b"%d" % len(BODY))], BODY)
+REPLY: Final = RecordedReply([(b"content-type", b"application/json"), (b"content-length", b"%d" % len(BODY))], BODY)
 
 # The limits of the profile, all of them, with room for the load.
 RULES: Final = """
@@ -54,16 +54,19 @@ ceiling = 1000000000
 name = "compute"
 ceiling = 1000000000
 """
-SENT: Final = (f"Authorization: Bearer {TOKEN}", "Accept: application/json", "User-Agent: benchmark")
+REQUEST_HEADERS: Final = (f"Authorization: Bearer {TOKEN}", "Accept: application/json", "User-Agent: benchmark")
 
 
 def measure() -> Figures:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _write_settings(folder)
-        with bare(folder, {TARGET: REPLY}) as plain, _process("middleware", folder, "http://127.0.0.1:1") as middleware:
+        with (
+            run_bare(folder, {TARGET: REPLY}) as plain,
+            _process("middleware", folder, "http://127.0.0.1:1") as middleware,
+        ):
             told = _headers_of(middleware.port)
-            with bare(folder, {TARGET: Recorded(told, BODY)}) as constant:
+            with run_bare(folder, {TARGET: RecordedReply(told, BODY)}) as constant:
                 pairs = _rounds(middleware, _Running(constant.port, constant.process.pid))
             with (
                 _process("gateway", folder, plain.url) as gateway,
@@ -119,13 +122,18 @@ Rounds = list[tuple[float, float]]
 def _rounds(*services: _Running) -> list[Rounds]:
     """Each in turn, several times, so that what else the machine does meets all alike."""
     found: list[Rounds] = [[] for _ in services]
-    for number in range(ROUNDS + 1):
+    for number in range(ROUND_COUNT + 1):
         for service, rounds in zip(services, found, strict=True):
             before_s = service.cpu_s()
-            rate = wrk(f"http://127.0.0.1:{service.port}{TARGET}", callers=CALLERS, seconds=SECONDS, headers=SENT)
+            rate = run_wrk(
+                f"http://127.0.0.1:{service.port}{TARGET}",
+                callers=CALLER_COUNT,
+                seconds=ROUND_S,
+                headers=REQUEST_HEADERS,
+            )
             spent_s = service.cpu_s() - before_s
             if number:  # The first warms up.
-                rounds.append((rate, spent_s / (rate * SECONDS) * 1e6))
+                rounds.append((rate, spent_s / (rate * ROUND_S) * 1e6))
     return found
 
 
@@ -138,14 +146,14 @@ def _cpu_us(rounds: Rounds) -> float:
 
 
 def _headers_of(port: int) -> list[tuple[bytes, bytes]]:
-    told = OneCaller(port).ask("GET", TARGET, authorization=f"Bearer {TOKEN}").headers
+    told = HttpCaller(port).send_request("GET", TARGET, authorization=f"Bearer {TOKEN}").headers
     return [(name, value) for name, value in told if name not in (b"server", b"connection")]
 
 
 def _write_settings(folder: Path) -> None:
     (folder / "rules.toml").write_text(RULES)
     (folder / "people.toml").write_text(
-        f'[[user]]\nlogin = "ada"\nid = 5\ntokens = [{{ sha256 = "{sha256_of(TOKEN)}" }}]\n'
+        f'[[user]]\nlogin = "ada"\nid = 5\ntokens = [{{ sha256 = "{hash_secret(TOKEN)}" }}]\n'
     )
     (folder / "limits.toml").write_text('rules = "rules.toml"\ndirectory = "people.toml"\n[store]\nsaved = false\n')
 
@@ -178,10 +186,10 @@ async def _serve(role: str, folder: Path, upstream: str) -> None:
     own = msgspec.structs.replace(
         settings, data_folder=folder / role, gateway=msgspec.structs.replace(settings.gateway, port=0)
     )
-    limits = Limits(own, world)
+    limits = RateLimiter(own, world)
     await limits.open()
     if role == "middleware":
-        app: Any = LimitsMiddleware(BareApp({TARGET: REPLY}), limits.desk)
+        app: Any = LimitsMiddleware(BareApp({TARGET: REPLY}), limits.decision_service)
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))
         listening.listen(4_096)

@@ -11,25 +11,25 @@ from typing import Final
 
 import uvloop
 
-from benchmarks.engines_sqlite import end, resident_mb, start_store
+from benchmarks.engines_sqlite import measure_resident_mb, start_store, stop_process
 from benchmarks.figures import Figure, Figures
-from benchmarks.replica import Allocations
-from wharf.agent.collector import freeze_loaded, tune_collector
-from wharf.engines.port import Change, Committed, LogWrite
-from wharf.engines.remote import RemoteEngine
-from wharf.engines.store import StoreSettings
-from wharf.model.changes import Cause, CauseKind
-from wharf.server.follower import Follower
-from wharf.state import Replica
-from wharf.state.tables import ALL_TABLES, ALLOCATIONS
+from benchmarks.replica import AllocationSource
+from wharf.agent.roles.server import freeze_loaded_state, tune_garbage_collector
+from wharf.cluster.engines.port import Committed, EncodedChange, EncodedWrite
+from wharf.cluster.engines.store.engine import RemoteEngine
+from wharf.cluster.engines.store.server import StoreProcessSettings
+from wharf.cluster.server.log.follower import Follower
+from wharf.cluster.state import Replica
+from wharf.cluster.state.tables import ALL_TABLES, ALLOCATIONS
+from wharf.contract.model.log import Cause, CauseKind
 from wharf.world import RealWorld
 
-BATCHES: Final = 200
-ALLOCATIONS_LOADED: Final = 1_000_000
+BATCH_COUNT: Final = 200
+ALLOCATION_COUNT: Final = 1_000_000
 _CAUSE: Final = Cause(CauseKind.EVALUATION, "bench")
 
 
-def measure(allocations: int = ALLOCATIONS_LOADED) -> Figures:
+def measure(allocations: int = ALLOCATION_COUNT) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         return uvloop.run(_measure(Path(folder) / "log", allocations))
 
@@ -37,8 +37,8 @@ def measure(allocations: int = ALLOCATIONS_LOADED) -> Figures:
 async def _measure(folder: Path, allocations: int) -> Figures:
     store = start_store(folder)
     figures = await _through(folder)
-    await _fill(folder, allocations - BATCHES * 1_000)
-    end(store)
+    await _fill(folder, allocations - BATCH_COUNT * 1_000)
+    stop_process(store)
     return figures | await _start(folder, allocations)
 
 
@@ -48,19 +48,21 @@ async def _through(folder: Path) -> Figures:
     engine = await _open(world, folder)
     follower = Follower(world, engine, Replica(ALL_TABLES))
     following = asyncio.ensure_future(follower.run())
-    await follower.loaded.wait()
-    made = Allocations()
-    batches = [made.placed() for _ in range(BATCHES)]
+    await follower.loaded_event.wait()
+    made = AllocationSource()
+    batches = [made.make_placed_batch() for _ in range(BATCH_COUNT)]
     began = time.perf_counter()
     index = 0
-    for first in range(0, BATCHES, 2):  # Two on their way, as a leader that decides the next while one is committed.
+    for first in range(
+        0, BATCH_COUNT, 2
+    ):  # Two on their way, as a leader that decides the next while one is committed.
         index = max(await asyncio.gather(*(_commit(world, engine, batch) for batch in batches[first : first + 2])))
-    await follower.reached(index)
+    await follower.wait_until_applied(index)
     took_s = time.perf_counter() - began
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     await engine.close()
-    changes = BATCHES * 1_000
+    changes = BATCH_COUNT * 1_000
     return {
         "batches of 1,000 through store and replica": Figure(
             value=changes / took_s, unit="changes/s", at_least=40_000, note="whole allocations of 1.2 kB, three indexes"
@@ -71,9 +73,9 @@ async def _through(folder: Path) -> Figures:
 async def _fill(folder: Path, allocations: int) -> None:
     world = RealWorld()
     engine = await _open(world, folder)
-    made = Allocations(salt=1)
+    made = AllocationSource(salt=1)
     for _ in range(allocations // 1_000):
-        await _commit(world, engine, made.placed())
+        await _commit(world, engine, made.make_placed_batch())
     await engine.close()
 
 
@@ -86,8 +88,8 @@ async def _start(folder: Path, allocations: int) -> Figures:
         served = loop.run_in_executor(None, pool.apply, _serve, (str(folder), allocations))
         serving_mb = await served
         took_s = time.perf_counter() - began
-    store_mb = resident_mb(store)
-    end(store)
+    store_mb = measure_resident_mb(store)
+    stop_process(store)
     return {
         f"start with {allocations:,} allocations": Figure(value=took_s, unit="s", at_most=15),
         "memory of the serving process": Figure(value=serving_mb, unit="MB", at_most=1_200),
@@ -96,9 +98,9 @@ async def _start(folder: Path, allocations: int) -> Figures:
 
 
 def _serve(folder: str, allocations: int) -> float:
-    tune_collector()
+    tune_garbage_collector()
     uvloop.run(_load(Path(folder), allocations))
-    freeze_loaded()
+    freeze_loaded_state()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -108,21 +110,21 @@ async def _load(folder: Path, allocations: int) -> None:
     replica = Replica(ALL_TABLES)
     follower = Follower(world, engine, replica)
     following = asyncio.ensure_future(follower.run())
-    await follower.loaded.wait()
-    assert replica.count(ALLOCATIONS) == allocations, replica.count(ALLOCATIONS)
+    await follower.loaded_event.wait()
+    assert replica.count_records(ALLOCATIONS) == allocations, replica.count_records(ALLOCATIONS)
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     await engine.close()
 
 
 async def _open(world: RealWorld, folder: Path) -> RemoteEngine:
-    engine = RemoteEngine(world, StoreSettings(folder=str(folder)).socket_path(), patience_s=60)
+    engine = RemoteEngine(world, StoreProcessSettings(folder=str(folder)).get_socket_path(), open_timeout_s=60)
     await engine.open()
     return engine
 
 
-async def _commit(world: RealWorld, engine: RemoteEngine, changes: list[Change]) -> int:
-    outcome = await engine.commit(LogWrite(world.new_id(), "plan", _CAUSE, (), changes))
+async def _commit(world: RealWorld, engine: RemoteEngine, changes: list[EncodedChange]) -> int:
+    outcome = await engine.commit(EncodedWrite(world.new_id(), "plan", _CAUSE, (), changes))
     assert isinstance(outcome, Committed), outcome
     return outcome.index
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.agent_process import children_of, cpu_s, own_mb
+from benchmarks.agent_process import list_children, measure_cpu_s, measure_memory_mb
 from benchmarks.figures import Figure, Figures, print_table
 
 CONFIG: Final = """
@@ -34,14 +34,14 @@ gc_max_allocs = 20000
 [client.drivers.raw_exec]
 enabled = true
 """
-SHORT: Final = 400
-RUNNING: Final = 100
+SHORT_TASK_COUNT: Final = 400
+RUNNING_TASK_COUNT: Final = 100
 SHIM: Final = b"shim.sh"
-KEEPER: Final = b"wharf.node.supervisor"
-THERE: Final = "the supervisor is there"
+SUPERVISOR: Final = b"wharf.node.supervisor"
+SUPERVISOR_CONNECTED_TEXT: Final = "the supervisor is there"
 
 
-class Cluster:
+class NodeBenchmarkCluster:
     def __init__(self, folder: Path) -> None:
         (folder / "wharf.toml").write_text(CONFIG.format(folder=folder))
         self.folder = folder
@@ -54,13 +54,13 @@ class Cluster:
                 stdout=said,
                 stderr=said,
             )
-        until(lambda: "127.0.0.1:" in out.read_text(), 60)
+        wait_until(lambda: "127.0.0.1:" in out.read_text(), 60)
         self.address = "http://127.0.0.1:" + out.read_text().partition("http://127.0.0.1:")[2].split()[0].strip("/,")
-        until(self._is_ready, 60)
+        wait_until(self._is_ready, 60)
 
     def _is_ready(self) -> bool:
         try:
-            return any(node["Status"] == "ready" for node in self.get("/v1/nodes")) and bool(self.pids_with(KEEPER))
+            return any(node["Status"] == "ready" for node in self.get("/v1/nodes")) and bool(self.list_pids(SUPERVISOR))
         except OSError:
             return False
 
@@ -74,7 +74,7 @@ class Cluster:
         with urllib.request.urlopen(request, timeout=70) as reply:
             return json.loads(reply.read())
 
-    def pids_with(self, word: bytes) -> list[int]:
+    def list_pids(self, word: bytes) -> list[int]:
         """Of this node, by a word of their command line."""
         found = []
         for entry in Path("/proc").iterdir():
@@ -87,23 +87,23 @@ class Cluster:
                     found.append(int(entry.name))
         return found
 
-    def role(self, name: str) -> int:
+    def find_role_pid(self, name: str) -> int:
         """The process of the agent's tree that plays this role."""
-        for pid in children_of(self.process.pid):
+        for pid in list_children(self.process.pid):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             if len(words) > 2 and words[-2].decode().partition("-")[0] == name:
                 return pid
         raise LookupError(name)
 
-    def roles(self) -> dict[str, int]:
+    def list_roles(self) -> dict[str, int]:
         found = {"agent": self.process.pid}
-        for pid in children_of(self.process.pid):
+        for pid in list_children(self.process.pid):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             found[words[-2].decode() if len(words) > 2 else str(pid)] = pid
-        return found | {"supervisor": self.pids_with(KEEPER)[0]}
+        return found | {"supervisor": self.list_pids(SUPERVISOR)[0]}
 
-    def end(self) -> None:
-        keepers = self.pids_with(KEEPER)
+    def stop(self) -> None:
+        keepers = self.list_pids(SUPERVISOR)
         self.process.terminate()
         self.process.wait(60)
         for pid in keepers:
@@ -112,23 +112,23 @@ class Cluster:
 
 
 @contextmanager
-def a_cluster() -> Iterator[Cluster]:
+def run_cluster() -> Iterator[NodeBenchmarkCluster]:
     with tempfile.TemporaryDirectory() as folder:
-        cluster = Cluster(Path(folder))
+        cluster = NodeBenchmarkCluster(Path(folder))
         try:
             yield cluster
         finally:
-            cluster.end()
+            cluster.stop()
 
 
-def until(is_so: Callable[[], bool], within_s: float, every_s: float = 0.02) -> None:
+def wait_until(is_so: Callable[[], bool], within_s: float, every_s: float = 0.02) -> None:
     deadline = time.monotonic() + within_s
     while not is_so():
         assert time.monotonic() < deadline, "it did not come about in time"
         time.sleep(every_s)
 
 
-def a_job(id: str, *command: str, count: int = 1, kind: str = "batch") -> dict[str, Any]:
+def make_job(id: str, *command: str, count: int = 1, kind: str = "batch") -> dict[str, Any]:
     task = {
         "Name": "t",
         "Driver": "raw_exec",
@@ -140,12 +140,12 @@ def a_job(id: str, *command: str, count: int = 1, kind: str = "batch") -> dict[s
     return {"Job": {"ID": id, "Type": kind, "TaskGroups": [group]}}
 
 
-def one_after_another(cluster: Cluster, count: int) -> Figure:
+def measure_sequential_jobs(cluster: NodeBenchmarkCluster, count: int) -> Figure:
     """From the PUT to `complete`, as one client sees it that waits for a change."""
     took = []
     for number in range(count):
         began_s = time.perf_counter()
-        cluster.send("PUT", "/v1/jobs", a_job(f"one-{number}", "/bin/true"))
+        cluster.send("PUT", "/v1/jobs", make_job(f"one-{number}", "/bin/true"))
         index, is_done = 0, False
         while not is_done:
             path = f"/v1/job/one-{number}/allocations"
@@ -156,20 +156,20 @@ def one_after_another(cluster: Cluster, count: int) -> Figure:
     return Figure(value=round(statistics.median(took) * 1000, 1), unit="ms", at_most=150.0)
 
 
-def many_short(cluster: Cluster, count: int) -> Figures:
-    roles = cluster.roles()
-    before = {name: cpu_s([pid]) for name, pid in roles.items()}
+def measure_short_tasks(cluster: NodeBenchmarkCluster, count: int) -> Figures:
+    roles = cluster.list_roles()
+    before = {name: measure_cpu_s([pid]) for name, pid in roles.items()}
     tasks_before = _waited_s(roles["supervisor"])
     began_s = time.perf_counter()
-    cluster.send("PUT", "/v1/jobs", a_job("many", "/bin/true", count=count))
+    cluster.send("PUT", "/v1/jobs", make_job("many", "/bin/true", count=count))
 
     def are_over() -> bool:
         summary = cluster.get("/v1/job/many/summary")["Summary"].get("g", {})
         return bool(summary.get("Complete") == count)
 
-    until(are_over, 600, every_s=0.2)
+    wait_until(are_over, 600, every_s=0.2)
     took_s = time.perf_counter() - began_s
-    used = {name: (cpu_s([pid]) - before[name]) / count * 1000 for name, pid in roles.items()}
+    used = {name: (measure_cpu_s([pid]) - before[name]) / count * 1000 for name, pid in roles.items()}
     used["shims and tasks"] = (_waited_s(roles["supervisor"]) - tasks_before) / count * 1000
     parts = ", ".join(f"{name} {ms:.1f}" for name, ms in used.items() if ms >= 0.05)
     return {
@@ -186,53 +186,57 @@ def _waited_s(pid: int) -> float:
     return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
 
 
-def standing(cluster: Cluster, count: int) -> Figures:
-    cluster.send("PUT", "/v1/jobs", a_job("stand", "/bin/sleep", "100000", count=count, kind="service"))
-    until(lambda: cluster.get("/v1/job/stand/summary")["Summary"]["g"].get("Running") == count, 300, every_s=0.2)
-    node, keeper = cluster.role("node"), cluster.pids_with(KEEPER)[0]
+def measure_running_tasks(cluster: NodeBenchmarkCluster, count: int) -> Figures:
+    cluster.send("PUT", "/v1/jobs", make_job("stand", "/bin/sleep", "100000", count=count, kind="service"))
+    wait_until(lambda: cluster.get("/v1/job/stand/summary")["Summary"]["g"].get("Running") == count, 300, every_s=0.2)
+    node, keeper = cluster.find_role_pid("node"), cluster.list_pids(SUPERVISOR)[0]
     time.sleep(5)
-    used_s, idle_s = cpu_s([node, keeper]), 20.0
+    used_s, idle_s = measure_cpu_s([node, keeper]), 20.0
     time.sleep(idle_s)
-    busy = (cpu_s([node, keeper]) - used_s) / idle_s * 100
-    shims = cluster.pids_with(SHIM)
+    busy = (measure_cpu_s([node, keeper]) - used_s) / idle_s * 100
+    shims = cluster.list_pids(SHIM)
     figures = {
-        f"node: agent with {count} tasks": Figure(value=round(own_mb([node]), 1), unit="MB (PSS)", at_most=80.0),
-        f"node: supervisor with {count} tasks": Figure(value=round(own_mb([keeper]), 1), unit="MB (PSS)", at_most=30.0),
-        "node: a shim": Figure(value=round(own_mb(shims) / len(shims), 2), unit="MB (PSS)", at_most=1.5),
+        f"node: agent with {count} tasks": Figure(
+            value=round(measure_memory_mb([node]), 1), unit="MB (PSS)", at_most=80.0
+        ),
+        f"node: supervisor with {count} tasks": Figure(
+            value=round(measure_memory_mb([keeper]), 1), unit="MB (PSS)", at_most=30.0
+        ),
+        "node: a shim": Figure(value=round(measure_memory_mb(shims) / len(shims), 2), unit="MB (PSS)", at_most=1.5),
         f"node: idle processor with {count} tasks": Figure(value=round(busy, 2), unit="% of a core", at_most=2.0),
     }
-    figures[f"node: a killed agent has all {count} tasks again"] = adoption(cluster, node)
+    figures[f"node: a killed agent has all {count} tasks again"] = measure_adoption(cluster, node)
     cluster.send("DELETE", "/v1/job/stand")
-    until(lambda: not cluster.pids_with(SHIM), 300, every_s=0.2)
+    wait_until(lambda: not cluster.list_pids(SHIM), 300, every_s=0.2)
     return figures
 
 
-def adoption(cluster: Cluster, node: int) -> Figure:
+def measure_adoption(cluster: NodeBenchmarkCluster, node: int) -> Figure:
     """From the start of the new process to the moment when it says that it follows its supervisor again."""
     out = cluster.folder / "out.txt"
-    seen = out.read_text().count(THERE)
+    seen = out.read_text().count(SUPERVISOR_CONNECTED_TEXT)
     os.kill(node, 9)
-    until(lambda: _new_role(cluster, node) is not None, 60, every_s=0.005)
+    wait_until(lambda: _new_role(cluster, node) is not None, 60, every_s=0.005)
     began_s = time.perf_counter()
-    until(lambda: out.read_text().count(THERE) > seen, 60, every_s=0.005)
+    wait_until(lambda: out.read_text().count(SUPERVISOR_CONNECTED_TEXT) > seen, 60, every_s=0.005)
     return Figure(value=round(time.perf_counter() - began_s, 2), unit="s", at_most=2.0)
 
 
-def _new_role(cluster: Cluster, old: int) -> int | None:
+def _new_role(cluster: NodeBenchmarkCluster, old: int) -> int | None:
     try:
-        pid = cluster.role("node")
+        pid = cluster.find_role_pid("node")
     except (LookupError, OSError):
         return None
     return pid if pid != old else None
 
 
-def log_throughput(cluster: Cluster, mb: int) -> Figure:
+def measure_log_throughput(cluster: NodeBenchmarkCluster, mb: int) -> Figure:
     """One task writes as fast as it can, into files of 100 MB of which two are kept; nothing is lost on the way."""
-    job = a_job("loud", "/bin/sh", "-c", f"dd if=/dev/zero bs=64k count={mb * 16} 2>/dev/null")
+    job = make_job("loud", "/bin/sh", "-c", f"dd if=/dev/zero bs=64k count={mb * 16} 2>/dev/null")
     job["Job"]["TaskGroups"][0]["Tasks"][0]["LogConfig"] = {"MaxFiles": 2, "MaxFileSizeMB": 100}
     job["Job"]["TaskGroups"][0]["EphemeralDisk"] = {"SizeMB": 500}
-    keeper = cluster.pids_with(KEEPER)[0]
-    used_s = cpu_s([keeper])
+    keeper = cluster.list_pids(SUPERVISOR)[0]
+    used_s = measure_cpu_s([keeper])
     cluster.send("PUT", "/v1/jobs", job)
     told: list[dict[str, Any]] = []
 
@@ -240,15 +244,15 @@ def log_throughput(cluster: Cluster, mb: int) -> Figure:
         told[:] = cluster.get("/v1/job/loud/allocations")
         return any(each["ClientStatus"] == "complete" for each in told)
 
-    until(is_over, 300, every_s=0.05)
+    wait_until(is_over, 300, every_s=0.05)
     times = {event["Type"]: event["Time"] for event in told[0]["TaskStates"]["t"]["Events"]}
     took_s = (times["Terminated"] - times["Started"]) / 1e9
-    each_s = (cpu_s([keeper]) - used_s) / mb
+    each_s = (measure_cpu_s([keeper]) - used_s) / mb
     note = f"{mb} MB; the supervisor uses {each_s * 1000:.2f} ms of a processor for each MB"
     return Figure(value=round(mb / took_s, 1), unit="MB/s", at_least=200.0, note=note)
 
 
-def follow_delay(cluster: Cluster, lines: int) -> Figure:
+def measure_follow_delay(cluster: NodeBenchmarkCluster, lines: int) -> Figure:
     """A line goes into a task's pipe, through its log, node and server to a client that follows."""
     pipe = cluster.folder / "pipe"
     os.mkfifo(pipe)
@@ -264,7 +268,7 @@ def follow_delay(cluster: Cluster, lines: int) -> Figure:
     return Figure(value=round(statistics.median(late_ms), 1), unit="ms", at_most=50.0, note=note)
 
 
-def followed_throughput(cluster: Cluster, mb: int) -> Figure:
+def measure_followed_throughput(cluster: NodeBenchmarkCluster, mb: int) -> Figure:
     """A client that follows the log through a server while its task writes as fast as it can; nothing is left out."""
     says = f"dd if=/dev/zero bs=64k count={mb * 16} 2>/dev/null; sleep 1000"
     with _followed(cluster, "flood", says, of="start") as reading:
@@ -278,14 +282,14 @@ def followed_throughput(cluster: Cluster, mb: int) -> Figure:
 
 
 @contextmanager
-def _followed(cluster: Cluster, id: str, says: str, *, of: str) -> Iterator[http.client.HTTPResponse]:
+def _followed(cluster: NodeBenchmarkCluster, id: str, says: str, *, of: str) -> Iterator[http.client.HTTPResponse]:
     """A task that begins to write when somebody follows its log."""
     go = cluster.folder / f"{id}.go"
-    job = a_job(id, "/bin/sh", "-c", f"until [ -e {go} ]; do sleep 0.01; done; {says}", kind="service")
+    job = make_job(id, "/bin/sh", "-c", f"until [ -e {go} ]; do sleep 0.01; done; {says}", kind="service")
     job["Job"]["TaskGroups"][0]["Tasks"][0]["LogConfig"] = {"MaxFiles": 10, "MaxFileSizeMB": 100}
     job["Job"]["TaskGroups"][0]["EphemeralDisk"] = {"SizeMB": 1_500}
     cluster.send("PUT", "/v1/jobs", job)
-    until(lambda: any(each["ClientStatus"] == "running" for each in _allocations(cluster, id)), 60)
+    wait_until(lambda: any(each["ClientStatus"] == "running" for each in _allocations(cluster, id)), 60)
     allocation = _allocations(cluster, id)[0]["ID"]
     path = f"/v1/client/fs/logs/{allocation}?task=t&type=stdout&follow=true&plain=true&origin={of}"
     with urllib.request.urlopen(cluster.address + path, timeout=70) as reading:
@@ -294,21 +298,21 @@ def _followed(cluster: Cluster, id: str, says: str, *, of: str) -> Iterator[http
     cluster.send("DELETE", f"/v1/job/{id}")
 
 
-def _allocations(cluster: Cluster, id: str) -> list[dict[str, Any]]:
+def _allocations(cluster: NodeBenchmarkCluster, id: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = cluster.get(f"/v1/job/{id}/allocations")
     return found
 
 
-def measure(*, short: int = SHORT, running: int = RUNNING) -> Figures:
+def measure(*, short: int = SHORT_TASK_COUNT, running: int = RUNNING_TASK_COUNT) -> Figures:
     figures: Figures = {}
-    with a_cluster() as cluster:
-        figures["node: PUT to complete, median"] = one_after_another(cluster, 20)
-        figures |= many_short(cluster, short)
-        figures["node: log of one task, to disk"] = log_throughput(cluster, 1_000)
-        figures["node: log of one task, followed through a server"] = followed_throughput(cluster, 300)
-        figures["node: delay of a followed log, median"] = follow_delay(cluster, 120)
-    with a_cluster() as cluster:
-        figures |= standing(cluster, running)
+    with run_cluster() as cluster:
+        figures["node: PUT to complete, median"] = measure_sequential_jobs(cluster, 20)
+        figures |= measure_short_tasks(cluster, short)
+        figures["node: log of one task, to disk"] = measure_log_throughput(cluster, 1_000)
+        figures["node: log of one task, followed through a server"] = measure_followed_throughput(cluster, 300)
+        figures["node: delay of a followed log, median"] = measure_follow_delay(cluster, 120)
+    with run_cluster() as cluster:
+        figures |= measure_running_tasks(cluster, running)
     load = Figure(
         value=round(os.getloadavg()[0], 1),
         unit="",
@@ -318,7 +322,10 @@ def measure(*, short: int = SHORT, running: int = RUNNING) -> Figures:
 
 
 def main() -> None:
-    short, running = (int(sys.argv[at]) if len(sys.argv) > at else most for at, most in ((1, SHORT), (2, RUNNING)))
+    short, running = (
+        int(sys.argv[at]) if len(sys.argv) > at else most
+        for at, most in ((1, SHORT_TASK_COUNT), (2, RUNNING_TASK_COUNT))
+    )
     print_table(measure(short=short, running=running))
 
 

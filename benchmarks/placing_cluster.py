@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final
 
-from benchmarks.agent_process import AgentProcess, agent, cpu_s
+from benchmarks.agent_process import AgentProcess, measure_cpu_s, run_agent
 
-RACKS: Final = 50
-GIVE_UP_S: Final = 600.0
+RACK_COUNT: Final = 50
+PLACEMENT_TIMEOUT_S: Final = 600.0
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 ROLES: Final = ("brain", "store", "api")
 
@@ -24,43 +24,43 @@ class PlacingCluster:
 
     def __init__(self, server: AgentProcess) -> None:
         self.server = server
-        self.caller = Caller(server)
+        self.caller = ServerCaller(server)
         self._used_s = self._cpu_s()
 
     def register_nodes(self, first: int, last: int) -> None:
         for number in range(first, last):
-            name = node_id(number)
+            name = make_node_id(number)
             self.caller.put(f"/v1/node/{name}/register", _registration(number))
             secret = {"X-Cluster-Node-Secret": name}
             self.caller.put(f"/v1/node/{name}/report", {"ReportID": name, "IsWhole": True}, secret)
 
-    def place(self, jobs: list[dict[str, Any]], *, count: int) -> tuple[float, list[float]]:
+    def place_jobs(self, jobs: list[dict[str, Any]], *, count: int) -> tuple[float, list[float]]:
         """Seconds from the first registration until so many allocations are committed in all, and how long reads took."""
         began = time.perf_counter()
         for job in jobs:
             self.caller.put("/v1/jobs", {"Job": job})
-        reads_ms = self.wait_for(count, read=f"/v1/job/{jobs[0]['ID']}")
+        reads_ms = self.wait_for_allocations(count, read=f"/v1/job/{jobs[0]['ID']}")
         return time.perf_counter() - began, reads_ms
 
-    def wait_for(self, count: int, *, read: str) -> list[float]:
+    def wait_for_allocations(self, count: int, *, read: str) -> list[float]:
         began, reads_ms = time.perf_counter(), []
-        while self.count() < count:
+        while self.count_allocations() < count:
             asked = time.perf_counter()
             self.caller.get(read)
             reads_ms.append((time.perf_counter() - asked) * 1_000)
-            assert time.perf_counter() - began < GIVE_UP_S, "not everything was placed in time"
+            assert time.perf_counter() - began < PLACEMENT_TIMEOUT_S, "not everything was placed in time"
             time.sleep(0.05)
         return reads_ms
 
-    def count(self) -> int:
+    def count_allocations(self) -> int:
         tables: dict[str, int] = self.caller.get("/v1/operator/state?stale")["Tables"]
         return tables.get("allocations", 0)
 
-    def begin(self) -> None:
+    def reset_cpu_usage(self) -> None:
         """What is used of processors is told from now on."""
         self._used_s = self._cpu_s()
 
-    def used_us(self, allocations: int) -> str:
+    def format_cpu_usage(self, allocations: int) -> str:
         """Of processors, for each allocation, by process: neighbours on the machine change this less than they change time."""
         now_s = self._cpu_s()
         return (
@@ -68,33 +68,33 @@ class PlacingCluster:
         )
 
     def _cpu_s(self) -> dict[str, float]:
-        return {role: cpu_s(self.server.pids_of(role)) for role in ROLES}
+        return {role: measure_cpu_s(self.server.list_pids_of_role(role)) for role in ROLES}
 
 
 @contextmanager
-def placing_cluster(nodes: int) -> Iterator[PlacingCluster]:
-    with agent(heartbeat_ttl="4h") as server:
+def run_placing_cluster(nodes: int) -> Iterator[PlacingCluster]:
+    with run_agent(heartbeat_ttl="4h") as server:
         cluster = PlacingCluster(server)
         cluster.register_nodes(0, nodes)
         yield cluster
 
 
-def a_job(name: str, count: int, *, kind: str = "batch", **wishes: Any) -> dict[str, Any]:
+def make_job(name: str, count: int, *, kind: str = "batch", **wishes: Any) -> dict[str, Any]:
     task = {"Name": "task", "Driver": "mock", "Resources": {"CPU": 10, "MemoryMB": 10}}
     group = {"Name": "group", "Count": count, "Tasks": [task], **wishes}
     return {"ID": name, "Type": kind, "TaskGroups": [group]}
 
 
-def node_id(number: int) -> str:
+def make_node_id(number: int) -> str:
     return f"{number:08x}-0000-4000-8000-{number:012x}"
 
 
 def _registration(number: int) -> dict[str, Any]:
     node = {
-        "ID": node_id(number),
+        "ID": make_node_id(number),
         "Name": f"node-{number}",
         "Attributes": {"kernel.name": "linux", "driver.mock": "1", "unique.hostname": f"node-{number}"},
-        "Meta": {"rack": f"rack-{number % RACKS}", "size": ("small", "middle", "large")[number % 3]},
+        "Meta": {"rack": f"rack-{number % RACK_COUNT}", "size": ("small", "middle", "large")[number % 3]},
         "NodeResources": {
             "Cpu": {"CpuShares": 16_000, "TotalCpuCores": 16},
             "Memory": {"MemoryMB": 64_000},
@@ -102,10 +102,10 @@ def _registration(number: int) -> dict[str, Any]:
         },
         "Status": "ready",
     }
-    return {"Node": node, "SecretID": node_id(number)}
+    return {"Node": node, "SecretID": make_node_id(number)}
 
 
-class Caller:
+class ServerCaller:
     def __init__(self, server: AgentProcess) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
 

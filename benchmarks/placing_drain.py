@@ -4,29 +4,32 @@ import time
 from typing import Final
 
 from benchmarks.figures import Figure, Figures
-from benchmarks.placing_cluster import a_job, node_id, placing_cluster
+from benchmarks.placing_cluster import make_job, make_node_id, run_placing_cluster
 
-DRAINED: Final = 100
-NODES: Final = 5_000
-JOBS: Final = 20
-COUNT: Final = 1_000
-AT_ONCE: Final = -1
+DRAINED_NODE_COUNT: Final = 100
+NODE_COUNT: Final = 5_000
+JOB_COUNT: Final = 20
+ALLOCATIONS_PER_JOB: Final = 1_000
+FORCED_DEADLINE: Final = -1
 
 
 def measure() -> Figures:
-    allocations = JOBS * COUNT
-    with placing_cluster(DRAINED) as cluster:
-        cluster.place([a_job(f"bench-{number}", COUNT, kind="service") for number in range(JOBS)], count=allocations)
-        cluster.register_nodes(DRAINED, NODES)
-        cluster.begin()
+    allocations = JOB_COUNT * ALLOCATIONS_PER_JOB
+    with run_placing_cluster(DRAINED_NODE_COUNT) as cluster:
+        cluster.place_jobs(
+            [make_job(f"bench-{number}", ALLOCATIONS_PER_JOB, kind="service") for number in range(JOB_COUNT)],
+            count=allocations,
+        )
+        cluster.register_nodes(DRAINED_NODE_COUNT, NODE_COUNT)
+        cluster.reset_cpu_usage()
         began = time.perf_counter()
-        for number in range(DRAINED):
-            cluster.caller.put(f"/v1/node/{node_id(number)}/drain", {"DrainSpec": {"Deadline": AT_ONCE}})
-        cluster.wait_for(2 * allocations, read="/v1/job/bench-0")
+        for number in range(DRAINED_NODE_COUNT):
+            cluster.caller.put(f"/v1/node/{make_node_id(number)}/drain", {"DrainSpec": {"Deadline": FORCED_DEADLINE}})
+        cluster.wait_for_allocations(2 * allocations, read="/v1/job/bench-0")
         took_s = time.perf_counter() - began
-        used = cluster.used_us(allocations)
+        used = cluster.format_cpu_usage(allocations)
     return {
-        f"drain of {DRAINED} nodes with {allocations:,} allocations: replacements placed": Figure(
+        f"drain of {DRAINED_NODE_COUNT} nodes with {allocations:,} allocations: replacements placed": Figure(
             value=took_s, unit="s", at_most=5.0, note=f"from the first order on; processors: {used} a replacement"
         )
     }

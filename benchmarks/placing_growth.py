@@ -10,14 +10,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from benchmarks.chart import ChartLine, render_log_log_chart
 from benchmarks.figures import Figure, Figures
-from benchmarks.picture import Line, log_log
-from benchmarks.scheduling import Cluster, a_job
-from wharf.model.job import JobType
+from benchmarks.scheduling import SchedulingCluster, make_job
+from wharf.contract.model.jobs.job import JobType
 
-NODES: Final = (1_000, 10_000, 100_000)
-ALLOCATIONS: Final = (1_000, 10_000, 100_000)
-A_JOB: Final = 1_000
+NODE_COUNTS: Final = (1_000, 10_000, 100_000)
+ALLOCATION_COUNTS: Final = (1_000, 10_000, 100_000)
+ALLOCATIONS_PER_JOB: Final = 1_000
 
 
 def measure() -> Figures:
@@ -25,33 +25,37 @@ def measure() -> Figures:
         f"{allocations:,} allocations on {nodes:,} nodes": Figure(
             value=took_s, unit="s", note=f"{took_s / allocations * 1e6:.0f} us an allocation"
         )
-        for nodes in NODES
+        for nodes in NODE_COUNTS
         for allocations, took_s in _grown(nodes)
     }
 
 
 def _grown(nodes: int) -> list[tuple[int, float]]:
     """Seconds of a processor until so many were placed, job after job, on one fleet."""
-    cluster = Cluster(nodes)
-    cluster.carry_out(replace(a_job(1, JobType.BATCH), id="first"))  # What is found out once is found out.
+    cluster = SchedulingCluster(nodes)
+    cluster.place_job(replace(make_job(1, JobType.BATCH), id="first"))  # What is found out once is found out.
     taken: list[tuple[int, float]] = []
     took_s, placed = 0.0, 0
-    for number in range(max(ALLOCATIONS) // A_JOB):
-        job = replace(a_job(A_JOB, JobType.BATCH), id=f"job-{number}")
+    for number in range(max(ALLOCATION_COUNTS) // ALLOCATIONS_PER_JOB):
+        job = replace(make_job(ALLOCATIONS_PER_JOB, JobType.BATCH), id=f"job-{number}")
         began = time.process_time()
-        cluster.carry_out(job)
-        took_s, placed = took_s + time.process_time() - began, placed + A_JOB
-        if placed in ALLOCATIONS:
+        cluster.place_job(job)
+        took_s, placed = took_s + time.process_time() - began, placed + ALLOCATIONS_PER_JOB
+        if placed in ALLOCATION_COUNTS:
             taken.append((placed, took_s))
     return taken
 
 
-def draw(figures: Figures, file: Path) -> None:
+def write_chart(figures: Figures, file: Path) -> None:
     lines = []
-    for nodes in NODES:
-        points = [(float(count), figures[f"{count:,} allocations on {nodes:,} nodes"].value) for count in ALLOCATIONS]
-        lines.append(Line(f"{nodes:,} nodes", points))
-    file.write_text(log_log("Placing, in one process", lines, x="allocations", y="seconds of a processor"), "utf-8")
+    for nodes in NODE_COUNTS:
+        points = [
+            (float(count), figures[f"{count:,} allocations on {nodes:,} nodes"].value) for count in ALLOCATION_COUNTS
+        ]
+        lines.append(ChartLine(f"{nodes:,} nodes", points))
+    file.write_text(
+        render_log_log_chart("Placing, in one process", lines, x="allocations", y="seconds of a processor"), "utf-8"
+    )
 
 
 if __name__ == "__main__":
@@ -59,4 +63,4 @@ if __name__ == "__main__":
     for name, figure in measured.items():
         print(f"{name}: {figure.value:.2f} {figure.unit} ({figure.note})")
     if len(sys.argv) > 1:
-        draw(measured, Path(sys.argv[1]))
+        write_chart(measured, Path(sys.argv[1]))

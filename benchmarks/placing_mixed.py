@@ -3,13 +3,13 @@
 from typing import Any, Final
 
 from benchmarks.figures import Figure, Figures
-from benchmarks.placing_cluster import a_job, placing_cluster
+from benchmarks.placing_cluster import make_job, run_placing_cluster
 
-NODES: Final = 5_000
-JOBS: Final = 200
-COUNT: Final = 50
-ONE_IN: Final = 5
-WISHES: Final[dict[str, Any]] = {
+NODE_COUNT: Final = 5_000
+JOB_COUNT: Final = 200
+ALLOCATIONS_PER_JOB: Final = 50
+PLAIN_JOBS_PER_MIXED_JOB: Final = 5
+PLACEMENT_RULES: Final[dict[str, Any]] = {
     "Constraints": [{"LTarget": "${meta.size}", "RTarget": "small", "Operand": "!="}],
     "Affinities": [{"LTarget": "${meta.rack}", "RTarget": "rack-7", "Operand": "=", "Weight": 30}],
     "Spreads": [{"Attribute": "${meta.rack}", "Weight": 50}],
@@ -18,15 +18,21 @@ WISHES: Final[dict[str, Any]] = {
 
 def measure() -> Figures:
     jobs = [
-        a_job(f"bench-{number}", COUNT, kind="service", **({} if number % ONE_IN else WISHES)) for number in range(JOBS)
+        make_job(
+            f"bench-{number}",
+            ALLOCATIONS_PER_JOB,
+            kind="service",
+            **({} if number % PLAIN_JOBS_PER_MIXED_JOB else PLACEMENT_RULES),
+        )
+        for number in range(JOB_COUNT)
     ]
-    with placing_cluster(NODES) as cluster:
-        cluster.begin()
-        placed_s, _ = cluster.place(jobs, count=JOBS * COUNT)
-        used = cluster.used_us(JOBS * COUNT)
+    with run_placing_cluster(NODE_COUNT) as cluster:
+        cluster.reset_cpu_usage()
+        placed_s, _ = cluster.place_jobs(jobs, count=JOB_COUNT * ALLOCATIONS_PER_JOB)
+        used = cluster.format_cpu_usage(JOB_COUNT * ALLOCATIONS_PER_JOB)
     return {
-        f"{JOBS} jobs of {COUNT}, one in {ONE_IN} with wishes: register to committed": Figure(
-            value=JOBS * COUNT / placed_s, unit="allocations/s", at_least=10_000,
+        f"{JOB_COUNT} jobs of {ALLOCATIONS_PER_JOB}, one in {PLAIN_JOBS_PER_MIXED_JOB} with wishes: register to committed": Figure(
+            value=JOB_COUNT * ALLOCATIONS_PER_JOB / placed_s, unit="allocations/s", at_least=10_000,
             note=f"in {placed_s:.2f} s, one caller registers them; processors: {used}; the peer places 660/s",
         )
     }  # fmt: skip

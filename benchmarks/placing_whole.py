@@ -6,27 +6,27 @@ Evaluations, summaries and one API replica are in the run. `python -m benchmarks
 import sys
 from typing import Final
 
-from benchmarks.agent_process import own_mb
+from benchmarks.agent_process import measure_memory_mb
 from benchmarks.figures import Figure, Figures
-from benchmarks.placing_cluster import a_job, placing_cluster
+from benchmarks.placing_cluster import make_job, run_placing_cluster
 
-NODES: Final = 5_000
-JOBS: Final = 100
-COUNT: Final = 1_000
+NODE_COUNT: Final = 5_000
+JOB_COUNT: Final = 100
+ALLOCATIONS_PER_JOB: Final = 1_000
 
 
-def measure(nodes: int = NODES, jobs: int = JOBS) -> Figures:
-    allocations = jobs * COUNT
-    with placing_cluster(nodes) as cluster:
-        cluster.begin()
-        placed_s, reads_ms = cluster.place(
-            [a_job(f"bench-{number}", COUNT) for number in range(jobs)], count=allocations
+def measure(nodes: int = NODE_COUNT, jobs: int = JOB_COUNT) -> Figures:
+    allocations = jobs * ALLOCATIONS_PER_JOB
+    with run_placing_cluster(nodes) as cluster:
+        cluster.reset_cpu_usage()
+        placed_s, reads_ms = cluster.place_jobs(
+            [make_job(f"bench-{number}", ALLOCATIONS_PER_JOB) for number in range(jobs)], count=allocations
         )
-        used = cluster.used_us(allocations)
-        memory_mb = own_mb(cluster.server.pids())
+        used = cluster.format_cpu_usage(allocations)
+        memory_mb = measure_memory_mb(cluster.server.list_pids())
     reads_ms.sort()
     return {
-        f"batch jobs of {COUNT:,}, {nodes:,} nodes: register to committed": Figure(
+        f"batch jobs of {ALLOCATIONS_PER_JOB:,}, {nodes:,} nodes: register to committed": Figure(
             value=allocations / placed_s, unit="allocations/s", at_least=16_000,
             note=f"{allocations:,} allocations in {placed_s:.1f} s; processors: {used}; the peer places 600/s",
         ),
@@ -41,5 +41,5 @@ def measure(nodes: int = NODES, jobs: int = JOBS) -> Figures:
 
 
 if __name__ == "__main__":
-    for name, figure in measure(jobs=int(sys.argv[1]) if len(sys.argv) > 1 else JOBS).items():
+    for name, figure in measure(jobs=int(sys.argv[1]) if len(sys.argv) > 1 else JOB_COUNT).items():
         print(f"{name}: {figure.value:.1f} {figure.unit} ({figure.note})")

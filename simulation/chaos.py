@@ -10,56 +10,72 @@ from random import Random
 from typing import Final
 
 from simulation.cluster import Cluster, NodeHost, ServerProcess
-from simulation.machine import TASK_FAULTS, PlayedMachine
+from simulation.fault_source import HIGH_FAULT_RATE, NETWORK_FAULTS, NO_FAULTS, NORMAL_FAULT_RATE
+from simulation.machine import TASK_FAULTS, SimulatedMachine
 from simulation.process import Process, current_process
-from simulation.story import Story
-from simulation.weather import CALM, NETWORK_FAULTS, STORM, USUAL
-from wharf.engines.faults import CancelWatch, Delay, Fault, LoseReply, LoseRequest, Operation, Refuse
+from simulation.timeline import Timeline
+from wharf.cluster.engines.memory.faults import (
+    CancelWatchFault,
+    DelayFault,
+    EngineOperation,
+    Fault,
+    LoseReplyFault,
+    LoseRequestFault,
+    RefuseFault,
+)
 
 LOG_SLOW: Final = "log answers late"
 LOG_REQUEST_LOST: Final = "log never hears a request"
 LOG_REPLY_LOST: Final = "log's reply lost"
 LOG_REFUSES: Final = "log refuses"
-FEED_LATE: Final = "feed late"
+FEED_DELAYED: Final = "feed late"
 FEED_CANCELLED: Final = "feed cancelled"
 DIED_BEFORE_COMMIT: Final = "server process died just before a commit"
 DIED_AFTER_COMMIT: Final = "server process died just after a commit"
-HELD_AT_COMMIT: Final = "server process held while it commits"
+PAUSED_AT_COMMIT: Final = "server process held while it commits"
 SERVER_KILLED: Final = "server process killed"
 SERVER_RESTARTED: Final = "server process restarted"
-SERVER_HELD: Final = "server process held"
+SERVER_PAUSED: Final = "server process held"
 CUT_FROM_LOG: Final = "server cut from the log"
-SERVERS_PARTED: Final = "servers parted"
+SERVERS_PARTITIONED: Final = "servers parted"
 NODE_KILLED: Final = "node killed"
 POWER_LOST: Final = "node's machine lost its power"
 SUPERVISOR_KILLED: Final = "supervisor killed"
 SHIM_KILLED: Final = "shim killed"
 DISK_FULL: Final = "node's disk full"
 NODE_RETURNED: Final = "node returned"
-NODE_HELD: Final = "node held"
+NODE_PAUSED: Final = "node held"
 NODE_CUT_OFF: Final = "node cut off"
 CLOCK_STEPPED: Final = "clock stepped"
 COMPACTED: Final = "log compacted"
-KEYS_OF_OTHERS: Final = "other people's keys written"
-LEASE_RAN_OUT: Final = "lease ran out"
+FOREIGN_KEYS_WRITTEN: Final = "other people's keys written"
+LEASE_EXPIRED: Final = "lease ran out"
 LOG_RESTORED: Final = "log restored from an older copy"
-WEATHER_CHANGED: Final = "storm"
+FAULT_RATE_RAISED: Final = "storm"
 
 ALL_FAULTS: Final = (
-    *NETWORK_FAULTS, *TASK_FAULTS, LOG_SLOW, LOG_REQUEST_LOST, LOG_REPLY_LOST, LOG_REFUSES, FEED_LATE, FEED_CANCELLED,
-    DIED_BEFORE_COMMIT, DIED_AFTER_COMMIT, HELD_AT_COMMIT, SERVER_KILLED, SERVER_RESTARTED, SERVER_HELD, CUT_FROM_LOG,
-    SERVERS_PARTED, NODE_KILLED, POWER_LOST, SUPERVISOR_KILLED, SHIM_KILLED, DISK_FULL, NODE_RETURNED, NODE_HELD, NODE_CUT_OFF, CLOCK_STEPPED, COMPACTED, KEYS_OF_OTHERS,
-    LEASE_RAN_OUT, LOG_RESTORED, WEATHER_CHANGED,
+    *NETWORK_FAULTS, *TASK_FAULTS, LOG_SLOW, LOG_REQUEST_LOST, LOG_REPLY_LOST, LOG_REFUSES, FEED_DELAYED, FEED_CANCELLED,
+    DIED_BEFORE_COMMIT, DIED_AFTER_COMMIT, PAUSED_AT_COMMIT, SERVER_KILLED, SERVER_RESTARTED, SERVER_PAUSED, CUT_FROM_LOG,
+    SERVERS_PARTITIONED, NODE_KILLED, POWER_LOST, SUPERVISOR_KILLED, SHIM_KILLED, DISK_FULL, NODE_RETURNED, NODE_PAUSED, NODE_CUT_OFF, CLOCK_STEPPED, COMPACTED, FOREIGN_KEYS_WRITTEN,
+    LEASE_EXPIRED, LOG_RESTORED, FAULT_RATE_RAISED,
 )  # fmt: skip
 
-ASKING: Final = frozenset({Operation.COMMIT, Operation.BARRIER, Operation.FIND, Operation.LOAD, Operation.KEEPALIVE})
-PAUSE_S: Final = 1.6
+REQUEST_OPERATIONS: Final = frozenset(
+    {
+        EngineOperation.COMMIT,
+        EngineOperation.BARRIER,
+        EngineOperation.FIND,
+        EngineOperation.LOAD,
+        EngineOperation.KEEPALIVE,
+    }
+)
+MEAN_PAUSE_S: Final = 1.6
 
 
 class Chaos:
-    def __init__(self, cluster: Cluster, story: Story) -> None:
+    def __init__(self, cluster: Cluster, timeline: Timeline) -> None:
         self._cluster = cluster
-        self._story = story
+        self._story = timeline
         self._random = Random(f"{cluster.seed}/chaos")
         self._is_calm = True
         self._outside = Context()
@@ -72,51 +88,51 @@ class Chaos:
             (2, self._compact), (2, self._write_other_keys), (2, self._change_weather), (1, self._restore_log),
             (2, self._cut_power), (2, self._kill_supervisor), (1, self._kill_shim), (1, self._fill_disk),
         )  # fmt: skip
-        cluster.decide_for = self._decide_for
+        cluster.choose_faults_for = self._decide_for
         cluster.log.after_commit = self._after_commit
 
     def _tell(self, fault: str, *about: str) -> None:
-        self._cluster.weather.count(fault)
-        self._story.event(f"fault: {fault}: {' '.join(about)}", *about)
+        self._cluster.fault_source.count_fault(fault)
+        self._story.add_event(f"fault: {fault}: {' '.join(about)}", *about)
 
     # -- the course of it ------------------------------------------------------------------------------------------
 
-    async def rage(self) -> None:
+    async def run(self) -> None:
         """Until cancelled."""
         self._is_calm = False
-        self._cluster.weather.roughness = USUAL
+        self._cluster.fault_source.fault_rate = NORMAL_FAULT_RATE
         # Every seed has a taste of its own: what mostly happens together differs, and some things do not happen at all.
         weights = [weight * self._random.choice([0, 1, 1, 2, 4]) for weight, _ in self._deeds]
         weights[self._random.randrange(len(weights))] += 3
         while True:
-            await asyncio.sleep(self._random.expovariate(1 / PAUSE_S))
+            await asyncio.sleep(self._random.expovariate(1 / MEAN_PAUSE_S))
             _, deed = self._random.choices(self._deeds, weights)[0]
             deed()
 
-    async def calm(self) -> None:
+    async def repair_all(self) -> None:
         """Mend everything, and wait until everybody is back."""
         self._is_calm = True
-        self._cluster.weather.roughness = CALM
+        self._cluster.fault_source.fault_rate = NO_FAULTS
         self._dies_after.clear()
         for mending in list(self._mending):
             mending.cancel()
         await asyncio.gather(*self._mending, return_exceptions=True)
         cluster = self._cluster
-        cluster.network.join_all()
+        cluster.network.heal_all()
         for server in cluster.server_processes:
             self._release(server)
             if server.engine is not None and server.is_alive:
-                server.engine.faults.mend()
-                cluster.log.wake()
+                server.engine.faults.reconnect()
+                cluster.log.wake_waiters()
             if not server.is_alive:
                 self._restart(server)
         for node in cluster.nodes:
             self._release(node)
-            if node.ground is not None:
-                node.ground.fill_disk(is_full=False)
+            if node.machine is not None:
+                node.machine.fill_disk(is_full=False)
             if not node.is_alive:
                 self._return(node)
-        self._story.event("calm: everything is mended")
+        self._story.add_event("calm: everything is mended")
 
     def _later(self, within_s: tuple[float, float], mend: Callable[[], None]) -> None:
         """Mend it after a while, or at once when the calm comes."""
@@ -126,52 +142,52 @@ class Chaos:
             mend()
 
         # Who asks may be the very process that dies now; what is started here must not die with it.
-        task = self._outside.run(self._cluster.log_world.start, wait(), name="mending")
+        task = self._outside.run(self._cluster.log_world.start_task, wait(), name="mending")
         self._mending[task] = None
         task.add_done_callback(lambda done: self._mending.pop(done, None))
 
     # -- at the door to the log ------------------------------------------------------------------------------------
 
-    def _decide_for(self, server: ServerProcess) -> Callable[[Operation], Fault | None]:
-        draw = Random(f"{self._cluster.seed}/door/{server.name}#{server.lives}")
-        weather = self._cluster.weather
+    def _decide_for(self, server: ServerProcess) -> Callable[[EngineOperation], Fault | None]:
+        draw = Random(f"{self._cluster.seed}/door/{server.name}#{server.start_count}")
+        weather = self._cluster.fault_source
 
-        def decide(operation: Operation) -> Fault | None:
-            if operation is Operation.FEED:
-                if weather.strikes(FEED_CANCELLED, once_in=700):
-                    return CancelWatch()
-                if weather.strikes(FEED_LATE, once_in=120):
-                    return Delay(request_s=draw.uniform(0.05, 3.0))
-                return Delay(request_s=draw.uniform(0.0, 0.002))
-            if operation is Operation.COMMIT and not self._is_calm and self._strikes_committer(server):
-                return Delay(request_s=0.01)
-            if operation in ASKING:
-                if weather.strikes(LOG_REQUEST_LOST, once_in=400):
-                    return LoseRequest()
-                if weather.strikes(LOG_REPLY_LOST, once_in=150):
-                    return LoseReply()
-                if operation is Operation.COMMIT and weather.strikes(LOG_REFUSES, once_in=400):
-                    return Refuse()
-                if weather.strikes(LOG_SLOW, once_in=150):
-                    return Delay(request_s=draw.uniform(0.01, 1.5), reply_s=draw.uniform(0.01, 1.5))
-            return Delay(request_s=draw.uniform(0.000_2, 0.003), reply_s=draw.uniform(0.000_2, 0.003))
+        def decide(operation: EngineOperation) -> Fault | None:
+            if operation is EngineOperation.FEED:
+                if weather.draw_fault(FEED_CANCELLED, once_in=700):
+                    return CancelWatchFault()
+                if weather.draw_fault(FEED_DELAYED, once_in=120):
+                    return DelayFault(request_s=draw.uniform(0.05, 3.0))
+                return DelayFault(request_s=draw.uniform(0.0, 0.002))
+            if operation is EngineOperation.COMMIT and not self._is_calm and self._strikes_committer(server):
+                return DelayFault(request_s=0.01)
+            if operation in REQUEST_OPERATIONS:
+                if weather.draw_fault(LOG_REQUEST_LOST, once_in=400):
+                    return LoseRequestFault()
+                if weather.draw_fault(LOG_REPLY_LOST, once_in=150):
+                    return LoseReplyFault()
+                if operation is EngineOperation.COMMIT and weather.draw_fault(LOG_REFUSES, once_in=400):
+                    return RefuseFault()
+                if weather.draw_fault(LOG_SLOW, once_in=150):
+                    return DelayFault(request_s=draw.uniform(0.01, 1.5), reply_s=draw.uniform(0.01, 1.5))
+            return DelayFault(request_s=draw.uniform(0.000_2, 0.003), reply_s=draw.uniform(0.000_2, 0.003))
 
         return decide
 
     def _strikes_committer(self, server: ServerProcess) -> bool:
         """It commits now; its request is still on the way when this strikes."""
         process = server.process
-        if process is None or current_process() is not process or process.is_dead or process.is_held:
+        if process is None or current_process() is not process or process.is_dead or process.is_paused:
             return False
-        weather = self._cluster.weather
-        if weather.strikes(DIED_BEFORE_COMMIT, once_in=500):
+        weather = self._cluster.fault_source
+        if weather.draw_fault(DIED_BEFORE_COMMIT, once_in=500):
             self._kill(server)
             return True
-        if weather.strikes(DIED_AFTER_COMMIT, once_in=400):
+        if weather.draw_fault(DIED_AFTER_COMMIT, once_in=400):
             self._dies_after[process] = None
             return True
-        if weather.strikes(HELD_AT_COMMIT, once_in=200):
-            self._story.event(f"fault: {HELD_AT_COMMIT}: {server.name}", server.name)
+        if weather.draw_fault(PAUSED_AT_COMMIT, once_in=200):
+            self._story.add_event(f"fault: {PAUSED_AT_COMMIT}: {server.name}", server.name)
             self._hold(server, (3.0, 25.0))
             return True
         return False
@@ -180,7 +196,7 @@ class Chaos:
         if process in self._dies_after:
             del self._dies_after[process]
             server = next(each for each in self._cluster.server_processes if each.process is process)
-            self._story.event(f"fault: {DIED_AFTER_COMMIT}: {server.name}", server.name)
+            self._story.add_event(f"fault: {DIED_AFTER_COMMIT}: {server.name}", server.name)
             self._kill(server)
 
     # -- deeds -----------------------------------------------------------------------------------------------------
@@ -190,12 +206,12 @@ class Chaos:
         able = [
             server
             for server in self._cluster.server_processes
-            if server.is_alive and server.process is not None and not server.process.is_held
+            if server.is_alive and server.process is not None and not server.process.is_paused
         ]
         return self._random.choice(able) if able else None
 
     def _some_node(self) -> NodeHost | None:
-        able = [n for n in self._cluster.nodes if n.is_alive and n.process is not None and not n.process.is_held]
+        able = [n for n in self._cluster.nodes if n.is_alive and n.process is not None and not n.process.is_paused]
         return self._random.choice(able) if len(able) > len(self._cluster.nodes) // 2 else None
 
     def _kill(self, server: ServerProcess) -> None:
@@ -209,17 +225,17 @@ class Chaos:
     def _hold(self, one: ServerProcess | NodeHost, within_s: tuple[float, float]) -> None:
         process = one.process
         assert process is not None, "only what runs is held"
-        self._cluster.loop.hold(process)
+        self._cluster.loop.pause(process)
         self._later(within_s, lambda: self._release(one))
 
     def _release(self, one: ServerProcess | NodeHost) -> None:
-        if one.process is not None and one.process.is_held and not one.process.is_dead:
-            self._cluster.loop.release(one.process)
-            if isinstance(one, NodeHost) and one.ground is not None:
-                one.ground.note_trouble()
+        if one.process is not None and one.process.is_paused and not one.process.is_dead:
+            self._cluster.loop.resume(one.process)
+            if isinstance(one, NodeHost) and one.machine is not None:
+                one.machine.record_disturbance()
             if isinstance(one, ServerProcess):
-                one.halted_until_s = self._cluster.loop.time()
-            self._story.event(f"{one.name} goes on", one.name)
+                one.paused_until_s = self._cluster.loop.time()
+            self._story.add_event(f"{one.name} goes on", one.name)
 
     def _kill_server(self) -> None:
         if (server := self._some_server()) is not None:
@@ -228,7 +244,7 @@ class Chaos:
 
     def _hold_server(self) -> None:
         if (server := self._some_server()) is not None:
-            self._tell(SERVER_HELD, server.name)
+            self._tell(SERVER_PAUSED, server.name)
             self._hold(server, (0.5, 20.0))
 
     def _cut_from_log(self) -> None:
@@ -237,20 +253,20 @@ class Chaos:
             return
         self._tell(CUT_FROM_LOG, server.name)
         engine = server.engine
-        engine.faults.cut()
-        self._cluster.log.wake()
+        engine.faults.disconnect()
+        self._cluster.log.wake_waiters()
 
         def mend() -> None:
-            engine.faults.mend()
-            self._cluster.log.wake()
+            engine.faults.reconnect()
+            self._cluster.log.wake_waiters()
 
         self._later((0.5, 15.0), mend)
 
     def _part_servers(self) -> None:
         one, other = self._random.sample(self._cluster.members, 2)
-        self._tell(SERVERS_PARTED, one.name, other.name)
-        self._cluster.network.part(one.name, other.name)
-        self._later((1.0, 15.0), lambda: self._cluster.network.join(one.name, other.name))
+        self._tell(SERVERS_PARTITIONED, one.name, other.name)
+        self._cluster.network.partition(one.name, other.name)
+        self._later((1.0, 15.0), lambda: self._cluster.network.heal(one.name, other.name))
 
     def _kill_node(self) -> None:
         if (node := self._some_node()) is not None:
@@ -264,24 +280,24 @@ class Chaos:
 
     def _cut_power(self) -> None:
         node = self._some_node()
-        if node is not None and node.ground is not None:
+        if node is not None and node.machine is not None:
             self._tell(POWER_LOST, node.name)
             self._cluster.kill(node)
-            node.ground.lose_power()
+            node.machine.lose_power()
             self._later((1.0, 60.0), lambda: self._return(node))
 
-    def _some_machine(self) -> PlayedMachine | None:
-        able = [node.ground for node in self._cluster.nodes if node.ground is not None]
+    def _some_machine(self) -> SimulatedMachine | None:
+        able = [node.machine for node in self._cluster.nodes if node.machine is not None]
         return self._random.choice(able) if able else None
 
     def _kill_supervisor(self) -> None:
         if (machine := self._some_machine()) is not None:
             self._tell(SUPERVISOR_KILLED, machine.name)
-            machine.lose_supervisor()
+            machine.kill_supervisor()
 
     def _kill_shim(self) -> None:
         machine = self._some_machine()
-        if machine is not None and machine.lose_shim():
+        if machine is not None and machine.kill_shim():
             self._tell(SHIM_KILLED, machine.name)
 
     def _fill_disk(self) -> None:
@@ -292,7 +308,7 @@ class Chaos:
 
     def _hold_node(self) -> None:
         if (node := self._some_node()) is not None:
-            self._tell(NODE_HELD, node.name)
+            self._tell(NODE_PAUSED, node.name)
             self._hold(node, (1.0, 60.0))
 
     def _cut_off_node(self) -> None:
@@ -301,11 +317,11 @@ class Chaos:
             return
         self._tell(NODE_CUT_OFF, node.name)
         for member in self._cluster.members:
-            self._cluster.network.part(node.name, member.name)
+            self._cluster.network.partition(node.name, member.name)
 
         def mend() -> None:
             for member in self._cluster.members:
-                self._cluster.network.join(node.name, member.name)
+                self._cluster.network.heal(node.name, member.name)
 
         self._later((1.0, 60.0), mend)
 
@@ -322,25 +338,25 @@ class Chaos:
         log.compact(max(1, before))
 
     def _write_other_keys(self) -> None:
-        self._tell(KEYS_OF_OTHERS)
-        self._cluster.log.write_elsewhere(self._random.randint(1, 40))
+        self._tell(FOREIGN_KEYS_WRITTEN)
+        self._cluster.log.advance_index(self._random.randint(1, 40))
 
     def _restore_log(self) -> None:
         """Somebody keeps a copy of the log and puts it back a while later: what was written in between never was."""
         log = self._cluster.log
-        copy = log.copy()
+        copy = log.make_copy()
 
         def put_back() -> None:
             self._tell(LOG_RESTORED)
-            log.put_back(copy)
+            log.restore_copy(copy)
 
         self._later((0.5, 20.0), put_back)
 
     def _change_weather(self) -> None:
-        self._tell(WEATHER_CHANGED)
-        self._cluster.weather.roughness = STORM
+        self._tell(FAULT_RATE_RAISED)
+        self._cluster.fault_source.fault_rate = HIGH_FAULT_RATE
 
         def fair() -> None:
-            self._cluster.weather.roughness = USUAL
+            self._cluster.fault_source.fault_rate = NORMAL_FAULT_RATE
 
         self._later((2.0, 10.0), fair)

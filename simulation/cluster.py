@@ -10,62 +10,62 @@ from random import Random
 from typing import Final
 
 from simulation.core_node import CoreNode
-from simulation.exchange import SimulatedExchange
-from simulation.ledger import Ledger
-from simulation.links import SimulatedLink, brain_address, brain_app
+from simulation.fault_source import FaultSource
+from simulation.http_transport import SimulatedTransport
 from simulation.loop import SimulatedLoop
-from simulation.machine import PlayedMachine
+from simulation.machine import SimulatedMachine
 from simulation.network import AsgiApp, Network
 from simulation.observed_log import ObservedLog
 from simulation.process import Process
-from simulation.weather import Weather
-from wharf.agent.roles.candidacy import election_of
-from wharf.api.app import Api
-from wharf.client import ONCE, AsyncClient
-from wharf.controllers.heartbeats import HeartbeatSettings
-from wharf.engines.election import Election
-from wharf.engines.faults import Fault, Faults, Operation
-from wharf.engines.memory import MemoryEngine
-from wharf.engines.memory_log import ETCD_BOUNDS
-from wharf.engines.port import Unavailable
-from wharf.model.refusal import Refusal
-from wharf.node.agent.servers import NodeIdentity
-from wharf.node.fake import FakeMachine, FakeNode
-from wharf.server.asking import Answers, Leader
-from wharf.server.brain import Brain
-from wharf.server.collecting import Collecting
-from wharf.server.drain_watch import DrainWatch
-from wharf.server.launcher import Launcher
-from wharf.server.peers import HttpPeers
-from wharf.server.quota_watch import QuotaWatch
-from wharf.server.rollout_watch import RolloutWatch
-from wharf.server.server import Identity, Server
-from wharf.state.codec import Decoder
+from simulation.rpc_transport import SimulatedRpcTransport, make_brain_address, make_brain_app
+from simulation.task_runs import TaskRunLog
+from wharf.agent.roles.election import build_election
+from wharf.cluster.api.app import Api
+from wharf.cluster.controllers.heartbeats import HeartbeatSettings
+from wharf.cluster.engines.election import Election
+from wharf.cluster.engines.memory.engine import MemoryEngine
+from wharf.cluster.engines.memory.faults import EngineOperation, Fault, FaultInjector
+from wharf.cluster.engines.memory.log import ETCD_WRITE_LIMITS
+from wharf.cluster.engines.port import LogUnavailable
+from wharf.cluster.server.brain import Brain
+from wharf.cluster.server.duties.collection import CollectionDuty
+from wharf.cluster.server.duties.deployments import DeploymentDuty
+from wharf.cluster.server.duties.drains import DrainDuty
+from wharf.cluster.server.duties.periodic import PeriodicLaunchDuty
+from wharf.cluster.server.duties.quotas import QuotaDuty
+from wharf.cluster.server.rpc.http import HttpPeerTransports
+from wharf.cluster.server.rpc.leader import LeaderClient, RpcDispatcher
+from wharf.cluster.server.server import Server, ServerIdentity
+from wharf.cluster.state.codec import RecordDecoder
+from wharf.contract.client import NO_RETRIES, AsyncClient
+from wharf.contract.model.refusal import Refusal
+from wharf.node.agent.servers.session import NodeCredentials
+from wharf.node.fake_node import FakeMachine, FakeNode
 from wharf.world import SimulatedWorld
 
-SERVERS: Final = 3
-NODES: Final = 20
-FAKE_EVERY: Final = 4
+SERVER_COUNT: Final = 3
+NODE_COUNT: Final = 20
+NODES_PER_FAKE_NODE: Final = 4
 """Every so many of them is a fake one."""
 # A leader that is new waits this long for nodes to find it; the product's five minutes would make every run an hour.
-HEARTBEATS: Final = HeartbeatSettings(min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=40.0)
+HEARTBEAT_SETTINGS: Final = HeartbeatSettings(min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=40.0)
 DATACENTERS: Final = ("dc1", "dc2")
 
 
 class ServerProcess:
     """One of a server's two processes, through all its lives."""
 
-    def __init__(self, cluster: "Cluster", member: "Member", role: str) -> None:
+    def __init__(self, cluster: "Cluster", member: "SimulatedServer", role: str) -> None:
         self.cluster = cluster
         self.member = member
         self.role = role
-        self.lives = 0
+        self.start_count = 0
         self.process: Process | None = None
         self.engine: MemoryEngine | None = None
         self.server: Server | None = None
-        self.applied: list[tuple[int, float]] = []
+        self.applied_indexes: list[tuple[int, float]] = []
         """When its replica had come how far: (index, moment), in order."""
-        self.halted_until_s = 0.0  # The last moment at which it was held.
+        self.paused_until_s = 0.0  # The last moment at which it was held.
 
     @property
     def name(self) -> str:
@@ -78,76 +78,85 @@ class ServerProcess:
     def start(self) -> None:
         assert not self.is_alive, f"{self.name} runs already"
         cluster = self.cluster
-        self.lives += 1
-        world = cluster.world(f"{self.name}#{self.lives}", clock_of=self.member.name)
-        process = Process(f"{self.name}#{self.lives}", self.member.name, world)
+        self.start_count += 1
+        world = cluster.make_world(f"{self.name}#{self.start_count}", machine=self.member.name)
+        process = Process(f"{self.name}#{self.start_count}", self.member.name, world)
         self.process = process
-        self.applied = []
-        faults = Faults(cluster.decide_for(self))
-        self.engine = MemoryEngine(world, cluster.log, faults=faults, single_server=False)
+        self.applied_indexes = []
+        faults = FaultInjector(cluster.choose_faults_for(self))
+        self.engine = MemoryEngine(world, cluster.log, faults=faults, is_single_server=False)
         self.server = Server(world, self.engine, self.member.identity)
         process.start(self._run(process, self.engine, self.server), name=self.name)
 
     async def _run(self, process: Process, engine: MemoryEngine, server: Server) -> None:
         # As the agent does it, before anything is loaded: what a brain is made of listens to that too.
         brain = self._make_brain(server) if self.role == "brain" else None
-        server.follower.listeners.append(lambda batch: self._note(batch.index))
-        server.follower.on_load.append(lambda: self._note(server.replica.index))
+        server.follower.batch_listeners.append(lambda batch: self._note(batch.index))
+        server.follower.load_listeners.append(lambda: self._note(server.replica.index))
         self.cluster.on_started(self, server)
         while True:
             try:
                 await engine.open()
                 break
-            except Unavailable:
+            except LogUnavailable:
                 await asyncio.sleep(1.0)
         process.start(server.follower.run(), name="follower")
-        await server.follower.loaded.wait()
+        await server.follower.loaded_event.wait()
         await (self._be_brain(process, server, *brain) if brain is not None else self._be_api(process, server))
 
     def _note(self, index: int) -> None:
-        self.applied.append((index, self.cluster.loop.time()))
+        self.applied_indexes.append((index, self.cluster.loop.time()))
 
     def _make_brain(self, server: Server) -> tuple[Brain, Election]:
-        election = election_of(server, folder=self.member.name)
+        election = build_election(server, folder=self.member.name)
         brain = Brain(
-            server.world, server.engine, server.follower, server.writer, election, heartbeats=self.cluster.heartbeats
+            server.world,
+            server.engine,
+            server.follower,
+            server.writer,
+            election,
+            heartbeats=self.cluster.heartbeat_settings,
         )
-        RolloutWatch(server.world, brain)
-        DrainWatch(server.world, brain)
-        Launcher(server.world, brain, server.job_settings)
-        Collecting(server.world, brain)
-        QuotaWatch(brain)
+        DeploymentDuty(server.world, brain)
+        DrainDuty(server.world, brain)
+        PeriodicLaunchDuty(server.world, brain, server.job_settings)
+        CollectionDuty(server.world, brain)
+        QuotaDuty(brain)
         return brain, election
 
     async def _be_brain(self, process: Process, server: Server, brain: Brain, election: Election) -> None:
         await self._found(server)
-        self.cluster.network.listen(brain_address(self.member.address), process, brain_app(Answers(brain)))
-        process.start(election.stay_a_member(), name="membership")
+        self.cluster.network.listen(
+            make_brain_address(self.member.address), process, make_brain_app(RpcDispatcher(brain))
+        )
+        process.start(election.maintain_membership(), name="membership")
         await brain.run()
 
     async def _found(self, server: Server) -> None:
         while True:
             try:
-                return await server.found()
-            except (Refusal, Unavailable):
+                return await server.bootstrap_cluster()
+            except (Refusal, LogUnavailable):
                 await asyncio.sleep(1.0)
 
     async def _be_api(self, process: Process, server: Server) -> None:
         network = self.cluster.network
-        own = SimulatedLink(network, process, brain_address(self.member.address))
-        peers = HttpPeers(lambda address: SimulatedExchange(network, process, lambda: address, may_repeat=False))
-        server.brain = own
-        server.leader = Leader(server.replica, self.member.identity.member_id, own, peers)
-        network.listen(self.member.address, process, self.cluster.serving(self, Api(server)))
+        own = SimulatedRpcTransport(network, process, make_brain_address(self.member.address))
+        peers = HttpPeerTransports(
+            lambda address: SimulatedTransport(network, process, lambda: address, can_repeat=False)
+        )
+        server.brain_transport = own
+        server.leader = LeaderClient(server.replica, self.member.identity.member_id, own, peers)
+        network.listen(self.member.address, process, self.cluster.wrap_app(self, Api(server)))
 
 
-class Member:
+class SimulatedServer:
     """A server: a machine with an api and a brain."""
 
     def __init__(self, cluster: "Cluster", number: int) -> None:
         self.name = f"server-{number}"
         self.address = f"{self.name}:4646"
-        self.identity = Identity(
+        self.identity = ServerIdentity(
             member_id=self.name, name=self.name, address=self.address, door_secret=f"secret of {self.name}"
         )
         self.api = ServerProcess(cluster, self, "api")
@@ -167,18 +176,20 @@ class NodeHost:
     def __init__(self, cluster: "Cluster", number: int) -> None:
         self.cluster = cluster
         self.name = f"node-{number}"
-        self.lives = 0
+        self.start_count = 0
         self.process: Process | None = None
         self.node: FakeNode | CoreNode | None = None
-        self.looks = FakeMachine(
+        self.node_profile = FakeMachine(
             name=self.name,
             datacenter=DATACENTERS[number % len(DATACENTERS)],
             cpu_mhz=(2_000, 4_000)[number % 2],
             memory_mb=(2_048, 4_096)[number % 2],
         )
-        self.ground: PlayedMachine | None = None
-        if number % FAKE_EVERY:
-            self.ground = PlayedMachine(self.name, cluster.seed, cluster.loop, cluster.weather, cluster.ledger)
+        self.machine: SimulatedMachine | None = None
+        if number % NODES_PER_FAKE_NODE:
+            self.machine = SimulatedMachine(
+                self.name, cluster.seed, cluster.loop, cluster.fault_source, cluster.task_runs
+            )
 
     @property
     def is_alive(self) -> bool:
@@ -187,22 +198,22 @@ class NodeHost:
     def start(self) -> None:
         assert not self.is_alive, f"{self.name} runs already"
         cluster = self.cluster
-        self.lives += 1
+        self.start_count += 1
         # The first two ids that a node draws are its own and its secret: the same world gives the same again.
-        world = cluster.world(self.name, clock_of=self.name)
-        identity = NodeIdentity(world.new_id(), world.new_secret())
-        world.random = Random(f"{cluster.seed}/{self.name}#{self.lives}")
-        process = Process(f"{self.name}#{self.lives}", self.name, world)
+        world = cluster.make_world(self.name, machine=self.name)
+        identity = NodeCredentials(world.new_id(), world.new_secret())
+        world.random = Random(f"{cluster.seed}/{self.name}#{self.start_count}")
+        process = Process(f"{self.name}#{self.start_count}", self.name, world)
         self.process = process
-        exchange = SimulatedExchange(cluster.network, process, cluster.server_chooser(self.name))
-        client = AsyncClient(world, [exchange], retries=ONCE)
-        if self.ground is None:
-            node: FakeNode | CoreNode = FakeNode(world, client, self.looks, identity=identity)
+        exchange = SimulatedTransport(cluster.network, process, cluster.make_server_chooser(self.name))
+        client = AsyncClient(world, [exchange], retry_policy=NO_RETRIES)
+        if self.machine is None:
+            node: FakeNode | CoreNode = FakeNode(world, client, self.node_profile, identity=identity)
         else:
-            world.booted_s = self.ground.booted_s
-            self.ground.note_trouble()
-            draw = Random(f"{cluster.seed}/{self.name}#{self.lives}/driver")
-            node = CoreNode(world, client, self.looks, identity, self.ground, process, draw)
+            world.boot_time_s = self.machine.booted_s
+            self.machine.record_disturbance()
+            draw = Random(f"{cluster.seed}/{self.name}#{self.start_count}/driver")
+            node = CoreNode(world, client, self.node_profile, identity, self.machine, process, draw)
         self.node = node
         process.start(node.run(), name=self.name)
 
@@ -210,35 +221,39 @@ class NodeHost:
 class Cluster:
     """`hooks` are where the chaos and the invariants take part."""
 
-    def __init__(self, seed: int, loop: SimulatedLoop, log: ObservedLog, weather: Weather, ledger: Ledger) -> None:
-        Decoder.proves_adopted = True  # What a writer takes in without decoding it is compared with what others decode.
+    def __init__(
+        self, seed: int, loop: SimulatedLoop, log: ObservedLog, fault_source: FaultSource, task_runs: TaskRunLog
+    ) -> None:
+        RecordDecoder.should_verify_adopted = (
+            True  # What a writer takes in without decoding it is compared with what others decode.
+        )
         self.seed = seed
         self.loop = loop
         self.log = log
-        self.weather = weather
+        self.fault_source = fault_source
         self.log_world = SimulatedWorld(seed, loop.time, member="outside")
         """Of no machine: what the chaos and the workload start belongs here."""
-        self.ledger = ledger
-        self.network = Network(loop, weather)
-        self.heartbeats = HEARTBEATS
+        self.task_runs = task_runs
+        self.network = Network(loop, fault_source)
+        self.heartbeat_settings = HEARTBEAT_SETTINGS
         self.clock_offsets_ns: dict[str, int] = {}
         self._worlds: list[tuple[str, SimulatedWorld]] = []
-        self.members = [Member(self, number + 1) for number in range(SERVERS)]
-        self.nodes = [NodeHost(self, number + 1) for number in range(NODES)]
-        self.decide_for: Callable[[ServerProcess], Callable[[Operation], Fault | None]] = lambda _: (
+        self.members = [SimulatedServer(self, number + 1) for number in range(SERVER_COUNT)]
+        self.nodes = [NodeHost(self, number + 1) for number in range(NODE_COUNT)]
+        self.choose_faults_for: Callable[[ServerProcess], Callable[[EngineOperation], Fault | None]] = lambda _: (
             lambda _operation: None
         )
         self.on_started: Callable[[ServerProcess, Server], None] = lambda _process, _server: None
-        self.serving: Callable[[ServerProcess, AsgiApp], AsgiApp] = lambda _process, app: app
+        self.wrap_app: Callable[[ServerProcess, AsgiApp], AsgiApp] = lambda _process, app: app
 
     @property
     def server_processes(self) -> list[ServerProcess]:
         return [process for member in self.members for process in member.processes]
 
-    def world(self, name: str, *, clock_of: str) -> SimulatedWorld:
+    def make_world(self, name: str, *, machine: str) -> SimulatedWorld:
         world = SimulatedWorld(self.seed, self.loop.time, member=name)
-        world.clock_offset_ns = self.clock_offsets_ns.get(clock_of, 0)
-        self._worlds.append((clock_of, world))
+        world.clock_offset_ns = self.clock_offsets_ns.get(machine, 0)
+        self._worlds.append((machine, world))
         return world
 
     def step_clock(self, machine: str, offset_ns: int) -> None:
@@ -248,7 +263,7 @@ class Cluster:
             if clock_of == machine:
                 world.clock_offset_ns = offset_ns
 
-    def server_chooser(self, name: str) -> Callable[[], str]:
+    def make_server_chooser(self, name: str) -> Callable[[], str]:
         """Mostly the same server, now and then another."""
         random = Random(f"{self.seed}/chooser/{name}")
         current = random.choice(self.members)
@@ -274,9 +289,9 @@ class Cluster:
         if isinstance(one, ServerProcess) and one.engine is not None:
             one.engine.crash()
         self.loop.kill(process)
-        self.network.on_death(process)
+        self.network.on_process_death(process)
 
 
-def new_log(loop: SimulatedLoop, seed: int) -> ObservedLog:
+def make_log(loop: SimulatedLoop, seed: int) -> ObservedLog:
     """A log that plays etcd, with etcd's bounds."""
-    return ObservedLog(SimulatedWorld(seed, loop.time, member="log"), ETCD_BOUNDS)
+    return ObservedLog(SimulatedWorld(seed, loop.time, member="log"), ETCD_WRITE_LIMITS)

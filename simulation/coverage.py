@@ -11,15 +11,15 @@ import msgspec
 
 from simulation.chaos import ALL_FAULTS
 from simulation.invariants import Transition
-from simulation.run import Result
-from wharf.model.transitions import MACHINES, TASK
+from simulation.run import SeedResult
+from wharf.contract.model.state_machines.transitions import STATE_MACHINES, TASK_STATES
 
-SEEDS_FOR_ALL: Final = 300
+MIN_SEEDS_FOR_COVERAGE: Final = 300
 """Fewer seeds need not meet everything."""
 
 # Machine and either end of a step, or both: what waits for a part that is not built.
-NOT_YET: Final[Mapping[str, str]] = {
-    TASK.name: "these steps are the node's, finer and in a table of its own",
+UNREACHED_STEPS: Final[Mapping[str, str]] = {
+    TASK_STATES.name: "these steps are the node's, finer and in a table of its own",
     "evaluation failed": "limits of deliveries: the scheduling issue",
 }
 
@@ -29,25 +29,25 @@ class Coverage(msgspec.Struct, frozen=True):
     transitions: dict[Transition, int]
 
     @property
-    def faults_missing(self) -> list[str]:
+    def missing_faults(self) -> list[str]:
         return [fault for fault in ALL_FAULTS if fault not in self.faults]
 
     @property
-    def steps_missing(self) -> list[str]:
+    def missing_steps(self) -> list[str]:
         """Steps that can be, and were not taken."""
         return [_told(step) for step in _all_steps() if step not in self.transitions and _why_not_yet(step) == ""]
 
     @property
-    def steps_not_yet(self) -> list[str]:
+    def pending_steps(self) -> list[str]:
         return [f"{_told(step)} ({why})" for step in _all_steps() if (why := _why_not_yet(step))]
 
     @property
-    def steps_too_early(self) -> list[str]:
+    def unexpected_steps(self) -> list[str]:
         """Steps that were taken although they stand among those that cannot be yet."""
         return [_told(step) for step in self.transitions if _why_not_yet(step)]
 
 
-def coverage_of(results: Iterable[Result]) -> Coverage:
+def measure_coverage(results: Iterable[SeedResult]) -> Coverage:
     faults: dict[str, int] = {}
     transitions: dict[Transition, int] = {}
     for result in results:
@@ -61,8 +61,8 @@ def coverage_of(results: Iterable[Result]) -> Coverage:
 def _all_steps() -> list[Transition]:
     return [
         (machine.name, step.source.value if step.source is not None else None, step.target.value)
-        for machine in MACHINES
-        for step in machine.steps
+        for machine in STATE_MACHINES
+        for step in machine.transitions
         if not step.feature
     ]
 
@@ -70,8 +70,8 @@ def _all_steps() -> list[Transition]:
 def _why_not_yet(step: Transition) -> str:
     machine, source, target = step
     for name in (machine, f"{machine} {source}", f"{machine} {target}", f"{machine} {source}>{target}"):
-        if name in NOT_YET:
-            return NOT_YET[name]
+        if name in UNREACHED_STEPS:
+            return UNREACHED_STEPS[name]
     return ""
 
 

@@ -10,66 +10,70 @@ import msgspec
 
 from simulation.loop import SimulatedLoop
 
-Asked = TypeVar("Asked")
-Answer = TypeVar("Answer")
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
 
-NEVER: Final = float("inf")
+NOT_ENDED: Final = float("inf")
 
 
-class Outcome(enum.Enum):
+class CallOutcome(enum.Enum):
     OPEN = "open"
     OK = "ok"
     FAILED = "failed"  # Surely nothing happened.
     UNKNOWN = "unknown"  # It may have happened, or may still happen.
 
 
-class Call(msgspec.Struct, Generic[Asked, Answer], eq=False):
+class RecordedCall(msgspec.Struct, Generic[RequestT, ResponseT], eq=False):
     """One operation of one client on one key. The orders are places in time: no two moments are the same."""
 
     number: int
     client: str
     key: str
-    asked: Asked
+    request: RequestT
     began_s: float
-    began: int
-    ended_s: float = NEVER
-    ended: float = NEVER
-    outcome: Outcome = Outcome.OPEN
-    answer: Answer | None = None
+    begin_position: int
+    ended_s: float = NOT_ENDED
+    end_position: float = NOT_ENDED
+    outcome: CallOutcome = CallOutcome.OPEN
+    response: ResponseT | None = None
 
-    def told(self) -> str:
-        end = "" if self.ended_s == NEVER else f" at {self.ended_s:.4f} s"
-        answer = f": {self.answer}" if self.outcome is Outcome.OK else ""
-        return f"{self.began_s:.4f} s {self.client} asked {self.asked} of {self.key}; {self.outcome.value}{end}{answer}"
+    def describe(self) -> str:
+        end = "" if self.ended_s == NOT_ENDED else f" at {self.ended_s:.4f} s"
+        answer = f": {self.response}" if self.outcome is CallOutcome.OK else ""
+        return (
+            f"{self.began_s:.4f} s {self.client} asked {self.request} of {self.key}; {self.outcome.value}{end}{answer}"
+        )
 
 
-class History(Generic[Asked, Answer]):
+class CallHistory(Generic[RequestT, ResponseT]):
     def __init__(self, loop: SimulatedLoop) -> None:
-        self.calls: list[Call[Asked, Answer]] = []
+        self.calls: list[RecordedCall[RequestT, ResponseT]] = []
         self._loop = loop
         self._moments = 0
 
-    def begin(self, client: str, key: str, asked: Asked) -> Call[Asked, Answer]:
-        call: Call[Asked, Answer] = Call(len(self.calls), client, key, asked, self._loop.time(), self._moment())
+    def begin_call(self, client: str, key: str, request: RequestT) -> RecordedCall[RequestT, ResponseT]:
+        call: RecordedCall[RequestT, ResponseT] = RecordedCall(
+            len(self.calls), client, key, request, self._loop.time(), self._moment()
+        )
         self.calls.append(call)
         return call
 
-    def ok(self, call: Call[Asked, Answer], answer: Answer) -> None:
-        call.answer = answer
-        self._end(call, Outcome.OK)
+    def complete_call(self, call: RecordedCall[RequestT, ResponseT], response: ResponseT) -> None:
+        call.response = response
+        self._end(call, CallOutcome.OK)
 
-    def failed(self, call: Call[Asked, Answer]) -> None:
-        self._end(call, Outcome.FAILED)
+    def fail_call(self, call: RecordedCall[RequestT, ResponseT]) -> None:
+        self._end(call, CallOutcome.FAILED)
 
-    def unknown(self, call: Call[Asked, Answer]) -> None:
+    def leave_call_undecided(self, call: RecordedCall[RequestT, ResponseT]) -> None:
         """The caller stopped waiting; the operation may take effect now, later or never."""
-        call.outcome = Outcome.UNKNOWN
+        call.outcome = CallOutcome.UNKNOWN
 
-    def _end(self, call: Call[Asked, Answer], outcome: Outcome) -> None:
-        assert call.outcome is Outcome.OPEN, f"this call has ended before: {call.told()}"
+    def _end(self, call: RecordedCall[RequestT, ResponseT], outcome: CallOutcome) -> None:
+        assert call.outcome is CallOutcome.OPEN, f"this call has ended before: {call.describe()}"
         call.outcome = outcome
         call.ended_s = self._loop.time()
-        call.ended = self._moment()
+        call.end_position = self._moment()
 
     def _moment(self) -> int:
         self._moments += 1

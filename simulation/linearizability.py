@@ -11,30 +11,30 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from simulation.history import Call, Outcome
+from simulation.history import CallOutcome, RecordedCall
 
 State = TypeVar("State", bound=Hashable)
-Asked_contra = TypeVar("Asked_contra", contravariant=True)
-Answer_contra = TypeVar("Answer_contra", contravariant=True)
-Asked = TypeVar("Asked")
-Answer = TypeVar("Answer")
+RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
+ResponseT_contra = TypeVar("ResponseT_contra", contravariant=True)
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
 
-TRIES_MAX: Final = 2_000_000
+MAX_TRIES: Final = 2_000_000
 
 
-class Model(Protocol[State, Asked_contra, Answer_contra]):
+class Model(Protocol[State, RequestT_contra, ResponseT_contra]):
     """What the object does, one operation at a time."""
 
     initial: State
 
-    def after(self, state: State, asked: Asked_contra, answer: Answer_contra | None) -> State | None:
+    def apply(self, state: State, request: RequestT_contra, response: ResponseT_contra | None) -> State | None:
         """The state after this operation gave this answer; None where it cannot give it.
 
         Without an answer its outcome is unknown: the state after it, if it took effect.
         """
         ...
 
-    def only_looks(self, asked: Asked_contra, answer: Answer_contra | None) -> bool:
+    def is_read_only(self, request: RequestT_contra, response: ResponseT_contra | None) -> bool:
         """Whether this operation, giving this answer, changes no state whatever."""
         ...
 
@@ -43,36 +43,42 @@ class Verdict(msgspec.Struct, frozen=True):
     """`stuck` are the calls of which none could be next, after the best attempt; empty when all is well."""
 
     is_linearizable: bool
-    tries: int
+    try_count: int
     order: Sequence[int] = ()  # Numbers of calls, as they may have happened; of the best attempt, if it failed.
-    stuck: Sequence[Call[Any, Any]] = ()
+    blocked_calls: Sequence[RecordedCall[Any, Any]] = ()
 
 
-class Undecided(Exception):
+class SearchLimitExceeded(Exception):
     """Too many ways to try: the history has too many unknown outcomes at once."""
 
 
-def check(calls: Sequence[Call[Asked, Answer]], model: Model[State, Asked, Answer]) -> Verdict:
+def check_calls(
+    calls: Sequence[RecordedCall[RequestT, ResponseT]], model: Model[State, RequestT, ResponseT]
+) -> Verdict:
     """Check the calls of one key. Those that surely did nothing are left out."""
     return _Search(calls, model).run()
 
 
-def check_all(calls: Sequence[Call[Asked, Answer]], model: Model[State, Asked, Answer]) -> dict[str, Verdict]:
+def check_all_keys(
+    calls: Sequence[RecordedCall[RequestT, ResponseT]], model: Model[State, RequestT, ResponseT]
+) -> dict[str, Verdict]:
     """Check every key, in order of first use."""
-    keys: dict[str, list[Call[Asked, Answer]]] = {}
+    keys: dict[str, list[RecordedCall[RequestT, ResponseT]]] = {}
     for call in calls:
         keys.setdefault(call.key, []).append(call)
-    return {key: check(of_key, model) for key, of_key in keys.items()}
+    return {key: check_calls(of_key, model) for key, of_key in keys.items()}
 
 
-class _Search(Generic[State, Asked, Answer]):
+class _Search(Generic[State, RequestT, ResponseT]):
     """Positions count the answered calls in the order in which they began, and so do bits of the masks."""
 
-    def __init__(self, calls: Sequence[Call[Asked, Answer]], model: Model[State, Asked, Answer]) -> None:
-        by_begin = sorted(calls, key=lambda call: call.began)
+    def __init__(
+        self, calls: Sequence[RecordedCall[RequestT, ResponseT]], model: Model[State, RequestT, ResponseT]
+    ) -> None:
+        by_begin = sorted(calls, key=lambda call: call.begin_position)
         self.model = model
-        self.answered = [call for call in by_begin if call.outcome is Outcome.OK]
-        self.unanswered = [call for call in by_begin if call.outcome in (Outcome.UNKNOWN, Outcome.OPEN)]
+        self.answered = [call for call in by_begin if call.outcome is CallOutcome.OK]
+        self.unanswered = [call for call in by_begin if call.outcome in (CallOutcome.UNKNOWN, CallOutcome.OPEN)]
 
     def run(self) -> Verdict:
         """Depth first, with a stack of our own: histories are longer than Python's stack."""
@@ -93,8 +99,10 @@ class _Search(Generic[State, Asked, Answer]):
                 if path:
                     path.pop()
                 continue
-            if seen.count > TRIES_MAX:
-                raise Undecided(f"gave up after {TRIES_MAX} tries; {len(self.unanswered)} outcomes are unknown")
+            if seen.count > MAX_TRIES:
+                raise SearchLimitExceeded(
+                    f"gave up after {MAX_TRIES} tries; {len(self.unanswered)} outcomes are unknown"
+                )
             number, reached = way
             path.append(number)
             if len(path) > len(best) or not best:
@@ -102,18 +110,18 @@ class _Search(Generic[State, Asked, Answer]):
             stack.append((reached, iter(self.next_ones(*reached))))
         return Verdict(False, seen.count, best, self.candidates(best_at[0], best_at[1])[0])
 
-    def candidates(self, base: int, done: int) -> tuple[list[Call[Asked, Answer]], float]:
+    def candidates(self, base: int, done: int) -> tuple[list[RecordedCall[RequestT, ResponseT]], float]:
         """The answered calls of which one must be next, and the first answer among those not done."""
         first_end = float("inf")
-        found: list[Call[Asked, Answer]] = []
+        found: list[RecordedCall[RequestT, ResponseT]] = []
         for position in range(base, len(self.answered)):
             call = self.answered[position]
-            if call.began > first_end:
+            if call.begin_position > first_end:
                 break
             if not done >> (position - base) & 1:
                 found.append(call)
-                first_end = min(first_end, call.ended)
-        return [call for call in found if call.began < first_end], first_end
+                first_end = min(first_end, call.end_position)
+        return [call for call in found if call.begin_position < first_end], first_end
 
     def next_ones(self, base: int, done: int, used: int, state: State) -> list[tuple[int, tuple[int, int, int, State]]]:
         """Every way to go on, the likeliest first: answered calls in the order of their answers, then unknown ones."""
@@ -121,27 +129,27 @@ class _Search(Generic[State, Asked, Answer]):
         first_end = float("inf")
         for position in range(base, len(self.answered)):
             call = self.answered[position]
-            if call.began > first_end:
+            if call.begin_position > first_end:
                 break
             if done >> (position - base) & 1:
                 continue
-            first_end = min(first_end, call.ended)
-            reached = self.model.after(state, call.asked, call.answer)
+            first_end = min(first_end, call.end_position)
+            reached = self.model.apply(state, call.request, call.response)
             if reached is None:
                 continue
-            way = (call.ended, call.number, (*_with_done(base, done, position), used, reached))
-            if reached == state and self.model.only_looks(call.asked, call.answer):
+            way = (call.end_position, call.number, (*_with_done(base, done, position), used, reached))
+            if reached == state and self.model.is_read_only(call.request, call.response):
                 return [way[1:]]  # Whatever can follow without it can follow after it.
             ways.append(way)
         result = [way[1:] for way in sorted(ways, key=lambda way: way[0])]
-        tried: list[Asked] = []  # Of several equal ones the first is enough.
+        tried: list[RequestT] = []  # Of several equal ones the first is enough.
         for position, call in enumerate(self.unanswered):
-            if call.began > first_end:
+            if call.begin_position > first_end:
                 break
-            if used >> position & 1 or call.asked in tried:
+            if used >> position & 1 or call.request in tried:
                 continue
-            tried.append(call.asked)
-            after = self.model.after(state, call.asked, None)
+            tried.append(call.request)
+            after = self.model.apply(state, call.request, None)
             if after is not None and after != state:
                 result.append((call.number, (base, done, used | 1 << position, after)))
         return result

@@ -30,14 +30,14 @@ Ts = TypeVarTuple("Ts")
 Context = dict[str, Any]
 ExceptionHandler = Callable[[AbstractEventLoop, Context], object]
 
-STEPS_AT_ONE_INSTANT_MAX: Final = 1_000_000
+MAX_STEPS_PER_INSTANT: Final = 1_000_000
 
 
-class NothingReal(Exception):
+class RealResourceRequested(Exception):
     """Something asked the simulation for a thing of the real world."""
 
 
-class StandsStill(Exception):
+class SimulationStuck(Exception):
     """Nothing can ever happen again, or time does not go on any more."""
 
 
@@ -87,7 +87,7 @@ class SimulatedTask(asyncio.Task[T]):
     def is_dead(self) -> bool:
         return self.process is not None and self.process.is_dead
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Name, process, and where it waits, from the outermost call to the innermost."""
         places: list[str] = []
         work: object = self.get_coro()
@@ -100,7 +100,7 @@ class SimulatedTask(asyncio.Task[T]):
 
 def _refused(what: str) -> Any:
     def refuse(*_args: object, **_options: object) -> None:
-        raise NothingReal(
+        raise RealResourceRequested(
             f"a simulation has nothing real in it, and was asked for {what}. Put a port in between, and play the other "
             "side of it in the simulation."
         )
@@ -111,13 +111,13 @@ def _refused(what: str) -> Any:
 class SimulatedLoop(AbstractEventLoop):
     """`shuffle=False` runs everything in the order of a real loop, to see whether an order is to blame."""
 
-    def __init__(self, seed: int, *, shuffle: bool = True, steps_max: int = 1 << 62) -> None:
+    def __init__(self, seed: int, *, is_shuffled: bool = True, max_steps: int = 1 << 62) -> None:
         self.steps = 0
-        self.steps_max = steps_max
+        self.max_steps = max_steps
         self.failures: list[str] = []
         self._fatal: Exception | None = None
         self._fingerprint = 0
-        self._random = Random(f"{seed}/order") if shuffle else None
+        self._random = Random(f"{seed}/order") if is_shuffled else None
         self._now_s = 0.0
         self._lanes: list[Lane] = []  # Those that hold something.
         self._outside = Lane(0)
@@ -143,7 +143,7 @@ class SimulatedLoop(AbstractEventLoop):
         """Two runs with the same fingerprint took the same steps in the same order."""
         return f"{self._fingerprint & 0xFFFF_FFFF_FFFF_FFFF:016x}"
 
-    def note(self, text: str) -> None:
+    def add_to_fingerprint(self, text: str) -> None:
         """Mix a word about what happened into the fingerprint."""
         self._fingerprint = hash((self._fingerprint, zlib.crc32(text.encode())))
 
@@ -261,18 +261,18 @@ class SimulatedLoop(AbstractEventLoop):
         for handle, _ in self._held.pop(process, ()):
             self._graves.append(handle)
 
-    def hold(self, process: Process) -> None:
+    def pause(self, process: Process) -> None:
         """Nothing of it runs until `release`; then all that has come due meanwhile does."""
-        if process.is_dead or process.is_held:
+        if process.is_dead or process.is_paused:
             return
-        process.is_held = True
+        process.is_paused = True
         self._halted += 1
         self._held[process] = []
 
-    def release(self, process: Process) -> None:
-        if process.is_dead or not process.is_held:
+    def resume(self, process: Process) -> None:
+        if process.is_dead or not process.is_paused:
             return
-        process.is_held = False
+        process.is_paused = False
         self._halted -= 1
         for handle, lane in self._held.pop(process):
             self._enqueue(handle, lane)
@@ -284,7 +284,7 @@ class SimulatedLoop(AbstractEventLoop):
         if process.is_dead:
             self._graves.append(handle)  # Kept, so that nothing of it is tidied up before the run is over.
             return True
-        if process.is_held:
+        if process.is_paused:
             self._held[process].append((handle, lane))
             return True
         return False
@@ -327,12 +327,12 @@ class SimulatedLoop(AbstractEventLoop):
             if handle.cancelled() or (self._halted and self._is_halted(handle, lane)):
                 continue
             self.steps += 1
-            if self.steps > self.steps_max:
-                raise StandsStill(f"{self.steps_max} steps were taken by {self._now_s} s: something runs hot")
-            if self.steps - since > STEPS_AT_ONE_INSTANT_MAX:
+            if self.steps > self.max_steps:
+                raise SimulationStuck(f"{self.max_steps} steps were taken by {self._now_s} s: something runs hot")
+            if self.steps - since > MAX_STEPS_PER_INSTANT:
                 if self._now_s == instant:
-                    raise StandsStill(
-                        f"{STEPS_AT_ONE_INSTANT_MAX} steps were taken at {instant} s and time does not go on; the last "
+                    raise SimulationStuck(
+                        f"{MAX_STEPS_PER_INSTANT} steps were taken at {instant} s and time does not go on; the last "
                         f"one was {handle!r}"
                     )
                 instant, since = self._now_s, self.steps
@@ -345,8 +345,8 @@ class SimulatedLoop(AbstractEventLoop):
         while self._timers and self._timers[0][2].cancelled():
             heapq.heappop(self._timers)
         if not self._timers:
-            waiting = "\n".join(f"  {task.told()}" for task in self._tasks if not task.is_dead) or "  (no task)"
-            raise StandsStill(f"at {self._now_s} s nothing can happen any more; these wait for ever:\n{waiting}")
+            waiting = "\n".join(f"  {task.describe()}" for task in self._tasks if not task.is_dead) or "  (no task)"
+            raise SimulationStuck(f"at {self._now_s} s nothing can happen any more; these wait for ever:\n{waiting}")
         self._now_s = max(self._now_s, self._timers[0][0])
         while self._timers and self._timers[0][0] <= self._now_s:
             _, _, timer, lane = heapq.heappop(self._timers)
@@ -383,7 +383,7 @@ class SimulatedLoop(AbstractEventLoop):
         gc.collect()  # A future that was dropped with an exception that nobody looked at says so now.
         for task in self._tasks:
             if not task.is_dead and not task.done():
-                self.failures.append(f"at {self._now_s} s the run ended and a task was left behind: {task.told()}")
+                self.failures.append(f"at {self._now_s} s the run ended and a task was left behind: {task.describe()}")
         self._bury()
         if self.failures:
             raise RunFailed("\n".join(self.failures))
@@ -436,7 +436,7 @@ class SimulatedLoop(AbstractEventLoop):
         owner = context.get("task") or context.get("future") or context.get("handle")
         told = f"at {self._now_s} s: {context.get('message') or 'an exception that nobody handled'}"
         if isinstance(owner, SimulatedTask):
-            told += f": {owner.told()}"
+            told += f": {owner.describe()}"
         elif owner is not None:
             told += f": {owner!r}"
         if isinstance(error, BaseException):

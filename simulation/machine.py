@@ -14,31 +14,31 @@ from typing import Final, Protocol
 
 import msgspec
 
-from simulation.ledger import Ledger, Play
+from simulation.fault_source import FaultSource
 from simulation.loop import SimulatedLoop
-from simulation.weather import Weather
-from wharf.model.group import TaskGroup
+from simulation.task_runs import TaskRun, TaskRunLog
+from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.node.core.outcome import UNKNOWN, Outcome
-from wharf.node.drivers.mock import scripted_outcome, seconds
+from wharf.node.drivers.mock import read_duration_s, read_scripted_outcome
 
-STARTS_LATE: Final = "task starts late"
-DEAF: Final = "task ignores its signal"
-CLINGS: Final = "task does not end when killed"
-TASK_FAULTS: Final = (STARTS_LATE, DEAF, CLINGS)
+TASK_STARTS_LATE: Final = "task starts late"
+TASK_IGNORES_SIGNAL: Final = "task ignores its signal"
+TASK_SURVIVES_KILL: Final = "task does not end when killed"
+TASK_FAULTS: Final = (TASK_STARTS_LATE, TASK_IGNORES_SIGNAL, TASK_SURVIVES_KILL)
 
 ENDED_BY_SIGINT: Final = Outcome(130, 2)
 ENDED_BY_SIGKILL: Final = Outcome(137, 9)
-NOT_YET_ON_DISK_S: Final = 5.0
+UNSYNCED_WINDOW_S: Final = 5.0
 """What a program's folder was given within this time before the power fails may be lost."""
 
 
-class PlayedDisk:
+class SimulatedDisk:
     """The journal's file (`JournalFile`). What was not synced may be lost with the power."""
 
     def __init__(self, loop: SimulatedLoop, random: Random, outside: Context) -> None:
         self.size = 0
         self.is_full = False
-        self.loses_all = False
+        self.is_losing_all = False
         """A planted bug: it says that all is on the disk, and nothing is."""
         self._loop = loop
         self._random = random
@@ -61,7 +61,7 @@ class PlayedDisk:
         length, times = len(self._data), self._times_replaced
 
         def reach() -> None:
-            if self._times_replaced == times and not self.loses_all:
+            if self._times_replaced == times and not self.is_losing_all:
                 self._durable = max(self._durable, length)
             if not done.done():
                 done.set_result(None)
@@ -76,7 +76,7 @@ class PlayedDisk:
         self.size = self._durable = len(self._data)
         self._times_replaced += 1
 
-    def keep_damaged(self, data: bytes) -> None:
+    def save_damaged(self, data: bytes) -> None:
         """Nobody reads it here."""
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class PlayedDisk:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-class Told(msgspec.Struct, frozen=True):
+class RunReport(msgspec.Struct, frozen=True):
     """What a supervisor says of a run. Without an outcome: it has begun, or is only just beginning."""
 
     run: str
@@ -101,15 +101,15 @@ class Told(msgspec.Struct, frozen=True):
     outcome: Outcome | None = None
 
 
-class Listener(Protocol):
+class SupervisorListener(Protocol):
     """The end of the way to the supervisor that is the agent's. Called from outside of it."""
 
-    def hear(self, told: Told) -> None: ...
+    def receive_report(self, report: RunReport) -> None: ...
 
-    def on_lost(self) -> None: ...
+    def on_disconnected(self) -> None: ...
 
 
-class Ordered(msgspec.Struct, frozen=True):
+class TaskStart(msgspec.Struct, frozen=True):
     """One start of one task, as the supervisor is told."""
 
     run: str
@@ -119,184 +119,186 @@ class Ordered(msgspec.Struct, frozen=True):
     config: Mapping[str, object]
 
 
-class PlayedMachine:
-    def __init__(self, name: str, seed: int, loop: SimulatedLoop, weather: Weather, ledger: Ledger) -> None:
+class SimulatedMachine:
+    def __init__(
+        self, name: str, seed: int, loop: SimulatedLoop, fault_source: FaultSource, task_runs: TaskRunLog
+    ) -> None:
         self.name = name
-        self.boots = 1
+        self.boot_count = 1
         self.booted_s = 0.0
         self.steady_since_s = 0.0
         """Since when nothing befell the node that excuses it for being late."""
-        self.guesses_outcomes = False
+        self.is_guessing_outcomes = False
         """A planted bug: the supervisor tells of every program that it ended well."""
         self._random = Random(f"{seed}/machine/{name}")
         self._outside = Context()
-        self.disk = PlayedDisk(loop, self._random, self._outside)
+        self.disk = SimulatedDisk(loop, self._random, self._outside)
         self._loop = loop
-        self._weather = weather
-        self._ledger = ledger
-        self._plays: dict[str, Play] = {}
+        self._weather = fault_source
+        self._ledger = task_runs
+        self._plays: dict[str, TaskRun] = {}
         """The runs that the supervisor has a folder of."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._listener: Listener | None = None
+        self._listener: SupervisorListener | None = None
         self._link = 0
 
     @property
     def boot_id(self) -> str:
-        return f"{self.name}#{self.boots}"
+        return f"{self.name}#{self.boot_count}"
 
-    def alive(self) -> list[Play]:
+    def list_alive_runs(self) -> list[TaskRun]:
         return [play for play in self._plays.values() if play.is_alive]
 
     # -- the way to the agent
 
-    def connect(self, listener: Listener) -> tuple[int, list[Told]]:
+    def connect(self, listener: SupervisorListener) -> tuple[int, list[RunReport]]:
         """The number of the way, and all that the supervisor knows. Who came before is not heard any more."""
         self._listener = listener
         self._link += 1
         return self._link, [self._told(play) for play in self._plays.values()]
 
-    def arrive(self, at_s: float, link: int, deed: Callable[[], None]) -> None:
+    def deliver_at(self, at_s: float, link: int, action: Callable[[], None]) -> None:
         """Something that was said on this way arrives then; on one that is no more it never does."""
 
         def arrived() -> None:
             if link == self._link:
-                deed()
+                action()
 
         self._outside.run(self._loop.call_at, at_s, arrived)
 
-    def _told(self, play: Play) -> Told:
-        outcome = play.told
-        if self.guesses_outcomes and outcome is not None:
+    def _told(self, play: TaskRun) -> RunReport:
+        outcome = play.outcome
+        if self.is_guessing_outcomes and outcome is not None:
             outcome = Outcome()
-        return Told(play.run, play.began_s is not None, outcome)
+        return RunReport(play.run, play.began_s is not None, outcome)
 
-    def _tell(self, play: Play) -> None:
+    def _tell(self, play: TaskRun) -> None:
         if self._listener is not None:
-            self._listener.hear(self._told(play))
+            self._listener.receive_report(self._told(play))
 
     # -- what the supervisor is asked
 
-    def start(self, order: Ordered) -> None:
-        known = self._plays.get(order.run)
+    def start(self, task_start: TaskStart) -> None:
+        known = self._plays.get(task_start.run)
         if known is not None:
             self._tell(known)
             return
-        play = Play(order.run, order.allocation_id, order.task, order.group, order.config)
-        self._plays[order.run] = play
-        late_s = self._random.uniform(1.0, 8.0) if self._weather.strikes(STARTS_LATE, once_in=60) else 0.0
+        play = TaskRun(task_start.run, task_start.allocation_id, task_start.task, task_start.group, task_start.config)
+        self._plays[task_start.run] = play
+        late_s = self._random.uniform(1.0, 8.0) if self._weather.draw_fault(TASK_STARTS_LATE, once_in=60) else 0.0
         self._later(play, late_s + self._random.uniform(0.001, 0.05), self._begin)
 
     def signal(self, run: str) -> None:
         play = self._plays.get(run)
-        if play is None or not play.is_open:
+        if play is None or not play.is_unfinished:
             return
-        play.is_asked_to_end = True
-        if play.began_s is not None and not play.is_deaf:
+        play.is_signalled = True
+        if play.began_s is not None and not play.is_ignoring_signals:
             how = self._random.choice([ENDED_BY_SIGINT, ENDED_BY_SIGINT, Outcome()])
             self._end_later(play, self._random.uniform(0.0, 0.5), how)
 
     def kill(self, run: str) -> None:
         play = self._plays.get(run)
-        if play is None or not play.is_open:
+        if play is None or not play.is_unfinished:
             return
-        play.is_to_be_killed = True
+        play.is_kill_requested = True
         if play.began_s is None:
             return
-        clings = self._weather.strikes(CLINGS, once_in=12)
+        clings = self._weather.draw_fault(TASK_SURVIVES_KILL, once_in=12)
         self._end_later(play, self._random.uniform(0.5, 10.0) if clings else 0.01, ENDED_BY_SIGKILL)
 
     def forget(self, run: str) -> None:
         play = self._plays.get(run)
-        if play is not None and not play.is_open:
+        if play is not None and not play.is_unfinished:
             del self._plays[run]
 
     # -- the life of a program
 
-    def _later(self, play: Play, wait_s: float, then: Callable[[Play], None]) -> None:
+    def _later(self, play: TaskRun, wait_s: float, then: Callable[[TaskRun], None]) -> None:
         self._stop_timer(play)
         self._timers[play.run] = self._outside.run(self._loop.call_later, wait_s, then, play)
 
-    def _stop_timer(self, play: Play) -> None:
+    def _stop_timer(self, play: TaskRun) -> None:
         if (timer := self._timers.pop(play.run, None)) is not None:
             timer.cancel()
 
-    def _begin(self, play: Play) -> None:
+    def _begin(self, play: TaskRun) -> None:
         self._stop_timer(play)
         play.began_s = self._loop.time()
-        play.is_deaf = self._weather.strikes(DEAF, once_in=12)
-        self._ledger.begin(play)
+        play.is_ignoring_signals = self._weather.draw_fault(TASK_IGNORES_SIGNAL, once_in=12)
+        self._ledger.record_start(play)
         self._tell(play)
-        run_s = seconds(play.config, "run_for")
+        run_s = read_duration_s(play.config, "run_for")
         if run_s is not None:
-            self._end_later(play, run_s, scripted_outcome(play.config))
-        if play.is_to_be_killed:
+            self._end_later(play, run_s, read_scripted_outcome(play.config))
+        if play.is_kill_requested:
             self.kill(play.run)
-        elif play.is_asked_to_end:  # It came too early, and is kept for it.
+        elif play.is_signalled:  # It came too early, and is kept for it.
             self.signal(play.run)
 
-    def _end_later(self, play: Play, wait_s: float, how: Outcome) -> None:
+    def _end_later(self, play: TaskRun, wait_s: float, how: Outcome) -> None:
         """The soonest end is the one that comes."""
         due_s = self._loop.time() + wait_s
         timer = self._timers.get(play.run)
         if timer is None or timer.when() > due_s:
             self._later(play, wait_s, lambda ended: self._end(ended, how))
 
-    def _end(self, play: Play, how: Outcome) -> None:
+    def _end(self, play: TaskRun, how: Outcome) -> None:
         self._stop_timer(play)
-        play.told = UNKNOWN if play.is_shim_gone else how
+        play.outcome = UNKNOWN if play.is_shim_gone else how
         play.ended_s = self._loop.time()
         self._tell(play)
 
     # -- what befalls it
 
-    def lose_supervisor(self) -> None:
+    def kill_supervisor(self) -> None:
         """Programs go on. What was only just beginning has begun, or is as if nobody had asked for it."""
-        self.note_trouble()
+        self.record_disturbance()
         self._link += 1
         listener, self._listener = self._listener, None
-        for play in [each for each in self._plays.values() if each.is_open and each.began_s is None]:
+        for play in [each for each in self._plays.values() if each.is_unfinished and each.began_s is None]:
             if self._random.random() < 0.5:
                 self._begin(play)
             else:
                 self._drop(play)
         if listener is not None:
-            listener.on_lost()
+            listener.on_disconnected()
 
-    def lose_shim(self) -> bool:
+    def kill_shim(self) -> bool:
         """Of some program that runs: nobody will ever know how it ends. Whether there was one."""
-        alive = self.alive()
+        alive = self.list_alive_runs()
         if alive:
             self._random.choice(alive).is_shim_gone = True
         return bool(alive)
 
     def lose_power(self) -> None:
         """All programs are gone, and what was not on the disk yet."""
-        self.note_trouble()
+        self.record_disturbance()
         self._link += 1
         self._listener = None
         now_s = self._loop.time()
         for play in list(self._plays.values()):
             self._stop_timer(play)
-            is_young = play.began_s is None or now_s - play.began_s < NOT_YET_ON_DISK_S
-            if play.is_open:
-                play.told, play.ended_s = UNKNOWN, now_s
-            elif play.ended_s is not None and now_s - play.ended_s < NOT_YET_ON_DISK_S and self._random.random() < 0.5:
-                play.was_told, play.told = play.was_told or play.told, UNKNOWN
+            is_young = play.began_s is None or now_s - play.began_s < UNSYNCED_WINDOW_S
+            if play.is_unfinished:
+                play.outcome, play.ended_s = UNKNOWN, now_s
+            elif play.ended_s is not None and now_s - play.ended_s < UNSYNCED_WINDOW_S and self._random.random() < 0.5:
+                play.lost_outcome, play.outcome = play.lost_outcome or play.outcome, UNKNOWN
             if is_young and self._random.random() < 0.5:
                 self._drop(play)
-        self._ledger.lose_power(self.name)
+        self._ledger.record_power_loss(self.name)
         self.disk.lose_power()
-        self.boots += 1
+        self.boot_count += 1
         self.booted_s = now_s
 
     def fill_disk(self, *, is_full: bool) -> None:
-        self.note_trouble()
+        self.record_disturbance()
         self.disk.is_full = is_full
 
-    def note_trouble(self) -> None:
+    def record_disturbance(self) -> None:
         """From here on it is given its time again."""
         self.steady_since_s = self._loop.time()
 
-    def _drop(self, play: Play) -> None:
+    def _drop(self, play: TaskRun) -> None:
         self._stop_timer(play)
         del self._plays[play.run]

@@ -13,9 +13,9 @@ from urllib.parse import unquote
 
 import msgspec
 
+from simulation.fault_source import Delivery, FaultSource
 from simulation.loop import SimulatedLoop
 from simulation.process import Process
-from simulation.weather import Fate, Weather
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -23,27 +23,27 @@ Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 Headers = Sequence[tuple[str, str]]
 
-UNREAD_MOST_BYTES: Final = 65_536
+MAX_UNREAD_BYTES: Final = 65_536
 """What a connection takes before the sender has to wait for the reader."""
 
 PARTITION: Final = "partition"
-CONNECTION_BROKEN: Final = "connection broken by a death"
-CALLER_GONE: Final = "caller gone"
+CONNECTION_LOST: Final = "connection broken by a death"
+CALLER_DISCONNECTED: Final = "caller gone"
 
 
 class ExchangeFailed(Exception):
     """No reply came."""
 
 
-class NotSent(ExchangeFailed):
+class RequestNotSent(ExchangeFailed):
     """The request reached nobody: nothing happened."""
 
 
-class Lost(ExchangeFailed):
+class OutcomeLost(ExchangeFailed):
     """The request or its reply was lost: it may have happened or not."""
 
 
-class Request(msgspec.Struct, frozen=True):
+class SimulatedRequest(msgspec.Struct, frozen=True):
     """`target` is the path with its query, as it stands in a request line."""
 
     method: str
@@ -52,109 +52,113 @@ class Request(msgspec.Struct, frozen=True):
     body: bytes = b""
 
 
-class Reply:
+class SimulatedReply:
     """Status and headers at once; the body as it comes."""
 
-    def __init__(self, exchange: "Exchange", status: int, headers: Headers) -> None:
+    def __init__(self, exchange: "NetworkExchange", status: int, headers: Headers) -> None:
         self.status = status
         self.headers = headers
         self._exchange = exchange
 
-    async def parts(self) -> AsyncIterator[bytes]:
+    async def iterate_parts(self) -> AsyncIterator[bytes]:
         """Raises `Lost` where the connection breaks off."""
-        while (part := await self._exchange.next_part()) is not None:
+        while (part := await self._exchange.read_part()) is not None:
             yield part
 
-    async def body(self) -> bytes:
-        return b"".join([part async for part in self.parts()])
+    async def read_body(self) -> bytes:
+        return b"".join([part async for part in self.iterate_parts()])
 
     def close(self) -> None:
         """Stop reading: the app sees its caller go."""
         self._exchange.abandon()
 
 
-class Listener(msgspec.Struct, frozen=True):
+class NetworkListener(msgspec.Struct, frozen=True):
     process: Process
     app: AsgiApp
 
 
 class Network:
-    def __init__(self, loop: SimulatedLoop, weather: Weather) -> None:
+    def __init__(self, loop: SimulatedLoop, fault_source: FaultSource) -> None:
         self.loop = loop
-        self.weather = weather
-        self.on_repeated: Callable[[Request], None] = lambda _: None
+        self.fault_source = fault_source
+        self.on_repeated: Callable[[SimulatedRequest], None] = lambda _: None
         self.context = Context()  # Of no process: what is on its way goes on, whoever dies.
-        self._listeners: dict[str, Listener] = {}
+        self._listeners: dict[str, NetworkListener] = {}
         self._parted: dict[frozenset[str], None] = {}
-        self._exchanges: dict[Exchange, None] = {}
+        self._exchanges: dict[NetworkExchange, None] = {}
 
     # -- who is where ----------------------------------------------------------------------------------------------
 
     def listen(self, address: str, process: Process, app: AsgiApp) -> None:
-        self._listeners[address] = Listener(process, app)
+        self._listeners[address] = NetworkListener(process, app)
 
     def stop_listening(self, address: str) -> None:
         self._listeners.pop(address, None)
 
-    def part(self, one: str, other: str) -> None:
+    def partition(self, one: str, other: str) -> None:
         """Nothing passes between two machines until they are joined again."""
         self._parted[frozenset((one, other))] = None
 
-    def join(self, one: str, other: str) -> None:
+    def heal(self, one: str, other: str) -> None:
         self._parted.pop(frozenset((one, other)), None)
 
-    def join_all(self) -> None:
+    def heal_all(self) -> None:
         self._parted.clear()
 
-    def is_parted(self, one: str, other: str) -> bool:
+    def is_partitioned(self, one: str, other: str) -> bool:
         return bool(self._parted) and frozenset((one, other)) in self._parted
 
-    def on_death(self, process: Process) -> None:
+    def on_process_death(self, process: Process) -> None:
         """The machine of a dead process closes its connections; the other ends hear of it."""
         for address in [address for address, listener in self._listeners.items() if listener.process is process]:
             del self._listeners[address]
         for exchange in list(self._exchanges):
-            exchange.on_death(process)
+            exchange.on_process_death(process)
 
     # -- exchanges -------------------------------------------------------------------------------------------------
 
-    async def exchange(self, source: Process, address: str, request: Request, *, may_repeat: bool = True) -> Reply:
+    async def exchange(
+        self, source: Process, address: str, request: SimulatedRequest, *, can_repeat: bool = True
+    ) -> SimulatedReply:
         """One request and the beginning of its reply. Raises `NotSent` or `Lost`.
 
         A line itself brings nothing twice: proxies and impatient callers do. So between servers nothing is repeated.
         """
-        fate = self.weather.fate()
+        fate = self.fault_source.draw_delivery()
         listener = self._listeners.get(address)
         if listener is None or listener.process.is_dead:
             await asyncio.sleep(fate.request_s)
-            raise NotSent(f"nobody listens at {address}")
-        if self.is_parted(source.machine, listener.process.machine):
-            self.weather.count(PARTITION)
-            await asyncio.sleep(self.weather.noticed_after_s())
-            raise NotSent(f"no way from {source.machine} to {address}")
-        exchange = Exchange(self, source, listener, request, fate)
+            raise RequestNotSent(f"nobody listens at {address}")
+        if self.is_partitioned(source.machine, listener.process.machine):
+            self.fault_source.count_fault(PARTITION)
+            await asyncio.sleep(self.fault_source.draw_detection_delay_s())
+            raise RequestNotSent(f"no way from {source.machine} to {address}")
+        exchange = NetworkExchange(self, source, listener, request, fate)
         self._exchanges[exchange] = None
-        if fate.is_repeated and may_repeat:
+        if fate.is_repeated and can_repeat:
             self.on_repeated(request)
-            again = Exchange(self, source, listener, request, Fate(request_s=fate.request_s * 2 + 0.01), is_read=False)
+            again = NetworkExchange(
+                self, source, listener, request, Delivery(request_s=fate.request_s * 2 + 0.01), is_read=False
+            )
             self._exchanges[again] = None
-            again.begin()
+            again.send_request()
         return await exchange.reply()
 
-    def forget(self, exchange: "Exchange") -> None:
+    def remove_exchange(self, exchange: "NetworkExchange") -> None:
         self._exchanges.pop(exchange, None)
 
 
-class Exchange:
+class NetworkExchange:
     """One request on its way, and its reply on the way back. Of a repeated one the second reply is not read."""
 
     def __init__(
         self,
         network: Network,
         source: Process,
-        listener: Listener,
-        request: Request,
-        fate: Fate,
+        listener: NetworkListener,
+        request: SimulatedRequest,
+        delivery: Delivery,
         *,
         is_read: bool = True,
     ) -> None:
@@ -163,9 +167,9 @@ class Exchange:
         self._source = source
         self._listener = listener
         self._request = request
-        self._fate = fate
+        self._fate = delivery
         self._is_read = is_read
-        self._reply: asyncio.Future[Reply] = self._loop.create_future()
+        self._reply: asyncio.Future[SimulatedReply] = self._loop.create_future()
         self._parts: list[bytes] = []
         self._unread_bytes = 0
         self._is_complete = False  # The last part has arrived.
@@ -184,15 +188,15 @@ class Exchange:
 
     # -- the caller's end ------------------------------------------------------------------------------------------
 
-    async def reply(self) -> Reply:
-        self.begin()
+    async def reply(self) -> SimulatedReply:
+        self.send_request()
         try:
             return await self._reply
         except asyncio.CancelledError:
             self.abandon()
             raise
 
-    async def next_part(self) -> bytes | None:
+    async def read_part(self) -> bytes | None:
         """The next part of the body; None at its end."""
         if self._fate.read_s:
             await asyncio.sleep(self._fate.read_s)
@@ -209,7 +213,7 @@ class Exchange:
                 raise
         part = self._parts.pop(0)
         self._unread_bytes -= len(part)
-        if self._unread_bytes < UNREAD_MOST_BYTES:
+        if self._unread_bytes < MAX_UNREAD_BYTES:
             self._room.set()
         return part
 
@@ -217,25 +221,25 @@ class Exchange:
         """The caller goes; the app hears of it, if the line carries."""
         if self._is_complete or self._broken is not None:
             return
-        self._break(Lost("the caller has gone"))
+        self._break(OutcomeLost("the caller has gone"))
         if not self._is_parted():
-            self._network.weather.count(CALLER_GONE)
+            self._network.fault_source.count_fault(CALLER_DISCONNECTED)
             self._after(self._fate.request_s, self._hang_up)
 
     # -- the way there ---------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
+    def send_request(self) -> None:
         if self._fate.is_request_lost:
-            self._fail_later(Lost("no reply came: the request was lost"))
+            self._fail_later(OutcomeLost("no reply came: the request was lost"))
             return
         self._after(self._fate.request_s, self._arrive)
 
     def _arrive(self) -> None:
         if self._listener.process.is_dead:
-            self._break(NotSent("nobody listens any more"))
+            self._break(RequestNotSent("nobody listens any more"))
         elif self._is_parted():
-            self._network.weather.count(PARTITION)
-            self._fail_later(Lost("no reply came: the line is cut"))
+            self._network.fault_source.count_fault(PARTITION)
+            self._fail_later(OutcomeLost("no reply came: the line is cut"))
         elif not self._caller_is_gone.is_set():
             self._listener.process.start(self._serve(), name=f"{self._request.method} {self._request.target}")
 
@@ -290,7 +294,7 @@ class Exchange:
         self._loop.call_at(arrival_s, self._bring, context=self._network.context)
         self._is_sent_whole = message["type"] == "http.response.body" and not message.get("more_body", False)
         self._unread_bytes += len(message.get("body", b""))
-        if self._is_read and self._unread_bytes >= UNREAD_MOST_BYTES:
+        if self._is_read and self._unread_bytes >= MAX_UNREAD_BYTES:
             self._room.clear()
             await self._room.wait()
 
@@ -302,13 +306,13 @@ class Exchange:
         if self._broken is not None or self._is_failing:
             return
         if self._fate.is_reply_lost or self._is_parted():
-            self._fail_later(Lost("no reply came: it was lost"))
+            self._fail_later(OutcomeLost("no reply came: it was lost"))
             return
         if message["type"] == "http.response.start":
             self._status = message["status"]
             self._headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"]]
             if not self._reply.done():
-                self._reply.set_result(Reply(self, self._status, self._headers))
+                self._reply.set_result(SimulatedReply(self, self._status, self._headers))
             return
         if message.get("body"):
             self._parts.append(message["body"])
@@ -318,12 +322,12 @@ class Exchange:
         self._arrived.set()
 
     def _is_parted(self) -> bool:
-        return self._network.is_parted(self._source.machine, self._listener.process.machine)
+        return self._network.is_partitioned(self._source.machine, self._listener.process.machine)
 
-    def on_death(self, process: Process) -> None:
+    def on_process_death(self, process: Process) -> None:
         if process is self._listener.process:
-            self._network.weather.count(CONNECTION_BROKEN)
-            self._fail_later(Lost(f"{process.name} died"))
+            self._network.fault_source.count_fault(CONNECTION_LOST)
+            self._fail_later(OutcomeLost(f"{process.name} died"))
         elif process is self._source:
             self.abandon()
 
@@ -334,7 +338,7 @@ class Exchange:
         if self._is_failing:
             return
         self._is_failing = True
-        self._after(self._network.weather.noticed_after_s(), self._break, error)
+        self._after(self._network.fault_source.draw_detection_delay_s(), self._break, error)
         self._hang_up()
 
     def _after(self, delay_s: float, then: Callable[..., None], *args: object) -> None:
@@ -356,4 +360,4 @@ class Exchange:
 
     def _end(self) -> None:
         self._hang_up()
-        self._network.forget(self)
+        self._network.remove_exchange(self)

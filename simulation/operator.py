@@ -3,25 +3,25 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from simulation.models import Answer, Kept, Put, Seen
-from simulation.person import Deed, Person
-from simulation.sketches import SECOND_NS, is_failing
-from wharf.client import Unreachable
-from wharf.model.deployment import Deployment, DeploymentStatus
-from wharf.model.namespace import DEFAULT, Namespace
-from wharf.model.quota import Quota, QuotaLimit, RegionLimit
-from wharf.model.refusal import Refusal
-from wharf.wire.node_shapes import DrainSpec
+from simulation.jobs import SECOND_NS, is_failing
+from simulation.models import PutRecordValue, RecordResponse, RecordState, UnchangedRecord
+from simulation.user import SimulatedUser, UserAction
+from wharf.contract.client import Unreachable
+from wharf.contract.model.deployments import Deployment, DeploymentStatus
+from wharf.contract.model.namespaces import DEFAULT_NAMESPACE, Namespace
+from wharf.contract.model.quotas import Quota, QuotaLimit, RegionLimit
+from wharf.contract.model.refusal import Refusal
+from wharf.contract.wire.nodes.messages import DrainSpec
 
-QUOTA: Final = "team"
+QUOTA_NAME: Final = "team"
 REGION: Final = "global"
-ENDLESS: Final = 0
-AT_ONCE: Final = -1
+NO_DEADLINE: Final = 0
+FORCED_DEADLINE: Final = -1
 
 
-class Operator(Person):
+class Operator(SimulatedUser):
     @property
-    def deeds(self) -> Sequence[tuple[int, Deed]]:
+    def weighted_actions(self) -> Sequence[tuple[int, UserAction]]:
         return (
             (4, self._switch_node), (2, self._drain), (2, self._call_off_drain), (3, self._move_deployment),
             (1, self._change_quota),
@@ -32,36 +32,38 @@ class Operator(Person):
     async def _switch_node(self) -> None:
         eligible = self._random.random() < 0.7
 
-        async def switch(node_id: str) -> Answer:
+        async def switch(node_id: str) -> RecordResponse:
             done = await self._client.nodes.set_eligibility(node_id, eligible=eligible)
-            return Seen(eligible, 0) if done.index else Kept(eligible)
+            return RecordState(eligible, 0) if done.index else UnchangedRecord(eligible)
 
         await self._switch_some_node(eligible, switch)
 
     async def _drain(self) -> None:
         """A node that is drained takes no new work, also when it is empty."""
-        deadline_ns = self._random.choice([ENDLESS, AT_ONCE, 5 * SECOND_NS, 40 * SECOND_NS])
+        deadline_ns = self._random.choice([NO_DEADLINE, FORCED_DEADLINE, 5 * SECOND_NS, 40 * SECOND_NS])
         spec = DrainSpec(deadline=deadline_ns, ignore_system_jobs=self._random.random() < 0.5)
 
-        async def drain(node_id: str) -> Answer:
+        async def drain(node_id: str) -> RecordResponse:
             await self._client.nodes.drain(node_id, spec)
-            return Seen(False, 0)
+            return RecordState(False, 0)
 
         await self._switch_some_node(False, drain)
 
     async def _call_off_drain(self) -> None:
-        async def call_off(node_id: str) -> Answer:
+        async def call_off(node_id: str) -> RecordResponse:
             await self._client.nodes.drain(node_id, None, mark_eligible=True)
-            return Seen(True, 0)
+            return RecordState(True, 0)
 
         await self._switch_some_node(True, call_off)
 
-    async def _switch_some_node(self, eligible: bool, ask: Callable[[str], Awaitable[Answer]]) -> None:
+    async def _switch_some_node(self, eligible: bool, ask: Callable[[str], Awaitable[RecordResponse]]) -> None:
         host = self._random.choice(self._cluster.nodes)
         if host.node is None:
             return
         node_id = host.node.id
-        await self._write(host.name, Put(eligible), lambda: ask(node_id), history=self._workload.switches)
+        await self._write(
+            host.name, PutRecordValue(eligible), lambda: ask(node_id), history=self._workload.eligibility_history
+        )
 
     # -- deployments -------------------------------------------------------------------------------------------------
 
@@ -98,14 +100,14 @@ class Operator(Person):
             cpu=self._random.choice([0, 0, 10_000, 40_000]),
             memory_mb=self._random.choice([0, 0, 5_000, 20_000]),
         )
-        quota = Quota(name=QUOTA, limits=(QuotaLimit(region=REGION, region_limit=limit),))
-        name = QUOTA if self._random.random() < 0.5 else ""
-        await self._quietly(self._put_quota(quota, Namespace(name=DEFAULT, quota=name)))
+        quota = Quota(name=QUOTA_NAME, limits=(QuotaLimit(region=REGION, region_limit=limit),))
+        name = QUOTA_NAME if self._random.random() < 0.5 else ""
+        await self._quietly(self._put_quota(quota, Namespace(name=DEFAULT_NAMESPACE, quota=name)))
 
     async def _put_quota(self, quota: Quota, namespace: Namespace) -> None:
         await self._client.quotas.store(quota)
         await self._client.namespaces.store(namespace)
-        self._tell(f"quota {quota.limits} for {namespace.quota or 'nobody'}", QUOTA)
+        self._tell(f"quota {quota.limits} for {namespace.quota or 'nobody'}", QUOTA_NAME)
 
     # -- at the end ---------------------------------------------------------------------------------------------------
 
@@ -113,7 +115,7 @@ class Operator(Person):
         for deployment in await self._active_deployments():
             if deployment.status is DeploymentStatus.PAUSED:
                 await self._quietly(self._ask_of(deployment, "resume"))
-        for sketch in self._workload.sketches:
+        for sketch in self._workload.jobs:
             try:
                 job = await self._ask_job(sketch.id)
             except (Refusal, Unreachable) as error:

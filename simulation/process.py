@@ -27,7 +27,7 @@ class Process:
         self.machine = machine
         self.world = world
         self.is_dead = False
-        self.is_held = False
+        self.is_paused = False
         self._context: Context = copy_context()
         self._context.run(PROCESS.set, self)
 
@@ -36,7 +36,7 @@ class Process:
 
     def start(self, work: Coroutine[Any, Any, T], *, name: str) -> "asyncio.Task[T]":
         """Begin a task that belongs to this process, whoever asks for it."""
-        return self._context.run(self.world.start, work, name=name)
+        return self._context.run(self.world.start_task, work, name=name)
 
     def run(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Call a function as this process."""

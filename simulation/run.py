@@ -9,51 +9,56 @@ from typing import Any, Final
 
 import msgspec
 
-from simulation.chaos import LEASE_RAN_OUT, Chaos
-from simulation.cluster import Cluster, new_log
-from simulation.complaints import ErrorLines, attentive
-from simulation.history import History
-from simulation.invariants import (
-    BatchInvariants,
-    Transition,
-    require_equal,
-    require_whole,
+from simulation.chaos import LEASE_EXPIRED, Chaos
+from simulation.cluster import Cluster, make_log
+from simulation.error_checks import ErrorLogHandler, check_responses
+from simulation.fault_source import NO_FAULTS, FaultSource
+from simulation.history import CallHistory
+from simulation.invariants import BatchInvariants, Transition, require_consistent_state, require_same_records
+from simulation.jobs import read_value
+from simulation.linearizability import Model, check_all_keys
+from simulation.loop import RunFailed, SimulatedLoop, SimulationStuck
+from simulation.models import (
+    NO_RECORD,
+    PurgeJob,
+    ReadRecord,
+    RecordRequest,
+    RecordResponse,
+    RecordState,
+    RegisterModel,
+    RestoreRecord,
+    VersionedRecordModel,
 )
-from simulation.ledger import Ledger
-from simulation.linearizability import Model, check_all
-from simulation.loop import RunFailed, SimulatedLoop, StandsStill
-from simulation.models import NOTHING, Answer, Asked, Purge, Read, Register, Restored, Seen, VersionedRecord
-from simulation.plants import Plant, plant
-from simulation.reads import Judge
-from simulation.rest import is_anything_to_keep, require_rest
-from simulation.rollouts import RolloutInvariants
-from simulation.sketches import value_of
-from simulation.story import Broken, LogLines, Story
-from simulation.tasks import TaskInvariants
-from simulation.weather import CALM, Weather
-from simulation.witness import Taken, Witness
+from simulation.planted_bugs import PlantedBug, plant_bug
+from simulation.read_checks import ReadChecker
+from simulation.record_history import ObservedBatch, RecordHistory
+from simulation.rollout_invariants import RolloutInvariants
+from simulation.steady_state import has_reservation_due, require_steady_state
+from simulation.task_invariants import TaskInvariants
+from simulation.task_runs import TaskRunLog
+from simulation.timeline import InvariantViolation, Timeline, TimelineLogHandler
 from simulation.workload import Workload
-from wharf.engines.port import LEASE_ENDED
-from wharf.model.changes import join_key
-from wharf.state.tables import JOBS, LEADER
+from wharf.cluster.engines.port import LEASE_ENDED_KIND
+from wharf.cluster.state.tables import JOBS, LEADER
+from wharf.contract.model.log import join_key
 
-EVENTS_LEAST: Final = 2_000
-FAULTS_LEAST: Final = 10
-WORKS_AT_LEAST_S: Final = 60.0
-WORKS_AT_MOST_S: Final = 900.0
-FULL_CHECK_EVERY: Final = 200
-STEPS_MAX: Final = 1_500_000
-RESTS_AT_MOST_S: Final = 400.0
-WAITS_TOO_LONG_S: Final = 200.0
+MIN_EVENTS: Final = 2_000
+MIN_FAULTS: Final = 10
+MIN_LOAD_S: Final = 60.0
+MAX_LOAD_S: Final = 900.0
+EVENTS_PER_FULL_CHECK: Final = 200
+MAX_STEPS: Final = 1_500_000
+MAX_SETTLE_S: Final = 400.0
+RESERVATION_WAIT_S: Final = 200.0
 """Then whatever waits for room has waited so long that a node is to be kept for it."""
 
 
-class Failure(msgspec.Struct, frozen=True):
+class SeedFailure(msgspec.Struct, frozen=True):
     text: str
-    story: Sequence[str]
+    timeline: Sequence[str]
 
 
-class Result(msgspec.Struct, frozen=True):
+class SeedResult(msgspec.Struct, frozen=True):
     """What a seed came to."""
 
     seed: int
@@ -65,43 +70,43 @@ class Result(msgspec.Struct, frozen=True):
     faults: dict[str, int]
     transitions: dict[Transition, int]
     calls: int
-    reads_judged: int
+    reads_checked: int
     full_checks: int
-    failure: Failure | None
+    failure: SeedFailure | None
 
 
-class Run:
-    def __init__(self, seed: int, *, bug: Plant | None = None, shuffle: bool = True) -> None:
+class SeedRun:
+    def __init__(self, seed: int, *, bug: PlantedBug | None = None, is_shuffled: bool = True) -> None:
         self.seed = seed
-        self.loop = SimulatedLoop(seed, shuffle=shuffle, steps_max=STEPS_MAX)
-        self.story = Story(self.loop)
-        self.log = new_log(self.loop, seed)
-        self.weather = Weather(seed)
-        self.weather.roughness = CALM
-        self.witness = Witness(self.story, self.loop.fail)
-        self.ledger = Ledger(self.witness, self.story, self.loop.fail)
-        self.cluster = Cluster(seed, self.loop, self.log, self.weather, self.ledger)
-        self.tasks = TaskInvariants(self.cluster, self.witness)
-        self.log.eye = self.witness
-        self.invariants = BatchInvariants(self.witness)
-        self.rollouts = RolloutInvariants(self.witness, self.loop.time)
-        self.witness.checks += [self._count_leases, self._check_in_full_now_and_then]
-        self.judge = Judge(self.witness)
-        self.chaos = Chaos(self.cluster, self.story)
-        self.workload = Workload(self.cluster, self.judge, self.story)
-        self.witness.checks.append(self.workload.on_batch)
-        self.witness.on_new_epoch.append(lambda: self.workload.on_restored(self.witness.replica))
-        self.full_checks = 0
+        self.loop = SimulatedLoop(seed, is_shuffled=is_shuffled, max_steps=MAX_STEPS)
+        self.timeline = Timeline(self.loop)
+        self.log = make_log(self.loop, seed)
+        self.fault_source = FaultSource(seed)
+        self.fault_source.fault_rate = NO_FAULTS
+        self.record_history = RecordHistory(self.timeline, self.loop.fail)
+        self.task_runs = TaskRunLog(self.record_history, self.timeline, self.loop.fail)
+        self.cluster = Cluster(seed, self.loop, self.log, self.fault_source, self.task_runs)
+        self.task_invariants = TaskInvariants(self.cluster, self.record_history)
+        self.log.observer = self.record_history
+        self.batch_invariants = BatchInvariants(self.record_history)
+        self.rollout_invariants = RolloutInvariants(self.record_history, self.loop.time)
+        self.record_history.batch_checks += [self._count_leases, self._check_in_full_now_and_then]
+        self.read_checker = ReadChecker(self.record_history)
+        self.chaos = Chaos(self.cluster, self.timeline)
+        self.workload = Workload(self.cluster, self.read_checker, self.timeline)
+        self.record_history.batch_checks.append(self.workload.on_batch)
+        self.record_history.on_new_epoch.append(lambda: self.workload.on_restored(self.record_history.replica))
+        self.full_check_count = 0
         self._checked_at = 0
-        self.cluster.serving = lambda process, app: attentive(app, process.name, self.loop.fail)
+        self.cluster.wrap_app = lambda process, app: check_responses(app, process.name, self.loop.fail)
         if bug is not None:
-            plant(bug, self.cluster)
+            plant_bug(bug, self.cluster)
 
     # -- the course of it ------------------------------------------------------------------------------------------
 
-    def go(self) -> Result:
+    def run(self) -> SeedResult:
         began_s = time.perf_counter()
-        handlers = (LogLines(self.story), ErrorLines(self.loop.fail))
+        handlers = (TimelineLogHandler(self.timeline), ErrorLogHandler(self.loop.fail))
         logger = logging.getLogger("wharf")
         before = logger.level, logger.propagate
         for handler in handlers:
@@ -113,9 +118,9 @@ class Run:
             self.loop.run_until_complete(self._course())
             self._require_acknowledged()
             self._require_linearizable()
-        except Broken as broken:
+        except InvariantViolation as broken:
             failure = self._failure(str(broken), broken.about)
-        except (RunFailed, StandsStill) as error:
+        except (RunFailed, SimulationStuck) as error:
             failure = self._failure(str(error), ())
         except Exception as error:  # The top of a run: whatever it is, it is this seed's.
             failure = self._failure("".join(traceback.format_exception(error)), ())
@@ -125,18 +130,18 @@ class Run:
             logger.setLevel(before[0])
             logger.propagate = before[1]
             self.loop.abandon()
-        return Result(
-            seed=self.seed, fingerprint=self.loop.fingerprint, events=self.story.events, steps=self.loop.steps,
-            virtual_s=self.loop.time(), real_s=time.perf_counter() - began_s, faults=dict(self.weather.counts),
-            transitions=dict(self.invariants.transitions), calls=len(self.workload.history.calls) + len(self.workload.switches.calls),
-            reads_judged=self.judge.judged, full_checks=self.full_checks, failure=failure,
+        return SeedResult(
+            seed=self.seed, fingerprint=self.loop.fingerprint, events=self.timeline.event_count, steps=self.loop.steps,
+            virtual_s=self.loop.time(), real_s=time.perf_counter() - began_s, faults=dict(self.fault_source.counts),
+            transitions=dict(self.batch_invariants.transitions), calls=len(self.workload.history.calls) + len(self.workload.eligibility_history.calls),
+            reads_checked=self.read_checker.checked_count, full_checks=self.full_check_count, failure=failure,
         )  # fmt: skip
 
     async def _course(self) -> None:
         self.cluster.start()
         await asyncio.sleep(8.0)
         self.workload.start()
-        raging = self.cluster.log_world.start(self.chaos.rage(), name="chaos")
+        raging = self.cluster.log_world.start_task(self.chaos.run(), name="chaos")
         began_s = self.loop.time()
         while not self._has_seen_enough(began_s):
             await asyncio.sleep(1.0)
@@ -145,100 +150,112 @@ class Run:
         raging.cancel()
         await asyncio.gather(raging, return_exceptions=True)
         await self.workload.stop()
-        await self.chaos.calm()
+        await self.chaos.repair_all()
         await asyncio.sleep(30.0)
         await self.workload.tidy_up()
         await self._come_to_rest()
-        if is_anything_to_keep(self.witness.replica):
-            await asyncio.sleep(WAITS_TOO_LONG_S)
+        if has_reservation_due(self.record_history.replica):
+            await asyncio.sleep(RESERVATION_WAIT_S)
             await self._come_to_rest()
         self._check_in_full(deep=True)
 
     def _has_seen_enough(self, began_s: float) -> bool:
         worked_s = self.loop.time() - began_s
-        enough = self.story.events >= EVENTS_LEAST and sum(self.weather.counts.values()) >= FAULTS_LEAST
-        return (enough and worked_s >= WORKS_AT_LEAST_S) or worked_s > WORKS_AT_MOST_S
+        enough = self.timeline.event_count >= MIN_EVENTS and sum(self.fault_source.counts.values()) >= MIN_FAULTS
+        return (enough and worked_s >= MIN_LOAD_S) or worked_s > MAX_LOAD_S
 
     async def _come_to_rest(self) -> None:
         """Until everything is done that can be done; what is still not so at the end is told."""
-        until_s = self.loop.time() + RESTS_AT_MOST_S
+        until_s = self.loop.time() + MAX_SETTLE_S
         while True:
             await asyncio.sleep(10.0)
             try:
-                require_rest(self.witness, self._leaders_clock_ns())
-                self.tasks.what_runs_is_what_the_log_says()
+                require_steady_state(self.record_history, self._leaders_clock_ns())
+                self.task_invariants.check_running_tasks()
                 self._require_caught_up()
                 return
-            except Broken:
+            except InvariantViolation:
                 if self.loop.time() > until_s:
                     raise
 
     def _leaders_clock_ns(self) -> int:
         """Clocks that were stepped stay so; by the leader's it is told who has waited long enough."""
-        leader = self.witness.replica.get(LEADER)
+        leader = self.record_history.replica.get(LEADER)
         offset_ns = self.cluster.clock_offsets_ns.get(leader.member_id, 0) if leader is not None else 0
         return self.cluster.log_world.now_ns() + offset_ns
 
     def _require_caught_up(self) -> None:
         for process in self.cluster.server_processes:
             at = process.server.replica.index if process.server is not None else 0
-            if at < self.log.head:
-                raise Broken(f"{process.name} stands at {at}; the log at {self.log.head}", process.name)
+            if at < self.log.last_write_index:
+                raise InvariantViolation(
+                    f"{process.name} stands at {at}; the log at {self.log.last_write_index}", process.name
+                )
 
     # -- judging ---------------------------------------------------------------------------------------------------
 
-    def _count_leases(self, taken: Taken) -> None:
-        if taken.batch.kind == LEASE_ENDED:
-            self.weather.count(LEASE_RAN_OUT)
+    def _count_leases(self, taken: ObservedBatch) -> None:
+        if taken.batch.kind == LEASE_ENDED_KIND:
+            self.fault_source.count_fault(LEASE_EXPIRED)
 
-    def _check_in_full_now_and_then(self, _taken: Taken) -> None:
-        if self.story.events - self._checked_at >= FULL_CHECK_EVERY:
-            self._checked_at = self.story.events
+    def _check_in_full_now_and_then(self, _taken: ObservedBatch) -> None:
+        if self.timeline.event_count - self._checked_at >= EVENTS_PER_FULL_CHECK:
+            self._checked_at = self.timeline.event_count
             self._check_in_full(deep=False)
 
     def _check_in_full(self, *, deep: bool) -> None:
-        self.full_checks += 1
-        require_whole(self.witness)
-        self.tasks.what_is_to_stop_ends()
+        self.full_check_count += 1
+        require_consistent_state(self.record_history)
+        self.task_invariants.check_stopping_tasks()
         for process in self.cluster.server_processes:
             if process.is_alive and process.server is not None and process.server.replica.index:
-                require_equal(self.witness, process.server.replica, process.name, deep=deep)
+                require_same_records(self.record_history, process.server.replica, process.name, is_deep=deep)
 
     def _require_acknowledged(self) -> None:
         """Every write that was acknowledged is in the log, at the index told, as it was asked for."""
         for call in self.workload.history.calls:
-            answer = call.answer
-            if isinstance(call.asked, Read | Restored) or not isinstance(answer, Seen) or answer == NOTHING:
+            answer = call.response
+            if (
+                isinstance(call.request, ReadRecord | RestoreRecord)
+                or not isinstance(answer, RecordState)
+                or answer == NO_RECORD
+            ):
                 continue
-            job = self.witness.at(JOBS, join_key("default", call.key), answer.version)
-            if isinstance(call.asked, Purge):
+            job = self.record_history.get_record(JOBS, join_key("default", call.key), answer.version)
+            if isinstance(call.request, PurgeJob):
                 if job is not None:
-                    raise Broken(f"a purged job stands in the log: {call.told()}", call.key)
+                    raise InvariantViolation(f"a purged job stands in the log: {call.describe()}", call.key)
                 continue
             if job is None or job.modify_index != answer.version:
-                raise Broken(f"an acknowledged write is not in the log: {call.told()}", call.key)
-            if answer.value is not None and value_of(job) != answer.value:
-                raise Broken(f"the log has {value_of(job)} in place of an acknowledged write: {call.told()}", call.key)
+                raise InvariantViolation(f"an acknowledged write is not in the log: {call.describe()}", call.key)
+            if answer.value is not None and read_value(job) != answer.value:
+                raise InvariantViolation(
+                    f"the log has {read_value(job)} in place of an acknowledged write: {call.describe()}", call.key
+                )
 
         for job_id, index in self.workload.dispatched.items():
-            if self.witness.at(JOBS, join_key("default", job_id), index) is None:
-                raise Broken(f"{job_id} was dispatched and is not in the log at {index}", job_id)
+            if self.record_history.get_record(JOBS, join_key("default", job_id), index) is None:
+                raise InvariantViolation(f"{job_id} was dispatched and is not in the log at {index}", job_id)
 
     def _require_linearizable(self) -> None:
-        _require_explained(self.workload.history, VersionedRecord())
-        _require_explained(self.workload.switches, Register(True))
+        _require_explained(self.workload.history, VersionedRecordModel())
+        _require_explained(self.workload.eligibility_history, RegisterModel(True))
 
-    def _failure(self, text: str, about: Sequence[str]) -> Failure:
-        return Failure(text, [str(line) for line in self.story.of(about)])
+    def _failure(self, text: str, about: Sequence[str]) -> SeedFailure:
+        return SeedFailure(text, [str(line) for line in self.timeline.select_entries(about)])
 
 
-def _require_explained(history: History[Asked, Answer], model: Model[Any, Asked, Answer]) -> None:
-    for key, verdict in check_all(history.calls, model).items():
+def _require_explained(
+    history: CallHistory[RecordRequest, RecordResponse], model: Model[Any, RecordRequest, RecordResponse]
+) -> None:
+    for key, verdict in check_all_keys(history.calls, model).items():
         if not verdict.is_linearizable:
-            told = "\n".join(f"  {call.told()}" for call in history.calls if call.key == key)
-            stuck = "\n".join(f"  {call.told()}" for call in verdict.stuck)
-            raise Broken(f"no order of these calls explains their answers; stuck at\n{stuck}\nof\n{told}", key)
+            told = "\n".join(f"  {call.describe()}" for call in history.calls if call.key == key)
+            stuck = "\n".join(f"  {call.describe()}" for call in verdict.blocked_calls)
+            raise InvariantViolation(
+                f"no order of these calls explains their answers; stuck at\n{stuck}\nof\n{told}", key
+            )
 
 
-def run_seed(seed: int, *, bug: Plant | None = None, shuffle: bool = True) -> Result:
-    return Run(seed, bug=bug, shuffle=shuffle).go()
+def run_seed(seed: int, *, bug: PlantedBug | None = None, is_shuffled: bool = True) -> SeedResult:
+    return SeedRun(seed, bug=bug, is_shuffled=is_shuffled).run()

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from wharf.node.networks.namespaces import why_no_bridge
+from wharf.node.networks.namespaces import find_bridge_error
 
 Probe = Callable[[], str | None]  # The reason why not, or None where the machine is able.
 
@@ -112,7 +112,7 @@ def probe_bridges() -> str | None:
     iptables = shutil.which("iptables")
     if iptables is None:
         return None  # What is missing can be installed: needs_program says so.
-    if why := why_no_bridge():
+    if why := find_bridge_error():
         return why
     command = ["unshare", "--net", iptables, "--table", "nat", "--list-rules"]
     try:

@@ -5,15 +5,14 @@ They make what a user submits. `admitted(a_job())` is what the server stores: ca
 
 from typing import Any
 
-from wharf.model.canonical import canonicalize
-from wharf.model.group import TaskGroup
-from wharf.model.implied import with_implied_constraints
-from wharf.model.job import Job, JobType, Parameterized, Periodic
-from wharf.model.job_settings import JobSettings
-from wharf.model.placement import Affinity, Constraint, Spread, SpreadTarget
-from wharf.model.resources import Resources
-from wharf.model.service import Service, ServiceCheck
-from wharf.model.task import Task
+from wharf.contract.model.jobs.canonical_form import canonicalize_job
+from wharf.contract.model.jobs.constraints import Affinity, Constraint, Spread, SpreadTarget
+from wharf.contract.model.jobs.defaults import JobSettings
+from wharf.contract.model.jobs.groups import Task, TaskGroup
+from wharf.contract.model.jobs.implied_constraints import add_implied_constraints
+from wharf.contract.model.jobs.job import Job, JobType, Parameterized, Periodic
+from wharf.contract.model.jobs.resources import Resources
+from wharf.contract.model.jobs.services import Service, ServiceCheck
 
 SECOND = 1_000_000_000
 
@@ -73,7 +72,7 @@ def a_check(**fields: Any) -> ServiceCheck:
 
 def admitted(job: Job, settings: JobSettings | None = None) -> Job:
     """The job as the server stores it."""
-    return with_implied_constraints(canonicalize(job, settings or JobSettings()))
+    return add_implied_constraints(canonicalize_job(job, settings or JobSettings()))
 
 
 def a_constraint(left: str, right: str = "", operand: str = "=") -> Constraint:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.abilities import PROBES, AbilityRules, is_ci, read_allowed
 from tests.failures import pytest_runtest_makereport as pytest_runtest_makereport
-from wharf.state.codec import Decoder
+from wharf.cluster.state.codec import RecordDecoder
 
 # Cores are shared: how long an example takes says nothing. Tests leave `max_examples` to the profile, so that
 # `make fuzz` can raise it for all of them.
@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionstart() -> None:
     """Whatever a writer takes in without decoding it is compared with what others decode, in every test."""
-    Decoder.proves_adopted = True
+    RecordDecoder.should_verify_adopted = True
     # A shell that starts the tests behind it has them ignore these, and with them all that they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

@@ -14,19 +14,20 @@ from tools.findings import ROOT, Finding
 from tools.imported_names import ImportedNames, imported_modules
 from tools.set_order import find_set_iterations
 
-FOLDERS = ("src/wharf", "simulation", "benchmarks", "tests", "tools")
-ALLOWED = "tools/allowed.toml"
+CHECKED_FOLDERS = ("src/wharf", "simulation", "benchmarks", "tests", "tools")
+ALLOWANCES_FILE = "tools/allowed.toml"
 
 # Decide from what they are given, in one piece: they never wait.
-NEVER_WAITING = tuple(
-    f"wharf.{name}"
-    for name in (
-        *("model", "filters", "wire", "hcl", "state", "scheduling", "access", "operations", "controllers"),
-        *("limits.core", "node.core"),
-    )
+SYNCHRONOUS_PACKAGES = (
+    *("wharf.contract.model", "wharf.contract.wire", "wharf.languages"),
+    *("wharf.cluster.state", "wharf.cluster.scheduling", "wharf.cluster.access", "wharf.cluster.operations"),
+    *("wharf.cluster.controllers", "wharf.limits.core", "wharf.node.core"),
 )
 # Run under the simulation, where one seed must give one history.
-SIMULATED = tuple(f"wharf.{name}" for name in ("server", "operations", "controllers", "api", "node.core", "state"))
+SIMULATED_PACKAGES = (
+    *("wharf.cluster.server", "wharf.cluster.operations", "wharf.cluster.controllers", "wharf.cluster.api"),
+    *("wharf.cluster.state", "wharf.node.core"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,10 @@ class BannedNames:
     names: tuple[str, ...]
     packages: tuple[str, ...]
     instead: str
-    but_not: tuple[str, ...] = ()
+    excepted_packages: tuple[str, ...] = ()
 
     def covers_package(self, module: str) -> bool:
-        return is_inside(module, self.packages) and not is_inside(module, self.but_not)
+        return is_inside(module, self.packages) and not is_inside(module, self.excepted_packages)
 
     def covers_name(self, name: str) -> bool:
         return any(name.startswith(n[:-1]) if n.endswith(".*") else name == n for n in self.names)
@@ -55,35 +56,35 @@ BANNED_NAMES = (
             *("datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today"),
         ),
         packages=("wharf", "simulation"),
-        but_not=("wharf.world",),
+        excepted_packages=("wharf.world",),
         instead="time comes from World (now_ns, monotonic_s) or, in a deciding package, as an argument",
     ),
     BannedNames(
         rule="clock",
         names=("time.perf_counter", "time.perf_counter_ns", "time.process_time", "time.process_time_ns"),
         packages=("wharf",),  # A simulation may say how long it took.
-        but_not=("wharf.world",),
+        excepted_packages=("wharf.world",),
         instead="durations are differences of World.monotonic_s",
     ),
     BannedNames(
         rule="chance",
         names=("random.*", "numpy.random.*", "os.urandom", "os.getrandom", "secrets.*"),
         packages=("wharf", "simulation"),
-        but_not=("wharf.world",),
+        excepted_packages=("wharf.world",),
         instead="chance comes from World (random, token_bytes, new_secret); hmac.compare_digest compares secrets",
     ),
     BannedNames(
         rule="ids",
         names=("uuid.uuid1", "uuid.uuid4", "uuid.uuid6", "uuid.uuid7"),
         packages=("wharf", "simulation"),
-        but_not=("wharf.world",),
+        excepted_packages=("wharf.world",),
         instead="ids come from World.new_id or, in a deciding package, as an argument",
     ),
     BannedNames(
         rule="tasks",
         names=("asyncio.create_task", "asyncio.ensure_future", "asyncio.TaskGroup", "asyncio.tasks.*"),
         packages=("wharf", "simulation"),
-        but_not=("wharf.world",),
+        excepted_packages=("wharf.world",),
         instead="tasks begin at World.start, so that a simulation knows them all",
     ),
     BannedNames(
@@ -93,14 +94,14 @@ BANNED_NAMES = (
             *("subprocess.*", "os.fork", "asyncio.to_thread", "asyncio.create_subprocess_exec"),
             "asyncio.create_subprocess_shell",
         ),
-        packages=tuple(dict.fromkeys((*SIMULATED, *NEVER_WAITING))),
+        packages=tuple(dict.fromkeys((*SIMULATED_PACKAGES, *SYNCHRONOUS_PACKAGES))),
         instead="threads and processes belong to wharf.agent and to adapters",
     ),
     BannedNames(
         rule="blocking",
         names=("time.sleep",),
         packages=("wharf",),
-        but_not=("wharf.world",),
+        excepted_packages=("wharf.world",),
         instead="await asyncio.sleep on a loop; a thread waits on a threading.Event, so that it can be ended",
     ),
     BannedNames(
@@ -131,8 +132,8 @@ def is_inside(module: str, packages: Iterable[str]) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
-def module_name(path: str) -> str:
-    """Return the dotted name of a file of the project: src/wharf/state/__init__.py is wharf.state."""
+def get_module_name(path: str) -> str:
+    """Return the dotted name of a file of the project: src/wharf/cluster/state/__init__.py is wharf.cluster.state."""
     parts = path.removeprefix("src/").removesuffix(".py").split("/")
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -140,7 +141,7 @@ def module_name(path: str) -> str:
 def check_source(path: str, source: str) -> list[Finding]:
     """Return all that one file does against the rules. The path decides which rules hold."""
     tree = ast.parse(source, filename=path)
-    module = module_name(path)
+    module = get_module_name(path)
     found = [
         *_check_names(path, module, tree),
         *_check_methods(path, module, tree),
@@ -193,7 +194,7 @@ def _check_methods(path: str, module: str, tree: ast.Module) -> Iterator[Finding
         match node:
             case ast.Call(func=ast.Attribute(attr="create_task") as function) if names.resolve(function) is None:
                 yield Finding(path, node.lineno, "tasks", "create_task is not used here: tasks begin at World.start")
-            case ast.Call(func=ast.Attribute(attr="run_in_executor")) if is_inside(module, SIMULATED):
+            case ast.Call(func=ast.Attribute(attr="run_in_executor")) if is_inside(module, SIMULATED_PACKAGES):
                 message = "run_in_executor is not used here: threads belong to wharf.agent and to adapters"
                 yield Finding(path, node.lineno, "threads", message)
             case _:
@@ -213,12 +214,14 @@ def _check_prints(path: str, module: str, tree: ast.Module) -> Iterator[Finding]
 
 
 def _check_waiting(path: str, module: str, tree: ast.Module) -> Iterator[Finding]:
-    if not is_inside(module, NEVER_WAITING):
+    if not is_inside(module, SYNCHRONOUS_PACKAGES):
         return
     for node in ast.walk(tree):
         match node:
             case ast.AsyncFunctionDef() | ast.Await() | ast.AsyncFor() | ast.AsyncWith():
-                message = "this package decides and never waits: return what should happen; wharf.server does it"
+                message = (
+                    "this package decides and never waits: return what should happen; wharf.cluster.server does it"
+                )
                 yield Finding(path, node.lineno, "await", message)
             case _:
                 pass
@@ -245,7 +248,7 @@ def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _check_set_order(path: str, module: str, tree: ast.Module) -> Iterator[Finding]:
-    if not is_inside(module, SIMULATED):
+    if not is_inside(module, SIMULATED_PACKAGES):
         return
     for line, reader in find_set_iterations(tree):
         message = f"{reader} walks a set, whose order differs from run to run: use sorted(...), a dict or a list"
@@ -271,7 +274,12 @@ def apply_allowances(findings: Sequence[Finding], allowances: Sequence[Allowance
     used = {(finding.path, finding.rule) for finding in findings} & allowed
     kept = [finding for finding in findings if (finding.path, finding.rule) not in allowed]
     unused = [
-        Finding(ALLOWED, 1, "allowed", f"nothing in {file} needs its allowance for {rule} any more: remove the entry")
+        Finding(
+            ALLOWANCES_FILE,
+            1,
+            "allowed",
+            f"nothing in {file} needs its allowance for {rule} any more: remove the entry",
+        )
         for file, rule in sorted(allowed - used)
     ]
     return [*kept, *unused]
@@ -280,10 +288,10 @@ def apply_allowances(findings: Sequence[Finding], allowances: Sequence[Allowance
 def check_project(root: Path = ROOT) -> list[Finding]:
     """Return all findings of the whole project."""
     findings: list[Finding] = []
-    for folder in FOLDERS:
+    for folder in CHECKED_FOLDERS:
         for file in sorted((root / folder).rglob("*.py")):
             findings.extend(check_source(file.relative_to(root).as_posix(), file.read_text("utf-8")))
-    return apply_allowances(findings, read_allowances((root / ALLOWED).read_text("utf-8")))
+    return apply_allowances(findings, read_allowances((root / ALLOWANCES_FILE).read_text("utf-8")))
 
 
 def main() -> int:

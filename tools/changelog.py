@@ -10,11 +10,11 @@ from pathlib import Path
 
 from tools.findings import ROOT
 
-KINDS = ("added", "changed", "fixed", "removed", "security")
-FOLDER = "changelog.d"
-PLACE = "<!-- New versions are written below this line by `make changelog`. -->"
+CHANGE_KINDS = ("added", "changed", "fixed", "removed", "security")
+FRAGMENT_FOLDER = "changelog.d"
+INSERTION_MARKER = "<!-- New versions are written below this line by `make changelog`. -->"
 
-_NAME = re.compile(rf"^(?P<slug>[a-z0-9]+(?:-[a-z0-9]+)*)\.(?P<kind>{'|'.join(KINDS)})\.md$")
+_NAME = re.compile(rf"^(?P<slug>[a-z0-9]+(?:-[a-z0-9]+)*)\.(?P<kind>{'|'.join(CHANGE_KINDS)})\.md$")
 _VERSION = re.compile(r"^\d+\.\d+\.\d+$")
 
 
@@ -26,17 +26,21 @@ def check_fragment(name: str, text: str) -> str:
     """Return the kind of a fragment. Raises FragmentError if its name or text is not of the form."""
     match = _NAME.match(name)
     if match is None:
-        raise FragmentError(f"{FOLDER}/{name}: name it what-changed.KIND.md, KIND one of {', '.join(KINDS)}")
+        raise FragmentError(
+            f"{FRAGMENT_FOLDER}/{name}: name it what-changed.KIND.md, KIND one of {', '.join(CHANGE_KINDS)}"
+        )
     if not text.strip():
-        raise FragmentError(f"{FOLDER}/{name}: say in a sentence or two what is new for who uses Wharf")
+        raise FragmentError(f"{FRAGMENT_FOLDER}/{name}: say in a sentence or two what is new for who uses Wharf")
     if text.lstrip().startswith(("#", "-", "*")):
-        raise FragmentError(f"{FOLDER}/{name}: write plain sentences; heading and list are made when it is assembled")
+        raise FragmentError(
+            f"{FRAGMENT_FOLDER}/{name}: write plain sentences; heading and list are made when it is assembled"
+        )
     return match["kind"]
 
 
-def assemble(version: str, fragments: dict[str, str]) -> str:
+def assemble_section(version: str, fragments: dict[str, str]) -> str:
     """Return the section of one version, from the fragments' names and texts."""
-    by_kind: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    by_kind: dict[str, list[str]] = {kind: [] for kind in CHANGE_KINDS}
     for name, text in sorted(fragments.items()):
         by_kind[check_fragment(name, text)].append("- " + "\n  ".join(text.strip().splitlines()))
     parts = [f"## {version}"]
@@ -45,7 +49,7 @@ def assemble(version: str, fragments: dict[str, str]) -> str:
 
 
 def main(arguments: list[str], root: Path = ROOT) -> int:
-    files = [file for file in sorted((root / FOLDER).iterdir()) if file.name != "README.md"]
+    files = [file for file in sorted((root / FRAGMENT_FOLDER).iterdir()) if file.name != "README.md"]
     fragments = {file.name: file.read_text("utf-8") for file in files}
     faults = []
     for name, text in fragments.items():
@@ -61,11 +65,14 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
         print("Give the version: make changelog VERSION=1.2.3", file=sys.stderr)
         return 2
     if not fragments:
-        print(f"There is nothing in {FOLDER}/ to assemble.", file=sys.stderr)
+        print(f"There is nothing in {FRAGMENT_FOLDER}/ to assemble.", file=sys.stderr)
         return 1
     log = root / "CHANGELOG.md"
     log.write_text(
-        log.read_text("utf-8").replace(PLACE, f"{PLACE}\n\n{assemble(version, fragments).rstrip()}"), "utf-8"
+        log.read_text("utf-8").replace(
+            INSERTION_MARKER, f"{INSERTION_MARKER}\n\n{assemble_section(version, fragments).rstrip()}"
+        ),
+        "utf-8",
     )
     for file in files:
         file.unlink()

@@ -13,52 +13,64 @@ from pathlib import Path
 
 from tools.findings import ROOT
 
-PROGRAMS = Path(sys.executable).parent
-FOLDERS = tuple(f for f in ("src", "tests", "simulation", "benchmarks", "tools") if any((ROOT / f).rglob("*.py")))
+PROGRAM_FOLDER = Path(sys.executable).parent
+CHECKED_FOLDERS = tuple(
+    f for f in ("src", "tests", "simulation", "benchmarks", "tools") if any((ROOT / f).rglob("*.py"))
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     name: str
     command: tuple[str, ...]
-    to_mend: str
+    fix_hint: str
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckOutcome:
     check: Check
-    passed: bool
+    is_passed: bool
     output: str
     seconds: float
 
 
-def program(name: str) -> str:
-    return str(PROGRAMS / name)
+def build_program_path(name: str) -> str:
+    return str(PROGRAM_FOLDER / name)
 
 
-def script(name: str) -> tuple[str, ...]:
+def build_module_command(name: str) -> tuple[str, ...]:
     return (sys.executable, "-m", name)
 
 
 # The slowest first: two run at a time.
 CHECKS = (
-    Check("types", (program("mypy"), *FOLDERS), "mend the types"),
-    Check("format", (program("ruff"), "format", "--check", "--quiet", "--diff", "."), ".venv/bin/ruff format ."),
-    Check("lint", (program("ruff"), "check", "--quiet", "."), ".venv/bin/ruff check --fix . mends some"),
-    Check("floors", (program("lint-imports"), "--no-cache"), "import downwards; the table is in pyproject.toml"),
-    Check("banned", script("tools.banned"), "use what the line names, or list the exception in tools/allowed.toml"),
-    Check("tidy", script("tools.tidy"), "take it out"),
-    Check("requirements", script("tools.requirements"), "make the files agree, then run `make lock`"),
-    Check("changes", script("tools.changelog"), "changelog.d/README.md tells the form of a fragment"),
+    Check("types", (build_program_path("mypy"), *CHECKED_FOLDERS), "mend the types"),
+    Check(
+        "format", (build_program_path("ruff"), "format", "--check", "--quiet", "--diff", "."), ".venv/bin/ruff format ."
+    ),
+    Check("lint", (build_program_path("ruff"), "check", "--quiet", "."), ".venv/bin/ruff check --fix . mends some"),
+    Check(
+        "imports",
+        (build_program_path("lint-imports"), "--no-cache"),
+        "import downwards; the table is in pyproject.toml",
+    ),
+    Check(
+        "banned",
+        build_module_command("tools.banned"),
+        "use what the line names, or list the exception in tools/allowed.toml",
+    ),
+    Check("tidy", build_module_command("tools.tidy"), "take it out"),
+    Check("requirements", build_module_command("tools.requirements"), "make the files agree, then run `make lock`"),
+    Check("changes", build_module_command("tools.changelog"), "changelog.d/README.md tells the form of a fragment"),
 )
 
 
-def run(check: Check) -> Outcome:
+def run_check(check: Check) -> CheckOutcome:
     began = time.monotonic()
     done = subprocess.run(
         check.command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    return Outcome(check, done.returncode == 0, done.stdout, time.monotonic() - began)
+    return CheckOutcome(check, done.returncode == 0, done.stdout, time.monotonic() - began)
 
 
 def main(names: list[str]) -> int:
@@ -69,16 +81,16 @@ def main(names: list[str]) -> int:
         return 2
     chosen = [known[name] for name in names] if names else list(CHECKS)
     with ThreadPoolExecutor(max_workers=2) as pool:
-        outcomes = list(pool.map(run, chosen))
+        outcomes = list(pool.map(run_check, chosen))
     for outcome in outcomes:
         notes = [line for line in outcome.output.splitlines() if line.startswith("note: ")]
-        shown = "\n".join(notes) if outcome.passed else outcome.output.strip()
+        shown = "\n".join(notes) if outcome.is_passed else outcome.output.strip()
         if shown:
             print(f"--- {outcome.check.name}\n{shown}\n")
     for outcome in outcomes:
-        state = "ok" if outcome.passed else f"FAILED  to mend it: {outcome.check.to_mend}"
+        state = "ok" if outcome.is_passed else f"FAILED  to mend it: {outcome.check.fix_hint}"
         print(f"{outcome.check.name:13} {outcome.seconds:5.1f} s  {state}")
-    return 0 if all(outcome.passed for outcome in outcomes) else 1
+    return 0 if all(outcome.is_passed for outcome in outcomes) else 1
 
 
 if __name__ == "__main__":

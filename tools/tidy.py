@@ -8,12 +8,12 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools.banned import ALLOWED, apply_allowances, read_allowances
+from tools.banned import ALLOWANCES_FILE, apply_allowances, read_allowances
 from tools.findings import ROOT, Finding
 
 LONG_FILE_LINES = 700
 # Text whose lines are not written by hand, or that is not ours.
-NOT_READ = ("LICENSE",)
+SKIPPED_FILES = ("LICENSE",)
 
 # Written in pieces, so that this file does not hold what it looks for.
 _BANNED_TEXT = (
@@ -63,7 +63,7 @@ def list_files(root: Path) -> list[str]:
 def main() -> int:
     findings: list[Finding] = []
     for path in list_files(ROOT):
-        if path in NOT_READ:
+        if path in SKIPPED_FILES:
             continue
         try:
             text = (ROOT / path).read_text("utf-8")
@@ -74,7 +74,7 @@ def main() -> int:
         if path.endswith(".py") and lines > LONG_FILE_LINES:
             print(f"note: {path} has {lines} lines: is it still one idea?")
     rules = {rule for rule, _, _ in _BANNED_TEXT}
-    allowances = [a for a in read_allowances((ROOT / ALLOWED).read_text("utf-8")) if a.rule in rules]
+    allowances = [a for a in read_allowances((ROOT / ALLOWANCES_FILE).read_text("utf-8")) if a.rule in rules]
     findings = apply_allowances(findings, allowances)
     for finding in findings:
         print(finding)

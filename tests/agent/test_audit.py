@@ -4,11 +4,11 @@ import json
 import stat
 from pathlib import Path
 
-from wharf.agent.audit import AuditLog, audit_from
-from wharf.agent.rotation import Rotation
-from wharf.api.audit import AuditRecord, NoAudit
-from wharf.config.settings import AuditSettings, Settings
-from wharf.model.durations import SECOND
+from wharf.agent.logs.audit import AuditLog, open_audit_log
+from wharf.agent.logs.rotation import Rotation
+from wharf.cluster.api.audit import AuditRecord, NoAudit
+from wharf.config.settings import AgentSettings, AuditSettings
+from wharf.contract.model.times import SECOND
 
 A_WRITE = AuditRecord(
     at_ns=1_767_268_800 * SECOND,
@@ -60,11 +60,11 @@ def test_words_of_callers_lose_what_looks_like_a_secret(tmp_path: Path) -> None:
 
 
 def test_it_is_kept_in_the_data_folder_unless_told_otherwise(tmp_path: Path) -> None:
-    audit_from(Settings(), tmp_path).record(A_WRITE)
-    audit_from(Settings(audit=AuditSettings(file=str(tmp_path / "b.log"))), tmp_path).record(A_WRITE)
+    open_audit_log(AgentSettings(), tmp_path).record(A_WRITE)
+    open_audit_log(AgentSettings(audit=AuditSettings(file=str(tmp_path / "b.log"))), tmp_path).record(A_WRITE)
 
     assert (tmp_path / "audit.log").read_text() == (tmp_path / "b.log").read_text() != ""
 
 
 def test_it_can_be_off(tmp_path: Path) -> None:
-    assert isinstance(audit_from(Settings(audit=AuditSettings(enabled=False)), tmp_path), NoAudit)
+    assert isinstance(open_audit_log(AgentSettings(audit=AuditSettings(enabled=False)), tmp_path), NoAudit)

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from wharf.agent.certificates import (
-    AUTHORITY,
-    create,
-    files_of,
+from wharf.agent.errors import CommandError
+from wharf.agent.tls.certificates import (
+    AUTHORITY_FILES_NAME,
+    create_certificates,
+    get_files,
     make_authority,
     make_certificate,
     read_authority,
     write_pair,
 )
-from wharf.agent.refusal import Refused
 from wharf.world import RealWorld
 
 NOW_NS = RealWorld().now_ns()
@@ -24,12 +24,12 @@ NOW_NS = RealWorld().now_ns()
 
 def a_folder(path: Path) -> Path:
     authority = make_authority(now_ns=NOW_NS, days=10)
-    write_pair(path, AUTHORITY, authority)
+    write_pair(path, AUTHORITY_FILES_NAME, authority)
     for name, is_server in (("server", True), ("client", False)):
         pair = make_certificate(
             authority,
             name=f"{name}.global.wharf",
-            also=["127.0.0.1", "localhost"] if is_server else [],
+            alternative_names=["127.0.0.1", "localhost"] if is_server else [],
             is_server=is_server,
             now_ns=NOW_NS,
             days=5,
@@ -41,12 +41,12 @@ def a_folder(path: Path) -> Path:
 def handshake(folder: Path, *, client: str | None, name: str) -> None:
     """Both ends in memory. Raises ssl.SSLError as a real one would."""
     server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server_side.load_cert_chain(*files_of(folder, "server"))
-    server_side.load_verify_locations(files_of(folder, AUTHORITY)[0])
+    server_side.load_cert_chain(*get_files(folder, "server"))
+    server_side.load_verify_locations(get_files(folder, AUTHORITY_FILES_NAME)[0])
     server_side.verify_mode = ssl.CERT_REQUIRED
-    client_side = ssl.create_default_context(cafile=str(files_of(folder, AUTHORITY)[0]))
+    client_side = ssl.create_default_context(cafile=str(get_files(folder, AUTHORITY_FILES_NAME)[0]))
     if client is not None:
-        client_side.load_cert_chain(*files_of(folder, client))
+        client_side.load_cert_chain(*get_files(folder, client))
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
         client_side.wrap_bio(back, there, server_hostname=name),
@@ -94,7 +94,7 @@ def test_no_file_is_ever_replaced(tmp_path: Path) -> None:
     folder = a_folder(tmp_path)
     before = (folder / "server-key.pem").read_bytes()
 
-    with pytest.raises(Refused, match=r"is there already and is not replaced"):
+    with pytest.raises(CommandError, match=r"is there already and is not replaced"):
         write_pair(folder, "server", make_authority(now_ns=NOW_NS, days=1))
     assert (folder / "server-key.pem").read_bytes() == before
 
@@ -114,7 +114,7 @@ def test_a_broken_authority_is_refused_in_a_sentence(tmp_path: Path, broken: str
     a_folder(tmp_path)
     (tmp_path / broken).write_text("nothing of the kind")
 
-    with pytest.raises(Refused, match=f"{broken} is no (certificate|key) in PEM form"):
+    with pytest.raises(CommandError, match=f"{broken} is no (certificate|key) in PEM form"):
         read_authority(tmp_path)
 
 
@@ -122,7 +122,7 @@ def test_a_key_that_is_not_the_authoritys_is_refused(tmp_path: Path) -> None:
     a_folder(tmp_path)
     (tmp_path / "server-key.pem").replace(tmp_path / "wharf-ca-key.pem")
 
-    with pytest.raises(Refused, match="is not the key of"):
+    with pytest.raises(CommandError, match="is not the key of"):
         read_authority(tmp_path)
 
 
@@ -134,11 +134,11 @@ def ask(folder: Path, **given: Any) -> None:
         "region": "global",
         "is_server": True,
         "files_name": None,
-        "also": (),
+        "alternative_names": (),
         "days": 5,
         "authority_days": 10,
     }
-    create(folder, **asked | given)
+    create_certificates(folder, **asked | given)
 
 
 @pytest.mark.parametrize(
@@ -154,19 +154,22 @@ def ask(folder: Path, **given: Any) -> None:
         ({"region": "../eu"}, r"--region \.\./eu: expected letters, digits and '-', at most 50"),
         ({"region": "e" * 51}, "expected letters, digits and '-', at most 50"),
         ({"region": ""}, "--region : expected letters, digits and '-', at most 50"),
-        ({"also": ("exa mple.org",)}, "--also exa mple.org: expected a host name or an address"),
-        ({"also": ("münchen.example",)}, "--also münchen.example: expected a host name or an address"),
-        ({"also": ("https://example.org",)}, "--also https://example.org: expected a host name or an address"),
-        ({"also": ("10.0.0.5:4646",)}, "--also 10.0.0.5:4646: expected a host name or an address"),
-        ({"also": ("10.0.0.555",)}, "--also 10.0.0.555: expected a host name or an address"),
-        ({"also": ("",)}, "--also : expected a host name or an address"),
+        ({"alternative_names": ("exa mple.org",)}, "--also exa mple.org: expected a host name or an address"),
+        ({"alternative_names": ("münchen.example",)}, "--also münchen.example: expected a host name or an address"),
+        (
+            {"alternative_names": ("https://example.org",)},
+            "--also https://example.org: expected a host name or an address",
+        ),
+        ({"alternative_names": ("10.0.0.5:4646",)}, "--also 10.0.0.5:4646: expected a host name or an address"),
+        ({"alternative_names": ("10.0.0.555",)}, "--also 10.0.0.555: expected a host name or an address"),
+        ({"alternative_names": ("",)}, "--also : expected a host name or an address"),
         ({"days": 11}, r"--days 11: the certificate must not outlive its authority, .*choose --days 10 or fewer"),
     ],
 )
 def test_what_cannot_be_in_a_certificate_is_refused_and_no_file_is_made(
     tmp_path: Path, given: dict[str, Any], sentence: str
 ) -> None:
-    with pytest.raises(Refused, match=sentence):
+    with pytest.raises(CommandError, match=sentence):
         ask(tmp_path / "tls", **given)
 
     assert list(tmp_path.rglob("*")) == []
@@ -174,14 +177,14 @@ def test_what_cannot_be_in_a_certificate_is_refused_and_no_file_is_made(
 
 def test_a_certificate_of_an_authority_that_has_ended_is_refused(tmp_path: Path) -> None:
     long_ago_ns = NOW_NS - 20 * 86_400 * 1_000_000_000
-    write_pair(tmp_path, AUTHORITY, make_authority(now_ns=long_ago_ns, days=10))
+    write_pair(tmp_path, AUTHORITY_FILES_NAME, make_authority(now_ns=long_ago_ns, days=10))
 
-    with pytest.raises(Refused, match=r"the authority in .* ended on .*: make a new one with another --folder"):
+    with pytest.raises(CommandError, match=r"the authority in .* ended on .*: make a new one with another --folder"):
         ask(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["*.example.org", "example.org", "a-b.c", "db_1.internal", "::1", "10.0.0.5"])
 def test_host_names_and_addresses_are_taken(tmp_path: Path, name: str) -> None:
-    ask(tmp_path, also=(name,), days=10)
+    ask(tmp_path, alternative_names=(name,), days=10)
 
     assert (tmp_path / "server-global.pem").exists()

@@ -6,40 +6,40 @@ import pytest
 import uvicorn
 
 from tests.kit.virtual_time import in_virtual_time, pass_time
-from wharf.agent.connections import (
-    HEAD_MAX_BYTES,
-    HEAD_WITHIN_S,
-    SILENT_WITHIN_S,
-    STALLED_WITHIN_S,
-    Connections,
-    Lingering,
+from wharf.agent.http.protocol import (
+    FIRST_BYTE_TIMEOUT_S,
+    HEAD_TIMEOUT_S,
+    MAX_HEAD_BYTES,
+    STALLED_REPLY_TIMEOUT_S,
+    ConnectionLimiter,
+    LingeringConnections,
+    build_protocol,
     is_loopback,
-    protocol_of,
 )
 from wharf.world import SimulatedWorld
 
 ELSEWHERE = "10.0.0.7"
 
 
-def some(per_client_max: int) -> Connections:
-    return Connections(SimulatedWorld(1), per_client_max=per_client_max)
+def some(per_client_max: int) -> ConnectionLimiter:
+    return ConnectionLimiter(SimulatedWorld(1), max_per_client=per_client_max)
 
 
 def test_an_address_has_so_many_connections_and_gets_one_back_for_each_that_ends() -> None:
     connections = some(2)
 
-    first = [connections.admit(ELSEWHERE) for _ in range(3)]
-    connections.leave(ELSEWHERE)
+    first = [connections.try_admit(ELSEWHERE) for _ in range(3)]
+    connections.release(ELSEWHERE)
 
     assert first == [True, True, False]
-    assert [connections.admit(ELSEWHERE), connections.admit(ELSEWHERE)] == [True, False]
-    assert connections.admit("10.0.0.8")
+    assert [connections.try_admit(ELSEWHERE), connections.try_admit(ELSEWHERE)] == [True, False]
+    assert connections.try_admit("10.0.0.8")
 
 
 def test_loopback_and_a_bound_of_none_are_never_turned_away() -> None:
-    assert all(some(1).admit("127.0.0.1") for _ in range(3))
+    assert all(some(1).try_admit("127.0.0.1") for _ in range(3))
     unbounded = some(0)
-    assert all(unbounded.admit(ELSEWHERE) for _ in range(1_000))
+    assert all(unbounded.try_admit(ELSEWHERE) for _ in range(1_000))
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,11 @@ def test_what_is_near_is_known_in_every_writing(address: str, near: bool) -> Non
 
 @in_virtual_time
 async def test_of_a_flood_a_hundred_are_told_why_and_then_ten_a_second() -> None:
-    connections = Connections(SimulatedWorld(1, asyncio.get_running_loop().time), per_client_max=1)
+    connections = ConnectionLimiter(SimulatedWorld(1, asyncio.get_running_loop().time), max_per_client=1)
 
-    at_once = sum(connections.may_tell() for _ in range(500))
+    at_once = sum(connections.should_explain_rejection() for _ in range(500))
     await pass_time(1.0)
-    later = sum(connections.may_tell() for _ in range(500))
+    later = sum(connections.should_explain_rejection() for _ in range(500))
 
     assert (at_once, later) == (100, 10)
 
@@ -91,11 +91,11 @@ async def _nothing(_scope: object, _receive: object, _send: object) -> None:
     pass
 
 
-def connect(connections: Connections, address: str = ELSEWHERE) -> tuple[asyncio.Protocol, Wire]:
+def connect(connections: ConnectionLimiter, address: str = ELSEWHERE) -> tuple[asyncio.Protocol, Wire]:
     config = uvicorn.Config(_nothing, lifespan="off", log_config=None)
     config.load()
     wire = Wire(address)
-    protocol = protocol_of(connections)(config, uvicorn.server.ServerState(), {})  # type: ignore[call-arg]  # the server's own arguments
+    protocol = build_protocol(connections)(config, uvicorn.server.ServerState(), {})  # type: ignore[call-arg]  # the server's own arguments
     protocol.connection_made(wire)
     return protocol, wire
 
@@ -112,14 +112,14 @@ def test_one_too_many_is_told_and_closed_and_does_not_count() -> None:
         assert wire.sent.startswith(b"HTTP/1.1 429 Too Many Requests\r\n")
         assert wire.sent.endswith(b"too many concurrent connections, please rate limit your calls\n")
         first.connection_lost(None)
-        assert connections.admit(ELSEWHERE)
+        assert connections.try_admit(ELSEWHERE)
 
     asyncio.run(story())
 
 
 @pytest.mark.parametrize(
     "head",
-    [b"GET /" + b"a" * (HEAD_MAX_BYTES + 1), b"GET / HTTP/1.1\r\na: " + b"b" * (HEAD_MAX_BYTES + 1) + b"\r\n",
+    [b"GET /" + b"a" * (MAX_HEAD_BYTES + 1), b"GET / HTTP/1.1\r\na: " + b"b" * (MAX_HEAD_BYTES + 1) + b"\r\n",
      b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 1_100],
 )  # fmt: skip
 def test_a_head_without_end_is_cut_off(head: bytes) -> None:
@@ -140,7 +140,7 @@ async def test_a_head_that_was_begun_and_does_not_end_is_given_up() -> None:
     protocol, wire = connect(some(1))
     silent, silent_wire = connect(some(1))
     protocol.data_received(b"GET / HT")
-    await pass_time(HEAD_WITHIN_S - 1)
+    await pass_time(HEAD_TIMEOUT_S - 1)
     protocol.data_received(b"TP/1.1\r\n")
     before = wire.is_closed
     await pass_time(2.0)
@@ -156,9 +156,9 @@ async def test_who_is_connected_and_says_nothing_is_let_go_in_the_end() -> None:
     protocol, wire = connect(some(1))
     spoken, spoken_wire = connect(some(1))
     spoken.data_received(b"GET / HTTP/1.1\r\n")
-    await pass_time(HEAD_WITHIN_S - 1)
+    await pass_time(HEAD_TIMEOUT_S - 1)
     spoken.data_received(b"\r\n")
-    await pass_time(SILENT_WITHIN_S - HEAD_WITHIN_S + 2)
+    await pass_time(FIRST_BYTE_TIMEOUT_S - HEAD_TIMEOUT_S + 2)
 
     assert (wire.is_aborted, spoken_wire.is_aborted) == (True, False)
     protocol.connection_lost(None)
@@ -172,7 +172,7 @@ async def test_a_connection_whose_caller_reads_nothing_is_cut() -> None:
     for one in (protocol, slow):
         one.data_received(b"GET /")
         one.pause_writing()
-    await pass_time(STALLED_WITHIN_S - 1)
+    await pass_time(STALLED_REPLY_TIMEOUT_S - 1)
     slow.resume_writing()
     before = wire.is_aborted
     await pass_time(2.0)
@@ -185,10 +185,10 @@ async def test_a_connection_whose_caller_reads_nothing_is_cut() -> None:
 def test_what_is_closed_and_still_there_at_the_next_look_is_cut() -> None:
     open_wire, closed, closed_later = Wire(ELSEWHERE), Wire(ELSEWHERE), Wire(ELSEWHERE)
     closed.close()
-    lingering = Lingering()
+    lingering = LingeringConnections()
 
-    lingering.look([open_wire, closed, closed_later])
+    lingering.abort_lingering([open_wire, closed, closed_later])
     closed_later.close()
-    lingering.look([open_wire, closed, closed_later])
+    lingering.abort_lingering([open_wire, closed, closed_later])
 
     assert [wire.is_aborted for wire in (open_wire, closed, closed_later)] == [False, True, False]

@@ -9,11 +9,16 @@ import pytest
 
 from tests.agent.processes import running
 from tests.agent.test_processes import an_agent
-from wharf.agent.channel import ReloadAnswer
-from wharf.agent.control import DebugAsked, ReloadAsked, ask, listen_for_commands
-from wharf.agent.folder import CONTROL_SOCKET
-from wharf.agent.listening import short_path
-from wharf.agent.refusal import Refused
+from wharf.agent.data_folder import CONTROL_SOCKET
+from wharf.agent.errors import CommandError
+from wharf.agent.sockets import shorten_socket_path
+from wharf.agent.supervision.channel import ReloadReply
+from wharf.agent.supervision.control import (
+    ControlReloadRequest,
+    DebugRequest,
+    listen_for_commands,
+    send_control_request,
+)
 
 
 def test_a_reload_that_is_asked_for_is_answered(tmp_path: Path) -> None:
@@ -22,9 +27,9 @@ def test_a_reload_that_is_asked_for_is_answered(tmp_path: Path) -> None:
         agent.wait_ready()
         an_agent(tmp_path / "a", 'log_level = "warn"\nregion = "eu"')
 
-        answer = ask(tmp_path / "a" / "data", ReloadAsked(), timeout_s=10.0)
+        answer = send_control_request(tmp_path / "a" / "data", ControlReloadRequest(), timeout_s=10.0)
 
-        assert answer == ReloadAnswer(0, applied=["log_level"], needs_restart=["region"])
+        assert answer == ReloadReply(0, applied=["log_level"], needs_restart=["region"])
 
 
 def test_riddles_on_the_socket_do_not_disturb_the_agent(tmp_path: Path) -> None:
@@ -36,19 +41,19 @@ def test_riddles_on_the_socket_do_not_disturb_the_agent(tmp_path: Path) -> None:
                 channel.connect(str(tmp_path / "a" / "data" / CONTROL_SOCKET))
                 channel.sendall(data)
 
-        assert ask(tmp_path / "a" / "data", DebugAsked(), timeout_s=10.0) is not None
+        assert send_control_request(tmp_path / "a" / "data", DebugRequest(), timeout_s=10.0) is not None
 
 
 def test_where_no_agent_runs_there_is_no_answer(tmp_path: Path) -> None:
-    assert ask(tmp_path, DebugAsked(), timeout_s=1.0) is None
-    assert ask(tmp_path / "gone", DebugAsked(), timeout_s=1.0) is None
+    assert send_control_request(tmp_path, DebugRequest(), timeout_s=1.0) is None
+    assert send_control_request(tmp_path / "gone", DebugRequest(), timeout_s=1.0) is None
     listen_for_commands(tmp_path).close()
-    assert ask(tmp_path, DebugAsked(), timeout_s=1.0) is None
+    assert send_control_request(tmp_path, DebugRequest(), timeout_s=1.0) is None
 
 
 def test_an_agent_that_does_not_answer_is_told_as_such(tmp_path: Path) -> None:
-    with listen_for_commands(tmp_path), pytest.raises(Refused, match=r"did not answer within 0.1 s"):
-        ask(tmp_path, DebugAsked(), timeout_s=0.1)
+    with listen_for_commands(tmp_path), pytest.raises(CommandError, match=r"did not answer within 0.1 s"):
+        send_control_request(tmp_path, DebugRequest(), timeout_s=0.1)
 
 
 def test_only_its_owner_can_connect(tmp_path: Path) -> None:
@@ -60,7 +65,7 @@ def test_a_deep_folder_is_no_hindrance(tmp_path: Path) -> None:
     deep = tmp_path / ("a" * 90) / ("b" * 90)
     deep.mkdir(parents=True)
     with listen_for_commands(deep), socket.socket(socket.AF_UNIX) as channel:
-        with short_path(deep / CONTROL_SOCKET) as name:
+        with shorten_socket_path(deep / CONTROL_SOCKET) as name:
             channel.connect(name)
 
         assert len(os.fsencode(deep / CONTROL_SOCKET)) > 107

@@ -8,8 +8,8 @@ import pytest
 import uvicorn
 
 from tests.kit.virtual_time import in_virtual_time, pass_time
-from wharf.agent.exchange import ExchangingProtocol
-from wharf.api.connection import Headers, connection_of
+from wharf.agent.http.protocol import DirectReplyProtocol
+from wharf.cluster.api.connection import Headers, take_connection
 
 HEADERS = [(b"content-type", b"application/json"), (b"x-cluster-index", b"7")]
 REQUEST = b"GET /v1/jobs HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -43,20 +43,20 @@ class Wire(asyncio.Transport):
         pass
 
 
-def connect(app: App) -> tuple[ExchangingProtocol, Wire]:
+def connect(app: App) -> tuple[DirectReplyProtocol, Wire]:
     config = uvicorn.Config(app, lifespan="off", log_config=None, proxy_headers=False)
     config.load()
     wire = Wire()
-    protocol = ExchangingProtocol(config, uvicorn.server.ServerState(), {})
+    protocol = DirectReplyProtocol(config, uvicorn.server.ServerState(), {})
     protocol.connection_made(wire)
     return protocol, wire
 
 
 def answering(*, at_once: bool, headers: Headers = HEADERS, body: bytes = b"[1]") -> App:
     async def app(scope: Any, _receive: Any, send: Any) -> None:
-        connection = connection_of(scope)
+        connection = take_connection(scope)
         assert connection is not None
-        if at_once and connection.write_whole(200, headers, body):
+        if at_once and connection.try_write_reply(200, headers, body):
             return
         told = [*headers, (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": told})
@@ -127,7 +127,7 @@ async def test_whoever_waits_is_told_once_that_the_caller_hung_up() -> None:
     told: list[str] = []
 
     async def app(scope: Any, _receive: Any, _send: Any) -> None:
-        connection = connection_of(scope)
+        connection = take_connection(scope)
         assert connection is not None
         gone = asyncio.Event()
 
@@ -135,7 +135,7 @@ async def test_whoever_waits_is_told_once_that_the_caller_hung_up() -> None:
             told.append("gone")
             gone.set()
 
-        assert connection.on_gone(hang_up)
+        assert connection.set_disconnect_callback(hang_up)
         await gone.wait()
 
     protocol, _ = connect(app)
@@ -154,9 +154,9 @@ async def test_of_a_request_with_a_body_the_end_is_seen_by_receiving() -> None:
     answers: list[bool] = []
 
     async def app(scope: Any, _receive: Any, send: Any) -> None:
-        connection = connection_of(scope)
+        connection = take_connection(scope)
         assert connection is not None
-        answers.append(connection.on_gone(lambda: None))
+        answers.append(connection.set_disconnect_callback(lambda: None))
         await answering(at_once=False)({"extensions": {"wharf.connection": connection}}, _receive, send)
 
     await exchanged(app, b"GET /v1/jobs HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}")

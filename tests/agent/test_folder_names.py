@@ -3,23 +3,23 @@
 import shutil
 from pathlib import Path
 
-from wharf.agent.identity import folder_name
+from wharf.agent.identity import compute_folder_id
 
 
 def test_a_folder_has_one_name_whatever_lies_in_it_and_its_copy_has_another(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
-    name = folder_name(folder)
+    name = compute_folder_id(folder)
     (folder / "server-id").write_text("one", "ascii")
     shutil.copytree(folder, tmp_path / "copy")
 
-    assert name == folder_name(folder)
-    assert name != folder_name(tmp_path / "copy")
+    assert name == compute_folder_id(folder)
+    assert name != compute_folder_id(tmp_path / "copy")
 
 
 def test_a_folder_that_is_moved_on_its_disk_keeps_its_name(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
-    name = folder_name(folder)
+    name = compute_folder_id(folder)
 
-    assert folder_name(folder.rename(tmp_path / "elsewhere")) == name
+    assert compute_folder_id(folder.rename(tmp_path / "elsewhere")) == name

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.waiting import wait_on_loop_until
-from wharf.agent.forked import ForkedSideline
-from wharf.model.refusal import Code, Refusal
-from wharf.server.sideline import WorkFailed
+from wharf.agent.forked_worker import ForkedWorker
+from wharf.cluster.server.worker_process import WorkerFailed
+from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.world import RealWorld
 
 WORLD = RealWorld()
@@ -62,9 +62,9 @@ async def test_work_sees_the_state_as_it_stands_and_what_it_changes_is_lost() ->
         state["jobs"] += 1
         return b"%d in process %d" % (state["jobs"], os.getpid())
 
-    first = await ForkedSideline(WORLD).run(work)
+    first = await ForkedWorker(WORLD).run(work)
     state["jobs"] = 5
-    second = await ForkedSideline(WORLD).run(work)
+    second = await ForkedWorker(WORLD).run(work)
 
     assert (first.split()[0], second.split()[0], state) == (b"2", b"6", {"jobs": 5})
     assert str(os.getpid()).encode() not in (first.split()[-1], second.split()[-1])
@@ -72,7 +72,7 @@ async def test_work_sees_the_state_as_it_stands_and_what_it_changes_is_lost() ->
 
 @on_a_real_loop
 async def test_all_that_was_asked_meanwhile_is_answered_by_one_copy() -> None:
-    sideline = ForkedSideline(WORLD)
+    sideline = ForkedWorker(WORLD)
 
     first, *others = await asyncio.gather(*(sideline.run(lambda: str(os.getpid()).encode()) for _ in range(9)))
 
@@ -81,7 +81,7 @@ async def test_all_that_was_asked_meanwhile_is_answered_by_one_copy() -> None:
 
 @on_a_real_loop
 async def test_long_answers_come_whole_and_in_their_order() -> None:
-    sideline = ForkedSideline(WORLD)
+    sideline = ForkedWorker(WORLD)
 
     long, short = await asyncio.gather(sideline.run(lambda: bytes(3_000_000)), sideline.run(lambda: b"short"))
 
@@ -90,29 +90,29 @@ async def test_long_answers_come_whole_and_in_their_order() -> None:
 
 @on_a_real_loop
 async def test_work_that_fails_is_told_with_its_traceback_and_the_others_are_done() -> None:
-    sideline = ForkedSideline(WORLD)
+    sideline = ForkedWorker(WORLD)
 
     failed, done = await asyncio.gather(sideline.run(fail), sideline.run(lambda: b"done"), return_exceptions=True)
 
-    assert isinstance(failed, WorkFailed)
+    assert isinstance(failed, WorkerFailed)
     assert "ValueError: this cannot be thought" in str(failed)
     assert done == b"done"
 
 
 @on_a_real_loop
 async def test_a_copy_that_hangs_is_ended_and_the_next_question_is_answered() -> None:
-    sideline = ForkedSideline(WORLD, answered_within_s=0.3)
+    sideline = ForkedWorker(WORLD, timeout_s=0.3)
 
     with pytest.raises(Refusal, match=r"could not be thought through within 0\.3 s") as refused:
         await sideline.run(hang)
 
-    assert refused.value.code is Code.UNAVAILABLE
+    assert refused.value.code is RefusalCode.UNAVAILABLE
     assert await sideline.run(lambda: b"next") == b"next"
 
 
 @on_a_real_loop
 async def test_a_copy_that_is_killed_is_told_and_leaves_nothing() -> None:
-    sideline = ForkedSideline(WORLD)
+    sideline = ForkedWorker(WORLD)
 
     with pytest.raises(Refusal, match="ended before it was done"):
         await sideline.run(end)
@@ -122,10 +122,10 @@ async def test_a_copy_that_is_killed_is_told_and_leaves_nothing() -> None:
 
 @on_a_real_loop
 async def test_a_question_that_nobody_waits_for_any_more_is_not_worked_on() -> None:
-    sideline = ForkedSideline(WORLD)
-    first = WORLD.start(sideline.run(lambda: b"first"), name="first")
+    sideline = ForkedWorker(WORLD)
+    first = WORLD.start_task(sideline.run(lambda: b"first"), name="first")
     await asyncio.sleep(0)
-    second = WORLD.start(sideline.run(fail), name="second")
+    second = WORLD.start_task(sideline.run(fail), name="second")
     await asyncio.sleep(0)
 
     second.cancel()
@@ -137,8 +137,8 @@ async def test_a_question_that_nobody_waits_for_any_more_is_not_worked_on() -> N
 @on_a_real_loop
 async def test_a_copy_holds_none_of_our_connections_open() -> None:
     here, there = socket.socketpair()
-    sideline = ForkedSideline(WORLD, answered_within_s=2 * WITHIN_S)
-    hanging = WORLD.start(sideline.run(hang), name="hanging")
+    sideline = ForkedWorker(WORLD, timeout_s=2 * WITHIN_S)
+    hanging = WORLD.start_task(sideline.run(hang), name="hanging")
     await wait_on_loop_until(lambda: children() != set(), what="a copy hangs")
 
     here.close()

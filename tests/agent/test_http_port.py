@@ -12,18 +12,18 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from tests.waiting import WITHIN_S, wait_on_loop_until
-from wharf.agent.http_port import HttpPort
-from wharf.agent.listening import listen
-from wharf.api.settings import ApiSettings
-from wharf.api.sockets import GOING_AWAY, CallerSocket
-from wharf.api.together import until_first
-from wharf.config.settings import Settings
-from wharf.model.durations import MINUTE
-from wharf.model.setting import Duration
+from wharf.agent.http.server import HttpServer
+from wharf.agent.sockets import listen_tcp
+from wharf.cluster.api.settings import ApiSettings
+from wharf.cluster.api.websockets.sockets import GOING_AWAY_CODE, CallerSocket
+from wharf.config.settings import AgentSettings
+from wharf.contract.model.settings import Duration
+from wharf.contract.model.times import MINUTE
 from wharf.world import RealWorld
+from wharf.world.tasks import run_until_first
 
 HOST = "127.0.0.1"
-LONG_GRACE = msgspec.structs.replace(Settings(), api=ApiSettings(shutdown_grace=Duration(60 * MINUTE)))
+LONG_GRACE = msgspec.structs.replace(AgentSettings(), api=ApiSettings(shutdown_grace=Duration(60 * MINUTE)))
 
 
 class Port:
@@ -33,16 +33,16 @@ class Port:
         self.world = RealWorld()
         self.closing = asyncio.Event()
         self.sent = 0
-        listening = listen(HOST, 0)
+        listening = listen_tcp(HOST, 0)
         self.number = listening.getsockname()[1]
-        self.http = HttpPort(self.world, self, LONG_GRACE, listening.detach())
+        self.http = HttpServer(self.world, self, LONG_GRACE, listening.detach())
 
     async def __call__(self, scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
         socket = CallerSocket(scope, receive, send, self.closing)
         await socket.accept()
         talking = self._flood(socket) if scope["path"] == "/flood" else socket.receive()
-        await until_first(self.world, talking=talking, closing=self.closing.wait())
-        await socket.close(GOING_AWAY, "this server is stopping")
+        await run_until_first(self.world, talking=talking, closing=self.closing.wait())
+        await socket.close(GOING_AWAY_CODE, "this server is stopping")
 
     async def _flood(self, socket: CallerSocket) -> None:
         while True:
@@ -55,7 +55,7 @@ async def a_port_that_ends() -> AsyncIterator[Port]:
     """It is told to end where the block ends, and has ended then."""
     port = Port()
     await port.http.open()
-    serving = port.world.start(port.http.serve(port.closing), name="serving")
+    serving = port.world.start_task(port.http.serve(port.closing), name="serving")
     try:
         yield port
     finally:

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.access import AskedAs
+from tests.cluster.api.access import AskedAs
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.virtual_time import in_virtual_time, pass_time
-from wharf.agent.keyring_file import take_keyring
-from wharf.agent.life import CannotStart
-from wharf.state.tables import KEYRING
+from wharf.agent.errors import StartupError
+from wharf.agent.keyring_file import load_keyring
+from wharf.cluster.state.tables import KEYRING
 
 
 @in_virtual_time
 async def _made(file: Path) -> None:
     async with ACluster() as cluster:
         one = await cluster.a_server()
-        take_keyring(one.server, file)
+        load_keyring(one.server, file)
 
 
 def test_a_first_start_makes_it_for_its_owner_only(tmp_path: Path) -> None:
@@ -64,29 +64,29 @@ def test_the_wrapping_key_is_changed_in_three_steps_and_nothing_is_unreadable_be
 
             def reads(*numbers: int) -> None:
                 for server in servers:
-                    take_keyring(server.server, a_file(file, *numbers))
+                    load_keyring(server.server, a_file(file, *numbers))
 
             async def shown() -> list[object]:
                 return [(await AskedAs(server).get("/v1/var/db"))[1]["Items"] for server in servers]
 
             reads(1)
             assert (await AskedAs(one).put("/v1/var/db", {"Items": items}))[0] == 200
-            (first,) = one.replica.all(KEYRING)
+            (first,) = one.replica.iter_all(KEYRING)
 
             reads(1, 2)
             await pass_time(1.0)
-            assert (list(one.replica.all(KEYRING)), await shown()) == ([first], [items] * 2)
+            assert (list(one.replica.iter_all(KEYRING)), await shown()) == ([first], [items] * 2)
 
             reads(2, 1)
             await pass_time(1.0)
-            (again,) = one.replica.all(KEYRING)
+            (again,) = one.replica.iter_all(KEYRING)
             assert (again.key_id == first.key_id, again.wrapped_with == first.wrapped_with) == (True, False)
             assert await shown() == [items] * 2
 
             reads(2)
             assert await shown() == [items] * 2
-            with pytest.raises(CannotStart, match="is not the one that wraps the keyring in the log"):
-                take_keyring(one.server, a_file(file, 1))
+            with pytest.raises(StartupError, match="is not the one that wraps the keyring in the log"):
+                load_keyring(one.server, a_file(file, 1))
             assert await shown() == [items] * 2
 
     story()
@@ -110,12 +110,12 @@ def test_one_that_is_missing_or_wrong_is_told_with_how_to_mend_it(
     async def start_again() -> None:
         async with ACluster() as cluster:
             one: OneServer = await cluster.a_server()
-            take_keyring(one.server, file)
+            load_keyring(one.server, file)
             assert (await AskedAs(one).put("/v1/var/db", {"Items": {"a": "1"}}))[0] == 200
             spoil(file)
 
-            with pytest.raises(CannotStart) as told:
-                take_keyring(one.server, file)
+            with pytest.raises(StartupError) as told:
+                load_keyring(one.server, file)
 
             assert sentence in str(told.value)
 

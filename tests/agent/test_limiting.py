@@ -14,12 +14,12 @@ from tests.agent.processes import ANSWERED_WITHIN_S, RunningAgent, run, running
 from tests.agent.test_access_control import bootstrapped
 from tests.agent.test_processes import A_JOB, an_agent
 from tests.waiting import wait_until
-from wharf.agent.limiting import limiter_settings
-from wharf.agent.refusal import Refused
-from wharf.api.settings import ApiSettings, LimitsSettings
-from wharf.cli import limits_speaking
-from wharf.config.settings import Settings
-from wharf.engines.settings import EngineKind, StateSettings
+from wharf.agent.errors import CommandError
+from wharf.agent.http.limits import build_limiter_settings
+from wharf.cli.limits import admin_client
+from wharf.cluster.api.settings import ApiSettings, LimitsSettings
+from wharf.cluster.engines.settings import EngineKind, StateSettings
+from wharf.config.settings import AgentSettings
 
 SMALL = """
 profile = "cluster"
@@ -56,15 +56,15 @@ def with_rules(folder: Path, rules: str, more: str = "", limiter: str = "") -> P
 
 
 def look(agent: RunningAgent, target: str) -> Any:  # JSON of many shapes.
-    return limits_speaking.ask(agent.folder / "data" / "limits-api.sock", target)
+    return admin_client.query_limiter(agent.folder / "data" / "limits-api.sock", target)
 
 
 def act(agent: RunningAgent, target: str, **facts: object) -> None:
-    limits_speaking.act(agent.folder / "data" / "limits-api.sock", target, **facts)
+    admin_client.post_action(agent.folder / "data" / "limits-api.sock", target, **facts)
 
 
 def metric(agent: RunningAgent, begins: str) -> float:
-    text = limits_speaking.ask_text(agent.folder / "data" / "limits-api.sock", "/metrics")
+    text = admin_client.query_text(agent.folder / "data" / "limits-api.sock", "/metrics")
     return next((float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(begins)), 0.0)
 
 
@@ -218,8 +218,8 @@ def test_rules_that_would_refuse_a_heartbeat_end_the_start(tmp_path: Path) -> No
     assert "would refuse heartbeats" in done.stderr + done.stdout
 
 
-def settings_with(file: str, *, processes: int = 1, engine: EngineKind = EngineKind.SQLITE) -> Settings:
-    return Settings(
+def settings_with(file: str, *, processes: int = 1, engine: EngineKind = EngineKind.SQLITE) -> AgentSettings:
+    return AgentSettings(
         limits=LimitsSettings(enabled=True, file=file),
         api=ApiSettings(processes=processes),
         state=StateSettings(engine=engine),
@@ -231,17 +231,18 @@ def test_counters_in_memory_serve_one_machine_and_no_more(tmp_path: Path) -> Non
     file.write_text("")
 
     stores = [
-        limiter_settings(settings_with(str(file), processes=2), tmp_path, name).store for name in ("api-1", "api-2")
+        build_limiter_settings(settings_with(str(file), processes=2), tmp_path, name).store
+        for name in ("api-1", "api-2")
     ]
     assert [(store.kind.value, store.socket) for store in stores] == [
         ("memory", tmp_path / "limits" / "counters.sock"),
         ("neighbour", tmp_path / "limits" / "counters.sock"),
     ]
-    with pytest.raises(Refused, match="several machines would each count alone"):
-        limiter_settings(settings_with(str(file), engine=EngineKind.ETCD), tmp_path, "api")
+    with pytest.raises(CommandError, match="several machines would each count alone"):
+        build_limiter_settings(settings_with(str(file), engine=EngineKind.ETCD), tmp_path, "api")
 
     file.write_text('[store]\nkind = "redis"\n')
-    told = limiter_settings(settings_with(str(file), processes=2), tmp_path, "api-1")
+    told = build_limiter_settings(settings_with(str(file), processes=2), tmp_path, "api-1")
     assert (told.profile, told.admin_socket) == ("cluster", tmp_path / "limits-api-1.sock")
 
 
@@ -249,8 +250,8 @@ def test_what_only_a_gateway_has_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "limits.toml"
     file.write_text('directory = "people.toml"\n')
 
-    with pytest.raises(Refused, match="directory is for a gateway"):
-        limiter_settings(settings_with(str(file)), tmp_path, "api")
+    with pytest.raises(CommandError, match="directory is for a gateway"):
+        build_limiter_settings(settings_with(str(file)), tmp_path, "api")
 
 
 def test_several_processes_of_the_api_count_as_one(tmp_path: Path) -> None:
@@ -261,14 +262,15 @@ def test_several_processes_of_the_api_count_as_one(tmp_path: Path) -> None:
     )
     with running(folder, "agent", "--config", str(file)) as agent:
         agent.wait_ready()
-        wait_until(lambda: limits_speaking.sockets_at(folder / "data")[1:], what="both listen for operators")
+        wait_until(lambda: admin_client.list_admin_addresses(folder / "data")[1:], what="both listen for operators")
         second = folder / "data" / "limits-api-2.sock"
-        wait_until(lambda: "store_away 0" in limits_speaking.ask_text(second, "/metrics"), what="it asks the first")
+        wait_until(lambda: "store_away 0" in admin_client.query_text(second, "/metrics"), what="it asks the first")
         wait_until(lambda: ask(agent, "/v1/jobs")[0] == 200, what="the log is followed")
         told = [ask(agent, "/v1/jobs") for _ in range(20)]
         refused = [ask(agent, "/v1/jobs")[0] for _ in range(60)]
         seen = [
-            answer["seen"][answer["process"]] for answer in limits_speaking.ask_all(folder / "data", "/top?minutes=5")
+            answer["seen"][answer["process"]]
+            for answer in admin_client.query_all_limiters(folder / "data", "/top?minutes=5")
         ]
 
     used = [int(headers["x-ratelimit-used"]) for status, headers, _ in told if status == 200]  # A 5xx costs nothing.

@@ -2,11 +2,11 @@
 
 import socket
 
-from wharf.agent.listening import UNSENT_MOST_BYTES, listen
+from wharf.agent.sockets import MAX_UNSENT_SOCKET_BYTES, listen_tcp
 
 
 def test_little_waits_in_the_system_for_a_caller_that_reads_nothing() -> None:
-    with listen("127.0.0.1", 0) as listening, socket.socket() as caller:
+    with listen_tcp("127.0.0.1", 0) as listening, socket.socket() as caller:
         caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         caller.connect(listening.getsockname())
         listening.setblocking(True)
@@ -15,9 +15,9 @@ def test_little_waits_in_the_system_for_a_caller_that_reads_nothing() -> None:
             accepted.setblocking(False)
             sent = 0
             try:
-                while sent < 64 * UNSENT_MOST_BYTES:
+                while sent < 64 * MAX_UNSENT_SOCKET_BYTES:
                     sent += accepted.send(b"x" * 65_536)
             except BlockingIOError:
                 pass
 
-        assert sent < 2 * UNSENT_MOST_BYTES
+        assert sent < 2 * MAX_UNSENT_SOCKET_BYTES

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from tests.waiting import wait_until
-from wharf.agent.channel import Inbox
-from wharf.agent.log_followers import UNSENT_MOST_BYTES, LogFollowers, LogLines
-from wharf.agent.log_lines import say_line
-from wharf.agent.log_telling import WAITING_MOST, LogTeller, ToldLine
-from wharf.agent.logs import LogOrder, Logs
+from wharf.agent.logs.forwarding import MAX_QUEUED_LINES, ForwardedLine, LogForwarder
+from wharf.agent.logs.lines import render_line
+from wharf.agent.logs.setup import LogConfiguration, ProcessLogging
+from wharf.agent.supervision.channel import MessageDecoder
+from wharf.agent.supervision.log_followers import MAX_UNSENT_BYTES, FollowedLogLines, LogFollowers
 from wharf.config.settings import LogLevel
 
 
@@ -39,17 +39,17 @@ class Followed:
         self.selector.close()
 
 
-def taken(connection: socket.socket) -> list[LogLines]:
-    return list(Inbox[LogLines](LogLines).add(connection.recv(65_536)))
+def taken(connection: socket.socket) -> list[FollowedLogLines]:
+    return list(MessageDecoder[FollowedLogLines](FollowedLogLines).feed(connection.recv(65_536)))
 
 
 def test_a_follower_gets_the_lines_of_its_level_and_above() -> None:
     followed = Followed()
     with followed.follow(logging.INFO) as one, followed.follow(logging.DEBUG) as other:
-        followed.followers.tell([ToldLine(logging.DEBUG, "small"), ToldLine(logging.ERROR, "large")])
+        followed.followers.send_lines([ForwardedLine(logging.DEBUG, "small"), ForwardedLine(logging.ERROR, "large")])
 
-        assert taken(one) == [LogLines(["large"])]
-        assert taken(other) == [LogLines(["small", "large"])]
+        assert taken(one) == [FollowedLogLines(["large"])]
+        assert taken(other) == [FollowedLogLines(["small", "large"])]
     followed.close()
 
 
@@ -69,21 +69,21 @@ def test_a_follower_that_reads_nothing_costs_a_bounded_amount_and_is_told_what_i
     followed = Followed()
     with followed.follow(logging.INFO) as slow:
         for _ in range(100):
-            followed.followers.tell([ToldLine(logging.INFO, "x" * 100_000)])
+            followed.followers.send_lines([ForwardedLine(logging.INFO, "x" * 100_000)])
         slow.setblocking(False)
-        inbox, got, missed = Inbox[LogLines](LogLines), 0, 0
+        inbox, got, missed = MessageDecoder[FollowedLogLines](FollowedLogLines), 0, 0
 
         def read_all() -> None:
             nonlocal got, missed
             with suppress(BlockingIOError):
                 while True:
-                    for told in inbox.add(slow.recv(1_000_000)):
+                    for told in inbox.feed(slow.recv(1_000_000)):
                         got, missed = got + len(told.lines), missed + told.missed
                     followed.turn()
 
         read_all()
-        assert got * 100_000 < 2 * UNSENT_MOST_BYTES
-        followed.followers.tell([ToldLine(logging.INFO, "the last")])
+        assert got * 100_000 < 2 * MAX_UNSENT_BYTES
+        followed.followers.send_lines([ForwardedLine(logging.INFO, "the last")])
         read_all()
 
         assert got + missed == 101
@@ -95,31 +95,31 @@ def test_a_teller_never_holds_up_and_counts_what_it_left_out() -> None:
     go_on = threading.Event()
     told: list[tuple[int, int]] = []
 
-    def send(lines: Sequence[ToldLine], missed: int) -> None:
+    def send(lines: Sequence[ForwardedLine], missed: int) -> None:
         go_on.wait(10)
         told.append((len(lines), missed))
 
-    teller = LogTeller(send)
-    for number in range(WAITING_MOST + 500):
+    teller = LogForwarder(send)
+    for number in range(MAX_QUEUED_LINES + 500):
         teller.put(logging.INFO, f"line {number}")
     go_on.set()
-    wait_until(lambda: sum(map(sum, told)) == WAITING_MOST + 500, what="every line is told or counted")
+    wait_until(lambda: sum(map(sum, told)) == MAX_QUEUED_LINES + 500, what="every line is told or counted")
 
     assert sum(missed for _, missed in told) > 0
 
 
 def test_a_follower_at_a_lower_level_changes_nothing_of_what_is_kept() -> None:
-    logs, told = Logs("test"), []
+    logs, told = ProcessLogging("test"), []
     try:
-        logs.apply(LogOrder(level=LogLevel.WARN, levels={"quiet": LogLevel.ERROR}, on_terminal=False))
-        logs.tell(logging.DEBUG, lambda level, line: told.append((level, "small" in line)))
+        logs.apply(LogConfiguration(level=LogLevel.WARN, levels={"quiet": LogLevel.ERROR}, on_terminal=False))
+        logs.forward_lines(logging.DEBUG, lambda level, line: told.append((level, "small" in line)))
         logging.getLogger("wharf.some").debug("small")
         logging.getLogger("wharf.some").warning("large")
 
         assert told == [(logging.DEBUG, True), (logging.WARNING, False)]
-        assert [("large" in line) for line in logs.kept_lines()] == [True]
+        assert [("large" in line) for line in logs.get_retained_lines()] == [True]
 
-        logs.tell(0, lambda *_: None)
+        logs.forward_lines(0, lambda *_: None)
         logging.getLogger("wharf.some").debug("small")
         assert len(told) == 2
     finally:
@@ -132,4 +132,4 @@ def test_a_line_is_said_for_people_with_its_fields() -> None:
         '"request_id":"r1","fields":{"address":"127.0.0.1:4646"}}'
     )
 
-    assert say_line(written) == "2026-01-02T03:04:05.678Z info  api    listening  address=127.0.0.1:4646  request=r1"
+    assert render_line(written) == "2026-01-02T03:04:05.678Z info  api    listening  address=127.0.0.1:4646  request=r1"

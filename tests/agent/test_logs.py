@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from wharf.agent.logs import LogOrder, Logs
-from wharf.agent.rotation import Rotation
+from wharf.agent.logs.rotation import Rotation
+from wharf.agent.logs.setup import LogConfiguration, ProcessLogging
 from wharf.config.settings import LogLevel
-from wharf.world.request import working_for
+from wharf.world.request_id import RequestIdScope
 
-log = logging.getLogger("wharf.api.test")
+log = logging.getLogger("wharf.cluster.api.test")
 
 
 class Terminal(io.StringIO):
@@ -27,11 +27,11 @@ def stream() -> io.StringIO:
 
 
 @pytest.fixture
-def logs(stream: io.StringIO) -> Iterator[Logs]:
+def logs(stream: io.StringIO) -> Iterator[ProcessLogging]:
     level = logging.getLogger().level
-    logs = Logs("api", stream=stream)
+    logs = ProcessLogging("api", stream=stream)
     yield logs
-    logs.apply(LogOrder())
+    logs.apply(LogConfiguration())
     logs.close()
     logging.getLogger().setLevel(level)
 
@@ -40,8 +40,8 @@ def documents(stream: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_a_line_of_json_names_time_level_process_and_values(logs: Logs, stream: io.StringIO) -> None:
-    logs.apply(LogOrder(json=True))
+def test_a_line_of_json_names_time_level_process_and_values(logs: ProcessLogging, stream: io.StringIO) -> None:
+    logs.apply(LogConfiguration(json=True))
 
     log.warning("slow %s", "reply", extra={"duration_ms": 12.5, "path": "/v1/jobs"})
 
@@ -50,14 +50,14 @@ def test_a_line_of_json_names_time_level_process_and_values(logs: Logs, stream: 
     assert line == {
         "level": "warn",
         "process": "api",
-        "logger": "wharf.api.test",
+        "logger": "wharf.cluster.api.test",
         "message": "slow reply",
         "fields": {"duration_ms": 12.5, "path": "/v1/jobs"},
     }
 
 
-def test_a_line_of_text_reads_from_left_to_right(logs: Logs, stream: io.StringIO) -> None:
-    logs.apply(LogOrder())
+def test_a_line_of_text_reads_from_left_to_right(logs: ProcessLogging, stream: io.StringIO) -> None:
+    logs.apply(LogConfiguration())
 
     log.info("listening", extra={"address": "127.0.0.1:4646", "why": "as told"})
 
@@ -68,18 +68,18 @@ def test_a_line_of_text_reads_from_left_to_right(logs: Logs, stream: io.StringIO
 
 def test_on_a_terminal_lines_have_colours_and_no_date() -> None:
     stream = Terminal()
-    logs = Logs("api", stream=stream)
-    logs.apply(LogOrder())
+    logs = ProcessLogging("api", stream=stream)
+    logs.apply(LogConfiguration())
 
-    logging.getLogger("wharf.api.test").error("broken")
+    logging.getLogger("wharf.cluster.api.test").error("broken")
     logs.close()
 
     assert "\x1b[31;1merror\x1b[0m api    broken" in stream.getvalue()
     assert "T" not in stream.getvalue().split(" ")[0]
 
 
-def test_an_error_brings_its_traceback_in_the_same_entry(logs: Logs, stream: io.StringIO) -> None:
-    logs.apply(LogOrder(json=True))
+def test_an_error_brings_its_traceback_in_the_same_entry(logs: ProcessLogging, stream: io.StringIO) -> None:
+    logs.apply(LogConfiguration(json=True))
     try:
         raise RuntimeError("boom")
     except RuntimeError:
@@ -89,30 +89,30 @@ def test_an_error_brings_its_traceback_in_the_same_entry(logs: Logs, stream: io.
     assert str(line["error"]).endswith("RuntimeError: boom")
 
 
-def test_a_request_id_is_on_every_line_of_its_work_and_on_no_other(logs: Logs, stream: io.StringIO) -> None:
-    logs.apply(LogOrder(json=True))
+def test_a_request_id_is_on_every_line_of_its_work_and_on_no_other(logs: ProcessLogging, stream: io.StringIO) -> None:
+    logs.apply(LogConfiguration(json=True))
 
-    with working_for("r-1"):
+    with RequestIdScope("r-1"):
         log.info("inside")
     log.info("outside")
 
     assert [line.get("request_id") for line in documents(stream)] == ["r-1", None]
 
 
-def test_a_part_can_be_louder_than_the_rest(logs: Logs, stream: io.StringIO) -> None:
-    logs.apply(LogOrder(json=True, level=LogLevel.WARN, levels={"engines.etcd": LogLevel.DEBUG}))
+def test_a_part_can_be_louder_than_the_rest(logs: ProcessLogging, stream: io.StringIO) -> None:
+    logs.apply(LogConfiguration(json=True, level=LogLevel.WARN, levels={"engines.etcd": LogLevel.DEBUG}))
 
-    logging.getLogger("wharf.engines.etcd").debug("heard")
-    logging.getLogger("wharf.engines").info("not heard")
+    logging.getLogger("wharf.cluster.engines.etcd.engine").debug("heard")
+    logging.getLogger("wharf.cluster.engines").info("not heard")
 
     assert [line["message"] for line in documents(stream)] == ["heard"]
 
 
-def test_levels_can_be_changed_and_taken_back_while_running(logs: Logs, stream: io.StringIO) -> None:
+def test_levels_can_be_changed_and_taken_back_while_running(logs: ProcessLogging, stream: io.StringIO) -> None:
     for order in (
-        LogOrder(json=True, level=LogLevel.DEBUG),
-        LogOrder(json=True, levels={"api": LogLevel.ERROR}),
-        LogOrder(json=True),
+        LogConfiguration(json=True, level=LogLevel.DEBUG),
+        LogConfiguration(json=True, levels={"api": LogLevel.ERROR}),
+        LogConfiguration(json=True),
     ):
         logs.apply(order)
         log.debug("debug")
@@ -121,25 +121,27 @@ def test_levels_can_be_changed_and_taken_back_while_running(logs: Logs, stream: 
     assert [line["message"] for line in documents(stream)] == ["debug", "info", "info"]
 
 
-def test_lines_go_to_the_file_as_well(logs: Logs, stream: io.StringIO, tmp_path: Path) -> None:
-    logs.apply(LogOrder(json=True, file=str(tmp_path / "w.log"), rotation=Rotation(bytes=10**6)))
+def test_lines_go_to_the_file_as_well(logs: ProcessLogging, stream: io.StringIO, tmp_path: Path) -> None:
+    logs.apply(LogConfiguration(json=True, file=str(tmp_path / "w.log"), rotation=Rotation(bytes=10**6)))
 
     log.info("both")
 
     assert (tmp_path / "w.log").read_text() == stream.getvalue() != ""
 
 
-def test_the_newest_lines_are_kept_in_memory(logs: Logs) -> None:
-    logs.apply(LogOrder(on_terminal=False))
+def test_the_newest_lines_are_kept_in_memory(logs: ProcessLogging) -> None:
+    logs.apply(LogConfiguration(on_terminal=False))
     log.info("kept")
 
-    assert json.loads(logs.kept_lines()[-1])["message"] == "kept"
+    assert json.loads(logs.get_retained_lines()[-1])["message"] == "kept"
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_no_secret_is_ever_in_a_line(logs: Logs, stream: io.StringIO, tmp_path: Path, *, as_json: bool) -> None:
+def test_no_secret_is_ever_in_a_line(
+    logs: ProcessLogging, stream: io.StringIO, tmp_path: Path, *, as_json: bool
+) -> None:
     secret = "b2d6f5a0-hidden"
-    logs.apply(LogOrder(json=as_json, secrets=("p4ssw0rd-of-etcd",), file=str(tmp_path / "w.log")))
+    logs.apply(LogConfiguration(json=as_json, secrets=("p4ssw0rd-of-etcd",), file=str(tmp_path / "w.log")))
 
     log.info("header X-Cluster-Token: %s", secret)
     log.info("Authorization: Bearer %s", secret)
@@ -155,7 +157,7 @@ def test_no_secret_is_ever_in_a_line(logs: Logs, stream: io.StringIO, tmp_path: 
     except ValueError:
         log.exception("failed")
 
-    everything = stream.getvalue() + (tmp_path / "w.log").read_text() + "".join(logs.kept_lines())
+    everything = stream.getvalue() + (tmp_path / "w.log").read_text() + "".join(logs.get_retained_lines())
     assert everything.count("fields") >= 2
     assert secret not in everything
     assert "p4ssw0rd-of-etcd" not in everything
@@ -171,8 +173,8 @@ def test_no_secret_is_ever_in_a_line(logs: Logs, stream: io.StringIO, tmp_path: 
         "accessor_id=5f3c",
     ],
 )
-def test_what_is_no_secret_stays(logs: Logs, stream: io.StringIO, text: str) -> None:
-    logs.apply(LogOrder(json=True))
+def test_what_is_no_secret_stays(logs: ProcessLogging, stream: io.StringIO, text: str) -> None:
+    logs.apply(LogConfiguration(json=True))
 
     log.info(text)
 
@@ -184,10 +186,10 @@ class Unspeakable:
         raise RuntimeError("no words")
 
 
-def test_a_line_that_cannot_be_written_does_not_stop_the_work(logs: Logs) -> None:
-    logs.apply(LogOrder())
+def test_a_line_that_cannot_be_written_does_not_stop_the_work(logs: ProcessLogging) -> None:
+    logs.apply(LogConfiguration())
 
     log.info("lost", extra={"value": Unspeakable()})
     log.info("next")
 
-    assert [json.loads(line)["message"] for line in logs.kept_lines()] == ["next"]
+    assert [json.loads(line)["message"] for line in logs.get_retained_lines()] == ["next"]

@@ -8,32 +8,32 @@ import httpx2
 import msgspec
 
 from tests.agent.processes import running
-from wharf.client.sockets import WebSocketPassage
-from wharf.model.node import Node
-from wharf.node.agent.asked import Asked
-from wharf.node.agent.channel import Reply
-from wharf.node.agent.channel_line import ChannelLine
-from wharf.node.agent.servers import NodeIdentity
-from wharf.wire import channel, shapes
+from wharf.contract.client.relay.websockets import WebSocketRelay
+from wharf.contract.model.nodes.node import Node
+from wharf.contract.wire.nodes import channel, messages
+from wharf.node.agent.servers.session import NodeCredentials
+from wharf.node.channel.connection import ChannelConnection
+from wharf.node.channel.endpoint import ChannelReply
+from wharf.node.channel.files import RequestDispatcher
 from wharf.world import RealWorld
 
 NODE = "8a6f0c44-0000-4000-8000-000000000001"
 SECRET = "11111111-2222-4333-8444-555555555555"
 
 
-async def stats(question: channel.Ask, _inputs: AsyncIterator[bytes]) -> Reply:
-    return Reply("application/json", msgspec.json.encode({"Asked": question.verb}))
+async def stats(question: channel.ChannelRequest, _inputs: AsyncIterator[bytes]) -> ChannelReply:
+    return ChannelReply("application/json", msgspec.json.encode({"Asked": question.verb}))
 
 
 async def ask_often(address: str) -> list[tuple[int, str]]:
     world = RealWorld()
-    body = msgspec.json.encode(shapes.NodeRegistration(node=Node(id=NODE, name="n"), secret_id=SECRET))
+    body = msgspec.json.encode(messages.NodeRegistration(node=Node(id=NODE, name="n"), secret_id=SECRET))
     async with httpx2.AsyncClient(base_url=address) as http, asyncio.timeout(60):
         (await http.put(f"/v1/node/{NODE}/register", content=body)).raise_for_status()
-        line = ChannelLine(
-            world, Asked({"stats": stats}), NodeIdentity(NODE, SECRET), lambda: WebSocketPassage(address)
+        line = ChannelConnection(
+            world, RequestDispatcher({"stats": stats}), NodeCredentials(NODE, SECRET), lambda: WebSocketRelay(address)
         )
-        running_line = world.start(line.run(), name="line")
+        running_line = world.start_task(line.run(), name="line")
         await line.is_open.wait()
         try:
             answers: list[tuple[int, str]] = []

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from tests.agent.processes import RunningAgent, is_alive, lines, run, running, sockets_in
-from tests.engines.contract import commit, put
+from tests.cluster.engines.contract import commit, put
 from tests.waiting import wait_until
-from wharf.agent.tree import SILENCE_S
-from wharf.engines.port import Change
-from wharf.engines.sqlite import SqliteEngine
-from wharf.model.cluster import Format
-from wharf.state.codec import encode
-from wharf.state.tables import FORMAT
+from wharf.agent.supervision.process_tree import MAX_SILENCE_S
+from wharf.cluster.engines.port import EncodedChange
+from wharf.cluster.engines.sqlite.engine import SqliteEngine
+from wharf.cluster.state.codec import encode_record
+from wharf.cluster.state.tables import CLUSTER_FORMAT
+from wharf.contract.model.cluster import RecordFormat
 from wharf.world import RealWorld
 
 DEV = ("dev", "--port", "0")
@@ -139,7 +139,7 @@ def test_parts_that_hang_are_killed_and_started_again_with_a_line_each(tmp_path:
             wait_until(
                 partial(is_another, agent, role, pid),
                 what=f"{role} was started again",
-                within_s=SILENCE_S + 20.0,
+                within_s=MAX_SILENCE_S + 20.0,
             )
         assert isinstance(agent.get("/v1/nodes"), list)
         assert agent.child("store") == store
@@ -258,14 +258,16 @@ def test_a_damaged_log_ends_the_agent_with_its_sentence(tmp_path: Path) -> None:
     [
         (put("job", b"\xff\xff"), "is damaged"),
         (
-            put(FORMAT.name, encode(FORMAT, Format(version=99)), table=FORMAT.name),
+            put(
+                CLUSTER_FORMAT.name, encode_record(CLUSTER_FORMAT, RecordFormat(version=99)), table=CLUSTER_FORMAT.name
+            ),
             "the cluster's data has format 99",
         ),
     ],
     ids=["a damaged record", "a newer format"],
 )
 def test_what_no_process_can_read_ends_the_agent_with_its_sentence(
-    tmp_path: Path, change: Change, sentence: str
+    tmp_path: Path, change: EncodedChange, sentence: str
 ) -> None:
     state = tmp_path / "a" / ".wharf" / "state"
     state.mkdir(parents=True)
@@ -290,7 +292,7 @@ def test_a_tls_file_for_etcd_that_is_missing_ends_the_agent_with_its_sentence(tm
         )
 
 
-async def write_into(folder: Path, change: Change) -> None:
+async def write_into(folder: Path, change: EncodedChange) -> None:
     engine = SqliteEngine(RealWorld(), folder)
     await engine.open()
     await commit(engine, change)

@@ -19,10 +19,10 @@ from starlette.routing import Route
 from tests.agent.processes import running
 from tests.agent.test_access_control import ON, ask, bootstrapped
 from tests.agent.test_processes import an_agent
-from tests.api.login_provider import CLIENT_ID, CLIENT_SECRET, LoginProvider
+from tests.cluster.api.login_provider import CLIENT_ID, CLIENT_SECRET, LoginProvider
 from tests.waiting import wait_until
-from wharf.agent.providers import BODY_MAX_BYTES, HttpProviders
-from wharf.server.providers import ProviderAway, ProviderRequest
+from wharf.agent.access_control import MAX_PROVIDER_REPLY_BYTES, HttpIdentityProviders
+from wharf.cluster.server.security.login_providers import ProviderRequest, ProviderUnreachable
 
 HERE = "http://localhost:4649/oidc/callback"
 
@@ -86,20 +86,20 @@ def test_a_provider_that_does_not_answer_says_too_much_or_sends_elsewhere_is_not
 ) -> None:
     app = Starlette(
         routes=[
-            Route("/much", lambda _request: PlainTextResponse("x" * (BODY_MAX_BYTES + 1))),
+            Route("/much", lambda _request: PlainTextResponse("x" * (MAX_PROVIDER_REPLY_BYTES + 1))),
             Route("/elsewhere", lambda _request: RedirectResponse("/much")),
         ]
     )
     address = f"http://127.0.0.1:{listening.getsockname()[1]}"
 
     def asked(url: str) -> int:
-        return asyncio.run(HttpProviders().ask(ProviderRequest(url))).status
+        return asyncio.run(HttpIdentityProviders().send(ProviderRequest(url))).status
 
     with served(app, listening):
         assert asked(f"{address}/elsewhere") == 307
-        with pytest.raises(ProviderAway, match=f"more than {BODY_MAX_BYTES} bytes"):
+        with pytest.raises(ProviderUnreachable, match=f"more than {MAX_PROVIDER_REPLY_BYTES} bytes"):
             asked(f"{address}/much")
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    with pytest.raises(ProviderAway, match="does not answer"):
+    with pytest.raises(ProviderUnreachable, match="does not answer"):
         asked(f"http://127.0.0.1:{port}")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from wharf.agent.rotation import RotatingFile, Rotation, older_files
-from wharf.model.durations import HOUR, SECOND
+from wharf.agent.logs.rotation import RotatingFile, Rotation, list_rotated_files
+from wharf.contract.model.times import HOUR, SECOND
 
 NOON_NS = 1_767_268_800 * SECOND
 
@@ -21,7 +21,7 @@ def test_a_new_file_begins_before_the_size_is_passed(tmp_path: Path) -> None:
     file.close()
 
     assert (tmp_path / "a.log").read_bytes() == b"next\n"
-    assert [old.read_bytes() for old in older_files(tmp_path / "a.log")] == [b"12345\n789\n"]
+    assert [old.read_bytes() for old in list_rotated_files(tmp_path / "a.log")] == [b"12345\n789\n"]
 
 
 def test_a_line_longer_than_the_size_still_is_written(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_only_so_many_older_files_are_kept_and_the_newest_of_them(tmp_path: Path
         file.write(b"%d--\n" % number, now_ns=NOON_NS + number * SECOND)
     file.close()
 
-    assert [old.read_bytes() for old in older_files(tmp_path / "a.log")] == [b"2--\n", b"3--\n"]
+    assert [old.read_bytes() for old in list_rotated_files(tmp_path / "a.log")] == [b"2--\n", b"3--\n"]
 
 
 def test_files_of_one_second_keep_their_order(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_files_of_one_second_keep_their_order(tmp_path: Path) -> None:
         file.write(b"%d--\n" % number, now_ns=NOON_NS)
     file.close()
 
-    assert [old.read_bytes() for old in older_files(tmp_path / "a.log")] == [b"0--\n", b"1--\n", b"2--\n"]
+    assert [old.read_bytes() for old in list_rotated_files(tmp_path / "a.log")] == [b"0--\n", b"1--\n", b"2--\n"]
 
 
 def test_other_files_beside_it_are_not_taken_for_older_ones(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_span_of_time_gets_a_file_of_its_own(tmp_path: Path) -> None:
     file.close()
 
     assert path.read_bytes() == b"today\n"
-    assert [old.read_bytes() for old in older_files(path)] == [b"yesterday\nsame day\n"]
+    assert [old.read_bytes() for old in list_rotated_files(path)] == [b"yesterday\nsame day\n"]
 
 
 def test_a_file_that_someone_moved_away_is_opened_again(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_file_is_readable_for_those_it_is_meant_for(tmp_path: Path, mode: int)
 WRITER = """
 import sys
 from pathlib import Path
-from wharf.agent.rotation import RotatingFile, Rotation
+from wharf.agent.logs.rotation import RotatingFile, Rotation
 file = RotatingFile(Path(sys.argv[1]), Rotation(bytes=2_000))
 for number in range(1_000):
     file.write(f"{sys.argv[2]} {number}\\n".encode(), now_ns=1_767_268_800_000_000_000)
@@ -107,6 +107,6 @@ def test_lines_of_several_processes_are_each_kept_once_and_whole(tmp_path: Path)
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), name]) for name in ("a", "b", "c")]
 
     assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 0]
-    lines = [line for file in [*older_files(path), path] for line in file.read_text().splitlines()]
+    lines = [line for file in [*list_rotated_files(path), path] for line in file.read_text().splitlines()]
     assert sorted(lines) == sorted(f"{name} {number}" for name in ("a", "b", "c") for number in range(1_000))
-    assert len(older_files(path)) > 5
+    assert len(list_rotated_files(path)) > 5

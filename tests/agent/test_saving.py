@@ -8,32 +8,32 @@ import msgspec
 import pytest
 
 from tests.builders import a_job
-from tests.engines.contract import EngineKind, commit, kinds
-from wharf.agent import saving
-from wharf.agent.refusal import Refused
-from wharf.engines.memory import MemoryEngine
-from wharf.engines.memory_log import MemoryLog
-from wharf.engines.port import Change, Engine, LogWrite
-from wharf.engines.snapshot import save_snapshot
-from wharf.model.changes import THIS, Cause, CauseKind
-from wharf.model.cluster import Format, Leader, Member
-from wharf.model.namespace import Namespace
-from wharf.state import Replica
-from wharf.state.codec import encode
-from wharf.state.tables import ALL_TABLES, FORMAT, JOBS, LEADER, MEMBERS, NAMESPACES
+from tests.cluster.engines.contract import EngineKind, commit, kinds
+from wharf.agent.errors import CommandError
+from wharf.agent.snapshots import commands
+from wharf.cluster.engines.memory.engine import MemoryEngine
+from wharf.cluster.engines.memory.log import MemoryLog
+from wharf.cluster.engines.port import EncodedChange, EncodedWrite, LogEngine
+from wharf.cluster.engines.snapshot_file import save_snapshot
+from wharf.cluster.state import Replica
+from wharf.cluster.state.codec import encode_record
+from wharf.cluster.state.tables import ALL_TABLES, CLUSTER_FORMAT, JOBS, LEADER, MEMBERS, NAMESPACES
+from wharf.contract.model.cluster import Leader, Member, RecordFormat
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind
+from wharf.contract.model.namespaces import Namespace
 from wharf.world import RealWorld
 
 WORLD = RealWorld()
 
 
-def with_log(work: Callable[[Engine], Awaitable[None]], *changes: Change) -> None:
+def with_log(work: Callable[[LogEngine], Awaitable[None]], *changes: EncodedChange) -> None:
     """`work` on a log that holds what `changes` put."""
 
     async def run() -> None:
         engine = MemoryEngine(WORLD, MemoryLog(WORLD))
         await engine.open()
         try:
-            await engine.commit(LogWrite(WORLD.new_id(), "test", Cause(CauseKind.REQUEST, "r"), (), changes, 0))
+            await engine.commit(EncodedWrite(WORLD.new_id(), "test", Cause(CauseKind.REQUEST, "r"), (), changes, 0))
             await work(engine)
         finally:
             await engine.close()
@@ -41,20 +41,20 @@ def with_log(work: Callable[[Engine], Awaitable[None]], *changes: Change) -> Non
     asyncio.run(run())
 
 
-A_NAMESPACE = Change("namespaces", "default", encode(NAMESPACES, Namespace(name="default")))
-A_MEMBER = Change("members", "m", encode(MEMBERS, Member(id="m", door_secret="open sesame")))
-A_LEADER = Change("leader", "leader", encode(LEADER, Leader(member_id="m")))
+A_NAMESPACE = EncodedChange("namespaces", "default", encode_record(NAMESPACES, Namespace(name="default")))
+A_MEMBER = EncodedChange("members", "m", encode_record(MEMBERS, Member(id="m", door_secret="open sesame")))
+A_LEADER = EncodedChange("leader", "leader", encode_record(LEADER, Leader(member_id="m")))
 
 
-async def tables_of(engine: Engine) -> set[str]:
-    return {row.table async for rows in engine.load().slices() for row in rows}
+async def tables_of(engine: LogEngine) -> set[str]:
+    return {row.table async for rows in engine.load().iter_slices() for row in rows}
 
 
 def test_a_snapshot_holds_the_state_but_not_who_leads_and_who_is_there(tmp_path: Path) -> None:
     path = tmp_path / "a.snap"
 
-    async def work(engine: Engine) -> None:
-        facts = await saving.save(engine, path, world=WORLD)
+    async def work(engine: LogEngine) -> None:
+        facts = await commands.save_snapshot(engine, path, world=WORLD)
 
         assert facts.trailer.rows == {"namespaces": 1}
 
@@ -64,10 +64,10 @@ def test_a_snapshot_holds_the_state_but_not_who_leads_and_who_is_there(tmp_path:
 def test_a_restored_snapshot_brings_no_leader_along_that_would_never_end(tmp_path: Path) -> None:
     path = tmp_path / "a.snap"
 
-    async def work(engine: Engine) -> None:
+    async def work(engine: LogEngine) -> None:
         # As a program would have saved it that does not leave them out.
         await save_snapshot(engine, path, world=WORLD, program="another")
-        await saving.restore(engine, path)
+        await commands.restore_snapshot(engine, path)
 
         assert await tables_of(engine) == {"namespaces"}
 
@@ -78,25 +78,25 @@ def test_a_restored_snapshot_brings_no_leader_along_that_would_never_end(tmp_pat
     ("change", "sentence"),
     [
         (
-            Change("format", "format", encode(FORMAT, Format(version=99))),
+            EncodedChange("format", "format", encode_record(CLUSTER_FORMAT, RecordFormat(version=99))),
             "its format is 99; this program reads up to 1",
         ),
-        (Change("ships", "s", b"\x80"), "it has a table ships that this program does not know"),
-        (Change("namespaces", "x", b"\x09\x80"), "has form 9; this program reads up to"),
-        (Change("namespaces", "x", msgspec.msgpack.encode({"Name": 5})), "is damaged"),
+        (EncodedChange("ships", "s", b"\x80"), "it has a table ships that this program does not know"),
+        (EncodedChange("namespaces", "x", b"\x09\x80"), "has form 9; this program reads up to"),
+        (EncodedChange("namespaces", "x", msgspec.msgpack.encode({"Name": 5})), "is damaged"),
     ],
 )
 def test_a_snapshot_that_this_program_cannot_read_changes_nothing(
-    tmp_path: Path, change: Change, sentence: str
+    tmp_path: Path, change: EncodedChange, sentence: str
 ) -> None:
     path = tmp_path / "a.snap"
 
-    async def save(engine: Engine) -> None:
+    async def save(engine: LogEngine) -> None:
         await save_snapshot(engine, path, world=WORLD, program="another")
 
-    async def restore(engine: Engine) -> None:
-        with pytest.raises(Refused, match=sentence):
-            await saving.restore(engine, path)
+    async def restore(engine: LogEngine) -> None:
+        with pytest.raises(CommandError, match=sentence):
+            await commands.restore_snapshot(engine, path)
 
         assert await tables_of(engine) == {"namespaces", "leader"}
 
@@ -112,13 +112,15 @@ def test_what_others_hold_of_a_record_is_still_so_after_a_restore(tmp_path: Path
     async def run() -> None:
         async with kind.fresh(tmp_path / "log") as log:
             engine = await log.door()
-            written = await commit(engine, Change("jobs", "default\0shop", encode(JOBS, a_job(create_index=THIS))))
-            await saving.save(engine, path, world=WORLD)
-            await commit(engine, Change("jobs", "default\0shop", None))
-            await saving.restore(engine, path)
+            written = await commit(
+                engine, EncodedChange("jobs", "default\0shop", encode_record(JOBS, a_job(create_index=WRITE_INDEX)))
+            )
+            await commands.save_snapshot(engine, path, world=WORLD)
+            await commit(engine, EncodedChange("jobs", "default\0shop", None))
+            await commands.restore_snapshot(engine, path)
             loading = engine.load()
-            rows = [row async for some in loading.slices() for row in some]
-            replica.load(rows, await loading.standing())
+            rows = [row async for some in loading.iter_slices() for row in some]
+            replica.load_state(rows, await loading.get_position())
 
             job = replica.get(JOBS, "default", "shop")
             assert job is not None
@@ -130,5 +132,5 @@ def test_what_others_hold_of_a_record_is_still_so_after_a_restore(tmp_path: Path
 def test_a_damaged_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "a.snap").write_bytes(b"WHARFSNAPSHOT\n\x00\x01 and then nothing of use")
 
-    with pytest.raises(Refused, match="is damaged"):
-        saving.inspect(tmp_path / "a.snap")
+    with pytest.raises(CommandError, match="is damaged"):
+        commands.inspect_snapshot_file(tmp_path / "a.snap")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.agent.processes import RunningAgent, running
 from tests.agent.test_processes import A_JOB
-from tests.engines.etcd_server import running_etcd
+from tests.cluster.engines.etcd_server import running_etcd
 from tests.waiting import wait_until
 from wharf.agent.identity import SERVER_ID_FILE
 

@@ -7,29 +7,35 @@ import pytest
 from tests.agent.processes import running
 from tests.agent.test_processes import an_agent
 from tests.waiting import wait_until
-from wharf.agent.saving import inspect
-from wharf.agent.snapshots import name_at, newest_ns, scheduled, to_remove, wait_s
-from wharf.model.durations import SECOND
+from wharf.agent.snapshots.commands import inspect_snapshot_file
+from wharf.agent.snapshots.schedule import (
+    build_snapshot_name,
+    compute_wait_s,
+    get_newest_time_ns,
+    list_scheduled_snapshots,
+    select_surplus,
+)
+from wharf.contract.model.times import SECOND
 
 NOON_NS = 1_767_268_800 * SECOND
 
 
 def test_a_snapshot_is_named_for_its_moment_and_found_again(tmp_path: Path) -> None:
     for seconds in (60, 0, 30):
-        (tmp_path / name_at(NOON_NS + seconds * SECOND)).touch()
+        (tmp_path / build_snapshot_name(NOON_NS + seconds * SECOND)).touch()
     (tmp_path / "mine.snap").touch()
     (tmp_path / ".wharf-20260101T120000Z.snap.x.partial").touch()
 
-    assert [file.name for file in scheduled(tmp_path)] == [
+    assert [file.name for file in list_scheduled_snapshots(tmp_path)] == [
         "wharf-20260101T120000Z.snap",
         "wharf-20260101T120030Z.snap",
         "wharf-20260101T120100Z.snap",
     ]
-    assert newest_ns(tmp_path) == NOON_NS + 60 * SECOND
+    assert get_newest_time_ns(tmp_path) == NOON_NS + 60 * SECOND
 
 
 def test_in_a_folder_that_is_not_there_nothing_is_found(tmp_path: Path) -> None:
-    assert newest_ns(tmp_path / "gone") is None
+    assert get_newest_time_ns(tmp_path / "gone") is None
 
 
 @pytest.mark.parametrize(
@@ -42,14 +48,14 @@ def test_in_a_folder_that_is_not_there_nothing_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_a_restart_neither_hurries_nor_delays_the_next_snapshot(newest_ns: int | None, wait: float) -> None:
-    assert wait_s(100.0, now_ns=NOON_NS, newest_ns=newest_ns) == wait
+    assert compute_wait_s(100.0, now_ns=NOON_NS, newest_ns=newest_ns) == wait
 
 
 def test_the_oldest_go_first_and_as_many_stay_as_told() -> None:
     files = [Path(str(number)) for number in range(5)]
 
-    assert to_remove(files, keep=2) == files[:3]
-    assert to_remove(files, keep=9) == []
+    assert select_surplus(files, keep_count=2) == files[:3]
+    assert select_surplus(files, keep_count=9) == []
 
 
 def test_a_running_agent_saves_snapshots_and_keeps_only_so_many(tmp_path: Path) -> None:
@@ -58,11 +64,11 @@ def test_a_running_agent_saves_snapshots_and_keeps_only_so_many(tmp_path: Path) 
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
         wait_until(lambda: agent.get("/v1/namespaces"), what="the first namespace is there")
-        first = wait_until(lambda: scheduled(folder)[:1], what="a first snapshot")[0]
+        first = wait_until(lambda: list_scheduled_snapshots(folder)[:1], what="a first snapshot")[0]
         wait_until(lambda: not first.exists(), what="the first has been removed")
 
-        wait_until(lambda: len(scheduled(folder)) == 2, what="two are kept")
-        assert inspect(scheduled(folder)[-1]).trailer.rows["namespaces"] == 1
+        wait_until(lambda: len(list_scheduled_snapshots(folder)) == 2, what="two are kept")
+        assert inspect_snapshot_file(list_scheduled_snapshots(folder)[-1]).trailer.rows["namespaces"] == 1
 
 
 def test_a_snapshot_that_cannot_be_saved_is_logged_and_the_agent_goes_on(tmp_path: Path) -> None:

@@ -14,12 +14,15 @@ from msgspec.structs import replace
 from tests.agent.processes import ANSWERED_WITHIN_S, run, running
 from tests.agent.test_processes import an_agent
 from tests.waiting import wait_until
-from wharf.agent.certificates import create
-from wharf.agent.client_tls import client_tls, renew_client_tls
-from wharf.agent.http_port import tls_context
-from wharf.agent.life import CannotStart
-from wharf.agent.tls_files import show
-from wharf.api.settings import TlsSettings
+from wharf.agent.errors import StartupError
+from wharf.agent.tls.certificates import create_certificates
+from wharf.agent.tls.contexts import (
+    build_client_tls_context,
+    build_server_tls_context,
+    load_certificate,
+    reload_client_tls,
+)
+from wharf.cluster.api.settings import TlsSettings
 
 
 def test_an_agent_speaks_https_and_takes_a_new_certificate_at_a_reload(tmp_path: Path) -> None:
@@ -89,7 +92,9 @@ def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files that can be used, and a second pair."""
     folder = tmp_path_factory.mktemp("tls")
     for name in ("server", "other"):
-        create(folder, region="global", is_server=True, files_name=name, also=(), days=5, authority_days=10)
+        create_certificates(
+            folder, region="global", is_server=True, files_name=name, alternative_names=(), days=5, authority_days=10
+        )
     (folder / "wrong.pem").write_text("nothing of the kind")
     key = serialization.load_pem_private_key((folder / "server-key.pem").read_bytes(), password=None)
     locked = serialization.BestAvailableEncryption(b"a password")
@@ -117,18 +122,18 @@ def test_a_tls_file_that_cannot_be_used_is_named(right: Path, given: dict[str, s
     ca_file, cert_file, key_file = (str(right / name) for name in names.values())
     tls = TlsSettings(http=True, verify_https_client=True, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
 
-    for make in (client_tls, tls_context):
-        with pytest.raises(CannotStart) as refused:
+    for make in (build_client_tls_context, build_server_tls_context):
+        with pytest.raises(StartupError) as refused:
             make(tls)
         assert str(refused.value) == sentence.format(right)
 
 
 def test_where_the_new_files_cannot_be_used_the_old_ones_are_still_shown(right: Path) -> None:
     tls = TlsSettings(http=True, cert_file=str(right / "server.pem"), key_file=str(right / "server-key.pem"))
-    context = tls_context(tls)
+    context = build_server_tls_context(tls)
 
-    with pytest.raises(CannotStart, match="is not the key of"):
-        show(context, replace(tls, cert_file=str(right / "other.pem")))
+    with pytest.raises(StartupError, match="is not the key of"):
+        load_certificate(context, replace(tls, cert_file=str(right / "other.pem")))
 
     caller = ssl.create_default_context(cafile=str(right / "wharf-ca.pem"))
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -202,11 +207,11 @@ def test_what_an_agent_shows_to_other_servers_is_renewed_at_a_reload_and_stays_w
 ) -> None:
     files = {"ca_file": "wharf-ca.pem", "cert_file": "server.pem", "key_file": "server-key.pem"}
     tls = TlsSettings(http=True, **{name: str(right / file) for name, file in files.items()})  # type: ignore[arg-type] # All are paths.
-    context = client_tls(tls)
+    context = build_client_tls_context(tls)
     assert context is not None
     other = replace(tls, cert_file=str(right / "other.pem"), key_file=str(right / "other-key.pem"))
 
-    renew_client_tls(context, other)
-    renew_client_tls(context, replace(tls, key_file=str(right / "gone")))
+    reload_client_tls(context, other)
+    reload_client_tls(context, replace(tls, key_file=str(right / "gone")))
 
     assert shown_by(context, right) == ssl.PEM_cert_to_DER_cert((right / "other.pem").read_text())

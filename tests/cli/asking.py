@@ -13,11 +13,11 @@ from simulation.loop import SimulatedLoop
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import InMemory, OpenedInMemory
 from tests.kit.virtual_time import SEED, pass_time
-from wharf.api.app import Api
 from wharf.cli.root import main
-from wharf.client import ClientSettings, Reply, Request, SyncClient
-from wharf.client.exchange import SyncOpened
-from wharf.client.flow import ONCE, Defaults
+from wharf.cluster.api.app import Api
+from wharf.contract.client import ClientReply, ClientRequest, ClientSettings, SyncClient
+from wharf.contract.client.flow import NO_RETRIES, ClientDefaults
+from wharf.contract.client.transport import SyncStreamedReply
 from wharf.world import World
 
 WEB = """
@@ -50,14 +50,14 @@ class _Exchange:
         self._exchange = InMemory(api)
         self._headers = {"x-cluster-token": token} if token else {}
 
-    def send(self, request: Request) -> Reply:
+    def send(self, request: ClientRequest) -> ClientReply:
         return self._loop.run_until_complete(self._exchange.send(self._told(request)))
 
-    def _told(self, request: Request) -> Request:
+    def _told(self, request: ClientRequest) -> ClientRequest:
         headers = {**self._headers, **request.headers}
-        return Request(request.method, request.path, request.query, headers, request.body, request.timeout_s)
+        return ClientRequest(request.method, request.path, request.query, headers, request.body, request.timeout_s)
 
-    def open(self, request: Request) -> SyncOpened:
+    def open(self, request: ClientRequest) -> SyncStreamedReply:
         return _Opened(self._loop, self._loop.run_until_complete(self._exchange.open(self._told(request))))
 
     def close(self) -> None:
@@ -70,8 +70,8 @@ class _Opened:
         self._loop = loop
         self._opened = opened
 
-    def next(self) -> bytes:
-        return self._loop.run_until_complete(self._opened.next())
+    def read_chunk(self) -> bytes:
+        return self._loop.run_until_complete(self._opened.read_chunk())
 
     def close(self) -> None:
         self._loop.run_until_complete(self._opened.close())
@@ -91,13 +91,13 @@ class Person:
     def connect(self, settings: ClientSettings) -> SyncClient:
         self.asked.append(settings)
         exchange = _Exchange(self.loop, self.server.api, settings.token)
-        defaults = Defaults(settings.namespace, settings.region, settings.stale)
-        return SyncClient(self.world, [exchange], defaults=defaults, retries=ONCE)
+        defaults = ClientDefaults(settings.namespace, settings.region, settings.stale)
+        return SyncClient(self.world, [exchange], defaults=defaults, retry_policy=NO_RETRIES)
 
     def wharf(self, *words: str) -> Ended:
         self._capture.readouterr()
         try:
-            main(words, surroundings=self)
+            main(words, environment=self)
         except SystemExit as end:
             code = int(end.code or 0)
         else:

@@ -18,10 +18,10 @@ from tests.agent.processes import running
 from tests.agent.test_access_control import ON, bootstrapped
 from tests.agent.test_processes import an_agent
 from tests.agent.test_providers import served
-from tests.api.login_provider import CLIENT_ID, CLIENT_SECRET, LoginProvider
 from tests.cli.asking import Person, a_file, a_person
+from tests.cluster.api.login_provider import CLIENT_ID, CLIENT_SECRET, LoginProvider
 from tests.waiting import wait_until
-from wharf.model.durations import SECOND
+from wharf.contract.model.times import SECOND
 
 READER = 'namespace "default" { policy = "read" }'
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.asking import WEB, Person, a_file, a_person
-from wharf.cli.completing import complete_jobs
+from wharf.cli.completion import complete_jobs
 from wharf.cli.root import root
-from wharf.client import Reply, Request, SyncClient, Unreachable
-from wharf.client.exchange import SyncOpened
-from wharf.client.flow import ONCE
+from wharf.contract.client import ClientReply, ClientRequest, SyncClient, Unreachable
+from wharf.contract.client.flow import NO_RETRIES
+from wharf.contract.client.transport import SyncStreamedReply
 
 
 @pytest.fixture
@@ -295,16 +295,16 @@ def test_a_server_that_is_not_reached_is_told_with_what_may_be_wrong(
     person: Person, monkeypatch: pytest.MonkeyPatch, said: str, sent: bool, told: str
 ) -> None:
     class Deaf:
-        def send(self, _: Request) -> Reply:
-            raise Unreachable(f"http://here ({said})", sent=sent)
+        def send(self, _: ClientRequest) -> ClientReply:
+            raise Unreachable(f"http://here ({said})", is_sent=sent)
 
-        def open(self, _: Request) -> SyncOpened:
+        def open(self, _: ClientRequest) -> SyncStreamedReply:
             raise AssertionError("nothing here is streamed")
 
         def close(self) -> None:
             return
 
-    monkeypatch.setattr(person, "connect", lambda _: SyncClient(person.world, [Deaf()], retries=ONCE))
+    monkeypatch.setattr(person, "connect", lambda _: SyncClient(person.world, [Deaf()], retry_policy=NO_RETRIES))
 
     ended = person.wharf("job", "status")
 

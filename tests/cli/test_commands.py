@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.processes import lines, run, running
-from wharf.cli.lazy import LazyGroup
+from wharf.cli.lazy_group import LazyGroup
 from wharf.cli.root import root
 
 
@@ -29,7 +29,7 @@ def test_help_loads_nothing_heavy() -> None:
     ours = set(done.stdout.partition("OURS")[2].split())
     heavy = {"asyncio", "msgspec", "uvicorn", "starlette", "numpy", "cryptography", "rich", "httpx2", "uvloop", "apsw"}
     assert loaded & heavy == set()
-    assert ours == {"wharf.cli", "wharf.cli.root", "wharf.cli.lazy"}
+    assert ours == {"wharf.cli", "wharf.cli.root", "wharf.cli.lazy_group"}
 
 
 def all_groups(group: LazyGroup = root) -> list[tuple[str, LazyGroup]]:

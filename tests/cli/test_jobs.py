@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.asking import WEB, Person, a_file, a_person
-from wharf.client import ClientSettings
+from wharf.contract.client import ClientSettings
 
 ALIASES_OF_ALIASES = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{at}: &a{at} [{', '.join([f'*a{at - 1}'] * 10)}]\n" for at in range(1, 9)

@@ -6,16 +6,16 @@ import click
 import pytest
 
 from tests.cli.asking import WEB, Person, a_file, a_person
-from wharf.cli.following import Exit, end_of, look
-from wharf.cli.live import columns_with_something, picture
-from wharf.cli.speaking import Talk
-from wharf.client import read_settings
+from wharf.cli.common.server_commands import Session
+from wharf.cli.job.progress import ExitCode, fetch_progress, find_outcome
+from wharf.cli.job.progress_view import find_nonempty_columns, render_progress
+from wharf.contract.client import read_settings
 
 
 def seen(person: Person, job: str, version: int, *, most: int = 10) -> list[str]:
-    talk = Talk(person, read_settings({}), as_json=False, template="", verbose=False)
-    sight = look(talk, job, "default", version)
-    told = picture(sight, 5_000_000_000, talk, most=most, columns=columns_with_something(sight))
+    talk = Session(person, read_settings({}), is_json=False, template="", is_verbose=False)
+    sight = fetch_progress(talk, job, "default", version)
+    told = render_progress(sight, 5_000_000_000, talk, max_allocations=most, columns=find_nonempty_columns(sight))
     return click.unstyle(told).splitlines()
 
 
@@ -68,9 +68,9 @@ def test_a_version_that_was_overtaken_is_no_success(capsys: pytest.CaptureFixtur
     with a_person(capsys, nodes=2) as person:
         person.does("job", "run", a_file(tmp_path, WEB))
         person.does("job", "run", a_file(tmp_path, WEB.replace("CPU: 100", "CPU: 120")))
-        talk = Talk(person, read_settings({}), as_json=False, template="", verbose=False)
+        talk = Session(person, read_settings({}), is_json=False, template="", is_verbose=False)
 
-        end = end_of(look(talk, "web", "default", 0))
+        end = find_outcome(fetch_progress(talk, "web", "default", 0))
 
     assert end is not None
-    assert (end.how, end.said) == (Exit.FAILED, "the rollout was given up: Cancelled due to newer version of job")
+    assert (end.exit, end.text) == (ExitCode.FAILED, "the rollout was given up: Cancelled due to newer version of job")

@@ -3,19 +3,19 @@
 import click
 import pytest
 
-from wharf.cli.job_plan import told
-from wharf.cli.reasons import common_exit_code
-from wharf.model.allocation import AllocationStub, ClientStatus, DesiredStatus
-from wharf.model.metric import AllocMetric
-from wharf.model.plan import DesiredUpdates, PlanAnnotations
-from wharf.model.task_event_text import shown_state
-from wharf.model.task_state import TaskEvent, TaskState, TaskStatus
-from wharf.wire.job_bodies import JobPlanResponse
+from wharf.cli.common.failures import find_common_exit_code
+from wharf.cli.job.plan import render_plan
+from wharf.contract.model.allocations.allocation import AllocationStub, ClientStatus, DesiredStatus
+from wharf.contract.model.allocations.metrics import AllocMetric
+from wharf.contract.model.allocations.task_event_messages import make_task_state_view
+from wharf.contract.model.allocations.task_states import TaskEvent, TaskState, TaskStatus
+from wharf.contract.model.jobs.plan import DesiredUpdates, PlanAnnotations
+from wharf.contract.wire.jobs.messages import JobPlanResponse
 
 
 def ended(*ends: dict[str, str]) -> AllocationStub:
     events = tuple(TaskEvent(type="Terminated", time=at, details=details) for at, details in enumerate(ends))
-    state = shown_state(TaskState(state=TaskStatus.DEAD, failed=True, events=events))
+    state = make_task_state_view(TaskState(state=TaskStatus.DEAD, failed=True, events=events))
     return AllocationStub(
         id="a1", desired_status=DesiredStatus.RUN, client_status=ClientStatus.FAILED, task_states={"main": state}
     )
@@ -34,7 +34,7 @@ def ended(*ends: dict[str, str]) -> AllocationStub:
     ],
 )
 def test_work_that_failed_alike_has_one_exit_code(ends: list[list[dict[str, str]]], code: int) -> None:
-    assert code == common_exit_code([ended(*each) for each in ends])
+    assert code == find_common_exit_code([ended(*each) for each in ends])
 
 
 def test_a_plan_tells_what_has_no_room_yet_from_what_has_none() -> None:
@@ -46,7 +46,7 @@ def test_a_plan_tells_what_has_no_room_yet_from_what_has_none() -> None:
         failed_tg_allocs={"web": lacking, "db": lacking},
     )
 
-    lines = [click.unstyle(line) for line in told(None, "web.yaml", answer)]  # type: ignore[arg-type]  # Nothing is asked.
+    lines = [click.unstyle(line) for line in render_plan(None, "web.yaml", answer)]  # type: ignore[arg-type]  # Nothing is asked.
 
     assert lines[lines.index("") + 1 : -3] == [
         "There is no room, until what is pushed aside has ended, for",

@@ -7,9 +7,9 @@ import pytest
 
 from tests.cli.asking import Person, a_file, a_person
 from tests.kit.requests import commit
-from wharf.model.changes import THIS
-from wharf.model.registration import ServiceRegistration
-from wharf.state.tables import SERVICES
+from wharf.cluster.state.tables import SERVICES
+from wharf.contract.model.log import WRITE_INDEX
+from wharf.contract.model.services import ServiceRegistration
 
 JOB = """
 ID: shop
@@ -33,9 +33,9 @@ def person(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 def an_instance(person: Person) -> None:
     instance = ServiceRegistration(
         id="_nomad-task-1", service_name="web", namespace="default", job_id="shop", address="10.0.0.1", port=8080,
-        tags=("blue",), node_id="n" * 36, alloc_id="a" * 36, create_index=THIS,
+        tags=("blue",), node_id="n" * 36, alloc_id="a" * 36, create_index=WRITE_INDEX,
     )  # fmt: skip
-    person.loop.run_until_complete(commit(person.server, SERVICES.put(instance)))
+    person.loop.run_until_complete(commit(person.server, SERVICES.build_put(instance)))
 
 
 def test_services_are_listed_with_their_instances_until_these_are_taken_out(person: Person) -> None:

@@ -6,16 +6,16 @@ import click
 import pytest
 from msgspec.structs import replace
 
-from wharf.cli.alloc import ports_of, said_of
-from wharf.cli.moments import say_date, say_length, say_when
-from wharf.cli.node import say_drained
-from wharf.cli.reasons import why_not_placed
-from wharf.cli.tables import bar, in_order, pairs, table
-from wharf.model.allocated_resources import AllocatedPort
-from wharf.model.allocation import ClientStatus, DesiredStatus, NetworkStatus
-from wharf.model.metric import AllocMetric
-from wharf.model.task_state import ShownTaskEvent
-from wharf.wire.work_shapes import AllocationShown
+from wharf.cli.alloc.group import format_event, list_ports
+from wharf.cli.common.failures import list_placement_failures
+from wharf.cli.common.rendering import natural_sort_key, render_bar, render_pairs, render_table
+from wharf.cli.common.times import format_relative_time, format_rounded_duration, format_utc_time
+from wharf.cli.node.group import format_drain_result
+from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus, NetworkStatus
+from wharf.contract.model.allocations.metrics import AllocMetric
+from wharf.contract.model.allocations.resources import AllocatedPort
+from wharf.contract.model.allocations.task_states import TaskEventView
+from wharf.contract.wire.allocations.messages import AllocationView
 
 S = 1_000_000_000
 NOW = 1_790_000_000 * S
@@ -29,25 +29,25 @@ NOW = 1_790_000_000 * S
     ],
 )  # fmt: skip
 def test_lengths_are_told_in_their_two_largest_units(length_ns: int, said: str) -> None:
-    assert say_length(length_ns) == said
+    assert format_rounded_duration(length_ns) == said
 
 
 def test_what_is_ahead_is_told_in_whole_seconds() -> None:
-    assert say_when(NOW + 8 * 3_600 * S - 5_000_000, NOW) == "in 8h"
+    assert format_relative_time(NOW + 8 * 3_600 * S - 5_000_000, NOW) == "in 8h"
 
 
 def test_times_are_told_by_how_far_they_are() -> None:
     date = datetime.datetime.fromtimestamp(NOW // S + 90, tz=datetime.UTC)
 
-    assert say_when(NOW - 65 * S, NOW) == "1m5s ago"
-    assert say_when(date, NOW) == "in 1m30s"
-    assert say_when(NOW - 5, NOW) == "now"
-    assert (say_when(0, NOW), say_when(None, NOW), say_date(None)) == ("-", "-", "-")
-    assert say_date(NOW) == "2026-09-21 14:13:20Z"
+    assert format_relative_time(NOW - 65 * S, NOW) == "1m5s ago"
+    assert format_relative_time(date, NOW) == "in 1m30s"
+    assert format_relative_time(NOW - 5, NOW) == "now"
+    assert (format_relative_time(0, NOW), format_relative_time(None, NOW), format_utc_time(None)) == ("-", "-", "-")
+    assert format_utc_time(NOW) == "2026-09-21 14:13:20Z"
 
 
 def test_columns_are_as_wide_as_what_stands_in_them_and_numbers_stand_to_the_right() -> None:
-    shown = click.unstyle(table(("ID", "Count", "Status"), [("web", 2, "running"), ("a-long-id", 10, "failed")]))
+    shown = click.unstyle(render_table(("ID", "Count", "Status"), [("web", 2, "running"), ("a-long-id", 10, "failed")]))
 
     assert shown.splitlines() == [
         "ID         Count  Status",
@@ -70,7 +70,7 @@ def test_what_is_too_wide_goes_without_what_it_can_spare_and_gets_less_of_the_la
 ) -> None:
     titles, row = ("ID", "Since", "Status", "Why"), ("web1", "3h ago", "running", "because of a reason")
 
-    told = click.unstyle(table(titles, [row], spare=("Since",), width=width))
+    told = click.unstyle(render_table(titles, [row], optional_columns=("Since",), max_width=width))
 
     assert told.splitlines() == shown
 
@@ -86,20 +86,20 @@ def test_what_is_too_wide_goes_without_what_it_can_spare_and_gets_less_of_the_la
 def test_what_is_still_too_wide_gets_less_of_the_middle_of_names(width: int, shown: list[str]) -> None:
     rows = [("a-name-that-machines-make[10]", "running", "short"), ("web[1]", "running", "-")]
 
-    told = click.unstyle(table(("Name", "Status", "Why"), rows, names=("Name",), width=width))
+    told = click.unstyle(render_table(("Name", "Status", "Why"), rows, shortenable_columns=("Name",), max_width=width))
 
     assert told.splitlines()[1:] == shown
 
 
 def test_letters_that_are_two_wide_are_cut_by_their_width() -> None:
-    told = click.unstyle(table(("ID", "Description"), [("a", "日本語日本語日本語")], width=15))
+    told = click.unstyle(render_table(("ID", "Description"), [("a", "日本語日本語日本語")], max_width=15))
 
     assert told.splitlines()[1] == "a   日本語日本…"
 
 
 def test_letters_that_are_two_wide_are_counted_so() -> None:
     shown = click.unstyle(
-        table(("ID", "Status"), [("日本", "running"), ("cafe\u0301", "running"), ("abcde", "failed")])
+        render_table(("ID", "Status"), [("日本", "running"), ("cafe\u0301", "running"), ("abcde", "failed")])
     )
 
     assert shown.splitlines()[1:] == ["日本   running", "cafe\u0301   running", "abcde  failed"]
@@ -108,18 +108,19 @@ def test_letters_that_are_two_wide_are_counted_so() -> None:
 def test_names_are_in_the_order_in_which_people_count() -> None:
     names = ["node-10", "node-2", "a", "node-2b", "10"]
 
-    assert sorted(names, key=in_order) == ["a", "node-2", "node-2b", "node-10", "10"]
+    assert sorted(names, key=natural_sort_key) == ["a", "node-2", "node-2b", "node-10", "10"]
 
 
 def test_what_is_empty_is_left_out_of_a_record() -> None:
     assert (
-        click.unstyle(pairs([("ID", "a"), ("Description", ""), ("Node", None), ("Count", 0)])) == "ID     a\nCount  0"
+        click.unstyle(render_pairs([("ID", "a"), ("Description", ""), ("Node", None), ("Count", 0)]))
+        == "ID     a\nCount  0"
     )
 
 
 @pytest.mark.parametrize(("done", "total", "filled"), [(0, 4, 0), (1, 4, 1), (4, 4, 4), (9, 4, 4), (0, 0, 0)])
 def test_a_bar_fills_with_what_is_done(done: int, total: int, filled: int) -> None:
-    green, grey = bar(done, total, width=4).split("\x1b[0m")[:2]
+    green, grey = render_bar(done, total, width=4).split("\x1b[0m")[:2]
 
     assert (green.count("━"), grey.count("─")) == (filled, 4 - filled)
 
@@ -141,7 +142,7 @@ def test_a_bar_fills_with_what_is_done(done: int, total: int, filled: int) -> No
     ],
 )
 def test_why_work_has_no_place_is_told_in_sentences(metric: AllocMetric, told: list[str]) -> None:
-    assert why_not_placed(metric) == told
+    assert list_placement_failures(metric) == told
 
 
 def test_ports_are_told_with_where_others_reach_them_and_where_that_leads() -> None:
@@ -150,20 +151,21 @@ def test_ports_are_told_with_where_others_reach_them_and_where_that_leads() -> N
         AllocatedPort(label="admin", value=25_001, to=-1, host_ip="fd00::1"),
     )
 
-    assert [("http", "10.0.0.1:25000", ""), ("admin", "[fd00::1]:25001", "")] == ports_of(ports, None)
+    assert [("http", "10.0.0.1:25000", ""), ("admin", "[fd00::1]:25001", "")] == list_ports(ports, None)
     assert [
         ("http", "10.0.0.1:25000", "172.26.64.2:8080"),
         ("admin", "[fd00::1]:25001", "172.26.64.2:25001"),
-    ] == ports_of(ports, NetworkStatus(interface_name="eth0", address="172.26.64.2"))
+    ] == list_ports(ports, NetworkStatus(interface_name="eth0", address="172.26.64.2"))
 
 
 def test_who_wanted_too_much_memory_is_told_apart_from_who_was_killed() -> None:
-    killed = ShownTaskEvent(
-        type="Terminated", display_message="Exit Code: 137, Signal: 9", details={"exit_code": "137"}
-    )
+    killed = TaskEventView(type="Terminated", display_message="Exit Code: 137, Signal: 9", details={"exit_code": "137"})
     ate = replace(killed, details={"exit_code": "137", "oom_killed": "true"})
 
-    assert ["Exit Code: 137, Signal: 9", "Exit Code: 137, Signal: 9 (out of memory)"] == [said_of(killed), said_of(ate)]
+    assert ["Exit Code: 137, Signal: 9", "Exit Code: 137, Signal: 9 (out of memory)"] == [
+        format_event(killed),
+        format_event(ate),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -176,9 +178,9 @@ def test_who_wanted_too_much_memory_is_told_apart_from_who_was_killed() -> None:
 )
 def test_a_drain_is_over_when_all_that_it_stopped_has_ended(wanted: list[DesiredStatus], said: str) -> None:
     left = [
-        AllocationShown(
+        AllocationView(
             id=f"a{number}", name="web.g[0]", desired_status=status, client_status=ClientStatus.RUNNING, job_id="web"
         )
         for number, status in enumerate(wanted)
     ]
-    assert said == say_drained("n1", left)
+    assert said == format_drain_result("n1", left)

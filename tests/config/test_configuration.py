@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from wharf.config.configuration import Configuration, Flag, load
-from wharf.config.problems import ConfigurationRefused
-from wharf.engines.settings import EngineKind
-from wharf.model.setting import Duration, Size
+from wharf.cluster.engines.settings import EngineKind
+from wharf.config.configuration import CommandFlag, Configuration, load_configuration
+from wharf.config.errors import ConfigurationError
+from wharf.contract.model.settings import Duration, Size
 
 A_SERVER = 'data_dir = "/var/lib/wharf"\n[server]\nenabled = true\n'
 
@@ -16,11 +16,11 @@ def read(folder: Path, *texts: str, ending: str = "toml", **environment: str) ->
     files = [folder / f"{number}.{ending}" for number in range(len(texts))]
     for file, text in zip(files, texts, strict=True):
         file.write_text(text)
-    return load(files, environment=environment)
+    return load_configuration(files, environment=environment)
 
 
 def problems(folder: Path, *texts: str, ending: str = "toml", **environment: str) -> list[str]:
-    with pytest.raises(ConfigurationRefused) as refused:
+    with pytest.raises(ConfigurationError) as refused:
         read(folder, *texts, ending=ending, **environment)
     return [str(problem).replace(f"{folder}/", "") for problem in refused.value.problems]
 
@@ -58,7 +58,7 @@ def test_a_folder_is_read_by_name_and_only_what_is_configuration(tmp_path: Path)
     (tmp_path / "notes.txt").write_text("no configuration")
     (tmp_path / "inside.toml").mkdir()
 
-    assert load([tmp_path], environment={}).settings.region == "late"
+    assert load_configuration([tmp_path], environment={}).settings.region == "late"
 
 
 def test_the_environment_beats_files_and_flags_beat_the_environment(tmp_path: Path) -> None:
@@ -70,7 +70,9 @@ def test_the_environment_beats_files_and_flags_beat_the_environment(tmp_path: Pa
         "OTHER": "x",
     }
 
-    configuration = load([tmp_path / "a.toml"], environment=environment, flags=[Flag("--port", ("ports", "http"), 3)])
+    configuration = load_configuration(
+        [tmp_path / "a.toml"], environment=environment, flags=[CommandFlag("--port", ("ports", "http"), 3)]
+    )
 
     assert configuration.settings.ports.http == 3
     assert str(configuration.origin_of(("ports", "http"))) == "--port"
@@ -82,7 +84,9 @@ def test_the_environment_beats_files_and_flags_beat_the_environment(tmp_path: Pa
 def test_presets_of_a_command_are_weaker_than_files(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('data_dir = "/var/lib/wharf"')
 
-    configuration = load([tmp_path], environment={}, presets={("data_dir",): "/elsewhere", ("server", "enabled"): True})
+    configuration = load_configuration(
+        [tmp_path], environment={}, presets={("data_dir",): "/elsewhere", ("server", "enabled"): True}
+    )
 
     assert configuration.settings.data_dir == "/var/lib/wharf"
     assert configuration.settings.server.enabled
@@ -197,12 +201,12 @@ def test_a_file_that_is_no_configuration_is_told_as_such(tmp_path: Path, ending:
 
 
 def test_a_missing_file_says_what_to_check(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationRefused, match=r"gone\.toml: there is no such file or folder: check the path$"):
-        load([tmp_path / "gone.toml"], environment={})
+    with pytest.raises(ConfigurationError, match=r"gone\.toml: there is no such file or folder: check the path$"):
+        load_configuration([tmp_path / "gone.toml"], environment={})
 
 
 def test_a_file_that_is_not_text_is_told_as_such(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_bytes(b"\xff\xfe\x00")
 
-    with pytest.raises(ConfigurationRefused, match="the file is not text in UTF-8"):
-        load([tmp_path / "a.toml"], environment={})
+    with pytest.raises(ConfigurationError, match="the file is not text in UTF-8"):
+        load_configuration([tmp_path / "a.toml"], environment={})

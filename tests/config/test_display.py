@@ -2,22 +2,21 @@
 
 from pathlib import Path
 
-from wharf.config.configuration import Configuration, Flag, load
-from wharf.config.display import compare, shown
-from wharf.config.tree import Path as ConfigPath
-from wharf.config.tree import Plain, Scalar
-from wharf.config.values import redacted, secrets_in
+from wharf.config.configuration import CommandFlag, Configuration, load_configuration
+from wharf.config.display import compare_settings, list_values
+from wharf.config.tree import KeyPath, PlainValue, Scalar
+from wharf.config.values import list_secrets, redact_settings
 
-PRESETS: dict[ConfigPath, Scalar | list[Plain]] = {("data_dir",): "/var/lib/wharf", ("server", "enabled"): True}
+PRESETS: dict[KeyPath, Scalar | list[PlainValue]] = {("data_dir",): "/var/lib/wharf", ("server", "enabled"): True}
 
 
-def configure(**given: str | int | list[Plain]) -> Configuration:
-    flags = [Flag(f"--{key}", tuple(key.split("__")), value) for key, value in given.items()]
-    return load(environment={}, flags=flags, presets=PRESETS)
+def configure(**given: str | int | list[PlainValue]) -> Configuration:
+    flags = [CommandFlag(f"--{key}", tuple(key.split("__")), value) for key, value in given.items()]
+    return load_configuration(environment={}, flags=flags, presets=PRESETS)
 
 
 def test_every_value_is_shown_with_where_it_came_from() -> None:
-    values = {value.key: (value.value, value.origin) for value in shown(configure(ports__http=1))}
+    values = {value.key: (value.value, value.origin) for value in list_values(configure(ports__http=1))}
 
     assert values["ports.http"] == (1, "--ports__http")
     assert values["region"] == ("global", "default")
@@ -28,16 +27,16 @@ def test_every_value_is_shown_with_where_it_came_from() -> None:
 def test_a_secret_is_never_shown_but_that_it_is_set_is() -> None:
     configuration = configure(state__etcd__password="hunter2", client__intro_token="s.abc")
 
-    text = f"{shown(configuration)} {redacted(configuration.settings)} {configuration.settings}"
+    text = f"{list_values(configuration)} {redact_settings(configuration.settings)} {configuration.settings}"
     assert "hunter2" not in text
     assert "s.abc" not in text
-    values = {value.key: value.value for value in shown(configuration)}
+    values = {value.key: value.value for value in list_values(configuration)}
     assert values["state.etcd.password"] == "<redacted>"
-    assert secrets_in(configuration.settings) == ["hunter2", "s.abc"]
+    assert list_secrets(configuration.settings) == ["hunter2", "s.abc"]
 
 
 def test_a_comparison_tells_what_a_reload_applies_and_what_needs_a_restart() -> None:
-    difference = compare(
+    difference = compare_settings(
         configure(client__meta__rack="1").settings,
         configure(log_level="debug", log_levels__engines="trace", ports__http=1, client__meta__rack="2").settings,
     )
@@ -49,6 +48,6 @@ def test_a_comparison_tells_what_a_reload_applies_and_what_needs_a_restart() -> 
 def test_two_equal_configurations_differ_in_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('data_dir = "/var/lib/wharf"\n[server]\nenabled = true')
 
-    difference = compare(load([tmp_path], environment={}).settings, configure().settings)
+    difference = compare_settings(load_configuration([tmp_path], environment={}).settings, configure().settings)
 
     assert (difference.applied, difference.needs_restart) == ([], [])

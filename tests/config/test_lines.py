@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wharf.config.lines import json_lines, repeated_json_key, toml_lines
+from wharf.config.line_numbers import find_json_lines, find_repeated_json_key, find_toml_lines
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from wharf.config.lines import json_lines, repeated_json_key, toml_lines
     ],
 )
 def test_toml_keys_stand_where_they_are_written(text: str, lines: dict[tuple[str, ...], int]) -> None:
-    assert lines == toml_lines(text)
+    assert lines == find_toml_lines(text)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_toml_keys_stand_where_they_are_written(text: str, lines: dict[tuple[str
     ],
 )
 def test_json_keys_stand_where_they_are_written(text: str, lines: dict[tuple[str, ...], int]) -> None:
-    assert lines == json_lines(text)
+    assert lines == find_json_lines(text)
 
 
 @given(
@@ -50,7 +50,7 @@ def test_json_keys_stand_where_they_are_written(text: str, lines: dict[tuple[str
 )
 def test_every_key_of_a_json_document_has_a_line(document: object) -> None:
     whole = {"whole": document}
-    lines = json_lines(json.dumps(whole, indent=1))
+    lines = find_json_lines(json.dumps(whole, indent=1))
 
     places = [lines[path] for path in paths(whole)]
     assert len(places) == len(lines)
@@ -74,4 +74,4 @@ def paths(node: object, before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     ],
 )
 def test_a_key_that_json_gives_twice_is_found(text: str, repeated: tuple[tuple[str, ...], int] | None) -> None:
-    assert repeated == repeated_json_key(text)
+    assert repeated == find_repeated_json_key(text)

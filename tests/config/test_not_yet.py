@@ -2,19 +2,19 @@
 
 import pytest
 
-from wharf.config.configuration import Flag, load
-from wharf.config.not_yet import MEANINGLESS, WAITING, awaited, warnings
-from wharf.config.schema import all_fields
-from wharf.config.tree import Path
+from wharf.config.configuration import CommandFlag, load_configuration
+from wharf.config.ineffective import CAPABILITY_BY_KEY, REASON_BY_KEY, get_awaited_capability, list_warnings
+from wharf.config.schema import iterate_fields
+from wharf.config.tree import KeyPath
 
 
-def given(path: Path, value: str | int | bool) -> list[str]:
+def given(path: KeyPath, value: str | int | bool) -> list[str]:
     flags = [
-        Flag("a flag", ("server", "enabled"), True),
-        Flag("a flag", ("data_dir",), "/var/lib/wharf"),
-        Flag("a file", path, value),
+        CommandFlag("a flag", ("server", "enabled"), True),
+        CommandFlag("a flag", ("data_dir",), "/var/lib/wharf"),
+        CommandFlag("a file", path, value),
     ]
-    return list(warnings(load(environment={}, flags=flags)))
+    return list(list_warnings(load_configuration(environment={}, flags=flags)))
 
 
 def test_a_setting_that_nothing_follows_yet_is_told_with_its_place_and_what_it_waits_for() -> None:
@@ -34,10 +34,10 @@ def test_a_setting_that_steers_nothing_here_is_told_with_the_reason() -> None:
     ]
 
 
-@pytest.mark.parametrize("path", [*WAITING, *MEANINGLESS])
-def test_what_waits_is_declared(path: Path) -> None:
-    assert any(declared[: len(path)] == path for declared, _ in all_fields())
+@pytest.mark.parametrize("path", [*CAPABILITY_BY_KEY, *REASON_BY_KEY])
+def test_what_waits_is_declared(path: KeyPath) -> None:
+    assert any(declared[: len(path)] == path for declared, _ in iterate_fields())
 
 
 def test_the_capability_holds_for_everything_below() -> None:
-    assert awaited(("ui", "enabled")) == "the pages"
+    assert get_awaited_capability(("ui", "enabled")) == "the pages"

@@ -2,9 +2,9 @@
 
 from pathlib import Path as FilePath
 
-from wharf.config.reference import MARKER, PAGE, render
-from wharf.config.schema import ANY_NAME, all_fields
-from wharf.config.tree import Path
+from wharf.config.reference import MARKER, PAGE, render_page
+from wharf.config.schema import ANY_NAME, iterate_fields
+from wharf.config.tree import KeyPath
 
 
 def page() -> str:
@@ -12,20 +12,20 @@ def page() -> str:
 
 
 def test_the_page_is_what_the_declarations_say() -> None:
-    assert page() == render(page())
+    assert page() == render_page(page())
 
 
 def test_every_setting_is_found_on_the_page() -> None:
     written = page().partition(MARKER)[2]
 
-    assert [path for path, _ in all_fields() if not is_on(written, path)] == []
+    assert [path for path, _ in iterate_fields() if not is_on(written, path)] == []
 
 
-def is_on(written: str, path: Path) -> bool:
+def is_on(written: str, path: KeyPath) -> bool:
     """As a row, or as the heading of a table, of ones whose names people choose too."""
     key = ".".join(path)
     return f"| `{key}` |" in written or f"## `[{key}]`" in written or f"## `[{key}.{ANY_NAME}]`" in written
 
 
 def test_every_setting_says_what_it_is_for_in_sentences() -> None:
-    assert [path for path, field in all_fields() if not field.about.text.endswith(".")] == []
+    assert [path for path, field in iterate_fields() if not field.about.description.endswith(".")] == []

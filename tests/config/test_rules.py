@@ -2,18 +2,18 @@
 
 import pytest
 
-from wharf.config.configuration import Configuration, Flag, load
-from wharf.config.problems import ConfigurationRefused
-from wharf.config.tree import Path, Plain, Scalar
+from wharf.config.configuration import CommandFlag, Configuration, load_configuration
+from wharf.config.errors import ConfigurationError
+from wharf.config.tree import KeyPath, PlainValue, Scalar
 
-SERVER: dict[Path, Scalar | list[Plain]] = {("data_dir",): "/var/lib/wharf", ("server", "enabled"): True}
+SERVER: dict[KeyPath, Scalar | list[PlainValue]] = {("data_dir",): "/var/lib/wharf", ("server", "enabled"): True}
 
 
 def configure(**given: object) -> Configuration:
     """Flags by name: `a__b="x"` is the setting a.b."""
     presets = SERVER | {("client", "enabled"): True}
-    flags = [Flag("a flag", tuple(key.split("__")), value) for key, value in given.items()]  # type: ignore[arg-type] # Checked by what is tested here.
-    return load(environment={}, flags=flags, presets=presets)
+    flags = [CommandFlag("a flag", tuple(key.split("__")), value) for key, value in given.items()]  # type: ignore[arg-type] # Checked by what is tested here.
+    return load_configuration(environment={}, flags=flags, presets=presets)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def configure(**given: object) -> Configuration:
     ],
 )
 def test_a_combination_that_cannot_work_is_refused(given: dict[str, object], sentence: str) -> None:
-    with pytest.raises(ConfigurationRefused) as refused:
+    with pytest.raises(ConfigurationError) as refused:
         configure(**given)
 
     assert sentence in str(refused.value)

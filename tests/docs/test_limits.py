@@ -12,11 +12,11 @@ from typing import Any
 
 from tests.ports import free_ports
 from tests.waiting import wait_until
-from wharf.config.configuration import load
+from wharf.config.configuration import load_configuration
 from wharf.limits.asgi import LimitsMiddleware
-from wharf.limits.building import load_settings
-from wharf.limits.configuration.reference import render
-from wharf.limits.configuration.settings import StoreKind
+from wharf.limits.config.reference import render_page
+from wharf.limits.config.settings import StoreKind
+from wharf.limits.rate_limiter import load_settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
 REQUEST_ID = re.compile(r"\b[0-9A-F]{4}:[0-9A-F]{6}:[0-9A-F]{8}:[0-9A-F]{4,}:[0-9A-F]{8}\b")
@@ -183,7 +183,7 @@ def test_the_application_of_the_page_is_one(tmp_path: Path) -> None:
 def test_the_tables_of_the_page_are_those_of_the_reader() -> None:
     page = PAGE.read_text()
 
-    assert render(page) == page
+    assert render_page(page) == page
 
 
 def test_the_files_for_an_api_are_read_as_they_stand(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_the_files_for_an_api_are_read_as_they_stand(tmp_path: Path) -> None:
 
     whole = tmp_path / "whole.toml"
     whole.write_text(f'data_dir = "{tmp_path}"\n{found["agent.toml"]}\n[server]\nenabled = true\n')
-    agent = load([whole], environment={}).settings
+    agent = load_configuration([whole], environment={}).settings
     limiter = load_settings(tmp_path / "cluster.toml")
 
     assert agent.limits.enabled

@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from tests.engines.etcd_server import EtcdCluster, running_etcd
-from tests.engines.workload import Workload
-from wharf.engines.etcd import EtcdEngine
-from wharf.engines.etcd_settings import EtcdSettings
-from wharf.engines.port import Unavailable
+from tests.cluster.engines.etcd_server import EtcdCluster, running_etcd
+from tests.cluster.engines.workload import Workload
+from wharf.cluster.engines.etcd.engine import EtcdEngine
+from wharf.cluster.engines.etcd.settings import EtcdSettings
+from wharf.cluster.engines.port import LogUnavailable
 from wharf.world import RealWorld
 
 pytestmark = [pytest.mark.faults, pytest.mark.needs_program("etcd")]
@@ -41,7 +41,7 @@ async def ill_treat(
         case "compact":
             try:
                 await doors[0].compact(await doors[0].barrier() - random.randint(0, 50))
-            except Unavailable:
+            except LogUnavailable:
                 return
         case "close":
             # The last door belongs to a follower alone, which must find its way again.

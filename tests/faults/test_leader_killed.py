@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from tests.agent.processes import RunningAgent, running
-from tests.engines.etcd_server import running_etcd
+from tests.cluster.engines.etcd_server import running_etcd
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs_program("etcd")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.killing import run_rounds
+from tests.cluster.engines.killing import run_rounds
 
 
 @pytest.mark.faults

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.power import run_lives
+from tests.cluster.engines.power import run_lives
 
 
 @pytest.mark.faults

@@ -22,8 +22,8 @@ from tests.fuzz.bodies import TEXTS
 from tests.fuzz.shots import HOST, Ammunition
 from tests.kit.work import an_id
 from tests.waiting import wait_until
-from wharf.model.job import Job
-from wharf.node.fake import FakeMachine, describe
+from wharf.contract.model.jobs.job import Job
+from wharf.node.fake_node import FakeMachine, build_fake_node
 from wharf.world import SimulatedWorld
 
 BOOTSTRAP: Final = "b0075742-0000-4000-8000-5ec2e7000000"
@@ -125,7 +125,7 @@ async def equip(port: int, bootstrap: str) -> Ammunition:
     )
     await asker.ask("PUT", "/v1/var/db", {"Items": {"password": ITEM}})
     node_id = an_id(77)
-    node = describe(node_id, FakeMachine(name="fuzzed"), SimulatedWorld(1).now_ns())
+    node = build_fake_node(node_id, FakeMachine(name="fuzzed"), SimulatedWorld(1).now_ns())
     await asker.ask("PUT", f"/v1/node/{node_id}/register", {"Node": node, "SecretID": NODE_SECRET}, **introduction)
     await asker.ask("PUT", f"/v1/node/{node_id}/heartbeat", None, **{"X-Cluster-Node-Secret": NODE_SECRET})
     for job in jobs():

@@ -9,13 +9,13 @@ import msgspec
 from tests.fuzz.shots import Shot, shot
 from tests.fuzz.target import Target
 from tests.fuzz.wire import Answer, fire, may_have_been_heard
-from wharf.model.refusal import Code
-from wharf.wire.endpoints import BY_NAME, Kind
-from wharf.wire.errors import CODE_HEADER
+from wharf.contract.model.refusal import RefusalCode
+from wharf.contract.wire.endpoint_table import ENDPOINT_BY_NAME, EndpointKind
+from wharf.contract.wire.errors import CODE_HEADER
 
 SEED: Final = int(os.environ.get("FUZZ_SEED", "1"))
 IS_WHOLE_PROOF: Final = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
-DECLARED: Final = frozenset((Code.NO_LEADER.value, Code.NOT_OURS.value))
+DECLARED: Final = frozenset((RefusalCode.NO_LEADER.value, RefusalCode.NOT_IMPLEMENTED.value))
 """Refusals with a 5xx that the documents promise: the leader is not known, and what we leave out."""
 BEHIND: Final = b"behind the "
 """A stale read with an index that this server has not reached."""
@@ -49,14 +49,18 @@ def wrong_with(made: Shot, answer: Answer) -> str:
     if answer.status < 500 or (answer.status == 500 and made.endpoint in TOLD_BY_STATUS):
         return ""
     code = answer.headers.get(CODE_HEADER, "")
-    if code in DECLARED or (code == Code.UNAVAILABLE.value and BEHIND in answer.body):
+    if code in DECLARED or (code == RefusalCode.UNAVAILABLE.value and BEHIND in answer.body):
         return ""
     return f"{answer.status} {code} {answer.body[:200]!r}"
 
 
 def must_leave_alone(made: Shot, answer: Answer) -> bool:
     """Whether the state must be as before: it was refused, or it asked for nothing to be done, or was cut off."""
-    is_read = BY_NAME[made.endpoint].kind is Kind.READ and made.method in ("GET", "HEAD") and not made.is_garbled
+    is_read = (
+        ENDPOINT_BY_NAME[made.endpoint].kind is EndpointKind.READ
+        and made.method in ("GET", "HEAD")
+        and not made.is_garbled
+    )
     return answer.status >= 400 or is_read or not may_have_been_heard(made)
 
 
@@ -66,7 +70,7 @@ async def run(target: Target, *, count: int, first: int = 0, seed: int = SEED) -
     for number in range(first, first + count):
         made = shot(seed, number, target.ammunition)
         one.election.again()  # Whoever takes the leadership away gets another leader.
-        before, errors = one.engine.log.head, len(target.log.errors)
+        before, errors = one.engine.log.last_write_index, len(target.log.errors)
         try:
             answer = await fire(made, target.port)
             await target.is_quiet()

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from tests.fuzz.bodies import TEXTS, body_for, spoiled_bytes
-from wharf.wire.endpoints import ENDPOINTS, Endpoint, Kind, ParameterKind
+from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint, EndpointKind, ParameterKind
 
 HOST: Final = "127.0.0.1"
 
@@ -122,13 +122,13 @@ def shot(seed: int, number: int, ammunition: Ammunition) -> Shot:
     chance = Random(f"{seed}/{number}")
     rows = [row for row in ENDPOINTS if row.name not in ammunition.without]
     row = chance.choice(rows)
-    if row.left_out and chance.random() < 0.8:  # They all say the same.
+    if row.unsupported_reason and chance.random() < 0.8:  # They all say the same.
         row = chance.choice(rows)
     method = row.method if chance.random() < 0.93 else chance.choice(METHODS)
     if method == "PUT" and chance.random() < 0.2:
         method = "POST"
     target = _target(chance, row, ammunition)
-    body = body_for(chance, row.body, ammunition.samples.get(row.name, ()))
+    body = body_for(chance, row.body_type, ammunition.samples.get(row.name, ()))
     headers = _headers(chance, ammunition, number, body)
     head = b"".join([
         method.encode(), b" ", target, b" HTTP/1.1\r\n",
@@ -184,7 +184,7 @@ def _query(chance: Random, row: Endpoint) -> bytes:
         if chance.random() < 0.4:
             values = FILTERS if parameter.name == "filter" else VALUES[parameter.kind]
             pairs += [(parameter.name, chance.choice(values)) for _ in range(chance.choice((1, 1, 1, 2)))]
-    share = 0.12 if row.kind is Kind.READ else 0.03
+    share = 0.12 if row.kind is EndpointKind.READ else 0.03
     for name, given in COMMON.items():
         if chance.random() < share:
             pairs.append((name, chance.choice(given)))

@@ -10,18 +10,18 @@ from tests.fuzz.ammunition import BOOTSTRAP, equip
 from tests.fuzz.shots import HOST, Ammunition
 from tests.kit.cluster import ACluster, OneServer
 from tests.waiting import wait_on_loop_until
-from wharf.agent.http_port import HttpPort
-from wharf.agent.listening import listen
-from wharf.api.app import Api
-from wharf.api.elsewhere import Elsewhere
-from wharf.api.gate import Gate
-from wharf.config.settings import Settings
-from wharf.controllers.heartbeats import HeartbeatSettings
-from wharf.engines.memory import MemoryEngine
-from wharf.engines.port import Batch
-from wharf.model.changes import CauseKind
-from wharf.server.server import Identity, Server
-from wharf.state.tables import IDEMPOTENCY_KEYS
+from wharf.agent.http.server import HttpServer
+from wharf.agent.sockets import listen_tcp
+from wharf.cluster.api.access_control import CallerAuthenticator
+from wharf.cluster.api.app import Api
+from wharf.cluster.api.relay.regions import RegionRelay
+from wharf.cluster.controllers.heartbeats import HeartbeatSettings
+from wharf.cluster.engines.memory.engine import MemoryEngine
+from wharf.cluster.engines.port import Batch
+from wharf.cluster.server.server import Server, ServerIdentity
+from wharf.cluster.state.tables import IDEMPOTENCY_KEYS
+from wharf.config.settings import AgentSettings
+from wharf.contract.model.log import CauseKind
 
 ASKED_FOR = frozenset((CauseKind.REQUEST, CauseKind.NODE, CauseKind.OPERATOR))
 """What is written because somebody asked; the rest the leader does by itself, whenever it gets to it."""
@@ -51,7 +51,7 @@ class Log(logging.Handler):
 
 
 class Target:
-    def __init__(self, one: OneServer, http: HttpPort, port: int, log: Log) -> None:
+    def __init__(self, one: OneServer, http: HttpServer, port: int, log: Log) -> None:
         self.one = one
         self.port = port
         self.log = log
@@ -75,7 +75,7 @@ class Target:
     async def asked_for(self, since: int) -> list[Batch]:
         """What was written since this index because somebody asked for it. A key of idempotence is claimed and let go
         again around a refusal, which leaves the state as it was."""
-        await self.one.server.follower.reached(self.one.replica.index)
+        await self.one.server.follower.wait_until_applied(self.one.replica.index)
         return [
             batch
             for batch in reversed(self.one.engine.log._batches[-50:])  # The log's own list, to miss none.
@@ -91,19 +91,19 @@ class Target:
         server = self.one.server
         return {
             "connections": self.open_connections,
-            "blocked queries": server.reader.waiting_count,
-            "listeners": server.events.listening if server.events is not None else 0,
-            "watches": max(0, self.one.replica.watches.count - DUTIES_WATCH),
+            "blocked queries": server.reader.waiter_count,
+            "listeners": server.events.subscription_count if server.events is not None else 0,
+            "watches": max(0, self.one.replica.watches.subscription_count - DUTIES_WATCH),
         }
 
     async def state_from_the_log(self) -> dict[str, list[Any]]:
         """What a server that starts now makes of the log."""
-        engine = MemoryEngine(self.one.world, self.one.engine.log, single_server=False)
-        fresh = Server(self.one.world, engine, Identity("fresh", "fresh"))
+        engine = MemoryEngine(self.one.world, self.one.engine.log, is_single_server=False)
+        fresh = Server(self.one.world, engine, ServerIdentity("fresh", "fresh"))
         await engine.open()
         following = asyncio.get_running_loop().create_task(fresh.follower.run())
-        await fresh.follower.loaded.wait()
-        await fresh.follower.reached(self.one.engine.log.head)
+        await fresh.follower.loaded_event.wait()
+        await fresh.follower.wait_until_applied(self.one.engine.log.last_write_index)
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         await engine.close()
@@ -112,7 +112,7 @@ class Target:
 
 def state_of(server: Server) -> dict[str, list[Any]]:
     replica = server.replica
-    return {name: list(replica.all(table)) for name, table in replica.tables.items()}
+    return {name: list(replica.iter_all(table)) for name, table in replica.tables.items()}
 
 
 @asynccontextmanager
@@ -121,15 +121,18 @@ async def a_target(*, access: bool = True) -> AsyncIterator[Target]:
     cluster = ACluster()
     one = OneServer(cluster, "m1", heartbeats=HeartbeatSettings(min_ttl_s=36_000), access=access)
     await one.follow()
-    await one.server.found()
+    await one.server.bootstrap_cluster()
     tasks = [cluster.start(one.brain.run(), name="leads")]
     await wait_on_loop_until(lambda: one.brain.is_leading, what="it leads")
 
-    api = Api(one.server, gate=Gate(one.world, enabled=access, verifier=one.server.access.identities))
+    api = Api(
+        one.server,
+        authenticator=CallerAuthenticator(one.world, is_enabled=access, verifier=one.server.access.identity_signer),
+    )
     one.api = one.exchange.api = api
-    listening = listen(HOST, 0)
+    listening = listen_tcp(HOST, 0)
     port = listening.getsockname()[1]
-    http = HttpPort(one.world, Elsewhere(api, one.server), Settings(), listening.detach())
+    http = HttpServer(one.world, RegionRelay(api, one.server), AgentSettings(), listening.detach())
     log = Log()
     logging.getLogger().addHandler(log)
     stopping = asyncio.Event()
@@ -150,5 +153,5 @@ async def a_target(*, access: bool = True) -> AsyncIterator[Target]:
         for task in cluster._tasks:  # The cluster's own end is for virtual time.
             task.cancel()
         await asyncio.gather(*cluster._tasks, return_exceptions=True)
-        await one.server.reader.finish()
+        await one.server.reader.wait_closed()
         await one.engine.close()

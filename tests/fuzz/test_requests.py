@@ -8,7 +8,7 @@ import pytest
 from tests.fuzz.ammunition import ITEM, NODE_SECRET
 from tests.fuzz.rounds import IS_WHOLE_PROOF, run
 from tests.fuzz.target import a_target, state_of
-from wharf.wire.endpoints import ENDPOINTS
+from wharf.contract.wire.endpoint_table import ENDPOINTS
 
 pytestmark = pytest.mark.fuzz
 

@@ -8,12 +8,12 @@ from tests.builders import a_group, a_job, a_task
 from tests.golden.transcript import Transcript, assert_golden
 from tests.kit.cluster import ACluster
 from tests.kit.virtual_time import in_virtual_time
-from wharf.controllers.heartbeats import HeartbeatSettings
-from wharf.model.durations import SECOND
-from wharf.model.job import Job
-from wharf.model.policies import DisconnectPolicy, ReschedulePolicy, UpdatePolicy
-from wharf.state.tables import DEPLOYMENTS
-from wharf.wire.node_shapes import DrainSpec
+from wharf.cluster.controllers.heartbeats import HeartbeatSettings
+from wharf.cluster.state.tables import DEPLOYMENTS
+from wharf.contract.model.jobs.group_policies import DisconnectPolicy, ReschedulePolicy, UpdatePolicy
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.times import SECOND
+from wharf.contract.wire.nodes.messages import DrainSpec
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ async def test_a_canary_waits_until_somebody_promotes_it(is_rewritten: bool) -> 
         transcript, client = Transcript(server), server.client
         await transcript.type("wharf job run web.hcl", client.jobs.register(web(0, update=CANARY)))
         await transcript.type("wharf job run web-2.hcl", client.jobs.register(web(1, update=CANARY)))
-        latest = max(server.replica.all(DEPLOYMENTS), key=lambda each: each.create_index)
+        latest = max(server.replica.iter_all(DEPLOYMENTS), key=lambda each: each.create_index)
         await transcript.type("wharf deployment promote", client.deployments.promote(latest.id))
 
         assert_golden("canary-promoted", transcript.text(), rewrite=is_rewritten)

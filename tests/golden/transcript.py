@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from tests.kit.cluster import OneServer
 from tests.kit.virtual_time import pass_time
-from wharf.engines.port import Batch
-from wharf.model.allocation import Allocation
-from wharf.model.deployment import Deployment
-from wharf.model.evaluation import Evaluation
-from wharf.model.job import Job
-from wharf.model.node import Node
-from wharf.state.replica import Taken
+from wharf.cluster.engines.port import Batch
+from wharf.cluster.state.replica import AppliedChange
+from wharf.contract.model.allocations.allocation import Allocation
+from wharf.contract.model.deployments import Deployment
+from wharf.contract.model.evaluations import Evaluation
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.nodes.node import Node
 
 FOLDER: Final = Path(__file__).parent
 SECOND_NS: Final = 1_000_000_000
@@ -28,7 +28,7 @@ class Transcript:
         self._lines: list[str] = []
         self._told: dict[str, str] = {}
         self._began_ns = server.world.now_ns()
-        server.server.follower.takers.append(self._hear)
+        server.server.follower.change_listeners.append(self._hear)
 
     async def type(self, command: str, call: Awaitable[Any] | None = None, *, then_s: float = 60.0) -> None:
         """The command, and what follows within so much time."""
@@ -40,7 +40,7 @@ class Transcript:
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"
 
-    def _hear(self, batch: Batch, taken: Sequence[Taken]) -> None:
+    def _hear(self, batch: Batch, taken: Sequence[AppliedChange]) -> None:
         del batch
         for table, key, _, record in taken:
             said = _said(record)
@@ -75,7 +75,7 @@ def _of_allocation(allocation: Allocation) -> str:
     if status is not None:
         words += ["canary"] if status.canary else []
         words += [] if status.healthy is None else ["healthy" if status.healthy else "unhealthy"]
-    if allocation.is_to_migrate:
+    if allocation.should_migrate:
         words.append("to move")
     why = f" ({allocation.desired_description})" if allocation.desired_description else ""
     return f"allocation {allocation.name} v{allocation.job_version} on {allocation.node_name}: {' '.join(words)}{why}"

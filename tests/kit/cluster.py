@@ -8,28 +8,28 @@ from typing import Any
 from tests.kit.election import TakesOver
 from tests.kit.exchange import InMemory
 from tests.kit.virtual_time import pass_time, until
-from wharf.api.app import Api
-from wharf.api.gate import Gate
-from wharf.client import ONCE, AsyncClient
-from wharf.controllers.heartbeats import HeartbeatSettings
-from wharf.engines.faults import Faults
-from wharf.engines.memory import MemoryEngine
-from wharf.engines.memory_log import MemoryLog
-from wharf.engines.port import Bounds
-from wharf.node.agent.servers import NodeIdentity
-from wharf.node.fake import FakeMachine, FakeNode
-from wharf.server.access import AccessSettings
-from wharf.server.asking import Answers, Leader
-from wharf.server.brain import Brain
-from wharf.server.collecting import Collecting
-from wharf.server.drain_watch import DrainWatch
-from wharf.server.keyring import WrappingKey
-from wharf.server.launcher import Launcher
-from wharf.server.quota_watch import QuotaWatch
-from wharf.server.rollout_watch import RolloutWatch
-from wharf.server.server import Identity, Server
-from wharf.server.tending import Tending
-from wharf.state.tables import NODES
+from wharf.cluster.api.access_control import CallerAuthenticator
+from wharf.cluster.api.app import Api
+from wharf.cluster.controllers.heartbeats import HeartbeatSettings
+from wharf.cluster.engines.memory.engine import MemoryEngine
+from wharf.cluster.engines.memory.faults import FaultInjector
+from wharf.cluster.engines.memory.log import MemoryLog
+from wharf.cluster.engines.port import WriteLimits
+from wharf.cluster.server.brain import Brain
+from wharf.cluster.server.duties.collection import CollectionDuty
+from wharf.cluster.server.duties.deployments import DeploymentDuty
+from wharf.cluster.server.duties.drains import DrainDuty
+from wharf.cluster.server.duties.periodic import PeriodicLaunchDuty
+from wharf.cluster.server.duties.quotas import QuotaDuty
+from wharf.cluster.server.duties.secrets import SecretsDuty
+from wharf.cluster.server.rpc.leader import LeaderClient, RpcDispatcher
+from wharf.cluster.server.security.access_services import AccessSettings
+from wharf.cluster.server.security.keyring import WrappingKey
+from wharf.cluster.server.server import Server, ServerIdentity
+from wharf.cluster.state.tables import NODES
+from wharf.contract.client import NO_RETRIES, AsyncClient
+from wharf.node.agent.servers.session import NodeCredentials
+from wharf.node.fake_node import FakeMachine, FakeNode
 from wharf.world import SimulatedWorld
 
 SEED = 7
@@ -44,10 +44,10 @@ class OneServer:
     ) -> None:
         self.name = name
         self.world = cluster.world(name)
-        self.faults = Faults()
-        self.engine = MemoryEngine(self.world, cluster.log, faults=self.faults, single_server=False)
-        self.server = Server(self.world, self.engine, Identity(name, name, address=f"{name}:4646"))
-        self.server.feed_events()
+        self.faults = FaultInjector()
+        self.engine = MemoryEngine(self.world, cluster.log, faults=self.faults, is_single_server=False)
+        self.server = Server(self.world, self.engine, ServerIdentity(name, name, address=f"{name}:4646"))
+        self.server.enable_events()
         self.replica = self.server.replica
         self.election = TakesOver(self.server)
         self.brain = Brain(
@@ -58,27 +58,27 @@ class OneServer:
             self.election,
             heartbeats=heartbeats,
         )
-        self.answers = Answers(self.brain)
-        self.server.leader = Leader(self.replica, name, self.answers, cluster)
-        self.server.access.keyring.use(WrappingKey(WRAPPING_SECRET))
-        self.server.access.take(AccessSettings(enabled=access))
-        self.tending = Tending(self.brain, self.server.access.keyring)
-        RolloutWatch(self.world, self.brain)
-        DrainWatch(self.world, self.brain)
-        Launcher(self.world, self.brain, self.server.job_settings)
-        Collecting(self.world, self.brain)
-        QuotaWatch(self.brain)
-        gate = Gate(self.world, enabled=access, verifier=self.server.access.identities)
-        self.api = Api(self.server, gate=gate)
+        self.answers = RpcDispatcher(self.brain)
+        self.server.leader = LeaderClient(self.replica, name, self.answers, cluster)
+        self.server.access.keyring.set_wrapping_keys(WrappingKey(WRAPPING_SECRET))
+        self.server.access.apply_settings(AccessSettings(is_enabled=access))
+        self.tending = SecretsDuty(self.brain, self.server.access.keyring)
+        DeploymentDuty(self.world, self.brain)
+        DrainDuty(self.world, self.brain)
+        PeriodicLaunchDuty(self.world, self.brain, self.server.job_settings)
+        CollectionDuty(self.world, self.brain)
+        QuotaDuty(self.brain)
+        gate = CallerAuthenticator(self.world, is_enabled=access, verifier=self.server.access.identity_signer)
+        self.api = Api(self.server, authenticator=gate)
         self.exchange = InMemory(self.api)
-        self.client = AsyncClient(self.world, [self.exchange], retries=ONCE)
+        self.client = AsyncClient(self.world, [self.exchange], retry_policy=NO_RETRIES)
         self._cluster = cluster
 
     async def follow(self) -> None:
         """Open the door and keep the replica at the head of the log."""
         await self.engine.open()
         self._cluster.start(self.server.follower.run(), name=f"{self.name} follows")
-        await self.server.follower.loaded.wait()
+        await self.server.follower.loaded_event.wait()
 
     async def lead(self) -> None:
         """Start the brain, and wait until it leads."""
@@ -89,9 +89,9 @@ class OneServer:
 class ACluster:
     """`async with ACluster() as cluster`: whatever was started in it has ended at its end."""
 
-    def __init__(self, *, bounds: Bounds | None = None, seed: int = SEED) -> None:
+    def __init__(self, *, bounds: WriteLimits | None = None, seed: int = SEED) -> None:
         self._seed = seed
-        self.log = MemoryLog(self.world("log"), bounds=bounds)
+        self.log = MemoryLog(self.world("log"), limits=bounds)
         self.servers: dict[str, OneServer] = {}
         self._tasks: list[asyncio.Task[Any]] = []
         self._may_fail: list[str] = []
@@ -119,7 +119,7 @@ class ACluster:
         ended = await asyncio.gather(*self._tasks, return_exceptions=True)
         await pass_time(0.001)  # What was cancelled takes its last step.
         for one in self.servers.values():
-            await one.server.reader.finish()
+            await one.server.reader.wait_closed()
             await one.engine.close()
         failed = [
             end
@@ -141,7 +141,7 @@ class ACluster:
         control on."""
         one = self.servers[name] = OneServer(self, name, heartbeats=heartbeats, access=access)
         await one.follow()
-        await one.server.found()
+        await one.server.bootstrap_cluster()
         if leads:
             await one.lead()
         return one
@@ -158,7 +158,7 @@ class ACluster:
 
     # -- ways to other members' brains (`server.asking.Peers`)
 
-    def link(self, member: Any) -> Answers:
+    def transport_to(self, member: Any) -> RpcDispatcher:
         return self.servers[member.id].answers
 
 
@@ -168,9 +168,11 @@ class ANode:
     def __init__(self, cluster: ACluster, server: OneServer, machine: FakeMachine) -> None:
         self.exchange = InMemory(server.api)
         world = cluster.world(machine.name)
-        identity = NodeIdentity(world.new_id(), world.new_secret())
+        identity = NodeCredentials(world.new_id(), world.new_secret())
         self.id, self.secret_id = identity.id, identity.secret_id
-        self.node = FakeNode(world, AsyncClient(world, [self.exchange], retries=ONCE), machine, identity=identity)
+        self.node = FakeNode(
+            world, AsyncClient(world, [self.exchange], retry_policy=NO_RETRIES), machine, identity=identity
+        )
         self._server = server
         self._task = cluster.start(self.node.run(), name=machine.name)
 

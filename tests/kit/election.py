@@ -2,10 +2,10 @@
 
 import asyncio
 
-from wharf.model.changes import THIS, Cause, CauseKind, Condition, Write
-from wharf.model.cluster import Leader, Member
-from wharf.server.server import Server
-from wharf.state.tables import LEADER, MEMBERS
+from wharf.cluster.server.server import Server
+from wharf.cluster.state.tables import LEADER, MEMBERS
+from wharf.contract.model.cluster import Leader, Member
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, Write
 
 
 class Held:
@@ -17,16 +17,16 @@ class Held:
     def is_held(self) -> bool:
         return not self._lost.is_set()
 
-    def condition(self) -> Condition:
+    def build_condition(self) -> Condition:
         return Condition(LEADER.name, LEADER.name, self._index)
 
-    async def lost(self) -> None:
+    async def wait_lost(self) -> None:
         await self._lost.wait()
 
     def lose(self) -> None:
         self._lost.set()
 
-    async def hand_over(self, heir: str) -> bool:
+    async def transfer(self, heir: str) -> bool:
         """The heir is told to campaign by the test."""
         self.heir = heir
         self._lost.set()
@@ -50,9 +50,11 @@ class TakesOver:
         self.campaigns += 1
         await self._may.wait()
         self._may.clear()
-        member = Member(id=self._server.identity.member_id, address=self._server.identity.address, create_index=THIS)
-        leader = Leader(member_id=member.id, create_index=THIS)
-        write = Write("elected", Cause(CauseKind.LEASE), [LEADER.put(leader), MEMBERS.put(member)])
+        member = Member(
+            id=self._server.identity.member_id, address=self._server.identity.address, create_index=WRITE_INDEX
+        )
+        leader = Leader(member_id=member.id, create_index=WRITE_INDEX)
+        write = Write("elected", Cause(CauseKind.LEASE), [LEADER.build_put(leader), MEMBERS.build_put(member)])
         outcome = await self._server.writer.commit(write)
         self.held = Held(outcome.index)  # type: ignore[union-attr]  # without conditions there is no conflict
         return self.held

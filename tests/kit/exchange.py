@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from wharf.api.app import Api
-from wharf.client import Reply, Request, Unreachable
+from wharf.cluster.api.app import Api
+from wharf.contract.client import ClientReply, ClientRequest, Unreachable
 
 
 class InMemory:
@@ -16,11 +16,11 @@ class InMemory:
         self.api = api
         self.is_away = False
         self.sent: list[tuple[str, str, bytes]] = []
-        self.replies: list[Reply] = []
+        self.replies: list[ClientReply] = []
 
-    async def send(self, request: Request) -> Reply:
+    async def send(self, request: ClientRequest) -> ClientReply:
         if self.is_away:
-            raise Unreachable("nobody answers", sent=False)
+            raise Unreachable("nobody answers", is_sent=False)
         method, path, body = request.method, request.path, request.body
         self.sent.append((method, path, body))
         try:
@@ -28,13 +28,13 @@ class InMemory:
                 query = urlencode(request.query)
                 reply = await ask(self.api, method, path, query=query, headers=request.headers, body=body)
         except TimeoutError as error:
-            raise Unreachable(f"no reply within {request.timeout_s} s", sent=True) from error
+            raise Unreachable(f"no reply within {request.timeout_s} s", is_sent=True) from error
         self.replies.append(reply)
         return reply
 
-    async def open(self, request: Request) -> "OpenedInMemory":
+    async def open(self, request: ClientRequest) -> "OpenedInMemory":
         if self.is_away:
-            raise Unreachable("nobody answers", sent=False)
+            raise Unreachable("nobody answers", is_sent=False)
         self.sent.append((request.method, request.path, request.body))
         opened = OpenedInMemory(self.api, request)
         await opened.begins()
@@ -47,7 +47,7 @@ class InMemory:
 class OpenedInMemory:
     """A reply that comes piece by piece. The application runs beside whoever reads it, until one of them ends."""
 
-    def __init__(self, api: Api, request: Request) -> None:
+    def __init__(self, api: Api, request: ClientRequest) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.gone = asyncio.Event()
@@ -76,7 +76,7 @@ class OpenedInMemory:
             async with asyncio.timeout(self._within_s):
                 return await self._messages.get()
         except TimeoutError as error:
-            raise Unreachable(f"nothing came within {self._within_s} s", sent=True) from error
+            raise Unreachable(f"nothing came within {self._within_s} s", is_sent=True) from error
 
     async def begins(self) -> None:
         message = await self._message()
@@ -84,7 +84,7 @@ class OpenedInMemory:
         self.status = message["status"]
         self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
 
-    async def next(self) -> bytes:
+    async def read_chunk(self) -> bytes:
         while (message := await self._message()) is not None:
             if message["body"]:
                 piece: bytes = message["body"]
@@ -111,7 +111,7 @@ async def ask(
     headers: Mapping[str, str] | None = None,
     body: bytes = b"",
     gone: asyncio.Event | None = None,
-) -> Reply:
+) -> ClientReply:
     """One raw request. `gone`: when it is set, the caller has hung up."""
     sent: list[Any] = []
     gone = gone or asyncio.Event()
@@ -131,7 +131,7 @@ async def ask(
     await api(scope_of(method, path, query=query, headers=headers or {}), receive, send)
     start, *parts = sent
     body_sent = b"".join(part["body"] for part in parts)
-    return Reply(start["status"], {n.decode(): v.decode() for n, v in start["headers"]}, body_sent)
+    return ClientReply(start["status"], {n.decode(): v.decode() for n, v in start["headers"]}, body_sent)
 
 
 def scope_of(method: str, path: str, *, query: str, headers: Mapping[str, str]) -> dict[str, Any]:

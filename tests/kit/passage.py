@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, MutableMapp
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from wharf.client.exchange import Unreachable
-from wharf.client.passage import Incoming, Outgoing, travelling
+from wharf.contract.client.relay.port import RelayReply, RelayRequest, remove_hop_by_hop_headers
+from wharf.contract.client.transport import Unreachable
 
 App = Callable[..., Any]
 
@@ -20,12 +20,12 @@ class InMemoryPassage:
     def __init__(self, app: App | None) -> None:
         self.app = app
         self.open_count = 0
-        self.sent: list[Outgoing] = []
+        self.sent: list[RelayRequest] = []
 
     @asynccontextmanager
-    async def open(self, outgoing: Outgoing) -> AsyncIterator[Incoming]:
+    async def open(self, outgoing: RelayRequest) -> AsyncIterator[RelayReply]:
         if self.app is None:
-            raise Unreachable("nobody answers", sent=False)
+            raise Unreachable("nobody answers", is_sent=False)
         self.sent.append(outgoing)
         call = _Call(outgoing)
         running = asyncio.get_running_loop().create_task(call.run(self.app), name="passed on")
@@ -33,7 +33,7 @@ class InMemoryPassage:
         parts = call.parts()
         try:
             start = await call.started(running)
-            yield Incoming(start["status"], travelling(start["headers"]), parts)
+            yield RelayReply(start["status"], remove_hop_by_hop_headers(start["headers"]), parts)
         finally:
             await parts.aclose()
             self.open_count -= 1
@@ -50,7 +50,7 @@ class InMemoryPassage:
 
 
 class _Call:
-    def __init__(self, outgoing: Outgoing) -> None:
+    def __init__(self, outgoing: RelayRequest) -> None:
         self._outgoing = outgoing
         self.gone = asyncio.Event()
         self._start: asyncio.Future[MutableMapping[str, Any]] = asyncio.get_running_loop().create_future()
@@ -65,7 +65,7 @@ class _Call:
             "path": path.decode(),
             "raw_path": path,
             "query_string": query,
-            "headers": [(name.lower(), value) for name, value in travelling(self._outgoing.headers)],
+            "headers": [(name.lower(), value) for name, value in remove_hop_by_hop_headers(self._outgoing.headers)],
             "client": ("127.0.0.1", 40_000),
         }
         await app(scope, self._receive, self._send)
@@ -75,7 +75,7 @@ class _Call:
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if not self._start.done():
             running.result()
-            raise Unreachable("it ended without a reply", sent=True)
+            raise Unreachable("it ended without a reply", is_sent=True)
         return self._start.result()
 
     async def parts(self) -> AsyncGenerator[bytes, None]:

@@ -5,36 +5,36 @@ from typing import Any
 
 from tests.kit.cluster import OneServer
 from tests.kit.exchange import ask
-from wharf.client import Reply
-from wharf.model.changes import Cause, CauseKind, Write
+from wharf.contract.client import ClientReply
+from wharf.contract.model.log import Cause, CauseKind, Write
 
 DENIED = (403, "Permission denied")
 
 
-async def get(server: OneServer, path: str, query: str = "", **options: Any) -> Reply:
+async def get(server: OneServer, path: str, query: str = "", **options: Any) -> ClientReply:
     return await ask(server.api, "GET", path, query=query, **options)
 
 
-async def put(server: OneServer, path: str, body: object = None, query: str = "", **options: Any) -> Reply:
+async def put(server: OneServer, path: str, body: object = None, query: str = "", **options: Any) -> ClientReply:
     return await send(server, "PUT", path, body, query, **options)
 
 
 async def send(
     server: OneServer, method: str, path: str, body: object = None, query: str = "", **options: Any
-) -> Reply:
+) -> ClientReply:
     data = b"" if body is None else json.dumps(body).encode()
     return await ask(server.api, method, path, query=query, body=data, **options)
 
 
-async def delete(server: OneServer, path: str, query: str = "", **options: Any) -> Reply:
+async def delete(server: OneServer, path: str, query: str = "", **options: Any) -> ClientReply:
     return await ask(server.api, "DELETE", path, query=query, **options)
 
 
-def told(reply: Reply) -> tuple[int, str]:
+def told(reply: ClientReply) -> tuple[int, str]:
     return reply.status, reply.body.decode()
 
 
-def read(reply: Reply) -> Any:
+def read(reply: ClientReply) -> Any:
     assert reply.status == 200, told(reply)
     return json.loads(reply.body)
 

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from wharf.client.exchange import Unreachable
-from wharf.client.passage import Outgoing
-from wharf.client.sockets import NORMAL, Socket, SocketRefused
+from wharf.contract.client.relay.port import RelayRequest
+from wharf.contract.client.relay.websockets import CLOSE_NORMAL, HandshakeRefused, WebSocket
+from wharf.contract.client.transport import Unreachable
 
 App = Callable[..., Any]
 
@@ -20,9 +20,11 @@ class InMemorySockets:
         self.open: list[_Joined] = []
 
     @asynccontextmanager
-    async def open_socket(self, outgoing: Outgoing, *, subprotocols: Sequence[str] = ()) -> AsyncIterator[Socket]:
+    async def open_socket(
+        self, outgoing: RelayRequest, *, subprotocols: Sequence[str] = ()
+    ) -> AsyncIterator[WebSocket]:
         if self.app is None:
-            raise Unreachable("nobody answers", sent=False)
+            raise Unreachable("nobody answers", is_sent=False)
         joined = _Joined(self.app, outgoing, subprotocols)
         await joined.shake_hands()
         self.open.append(joined)
@@ -34,7 +36,7 @@ class InMemorySockets:
 
 
 class _Joined:
-    def __init__(self, app: App, outgoing: Outgoing, subprotocols: Sequence[str]) -> None:
+    def __init__(self, app: App, outgoing: RelayRequest, subprotocols: Sequence[str]) -> None:
         path, _, query = outgoing.target.partition(b"?")
         scope: dict[str, Any] = {
             "type": "websocket", "path": path.decode(), "raw_path": path, "query_string": query,
@@ -42,7 +44,7 @@ class _Joined:
             "extensions": {"websocket.http.response": {}}, "client": None, "server": None,
         }  # fmt: skip
         self.subprotocol: str | None = None
-        self.close_code = NORMAL
+        self.close_code = CLOSE_NORMAL
         self.close_reason = ""
         self._says: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._hears: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -56,7 +58,7 @@ class _Joined:
             return
         body = await self._hears.get()
         await self._running
-        raise SocketRefused(first["status"], first["headers"], body["body"])
+        raise HandshakeRefused(first["status"], first["headers"], body["body"])
 
     async def receive(self) -> str | bytes | None:
         message = await self._hears.get()
@@ -80,7 +82,7 @@ class _Joined:
         self._hears.put_nowait({"type": "websocket.close", "code": 1006})
 
     async def leave(self) -> None:
-        await self.close(NORMAL)
+        await self.close(CLOSE_NORMAL)
         await asyncio.wait([self._running], timeout=5)
         self._running.cancel()
         await asyncio.gather(self._running, return_exceptions=True)

@@ -4,34 +4,34 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from wharf.engines.memory_log import MemoryLog
-from wharf.engines.port import Bounds, Committed, Outcome
-from wharf.model.allocation import Allocation, ClientStatus, DesiredStatus
-from wharf.model.changes import THIS, Cause, CauseKind, Write
-from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
-from wharf.model.founding import founding_records
-from wharf.model.job import Job
-from wharf.model.job_settings import JobSettings
-from wharf.model.moment import Moment
-from wharf.model.node import Node, NodeStatus
-from wharf.model.node_resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
-from wharf.model.secret import secret_digest
-from wharf.operations import jobs
-from wharf.operations.decision import Decision
-from wharf.operations.derived import with_derived
-from wharf.state import Replica
-from wharf.state.tables import (
+from wharf.cluster.engines.memory.log import MemoryLog
+from wharf.cluster.engines.port import Committed, WriteLimits, WriteOutcome
+from wharf.cluster.operations.decision import Decision
+from wharf.cluster.operations.derived_state import add_derived_changes
+from wharf.cluster.operations.jobs import registration
+from wharf.cluster.state import Replica
+from wharf.cluster.state.tables import (
     ALL_TABLES,
     ALLOCATIONS,
+    CLUSTER_FORMAT,
     EVALUATIONS,
-    FORMAT,
+    JOB_SUMMARIES,
     JOBS,
     NAMESPACES,
     NODE_POOLS,
     NODES,
     SCHEDULER_CONFIGURATION,
-    SUMMARIES,
 )
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
+from wharf.contract.model.cluster import list_bootstrap_records
+from wharf.contract.model.evaluations import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
+from wharf.contract.model.jobs.defaults import JobSettings
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.nodes.node import Node, NodeStatus
+from wharf.contract.model.nodes.resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
+from wharf.contract.model.secrets import hash_secret
+from wharf.contract.model.times import DecisionContext
 from wharf.world import SimulatedWorld
 
 T = TypeVar("T")
@@ -49,24 +49,26 @@ class Refused(Exception):
 class AState:
     """A founded log and its replica. `now_ns` is where the test says it is."""
 
-    def __init__(self, *, bounds: Bounds | None = None) -> None:
+    def __init__(self, *, bounds: WriteLimits | None = None) -> None:
         self.world = SimulatedWorld(7)
-        self.log = MemoryLog(self.world, bounds=bounds)
+        self.log = MemoryLog(self.world, limits=bounds)
         self.replica = Replica(ALL_TABLES)
         self.now_ns = self.world.now_ns()
-        tables: dict[type, Any] = {t.record: t for t in (NAMESPACES, NODE_POOLS, SCHEDULER_CONFIGURATION, FORMAT)}
-        self.put(*(tables[type(r)].put(replace(r, create_index=THIS)) for r in founding_records()))
+        tables: dict[type, Any] = {
+            t.record_type: t for t in (NAMESPACES, NODE_POOLS, SCHEDULER_CONFIGURATION, CLUSTER_FORMAT)
+        }
+        self.put(*(tables[type(r)].build_put(replace(r, create_index=WRITE_INDEX)) for r in list_bootstrap_records()))
 
     @property
-    def moment(self) -> Moment:
-        return Moment(self.now_ns, self.world.new_id)
+    def moment(self) -> DecisionContext:
+        return DecisionContext(self.now_ns, self.world.new_id)
 
-    def try_commit(self, write: Write) -> Outcome:
-        outcome = self.log.commit(self.replica.encoded(write, write_id=self.world.new_id()))
+    def try_commit(self, write: Write) -> WriteOutcome:
+        outcome = self.log.commit(self.replica.encode_write(write, write_id=self.world.new_id()))
         if isinstance(outcome, Committed):
-            batch = self.log.next_after(self.replica.index, self.log.epoch)
+            batch = self.log.find_next_batch(self.replica.index, self.log.epoch)
             assert batch is not None, "the log has what it has just committed"
-            self.replica.apply(batch)
+            self.replica.apply_batch(batch)
         return outcome
 
     def commit(self, write: Write) -> int:
@@ -81,19 +83,23 @@ class AState:
     def do(self, decision: Decision[T]) -> T:
         """Commit a decision, as somebody who is not the leader."""
         if decision.write is None:
-            return decision.reply(self.replica.index)
-        return decision.reply(self.commit(decision.write))
+            return decision.build_reply(self.replica.index)
+        return decision.build_reply(self.commit(decision.write))
 
     def lead(self, decision: Decision[T]) -> T:
         """Commit a decision with all that follows from it, as the leader does."""
         if decision.write is None:
-            return decision.reply(self.replica.index)
-        return decision.reply(self.commit(with_derived(self.replica, decision.write)))
+            return decision.build_reply(self.replica.index)
+        return decision.build_reply(self.commit(add_derived_changes(self.replica, decision.write)))
 
     # -- words
 
-    def register(self, job: Job, **options: Any) -> jobs.Registered:
-        return self.do(jobs.register(self.replica, jobs.Registration(job=job, **options), self.moment, SETTINGS))
+    def register(self, job: Job, **options: Any) -> registration.JobWriteResult:
+        return self.do(
+            registration.register_job(
+                self.replica, registration.JobRegistration(job=job, **options), self.moment, SETTINGS
+            )
+        )
 
     def job(self, job_id: str = "shop", namespace: str = "default") -> Job:
         job = self.replica.get(JOBS, namespace, job_id)
@@ -111,32 +117,32 @@ class AState:
         return allocation
 
     def evaluations(self, job_id: str = "shop") -> list[Evaluation]:
-        return [evaluation for evaluation in self.replica.all(EVALUATIONS) if evaluation.job_id == job_id]
+        return [evaluation for evaluation in self.replica.iter_all(EVALUATIONS) if evaluation.job_id == job_id]
 
     def open_evaluations(self, job_id: str = "shop") -> list[Evaluation]:
         return [evaluation for evaluation in self.evaluations(job_id) if not evaluation.status.is_terminal]
 
     def summary(self, job_id: str = "shop") -> Any:
-        return self.replica.get(SUMMARIES, "default", job_id)
+        return self.replica.get(JOB_SUMMARIES, "default", job_id)
 
     def put_led(self, *changes: Any) -> int:
         """Changes with all that follows from them."""
-        return self.commit(with_derived(self.replica, Write("test", CAUSE, changes)))
+        return self.commit(add_derived_changes(self.replica, Write("test", CAUSE, changes)))
 
     def with_allocation(self, job: Job, allocation_id: str = "a1", **fields: Any) -> Allocation:
-        self.put_led(ALLOCATIONS.put(an_allocation(job, allocation_id, **fields)))
+        self.put_led(ALLOCATIONS.build_put(an_allocation(job, allocation_id, **fields)))
         return self.allocation(allocation_id)
 
     def with_client_status(self, allocation_id: str, status: ClientStatus) -> None:
-        self.put_led(ALLOCATIONS.put(replace(self.allocation(allocation_id), client_status=status)))
+        self.put_led(ALLOCATIONS.build_put(replace(self.allocation(allocation_id), client_status=status)))
 
     def end_evaluations(self, job_id: str = "shop", **fields: Any) -> None:
         """Every open evaluation of the job has been processed."""
         ended = {"status": EvaluationStatus.COMPLETE, **fields}
-        self.put_led(*(EVALUATIONS.put(replace(e, **ended)) for e in self.open_evaluations(job_id)))
+        self.put_led(*(EVALUATIONS.build_put(replace(e, **ended)) for e in self.open_evaluations(job_id)))
 
     def with_node(self, node_id: str = "node-1", **fields: Any) -> Node:
-        self.put(NODES.put(a_node(node_id, status=NodeStatus.READY, create_index=THIS, **fields)))
+        self.put(NODES.build_put(a_node(node_id, status=NodeStatus.READY, create_index=WRITE_INDEX, **fields)))
         return self.node(node_id)
 
 
@@ -151,8 +157,8 @@ def an_allocation(job: Job, id: str = "a1", **fields: Any) -> Allocation:
         "task_group": job.groups[0].name,
         "desired_status": DesiredStatus.RUN,
         "client_status": ClientStatus.PENDING,
-        "create_index": THIS,
-        "alloc_modify_index": THIS,
+        "create_index": WRITE_INDEX,
+        "alloc_modify_index": WRITE_INDEX,
         **fields,
     }
     return Allocation(id=id, **given)
@@ -166,7 +172,7 @@ def an_evaluation(job: Job, id: str = "e1", **fields: Any) -> Evaluation:
         "triggered_by": EvaluationTrigger.JOB_REGISTER,
         "status": EvaluationStatus.PENDING,
         "priority": 50,
-        "create_index": THIS,
+        "create_index": WRITE_INDEX,
         **fields,
     }
     return Evaluation(id=id, **given)
@@ -175,7 +181,7 @@ def an_evaluation(job: Job, id: str = "e1", **fields: Any) -> Evaluation:
 def a_node(id: str = "node-1", *, cpu: int = 1_000, memory_mb: int = 1_000, **fields: Any) -> Node:
     given = {
         "name": id,
-        "secret_digest": secret_digest(SECRET),
+        "secret_digest": hash_secret(SECRET),
         "attributes": {"driver.raw_exec": "1", "driver.exec": "1", "driver.mock": "1", "driver.docker": "1"},
         "node_resources": NodeResources(
             cpu=NodeCpu(cpu_shares=cpu), memory=NodeMemory(memory_mb=memory_mb), disk=NodeDisk(disk_mb=100_000)

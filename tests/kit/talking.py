@@ -10,7 +10,7 @@ import msgspec
 from tests.kit.cluster import OneServer
 from tests.kit.exchange import ask
 from tests.kit.virtual_time import pass_time
-from wharf.client import Reply
+from wharf.contract.client import ClientReply
 
 SETTLED_S = 0.1
 
@@ -22,7 +22,7 @@ class Talk:
         self._server = server
         self._headers = headers or {}
 
-    async def raw(self, method: str, path: str, body: Any = b"", **query: Any) -> Reply:
+    async def raw(self, method: str, path: str, body: Any = b"", **query: Any) -> ClientReply:
         """`body`: bytes as they are, anything else as JSON."""
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         headers = {**self._headers, **({"content-length": str(len(data))} if data else {})}
@@ -47,6 +47,6 @@ class Talk:
         return reply.status, reply.body.decode()
 
 
-def _read(reply: Reply) -> Any:
+def _read(reply: ClientReply) -> Any:
     assert reply.status == 200, (reply.status, reply.body)
     return json.loads(reply.body) if reply.body else None

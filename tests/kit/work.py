@@ -11,13 +11,13 @@ from tests.builders import admitted
 from tests.kit.cluster import OneServer
 from tests.kit.exchange import ask
 from tests.kit.virtual_time import pass_time
-from wharf.client import Reply
-from wharf.engines.port import Committed
-from wharf.model.changes import THIS, Cause, CauseKind, Write
-from wharf.model.job import Job, JobStatus
-from wharf.model.namespace import Namespace
-from wharf.model.scheduler_configuration import SchedulerConfiguration
-from wharf.state.tables import JOB_VERSIONS, JOBS, NAMESPACES, SCHEDULER_CONFIGURATION
+from wharf.cluster.engines.port import Committed
+from wharf.cluster.state.tables import JOB_VERSIONS, JOBS, NAMESPACES, SCHEDULER_CONFIGURATION
+from wharf.contract.client import ClientReply
+from wharf.contract.model.jobs.job import Job, JobStatus
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.namespaces import Namespace
+from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
 
 CAUSE = Cause(CauseKind.REQUEST, "test")
 READ = 'namespace "default" { policy = "read" }'
@@ -36,41 +36,42 @@ async def store(server: OneServer, *changes: Any) -> int:
     """Write these, whoever else writes; answers the index."""
     outcome = await server.server.writer.commit(Write("test", CAUSE, changes))
     assert isinstance(outcome, Committed)
-    await server.server.follower.reached(outcome.index)
+    await server.server.follower.wait_until_applied(outcome.index)
     return outcome.index
 
 
 async def a_stored_job(server: OneServer, job: Job, **fields: Any) -> Job:
     """The job as if it had been registered and had nothing left to do."""
     job = replace(
-        admitted(job), **{"status": JobStatus.RUNNING, "create_index": THIS, "job_modify_index": THIS, **fields}
+        admitted(job),
+        **{"status": JobStatus.RUNNING, "create_index": WRITE_INDEX, "job_modify_index": WRITE_INDEX, **fields},
     )
-    await store(server, JOBS.put(job), JOB_VERSIONS.put(job))
+    await store(server, JOBS.build_put(job), JOB_VERSIONS.build_put(job))
     stored = server.replica.get(JOBS, job.namespace, job.id)
     assert stored is not None
     return stored
 
 
 async def a_namespace(server: OneServer, name: str) -> None:
-    await store(server, NAMESPACES.put(Namespace(name=name, create_index=THIS)))
+    await store(server, NAMESPACES.build_put(Namespace(name=name, create_index=WRITE_INDEX)))
 
 
 async def pause_broker(server: OneServer, *, rests: bool = True) -> None:
     """The scheduler rests, or goes on."""
-    configuration = server.replica.get(SCHEDULER_CONFIGURATION) or SchedulerConfiguration(create_index=THIS)
-    await store(server, SCHEDULER_CONFIGURATION.put(replace(configuration, pause_eval_broker=rests)))
+    configuration = server.replica.get(SCHEDULER_CONFIGURATION) or SchedulerConfiguration(create_index=WRITE_INDEX)
+    await store(server, SCHEDULER_CONFIGURATION.build_put(replace(configuration, pause_eval_broker=rests)))
 
 
-async def get(server: OneServer, path: str, query: str = "", **options: Any) -> Reply:
+async def get(server: OneServer, path: str, query: str = "", **options: Any) -> ClientReply:
     return await ask(server.api, "GET", path, query=query, **options)
 
 
-async def put(server: OneServer, path: str, body: object = None, query: str = "", **options: Any) -> Reply:
+async def put(server: OneServer, path: str, body: object = None, query: str = "", **options: Any) -> ClientReply:
     data = b"" if body is None else msgspec.json.encode(body)
     return await ask(server.api, "PUT", path, query=query, body=data, **options)
 
 
-async def delete(server: OneServer, path: str, body: object = None, query: str = "", **options: Any) -> Reply:
+async def delete(server: OneServer, path: str, body: object = None, query: str = "", **options: Any) -> ClientReply:
     data = b"" if body is None else msgspec.json.encode(body)
     return await ask(server.api, "DELETE", path, query=query, body=data, **options)
 
@@ -86,7 +87,7 @@ async def ids_of(server: OneServer, path: str, query: str = "", headers: Mapping
     return [each["ID"] for each in await found(server, path, query, headers)]
 
 
-def told(reply: Reply) -> tuple[int, bytes]:
+def told(reply: ClientReply) -> tuple[int, bytes]:
     return reply.status, reply.body
 
 

@@ -3,15 +3,15 @@
 from collections.abc import Iterable
 from typing import Final
 
-from wharf.limits.core.answer import Refusal, headers_of, refusal_of
-from wharf.limits.core.caller import Caller, Case, CredentialKind
-from wharf.limits.core.counters import Counters
-from wharf.limits.core.decision import Decision
+from wharf.limits.core.callers.caller import Caller, CallerClass, CredentialKind
+from wharf.limits.core.counting.counters import Counters
+from wharf.limits.core.decision import LimitDecision
 from wharf.limits.core.limiter import Grant, Limiter
-from wharf.limits.core.request import QueryFacts, Request
-from wharf.limits.core.rule import Connection, RuleSet
+from wharf.limits.core.request import QueryFacts, RequestFacts
+from wharf.limits.core.responses import RefusalResponse, build_headers, build_refusal
+from wharf.limits.core.rule import ConnectionClass, RuleSet
 from wharf.limits.rules import read_rules
-from wharf.limits.rules.reader import read_profile
+from wharf.limits.rules.rules_file import read_profile
 
 NOON_MS: Final = 1_800_000_000_000
 SECOND_MS: Final = 1_000
@@ -24,11 +24,11 @@ CODE_HOST: Final = read_profile()
 def anonymous(address: str = "192.0.2.7", network: str = "192.0.2.0/24") -> Caller:
     return Caller(
         kind=CredentialKind.NONE,
-        case=Case.NONE,
+        caller_class=CallerClass.NONE,
         owner=f"address:{address}",
         address=f"address:{address}",
         network=f"address:{network}",
-        spoken=address,
+        display_name=address,
     )
 
 
@@ -36,17 +36,17 @@ def a_user(
     login: str = "ada",
     *,
     kind: CredentialKind = CredentialKind.PERSONAL_TOKEN,
-    case: Case = Case.USER,
+    case: CallerClass = CallerClass.USER,
     address: str = "192.0.2.7",
     app: str | None = None,
     token: str = "t1",
 ) -> Caller:
     return Caller(
         kind=kind,
-        case=case,
+        caller_class=case,
         owner=f"user:{login}",
         address=f"address:{address}",
-        spoken=f"user {login}",
+        display_name=f"user {login}",
         user=f"user:{login}",
         app=app,
         token=f"token:{token}",
@@ -54,14 +54,14 @@ def a_user(
 
 
 def an_installation(
-    number: int = 71, *, repositories: int = 0, members: int = 0, case: Case = Case.INSTALLATION
+    number: int = 71, *, repositories: int = 0, members: int = 0, case: CallerClass = CallerClass.INSTALLATION
 ) -> Caller:
     return Caller(
         kind=CredentialKind.INSTALLATION_TOKEN,
-        case=case,
+        caller_class=case,
         owner=f"installation:{number}",
         address="address:192.0.2.7",
-        spoken=f"installation ID {number}",
+        display_name=f"installation ID {number}",
         app="app:7",
         installation=f"installation:{number}",
         repositories=repositories,
@@ -69,24 +69,24 @@ def an_installation(
     )
 
 
-def a_client(*, case: Case = Case.CLIENT) -> Caller:
+def a_client(*, case: CallerClass = CallerClass.CLIENT) -> Caller:
     return Caller(
         kind=CredentialKind.CLIENT_SECRET,
-        case=case,
+        caller_class=case,
         owner="app:7",
         address="address:192.0.2.7",
-        spoken="app ID 7",
+        display_name="app ID 7",
         app="app:7",
     )
 
 
-def a_workflow(*, case: Case = Case.WORKFLOW) -> Caller:
+def a_workflow(*, case: CallerClass = CallerClass.WORKFLOW) -> Caller:
     return Caller(
         kind=CredentialKind.WORKFLOW_TOKEN,
-        case=case,
+        caller_class=case,
         owner="repository:acme/site",
         address="address:192.0.2.7",
-        spoken="repository acme/site",
+        display_name="repository acme/site",
         repository="repository:acme/site",
         token="token:w1",
     )
@@ -98,7 +98,7 @@ class Desk:
     def __init__(self, rules: RuleSet | str = CODE_HOST, *, at_ms: int = NOON_MS, grants: Iterable[Grant] = ()) -> None:
         self.rules = read_rules(rules) if isinstance(rules, str) else rules
         self.limiter = Limiter(self.rules, grants)
-        self.counters = Counters(self.rules.rules, keys_most=self.rules.keys_most)
+        self.counters = Counters(self.rules.rules, max_keys=self.rules.keys_most)
         self.now_ms = at_ms
         self._number = 0
 
@@ -112,15 +112,15 @@ class Desk:
         *,
         method: str = "GET",
         query: QueryFacts | None = None,
-        connection: Connection = Connection.PLAIN,
+        connection: ConnectionClass = ConnectionClass.PLAIN,
         holds: bool = False,
         request_id: str | None = None,
-    ) -> Decision:
+    ) -> LimitDecision:
         """Send a request; unless it `holds` its slot, it is over at once."""
         self._number += 1
         name = request_id or f"r{self._number}"
-        request = Request(name, method, path, caller, query=query, connection=connection)
-        call = self.limiter.call_for(request, self.now_ms)
+        request = RequestFacts(name, method, path, caller, query=query, connection=connection)
+        call = self.limiter.build_call(request, self.now_ms)
         decision = self.limiter.decide(call, self.counters.take(call, self.now_ms))
         if not holds:
             self.counters.release(name, self.now_ms)
@@ -136,19 +136,19 @@ class Desk:
             self.now_ms += every_ms
         return admitted
 
-    def headers(self, decision: Decision) -> dict[str, str]:
-        return dict(headers_of(decision, self.rules))
+    def headers(self, decision: LimitDecision) -> dict[str, str]:
+        return dict(build_headers(decision, self.rules))
 
-    def refusal(self, decision: Decision, caller: Caller) -> Refusal:
-        return refusal_of(decision, caller, self.rules)
+    def refusal(self, decision: LimitDecision, caller: Caller) -> RefusalResponse:
+        return build_refusal(decision, caller, self.rules)
 
     def count(self, rule: str, key: str) -> int:
-        return self.counters.tables[rule].used(key, self.now_ms)
+        return self.counters.tables[rule].count_used(key, self.now_ms)
 
     def reload(self, rules: RuleSet | str) -> None:
         self.rules = read_rules(rules) if isinstance(rules, str) else rules
-        self.limiter = self.limiter.with_rules(self.rules)
-        self.counters.adopt(self.rules.rules, keys_most=self.rules.keys_most)
+        self.limiter = self.limiter.copy_with_rules(self.rules)
+        self.counters.set_rules(self.rules.rules, max_keys=self.rules.keys_most)
 
 
 def only(*rules: str, top: str = "") -> str:

@@ -9,88 +9,88 @@ import pytest
 
 from tests.limits.builders import CODE_HOST, HOUR_MS, MINUTE_MS, NOON_MS, a_user, anonymous
 from tests.limits.stores.contract import Clock
-from wharf.limits.core.answer import headers_of, refusal_of
 from wharf.limits.core.decision import Verdict
 from wharf.limits.core.limiter import Grant
-from wharf.limits.core.request import Request
-from wharf.limits.rules import FileRefused
-from wharf.limits.service import LimitService
-from wharf.limits.stores import GaveBack, MemoryStore
+from wharf.limits.core.request import RequestFacts
+from wharf.limits.core.responses import build_headers, build_refusal
+from wharf.limits.decisions.evaluator import LimitEvaluator
+from wharf.limits.rules import InvalidFile
+from wharf.limits.stores import MemoryStore, RefundReason
 from wharf.world import SimulatedWorld
 
 T = TypeVar("T")
 BATCH = "/acme/site.git/info/lfs/objects/batch"
 
 
-def serve(scenario: Callable[[LimitService, Clock], Awaitable[T]], *grants: Grant) -> T:
+def serve(scenario: Callable[[LimitEvaluator, Clock], Awaitable[T]], *grants: Grant) -> T:
     async def run() -> T:
         clock = Clock()
         store = MemoryStore(SimulatedWorld(1), CODE_HOST, clock=clock)
-        return await scenario(LimitService(CODE_HOST, store, clock, grants), clock)
+        return await scenario(LimitEvaluator(CODE_HOST, store, clock, grants), clock)
 
     return asyncio.run(run())
 
 
-def a_request(request_id: str = "r1", path: str = "/meta", *, objects: int | None = None) -> Request:
-    return Request(request_id, "GET", path, a_user(), objects=objects)
+def a_request(request_id: str = "r1", path: str = "/meta", *, objects: int | None = None) -> RequestFacts:
+    return RequestFacts(request_id, "GET", path, a_user(), object_count=objects)
 
 
 def test_a_request_is_decided_and_ended() -> None:
-    async def scenario(service: LimitService, _: Clock) -> list[int]:
+    async def scenario(service: LimitEvaluator, _: Clock) -> list[int]:
         held = []
         for number in range(3):
-            decision = await service.decide(a_request(f"r{number}"))
-            held.append(decision.taken.befores[1])
-            await service.end(f"r{number}")
+            decision = await service.evaluate(a_request(f"r{number}"))
+            held.append(decision.result.counts_before[1])
+            await service.release(f"r{number}")
         return held
 
     assert serve(scenario) == [0, 0, 0]
 
 
 def test_2_7_a_reply_after_a_give_back_tells_what_is_counted_now() -> None:
-    async def scenario(service: LimitService, _: Clock) -> list[str]:
-        decision = await service.decide(a_request())
-        given = await service.give_back(decision, GaveBack.UNCHANGED)
-        again = await service.give_back(given, GaveBack.UNCHANGED)
-        return [dict(headers_of(told, service.rules))["x-ratelimit-used"] for told in (decision, given, again)]
+    async def scenario(service: LimitEvaluator, _: Clock) -> list[str]:
+        decision = await service.evaluate(a_request())
+        given = await service.refund(decision, RefundReason.UNCHANGED)
+        again = await service.refund(given, RefundReason.UNCHANGED)
+        return [dict(build_headers(told, service.rules))["x-ratelimit-used"] for told in (decision, given, again)]
 
     assert serve(scenario) == ["1", "0", "0"]
 
 
 def test_2_9_a_batch_of_too_many_objects_is_refused_with_413_and_charged_nowhere() -> None:
-    async def scenario(service: LimitService, _: Clock) -> tuple[Verdict, int, str, int]:
-        refused = await service.decide(a_request("r1", BATCH, objects=101))
-        refusal = refusal_of(refused, a_user(), service.rules)
-        admitted = await service.decide(a_request("r2", BATCH, objects=100))
+    async def scenario(service: LimitEvaluator, _: Clock) -> tuple[Verdict, int, str, int]:
+        refused = await service.evaluate(a_request("r1", BATCH, objects=101))
+        refusal = build_refusal(refused, a_user(), service.rules)
+        admitted = await service.evaluate(a_request("r2", BATCH, objects=100))
         return refused.verdict, refusal.status, dict(refusal.headers)["x-ratelimit-remaining"], admitted.used
 
     assert serve(scenario) == (Verdict.TOO_MANY_OBJECTS, 413, "3000", 1)
 
 
 def test_2_9_a_query_beyond_the_bounds_is_refused_with_400_and_all_headers() -> None:
-    async def scenario(service: LimitService, _: Clock) -> tuple[int, str, bool]:
-        refused = await service.refuse_complex(a_request("r1", "/graphql"), "The query is too deep.")
-        refusal = refusal_of(refused, a_user(), service.rules)
+    async def scenario(service: LimitEvaluator, _: Clock) -> tuple[int, str, bool]:
+        refused = await service.refuse_unreadable_body(a_request("r1", "/graphql"), "The query is too deep.")
+        refusal = build_refusal(refused, a_user(), service.rules)
         return refusal.status, dict(refusal.headers)["x-ratelimit-resource"], b"The query is too deep." in refusal.body
 
     assert serve(scenario) == (400, "graphql", True)
 
 
 def test_a_reload_takes_other_rules_and_counters_go_on() -> None:
-    async def scenario(service: LimitService, _: Clock) -> tuple[int, int]:
-        await service.decide(a_request("r1"))
-        await service.reload('[[rule]]\nname = "core"\nceiling = 9\n', "rules.toml")
-        decision = await service.decide(a_request("r2"))
+    async def scenario(service: LimitEvaluator, _: Clock) -> tuple[int, int]:
+        await service.evaluate(a_request("r1"))
+        await service.reload_rules('[[rule]]\nname = "core"\nceiling = 9\n', "rules.toml")
+        decision = await service.evaluate(a_request("r2"))
         return decision.limit, decision.used
 
     assert serve(scenario) == (9, 2)
 
 
 def test_a_reload_with_a_mistake_changes_nothing() -> None:
-    async def scenario(service: LimitService, _: Clock) -> bool:
+    async def scenario(service: LimitEvaluator, _: Clock) -> bool:
         before = service.limiter
-        with pytest.raises(FileRefused, match="did you mean 'ceiling'"):
-            await service.reload('[[rule]]\nname = "core"\nceilng = 9\n', "rules.toml")
+        with pytest.raises(InvalidFile, match="did you mean 'ceiling'"):
+            await service.reload_rules('[[rule]]\nname = "core"\nceilng = 9\n', "rules.toml")
         return service.limiter is before
 
     assert serve(scenario) is True
@@ -99,12 +99,12 @@ def test_a_reload_with_a_mistake_changes_nothing() -> None:
 def test_grants_outlive_a_reload_and_end_by_themselves() -> None:
     grant = Grant(owner="user:ada", resource="core", amount=10, until_ms=NOON_MS + HOUR_MS, by="ops", reason="x")
 
-    async def scenario(service: LimitService, clock: Clock) -> list[int]:
-        limits = [(await service.decide(a_request("r1"))).limit]
-        await service.reload("", "rules.toml")
-        limits.append((await service.decide(a_request("r2"))).limit)
+    async def scenario(service: LimitEvaluator, clock: Clock) -> list[int]:
+        limits = [(await service.evaluate(a_request("r1"))).limit]
+        await service.reload_rules("", "rules.toml")
+        limits.append((await service.evaluate(a_request("r2"))).limit)
         clock.now_ms += HOUR_MS
-        limits.append((await service.decide(a_request("r3"))).limit)
+        limits.append((await service.evaluate(a_request("r3"))).limit)
         return limits
 
     assert serve(scenario, grant) == [5_010, 5_010, 5_000]
@@ -113,8 +113,8 @@ def test_grants_outlive_a_reload_and_end_by_themselves() -> None:
 def test_the_status_shows_what_a_grant_gives() -> None:
     grant = Grant(owner="user:ada", resource="search", amount=10, until_ms=NOON_MS + 1, by="ops", reason="x")
 
-    async def scenario(service: LimitService, _: Clock) -> int:
-        body = msgspec.json.decode(await service.status(a_user()))
+    async def scenario(service: LimitEvaluator, _: Clock) -> int:
+        body = msgspec.json.decode(await service.render_status(a_user()))
         limit: int = body["resources"]["search"]["limit"]
         return limit
 
@@ -122,32 +122,32 @@ def test_the_status_shows_what_a_grant_gives() -> None:
 
 
 def test_cpu_time_and_content_are_spent_when_they_are_known() -> None:
-    async def scenario(service: LimitService, clock: Clock) -> list[str]:
-        decision = await service.decide(a_request("r1"))
+    async def scenario(service: LimitEvaluator, clock: Clock) -> list[str]:
+        decision = await service.evaluate(a_request("r1"))
         for _ in range(80):
-            await service.spend_content(decision, a_user())
-        await service.spend_cpu(decision, 90_000)
+            await service.charge_content(decision, a_user())
+        await service.charge_cpu(decision, 90_000)
         clock.now_ms += MINUTE_MS // 2  # The short limit on compute is over by then.
-        post = Request("r2", "POST", "/gists", a_user())
-        return (await service.decide(post)).hit_rules(is_enforced=True)
+        post = RequestFacts("r2", "POST", "/gists", a_user())
+        return (await service.evaluate(post)).list_hit_rules(is_enforced=True)
 
     assert serve(scenario) == ["cpu", "content"]
 
 
 def test_2_4_content_that_a_route_tells_is_not_counted_again_for_a_mark() -> None:
-    async def scenario(service: LimitService, _: Clock) -> int:
-        decision = await service.decide(Request("r1", "POST", "/gists", a_user()))
-        await service.spend_content(decision, a_user())
-        charges = service.limiter.book.content_charges(a_user())
+    async def scenario(service: LimitEvaluator, _: Clock) -> int:
+        decision = await service.evaluate(RequestFacts("r1", "POST", "/gists", a_user()))
+        await service.charge_content(decision, a_user())
+        charges = service.limiter.rulebook.list_content_charges(a_user())
         return (await service.store.peek(charges))[0].used
 
     assert serve(scenario) == 1
 
 
 def test_4_2_headers_before_a_caller_is_known_are_those_of_the_address() -> None:
-    async def scenario(service: LimitService, _: Clock) -> tuple[str, str, bool]:
-        login = await service.failed_login("r1", anonymous())
-        headers = dict(await service.headers_for_unknown(anonymous()))
+    async def scenario(service: LimitEvaluator, _: Clock) -> tuple[str, str, bool]:
+        login = await service.charge_failed_login("r1", anonymous())
+        headers = dict(await service.render_address_headers(anonymous()))
         return headers["x-ratelimit-limit"], headers["x-ratelimit-used"], login.is_admitted
 
     assert serve(scenario) == ("60", "0", True)

@@ -15,9 +15,9 @@ from tests.agent.processes import READY_WITHIN_S, RunningAgent, is_alive, runnin
 from tests.control_groups import remove_groups_below
 from tests.mounts import unmount_below
 from tests.waiting import wait_until
-from wharf.agent.fake_nodes import own_node_id
-from wharf.node.supervisor.leftovers import MARK
-from wharf.node.supervisor.processes import all_pids, is_leader
+from wharf.agent.node_identity import read_own_node_id
+from wharf.node.supervisor.process_tracker import RUN_MARK_VARIABLE
+from wharf.node.supervisor.processes import is_session_leader, list_pids
 
 ROOT: Final = Path(__file__).parents[2]
 BROKE_OFF: Final = "the node's connection broke off: ask again"
@@ -63,14 +63,14 @@ class ANode:
 
     def _is_ready(self) -> bool:
         nodes: Any = self.server.get("/v1/nodes")
-        return any((node["ID"], node["Status"]) == (own_node_id(self.folder / "node"), "ready") for node in nodes)
+        return any((node["ID"], node["Status"]) == (read_own_node_id(self.folder / "node"), "ready") for node in nodes)
 
     def asked(self, path: str) -> object:
         """What the node itself answers, once it is there: its agent may have been killed a moment ago."""
 
         def answer() -> object:
             try:
-                return self.server.get(f"{path}?node_id={own_node_id(self.folder / 'node')}")
+                return self.server.get(f"{path}?node_id={read_own_node_id(self.folder / 'node')}")
             except urllib.error.HTTPError as refused:
                 with refused:
                     said = refused.read().decode()
@@ -117,12 +117,12 @@ class ANode:
 
     def shims(self) -> list[int]:
         """What forks away from a shim to become a task has its command line for a moment, but leads no session yet."""
-        return [pid for pid in self._with_words("shim.sh", str(self.folder / "node")) if is_leader(pid)]
+        return [pid for pid in self._with_words("shim.sh", str(self.folder / "node")) if is_session_leader(pid)]
 
     @staticmethod
     def _with_words(word: str, start: str) -> list[int]:
         found = []
-        for pid in all_pids():
+        for pid in list_pids():
             with suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
                 if any(w.endswith(word) for w in words) and any(w.startswith(start) for w in words):
@@ -131,9 +131,9 @@ class ANode:
 
     def left(self, allocations: list[str]) -> list[int]:
         """Processes of these allocations."""
-        marks = [f"{MARK}={id}.".encode() for id in allocations]
+        marks = [f"{RUN_MARK_VARIABLE}={id}.".encode() for id in allocations]
         found = []
-        for pid in all_pids():
+        for pid in list_pids():
             with suppress(OSError):
                 environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
                 if any(each.startswith(mark) for each in environment for mark in marks) and is_alive(pid):

@@ -5,23 +5,22 @@ import logging
 import sys
 from pathlib import Path
 
-from wharf.agent.fake_nodes import own_identity
-from wharf.client import ONCE, AsyncClient
-from wharf.client.doors import ServerDoor
-from wharf.client.http import HttpExchange
-from wharf.client.sockets import WebSocketPassage
-from wharf.node.agent.node import NodeAgent
-from wharf.node.agent.places import NodePlaces
-from wharf.node.settings import ClientSettings, DriversSettings, HostVolumeSettings, RawExecSettings
+from wharf.agent.node_identity import load_own_identity
+from wharf.contract.client import NO_RETRIES, AsyncClient
+from wharf.contract.client.http_transport import HttpTransport
+from wharf.contract.client.relay.dialers import ServerDialer
+from wharf.contract.client.relay.websockets import WebSocketRelay
+from wharf.node.agent.node_agent import NodeAgent
+from wharf.node.settings import DriversSettings, HostVolumeSettings, NodeLocation, NodeSettings, RawExecSettings
 from wharf.world import RealWorld, World
 
 
 async def main(address: str, folder: Path, way: str, world: World) -> None:
-    client = AsyncClient(world, [HttpExchange(address)], retries=ONCE)
+    client = AsyncClient(world, [HttpTransport(address)], retry_policy=NO_RETRIES)
     state = folder / "node"
     state.mkdir(exist_ok=True)
     static = sorted((folder / "static").glob("*"))
-    settings = ClientSettings(
+    settings = NodeSettings(
         drivers=DriversSettings(raw_exec=RawExecSettings(enabled=True)),
         finds_left_overs_by=way,
         cni_path=str(folder / "cni" / "bin"),
@@ -31,7 +30,7 @@ async def main(address: str, folder: Path, way: str, world: World) -> None:
             path.name: HostVolumeSettings(path=str(path), read_only=path.name.startswith("frozen")) for path in static
         },
     )
-    places = NodePlaces(
+    places = NodeLocation(
         name="one", datacenter="dc1", region="global", state_folder=state, allocation_folder=folder / "alloc"
     )
     node = NodeAgent(
@@ -39,9 +38,9 @@ async def main(address: str, folder: Path, way: str, world: World) -> None:
         client,
         settings,
         places,
-        own_identity(world, state),
-        [WebSocketPassage(address)],
-        [ServerDoor(address)],
+        load_own_identity(world, state),
+        [WebSocketRelay(address)],
+        [ServerDialer(address)],
     )
     await node.run(lambda: None)
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.node import one_node
-from wharf.node.core.moment import SECOND_NS
+from wharf.node.core.clock import SECOND_NS
 from wharf.world import RealWorld
 
 

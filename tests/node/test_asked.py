@@ -17,9 +17,9 @@ import pytest
 from tests.agent.processes import ANSWERED_WITHIN_S, is_alive
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server
 from tests.waiting import wait_until
-from wharf.client import ClientSettings, CommandEnded, open_command, run_command_and_wait
-from wharf.model.refusal import Refusal
-from wharf.node.supervisor.processes import all_pids
+from wharf.contract.client import ClientSettings, CommandResult, open_command, run_command_blocking
+from wharf.contract.model.refusal import Refusal
+from wharf.node.supervisor.processes import list_pids
 
 SCRIPT = """
 trap 'echo reloaded' USR1
@@ -65,8 +65,8 @@ def events(node: ANode, alloc: str) -> list[dict[str, Any]]:
     return list(shown["TaskStates"]["t"]["Events"])
 
 
-def run(node: ANode, alloc: str, *command: str, stdin: bytes = b"", task: str = "t") -> CommandEnded:
-    return run_command_and_wait(alloc, task, command, stdin=stdin, settings=settings(node))
+def run(node: ANode, alloc: str, *command: str, stdin: bytes = b"", task: str = "t") -> CommandResult:
+    return run_command_blocking(alloc, task, command, stdin=stdin, settings=settings(node))
 
 
 def settings(node: ANode) -> ClientSettings:
@@ -266,7 +266,7 @@ def test_a_command_runs_with_the_tasks_variables_in_its_folder(node: ANode, allo
 def test_a_command_hears_and_says_on_its_streams(node: ANode, alloc: str) -> None:
     ended = run(node, alloc, "/bin/sh", "-c", "cat; echo wrong >&2; exit 5", stdin=b"heard\n")
 
-    assert CommandEnded(5, b"heard\n", b"wrong\n") == ended
+    assert CommandResult(5, b"heard\n", b"wrong\n") == ended
 
 
 def test_death_by_a_signal_is_told_as_128_and_its_number(node: ANode, alloc: str) -> None:
@@ -310,7 +310,7 @@ def test_with_a_terminal_all_comes_on_one_stream_of_the_callers_size(node: ANode
         async with open_command(settings(node), alloc, "t", ["/bin/sh"], is_tty=True) as running:
             await running.resize(40, 101)
             await running.write(b"stty size; echo wrong >&2; exit 7\n")
-            said = [piece async for piece in running.said()]
+            said = [piece async for piece in running.read_output()]
             return b"".join(piece.data for piece in said), {piece.stream for piece in said}, running.exit_code
 
     said, streams, code = asyncio.run(story())
@@ -323,7 +323,7 @@ def test_closing_the_input_of_a_terminal_hangs_up(node: ANode, alloc: str) -> No
     async def story() -> int | None:
         async with open_command(settings(node), alloc, "t", ["sleep", "60"], is_tty=True) as running:
             await running.close_input()
-            async for _ in running.said():
+            async for _ in running.read_output():
                 pass
             return running.exit_code
 
@@ -336,7 +336,7 @@ def test_a_command_ends_with_its_caller_and_leaves_nothing(node: ANode, alloc: s
     async def story() -> None:
         script = "setsid sleep 7654 & sleep 7654 & echo up; wait"
         async with open_command(settings(node), alloc, "t", ["/bin/sh", "-c", script]) as running:
-            async for piece in running.said():
+            async for piece in running.read_output():
                 assert b"up\n" == piece.data
                 break
 
@@ -347,7 +347,7 @@ def test_a_command_ends_with_its_caller_and_leaves_nothing(node: ANode, alloc: s
 
 def with_words(words: Sequence[bytes]) -> list[int]:
     found = []
-    for pid in all_pids():
+    for pid in list_pids():
         try:
             if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[: len(words)] == list(words) and is_alive(pid):
                 found.append(pid)

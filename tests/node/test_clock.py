@@ -10,7 +10,7 @@ from tests.agent.processes import running
 from tests.node.nodes import ANode, a_raw_job
 from tests.node.test_far_servers import SERVER
 from tests.waiting import wait_until
-from wharf.node.core.moment import SECOND_NS
+from wharf.node.core.clock import SECOND_NS
 
 HOUR_S = 3_600
 

@@ -8,16 +8,16 @@ from msgspec.structs import replace
 from tests.builders import a_batch_job, a_group, a_job, a_task, some_resources
 from tests.kit.cluster import ACluster, ANode, OneServer
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
-from wharf.client import Reply, Request, Unreachable
-from wharf.controllers.heartbeats import HeartbeatSettings
-from wharf.engines.faults import Delay, Operation
-from wharf.model.allocation import Allocation
-from wharf.model.changes import THIS, Cause, CauseKind, Write
-from wharf.model.job import Job
-from wharf.model.node import NodeStatus
-from wharf.model.policies import DisconnectPolicy, UpdatePolicy
-from wharf.model.task_event_text import last_failure
-from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS, JOBS, NODES, SUMMARIES
+from wharf.cluster.controllers.heartbeats import HeartbeatSettings
+from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation
+from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, JOB_SUMMARIES, JOBS, NODES
+from wharf.contract.client import ClientReply, ClientRequest, Unreachable
+from wharf.contract.model.allocations.allocation import Allocation
+from wharf.contract.model.allocations.task_event_messages import describe_last_failure
+from wharf.contract.model.jobs.group_policies import DisconnectPolicy, UpdatePolicy
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.nodes.node import NodeStatus
 
 QUICK = HeartbeatSettings(min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=40.0)
 
@@ -29,7 +29,7 @@ def scripted(job: Job, count: int = 1, **config: Any) -> Job:
 
 
 def allocations(server: OneServer) -> list[Allocation]:
-    return list(server.replica.all(ALLOCATIONS))
+    return list(server.replica.iter_all(ALLOCATIONS))
 
 
 def statuses(server: OneServer) -> list[str]:
@@ -92,7 +92,7 @@ async def test_an_exit_code_makes_work_fail() -> None:
         failed = next(a for a in allocations(server) if a.client_status == "failed")
         assert failed.task_states is not None
         assert {name: state.failed for name, state in failed.task_states.items()} == {"server": True}
-        assert last_failure(failed.task_states) == "server: Exit Code: 3"
+        assert describe_last_failure(failed.task_states) == "server: Exit Code: 3"
 
 
 @in_virtual_time
@@ -106,7 +106,7 @@ async def test_an_error_at_the_start_makes_work_fail_at_once() -> None:
         await until(lambda: "failed" in statuses(server), what="it failed")
         await pass_time(60.0)
         assert set(statuses(server)) == {"failed"}
-        assert {last_failure(each.task_states) for each in allocations(server)} == {"server: no such image"}
+        assert {describe_last_failure(each.task_states) for each in allocations(server)} == {"server: no such image"}
         assert len(allocations(server)) < 10
 
 
@@ -189,8 +189,8 @@ async def test_a_node_that_comes_back_before_its_work_is_given_up_keeps_it() -> 
         stored = other.replica.get(NODES, node.id)
         assert stored is not None
 
-        initializing = replace(stored, status=NodeStatus.INITIALIZING, last_missed_heartbeat_index=THIS)
-        await other.server.writer.commit(Write("others", Cause(CauseKind.NODE), [NODES.put(initializing)]))
+        initializing = replace(stored, status=NodeStatus.INITIALIZING, last_missed_heartbeat_index=WRITE_INDEX)
+        await other.server.writer.commit(Write("others", Cause(CauseKind.NODE), [NODES.build_put(initializing)]))
 
         await node.is_ready()
 
@@ -223,7 +223,7 @@ async def test_orders_of_a_server_that_lags_are_not_taken() -> None:
         first = await cluster.a_server("m1", heartbeats=QUICK)
         second = await cluster.a_server("m2", leads=False, heartbeats=QUICK)
         (node,) = await cluster.ready_nodes(first, 1)
-        second.faults.decide = lambda asked: Delay(reply_s=20.0) if asked is Operation.FEED else None
+        second.faults.choose_fault = lambda asked: DelayFault(reply_s=20.0) if asked is EngineOperation.FEED else None
         await first.client.jobs.register(scripted(a_job("shop"), count=2))
         await until(lambda: statuses(first) == ["running"] * 2, what="two run")
         before = dict(node.node._work)
@@ -259,12 +259,12 @@ class Lossy:
         self.report_ids: list[str] = []
         inner = node.exchange.send
 
-        async def send(request: Request) -> Reply:
+        async def send(request: ClientRequest) -> ClientReply:
             reply = await inner(request)
             if request.path.endswith("/report"):
                 self.report_ids.append(json.loads(request.body)["ReportID"])
                 if len(self.report_ids) == 1:
-                    raise Unreachable("the reply was lost", sent=True)
+                    raise Unreachable("the reply was lost", is_sent=True)
             return reply
 
         node.exchange.send = send  # type: ignore[method-assign]
@@ -284,7 +284,7 @@ async def test_a_node_that_ends_leaves_nothing_running() -> None:
 
 
 def running(server: OneServer) -> int:
-    summary = server.replica.get(SUMMARIES, "default", "shop")
+    summary = server.replica.get(JOB_SUMMARIES, "default", "shop")
     return summary.summary["web"].running if summary is not None else 0
 
 
@@ -323,4 +323,4 @@ async def test_what_is_updated_in_place_is_told_as_healthy_to_its_new_deployment
 
 
 def deployments(server: OneServer) -> dict[int, str]:
-    return {each.job_version: each.status.value for each in server.replica.all(DEPLOYMENTS)}
+    return {each.job_version: each.status.value for each in server.replica.iter_all(DEPLOYMENTS)}

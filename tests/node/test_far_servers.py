@@ -11,7 +11,7 @@ from tests.agent.processes import RunningAgent, running
 from tests.node.nodes import ANode, a_raw_job, ended
 from tests.node.way import Way, a_way_to
 from tests.waiting import wait_until
-from wharf.node.core.moment import SECOND_NS
+from wharf.node.core.clock import SECOND_NS
 from wharf.world import RealWorld
 
 SERVER = """\

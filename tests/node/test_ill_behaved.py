@@ -10,8 +10,8 @@ import pytest
 from tests.agent.processes import ANSWERED_WITHIN_S
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server, ended
 from tests.waiting import wait_until
-from wharf.node.core.moment import SECOND_NS
-from wharf.node.supervisor.processes import all_pids
+from wharf.node.core.clock import SECOND_NS
+from wharf.node.supervisor.processes import list_pids
 
 WITHIN_S = 60.0
 FLOOD_MB = 200
@@ -98,7 +98,7 @@ def test_zombies_of_a_task_are_gone_with_it(node: ANode) -> None:
 
 
 def zombies_of(parents: list[int]) -> list[int]:
-    looked = ((pid, stat_of(pid)) for pid in all_pids())
+    looked = ((pid, stat_of(pid)) for pid in list_pids())
     return [pid for pid, stat in looked if stat and stat[0] == "Z" and int(stat[1]) in parents]
 
 

@@ -10,36 +10,36 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from wharf.model.allocation import ClientStatus
-from wharf.node.agent.journal import (
-    HEAD_BYTES,
-    Came,
-    Forgotten,
-    Journal,
-    Kept,
-    Remembered,
-    Settled,
-    entries_of,
-    framed,
+from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.wire.nodes.messages import AssignedAllocation, Assignment
+from wharf.node.agent.allocations.journal import (
+    HEADER_BYTES,
+    DeletedAllocation,
+    DiskJournalFile,
+    NodeJournal,
+    RestoredAllocation,
+    SettledAllocation,
+    StoredAssignment,
+    StoredProgress,
+    decode_entries,
+    frame_entry,
 )
-from wharf.node.agent.journal_file import FileOnDisk
 from wharf.node.core.record import AllocationRecord, TaskRecord
 from wharf.node.core.steps import TaskStep
-from wharf.wire.shapes import DesiredAllocation, DesiredWork
 
 BOOT, OTHER_BOOT = "boot-1", "boot-2"
 
 
-def kept(id: str, index: int = 5) -> Kept:
-    return Kept(id, DesiredAllocation(allocation=DesiredWork(id=id, alloc_modify_index=index)))
+def kept(id: str, index: int = 5) -> StoredAssignment:
+    return StoredAssignment(id, Assignment(allocation=AssignedAllocation(id=id, alloc_modify_index=index)))
 
 
-def came(id: str, step: TaskStep) -> Came:
-    return Came(AllocationRecord(id, (TaskRecord("web", step),)))
+def came(id: str, step: TaskStep) -> StoredProgress:
+    return StoredProgress(AllocationRecord(id, (TaskRecord("web", step),)))
 
 
-def opened(folder: Path, boot: str = BOOT) -> Journal:
-    journal = Journal(FileOnDisk(folder / "journal"), boot)
+def opened(folder: Path, boot: str = BOOT) -> NodeJournal:
+    journal = NodeJournal(DiskJournalFile(folder / "journal"), boot)
     journal.load()
     return journal
 
@@ -47,117 +47,119 @@ def opened(folder: Path, boot: str = BOOT) -> Journal:
 def test_what_was_written_last_holds(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     for entry in (kept("a1"), came("a1", TaskStep.RUNNING), kept("a1", 9), came("a1", TaskStep.DEAD), kept("a2")):
-        journal.put(entry)
+        journal.append_entry(entry)
     journal.close()
 
-    found = Journal(FileOnDisk(tmp_path / "journal"), BOOT).load()
+    found = NodeJournal(DiskJournalFile(tmp_path / "journal"), BOOT).load()
     assert sorted(found) == ["a1", "a2"]
     first, second = found["a1"], found["a2"]
-    assert isinstance(first, Remembered)
+    assert isinstance(first, RestoredAllocation)
     assert first.record is not None
-    assert (first.order.order.allocation.alloc_modify_index, first.record.status) == (9, ClientStatus.COMPLETE)
-    assert second == Remembered(kept("a2"))
+    assert (first.assignment.order.allocation.alloc_modify_index, first.record.status) == (9, ClientStatus.COMPLETE)
+    assert second == RestoredAllocation(kept("a2"))
 
 
 def test_what_is_settled_stands_in_place_of_its_orders_and_is_found_again(tmp_path: Path) -> None:
-    ended = Settled(came("a1", TaskStep.DEAD).record, 9)
+    ended = SettledAllocation(came("a1", TaskStep.DEAD).record, 9)
     journal = opened(tmp_path)
     for entry in (kept("a1"), came("a1", TaskStep.RUNNING), kept("a2"), ended):
-        journal.put(entry)
+        journal.append_entry(entry)
 
-    assert journal.recall("a1") == ended
+    assert journal.read_settled("a1") == ended
     journal.close()
     again = opened(tmp_path)
-    assert again.recall("a1") == ended
+    assert again.read_settled("a1") == ended
     again.close()
-    assert entries_of((tmp_path / "journal").read_bytes())[0][1:] == [ended, kept("a2")]
+    assert decode_entries((tmp_path / "journal").read_bytes())[0][1:] == [ended, kept("a2")]
 
 
 def test_what_is_forgotten_is_gone(tmp_path: Path) -> None:
     journal = opened(tmp_path)
-    for entry in (kept("a1"), came("a1", TaskStep.DEAD), Forgotten("a1")):
-        journal.put(entry)
+    for entry in (kept("a1"), came("a1", TaskStep.DEAD), DeletedAllocation("a1")):
+        journal.append_entry(entry)
     journal.close()
 
-    assert Journal(FileOnDisk(tmp_path / "journal"), BOOT).load() == {}
+    assert NodeJournal(DiskJournalFile(tmp_path / "journal"), BOOT).load() == {}
 
 
-LAST_BYTES = len(framed(msgspec.msgpack.encode(kept("a2"))))
+LAST_BYTES = len(frame_entry(msgspec.msgpack.encode(kept("a2"))))
 
 
-@pytest.mark.parametrize("cut_bytes", [1, 5, HEAD_BYTES, 20, LAST_BYTES - HEAD_BYTES, LAST_BYTES - 5, LAST_BYTES - 1])
+@pytest.mark.parametrize(
+    "cut_bytes", [1, 5, HEADER_BYTES, 20, LAST_BYTES - HEADER_BYTES, LAST_BYTES - 5, LAST_BYTES - 1]
+)
 def test_an_entry_that_was_cut_off_counts_as_not_written(tmp_path: Path, cut_bytes: int) -> None:
     journal = opened(tmp_path)
-    journal.put(kept("a1"))
-    journal.put(kept("a2"))
+    journal.append_entry(kept("a1"))
+    journal.append_entry(kept("a2"))
     journal.close()
     path = tmp_path / "journal"
     os.truncate(path, path.stat().st_size - cut_bytes)
 
-    again = Journal(FileOnDisk(path), BOOT)
-    assert (list(again.load()), again.damage) == (["a1"], "")
+    again = NodeJournal(DiskJournalFile(path), BOOT)
+    assert (list(again.load()), again.damage_text) == (["a1"], "")
     assert not path.with_suffix(".damaged").exists()
-    again.put(kept("a3"))
+    again.append_entry(kept("a3"))
     again.close()
-    assert list(Journal(FileOnDisk(path), BOOT).load()) == ["a1", "a3"]
+    assert list(NodeJournal(DiskJournalFile(path), BOOT).load()) == ["a1", "a3"]
 
 
 def test_it_tells_whether_the_machine_was_booted_since(tmp_path: Path) -> None:
     opened(tmp_path).close()
 
-    assert opened(tmp_path).was_other_boot is False
-    assert opened(tmp_path, OTHER_BOOT).was_other_boot is True
-    assert opened(tmp_path, OTHER_BOOT).was_other_boot is False
+    assert opened(tmp_path).has_rebooted is False
+    assert opened(tmp_path, OTHER_BOOT).has_rebooted is True
+    assert opened(tmp_path, OTHER_BOOT).has_rebooted is False
 
 
 def test_it_is_written_anew_when_most_of_it_is_old(tmp_path: Path) -> None:
     journal = opened(tmp_path)
-    journal.put(kept("a1"))
+    journal.append_entry(kept("a1"))
     long = AllocationRecord("a1", tuple(TaskRecord("x" * 1_000) for _ in range(100)))
     for _ in range(200):
-        journal.put(Came(long))
+        journal.append_entry(StoredProgress(long))
     journal.close()
 
     assert (tmp_path / "journal").stat().st_size < 5_000_000
-    assert list(Journal(FileOnDisk(tmp_path / "journal"), BOOT).load()) == ["a1"]
+    assert list(NodeJournal(DiskJournalFile(tmp_path / "journal"), BOOT).load()) == ["a1"]
 
 
 def test_whatever_byte_is_damaged_all_other_entries_are_read() -> None:
-    whole = b"".join(framed(msgspec.msgpack.encode(kept(f"a{number}"))) for number in range(6))
-    assert entries_of(whole) == ([kept(f"a{number}") for number in range(6)], 0)
+    whole = b"".join(frame_entry(msgspec.msgpack.encode(kept(f"a{number}"))) for number in range(6))
+    assert decode_entries(whole) == ([kept(f"a{number}") for number in range(6)], 0)
     for at in range(len(whole)):
-        entries, lost = entries_of(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        entries, lost = decode_entries(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
         assert (len(entries), lost) == (5, len(whole) // 6)
 
 
 def test_what_is_damaged_is_told_and_kept_aside(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     for number in range(3):
-        journal.put(kept(f"a{number}"))
+        journal.append_entry(kept(f"a{number}"))
     journal.close()
     path = tmp_path / "journal"
     whole = path.read_bytes()
     damaged = whole.replace(b"a1", b"b1")
     path.write_bytes(damaged)
 
-    again = Journal(FileOnDisk(path), BOOT)
+    again = NodeJournal(DiskJournalFile(path), BOOT)
     assert list(again.load()) == ["a0", "a2"]
     again.close()
-    assert "damaged and left out" in again.damage
+    assert "damaged and left out" in again.damage_text
     assert path.with_suffix(".damaged").read_bytes() == damaged
-    healed = Journal(FileOnDisk(path), BOOT)
-    assert (list(healed.load()), healed.damage) == (["a0", "a2"], "")
+    healed = NodeJournal(DiskJournalFile(path), BOOT)
+    assert (list(healed.load()), healed.damage_text) == (["a0", "a2"], "")
 
 
 def test_a_file_that_was_never_a_journal_is_told_and_begun_anew(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     path.write_bytes(bytes(range(256)) * 100)
-    journal = Journal(FileOnDisk(path), BOOT)
+    journal = NodeJournal(DiskJournalFile(path), BOOT)
     assert journal.load() == {}
-    assert journal.damage == "25600 of 25600 bytes of the node's journal are damaged and left out"
-    journal.put(kept("a1"))
+    assert journal.damage_text == "25600 of 25600 bytes of the node's journal are damaged and left out"
+    journal.append_entry(kept("a1"))
     journal.close()
-    assert list(Journal(FileOnDisk(path), BOOT).load()) == ["a1"]
+    assert list(NodeJournal(DiskJournalFile(path), BOOT).load()) == ["a1"]
 
 
 class OnASmallDisk:
@@ -166,7 +168,7 @@ class OnASmallDisk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.told: list[str] = []
-        self.journal = Journal(FileOnDisk(folder / "journal"), BOOT, on_trouble=self.told.append)
+        self.journal = NodeJournal(DiskJournalFile(folder / "journal"), BOOT, on_write_state_changed=self.told.append)
 
     def fill(self) -> None:
         with suppress(OSError), open(self.folder / "filler", "wb", buffering=0) as file:
@@ -178,9 +180,9 @@ class OnASmallDisk:
 
     def put_until_full(self) -> list[str]:
         ids: list[str] = []
-        while self.journal.is_well:
+        while self.journal.is_writable:
             ids.append(f"a{len(ids)}")
-            self.journal.put(kept(ids[-1]))
+            self.journal.append_entry(kept(ids[-1]))
         return ids
 
 
@@ -207,33 +209,35 @@ async def _fill_and_mend(small: OnASmallDisk) -> None:
     small.fill()
     ids = small.put_until_full()
     assert small.told == ["No space left on device"]
-    waiting = asyncio.ensure_future(small.journal.synced())
-    small.journal.put(kept("later"))
-    assert small.journal.mend() is False
+    waiting = asyncio.ensure_future(small.journal.wait_until_synced())
+    small.journal.append_entry(kept("later"))
+    assert small.journal.retry_write() is False
 
     small.free()
-    assert small.journal.mend() is True
+    assert small.journal.retry_write() is True
     await asyncio.wait_for(waiting, 10)
     assert small.told == ["No space left on device", ""]
-    small.journal.put(kept("last"))
+    small.journal.append_entry(kept("last"))
     small.journal.close()
-    assert sorted(Journal(FileOnDisk(small.folder / "journal"), BOOT).load()) == sorted([*ids, "later", "last"])
+    assert sorted(NodeJournal(DiskJournalFile(small.folder / "journal"), BOOT).load()) == sorted(
+        [*ids, "later", "last"]
+    )
 
 
 @pytest.mark.needs("namespaces")
 def test_a_disk_that_may_only_be_read_is_told_and_what_was_written_is_remembered(small: OnASmallDisk) -> None:
     small.journal.load()
-    small.journal.put(kept("a1"))
+    small.journal.append_entry(kept("a1"))
     small.journal.close()
     mount = ["mount", "-o", "remount"]
     subprocess.run([*mount, "-o", "ro", str(small.folder)], check=True)
 
-    again = Journal(FileOnDisk(small.folder / "journal"), BOOT, on_trouble=small.told.append)
+    again = NodeJournal(DiskJournalFile(small.folder / "journal"), BOOT, on_write_state_changed=small.told.append)
     assert list(again.load()) == ["a1"]
-    again.put(kept("a2"))
-    assert (small.told, again.is_well) == (["Read-only file system"], False)
+    again.append_entry(kept("a2"))
+    assert (small.told, again.is_writable) == (["Read-only file system"], False)
 
     subprocess.run([*mount, "-o", "rw", str(small.folder)], check=True)
-    assert again.mend() is True
+    assert again.retry_write() is True
     again.close()
-    assert list(Journal(FileOnDisk(small.folder / "journal"), BOOT).load()) == ["a1", "a2"]
+    assert list(NodeJournal(DiskJournalFile(small.folder / "journal"), BOOT).load()) == ["a1", "a2"]

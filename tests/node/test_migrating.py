@@ -13,10 +13,10 @@ import pytest
 
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server
 from tests.waiting import wait_until
-from wharf.node.agent.folders import AllocationFolders
-from wharf.node.artifacts.archives import Budget
-from wharf.node.migrating import NotWhole, pack, unpack
-from wharf.node.migrating.packing import LAST
+from wharf.node.artifacts.archives import UnpackBudget
+from wharf.node.migration import InvalidArchive, pack_folders, unpack_folders
+from wharf.node.migration.archive import COMPLETION_ENTRY_NAME
+from wharf.node.tasks.folders import AllocationFolders
 
 TASKS = ("web",)
 LARGE_MB = 100
@@ -41,7 +41,7 @@ def kept(tmp_path: Path) -> Path:
 
 def packed(root: Path) -> bytes:
     target = BytesIO()
-    pack(root, TASKS, target)
+    pack_folders(root, TASKS, target)
     return target.getvalue()
 
 
@@ -49,7 +49,7 @@ def unpacked(archive: bytes, folder: Path, *, files_max: int = 1_000) -> Path:
     (folder / "archive").write_bytes(archive)
     root = folder / "root"
     root.mkdir()
-    unpack(folder / "archive", TASKS, root, Budget(1 << 20, files_max))
+    unpack_folders(folder / "archive", TASKS, root, UnpackBudget(1 << 20, files_max))
     return root
 
 
@@ -67,11 +67,11 @@ def test_what_tasks_share_and_their_own_come_over_as_they_are_and_nothing_else(k
 
 def test_an_archive_that_breaks_off_is_none_wherever_it_does(kept: Path, tmp_path: Path) -> None:
     archive = packed(kept)
-    end = archive.index(LAST.encode()) + 512  # Beyond it there are only zeroes.
+    end = archive.index(COMPLETION_ENTRY_NAME.encode()) + 512  # Beyond it there are only zeroes.
     for number, length in enumerate(range(0, end, 256)):
         folder = tmp_path / str(number)
         folder.mkdir()
-        with pytest.raises(NotWhole):
+        with pytest.raises(InvalidArchive):
             unpacked(archive[:length], folder)
 
 
@@ -81,7 +81,7 @@ def entry(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> bytes:
         info = tarfile.TarInfo(name)
         info.type, info.linkname = kind, target
         archive.addfile(info)
-        last = tarfile.TarInfo(LAST)
+        last = tarfile.TarInfo(COMPLETION_ENTRY_NAME)
         last.size = 1
         archive.addfile(last, BytesIO(b"1"))
     return made.getvalue()
@@ -100,7 +100,7 @@ def entry(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> bytes:
     ],
 )
 def test_what_no_allocation_keeps_is_not_taken(archive: bytes, tmp_path: Path) -> None:
-    with suppress(NotWhole):
+    with suppress(InvalidArchive):
         unpacked(archive, tmp_path)
 
     assert ["archive"] == [path.name for path in tmp_path.rglob("*") if not path.is_dir()]
@@ -110,14 +110,14 @@ def test_data_of_a_task_that_the_job_has_no_more_stay_behind_and_the_rest_comes(
     (tmp_path / "archive").write_bytes(packed(kept))
     (tmp_path / "root").mkdir()
 
-    unpack(tmp_path / "archive", ("other",), tmp_path / "root", Budget(1 << 20, 1_000))
+    unpack_folders(tmp_path / "archive", ("other",), tmp_path / "root", UnpackBudget(1 << 20, 1_000))
 
     found = [str(path.relative_to(tmp_path / "root")) for path in (tmp_path / "root").rglob("*") if path.is_file()]
     assert ["alloc/data/deep/file"] == found
 
 
 def test_more_files_than_there_may_be_are_refused(kept: Path, tmp_path: Path) -> None:
-    with pytest.raises(NotWhole):
+    with pytest.raises(InvalidArchive):
         unpacked(packed(kept), tmp_path, files_max=3)
 
 
@@ -225,7 +225,7 @@ def test_what_arrived_in_part_is_put_aside_though_a_former_part_of_it_is_still_b
     for place in (".arriving/a1/new", ".removed/a1/old", ".removed/a1.arriving/old"):
         (tmp_path / place).mkdir(parents=True)
 
-    asyncio.run(AllocationFolders(tmp_path).emptied())
+    asyncio.run(AllocationFolders(tmp_path).wait_until_removed())
 
     assert ([], []) == (os.listdir(tmp_path / ".arriving"), os.listdir(tmp_path / ".removed"))
 

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from wharf.model.allocated_resources import AllocatedPort
-from wharf.node.agent.ports import LOOPBACK, first_taken, is_held
+from wharf.contract.model.allocations.resources import AllocatedPort
+from wharf.node.agent.fingerprint.host_ports import LOOPBACK_ADDRESS, find_taken_port, is_port_bound
 
 
 @pytest.fixture(params=[socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["listens", "receives"])
 def held(request: pytest.FixtureRequest) -> Iterator[int]:
     with socket.socket(socket.AF_INET, request.param) as holder:
-        holder.bind((LOOPBACK, 0))
+        holder.bind((LOOPBACK_ADDRESS, 0))
         if request.param is socket.SOCK_STREAM:
             holder.listen()
         yield holder.getsockname()[1]
@@ -20,21 +20,21 @@ def held(request: pytest.FixtureRequest) -> Iterator[int]:
 
 def test_a_port_that_another_holds_is_found(held: int) -> None:
     port = AllocatedPort(label="http", value=held)
-    assert first_taken([port], LOOPBACK) == port
+    assert find_taken_port([port], LOOPBACK_ADDRESS) == port
 
 
 def test_a_port_is_free_again_when_its_holder_has_gone() -> None:
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind((LOOPBACK, 0))
+        holder.bind((LOOPBACK_ADDRESS, 0))
         holder.listen()
         port = holder.getsockname()[1]
-        with socket.create_connection((LOOPBACK, port)) as caller:
+        with socket.create_connection((LOOPBACK_ADDRESS, port)) as caller:
             answered, _ = holder.accept()
             answered.close()
             assert caller.recv(1) == b""
-    assert is_held(LOOPBACK, port) is False
+    assert is_port_bound(LOOPBACK_ADDRESS, port) is False
 
 
 def test_a_port_of_an_address_that_is_not_here_is_left_to_the_task(held: int) -> None:
-    assert first_taken([AllocatedPort(label="http", value=held, host_ip="192.0.2.1")], LOOPBACK) is None
+    assert find_taken_port([AllocatedPort(label="http", value=held, host_ip="192.0.2.1")], LOOPBACK_ADDRESS) is None

@@ -4,14 +4,14 @@ import asyncio
 import os
 from pathlib import Path
 
-from wharf.node.drivers.beside import CommandOrder
-from wharf.node.drivers.processes_beside import start
+from wharf.node.drivers.command_process import start_command
+from wharf.node.drivers.port import CommandOrder
 
 
 def test_who_hangs_up_before_the_command_has_its_terminal_ends_it_too(tmp_path: Path) -> None:
     async def story() -> int:
         order = CommandOrder("run", "a-command", ("sleep", "60"), dict(os.environ), str(tmp_path), is_tty=True)
-        command = await start(order, "/bin/sleep", owner=Path("/proc/self"), group=None)
+        command = await start_command(order, "/bin/sleep", owner=Path("/proc/self"), cgroup=None)
         await command.close_input()
         code = await command.wait()
         await command.end()

@@ -12,8 +12,8 @@ from tests.agent.processes import RunningAgent, running
 from tests.looking import folders_named
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server
 from tests.waiting import wait_until
-from wharf.node.agent.folders import AllocationFolders
-from wharf.node.agent.journal import Settled, entries_of
+from wharf.node.agent.allocations.journal import SettledAllocation, decode_entries
+from wharf.node.tasks.folders import AllocationFolders
 
 SETTINGS = """\
 data_dir = "{folder}/data"
@@ -95,8 +95,8 @@ def log_of(server: RunningAgent, alloc: str) -> bytes:
 
 
 def settled(node: ANode) -> set[str]:
-    entries, _ = entries_of((node.folder / "node" / "journal").read_bytes())
-    return {entry.record.id for entry in entries if isinstance(entry, Settled)}
+    entries, _ = decode_entries((node.folder / "node" / "journal").read_bytes())
+    return {entry.record.id for entry in entries if isinstance(entry, SettledAllocation)}
 
 
 def test_of_what_has_ended_no_orders_are_kept_and_a_node_that_comes_back_knows_its_end_all_the_same(
@@ -139,11 +139,11 @@ def test_what_is_mounted_in_a_folder_that_is_removed_keeps_its_files(tmp_path: P
     folders, host = AllocationFolders(tmp_path / "alloc"), tmp_path / "host"
     host.mkdir()
     (host / "precious").write_text("kept")
-    place = folders.make("a", "t").task / "a folder of the machine"
+    place = folders.create_task_folders("a", "t").task / "a folder of the machine"
     place.mkdir()
     subprocess.run(["mount", "--bind", str(host), str(place)], check=True)
 
-    folders.remove("a")
+    folders.remove_folder("a")
 
     wait_until(lambda: not list((tmp_path / "alloc" / ".removed").iterdir()), what="it is removed")
     assert "kept" == (host / "precious").read_text()

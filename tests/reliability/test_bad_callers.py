@@ -13,16 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.processes import RunningAgent, running
-from tests.reliability.callers import (
-    FILES,
-    HOST,
-    Pulse,
-    allow_sockets,
-    ask,
-    in_groups,
-    memory_mb,
-    open_sockets,
-)
+from tests.reliability.callers import FILES, HOST, Pulse, allow_sockets, ask, in_groups, memory_mb, open_sockets
 from tests.waiting import wait_on_loop_until
 
 OTHERS_WITHIN_MS = 30_000.0

@@ -17,7 +17,7 @@ import pytest
 
 from tests.agent.processes import RunningAgent, running
 from tests.agent.test_servers import configure
-from tests.engines.etcd_server import running_etcd
+from tests.cluster.engines.etcd_server import running_etcd
 from tests.ports import free_ports
 from tests.reliability.callers import FILES, Answered, Waiter, allow_sockets, ask, wait_at
 

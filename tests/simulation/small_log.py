@@ -3,12 +3,12 @@
 from typing import Any
 
 from simulation.loop import SimulatedLoop
-from simulation.story import Story
-from simulation.witness import Witness
-from wharf.engines.port import Batch, Change
-from wharf.model.changes import Cause, CauseKind
-from wharf.state import Table
-from wharf.state.codec import encode
+from simulation.record_history import RecordHistory
+from simulation.timeline import Timeline
+from wharf.cluster.engines.port import Batch, EncodedChange
+from wharf.cluster.state import Table
+from wharf.cluster.state.codec import encode_record
+from wharf.contract.model.log import Cause, CauseKind
 
 
 class SmallLog:
@@ -17,13 +17,15 @@ class SmallLog:
     def __init__(self) -> None:
         self.loop = SimulatedLoop(1)
         self.failures: list[str] = []
-        self.witness = Witness(Story(self.loop), lambda error: self.failures.append(str(error)))
+        self.witness = RecordHistory(Timeline(self.loop), lambda error: self.failures.append(str(error)))
         self.index = 0
 
     def put(self, *records: tuple[Table[Any], Any], kind: str = "test") -> int:
         """One batch; answers with its index."""
         self.index += 1
-        changes = [Change(table.name, table.key_of(record), encode(table, record)) for table, record in records]
+        changes = [
+            EncodedChange(table.name, table.get_key(record), encode_record(table, record)) for table, record in records
+        ]
         cause = Cause(CauseKind.REQUEST, "test")
         self.witness.on_batch(Batch(self.index, f"write {self.index}", kind, cause, changes), None, None)
         return self.index
@@ -31,6 +33,6 @@ class SmallLog:
     def drop(self, table: Table[Any], key: str) -> int:
         self.index += 1
         cause = Cause(CauseKind.REQUEST, "test")
-        batch = Batch(self.index, f"write {self.index}", "test", cause, [Change(table.name, key, None)])
+        batch = Batch(self.index, f"write {self.index}", "test", cause, [EncodedChange(table.name, key, None)])
         self.witness.on_batch(batch, None, None)
         return self.index

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from simulation.complaints import ErrorLines, attentive
+from simulation.error_checks import ErrorLogHandler, check_responses
 from simulation.network import Receive, Send
-from wharf.model.refusal import Code
-from wharf.wire.errors import CODE_HEADER
+from wharf.contract.model.refusal import RefusalCode
+from wharf.contract.wire.errors import CODE_HEADER
 
 SCOPE = {"type": "http", "method": "GET", "path": "/v1/jobs"}
 
@@ -27,7 +27,7 @@ def complaints_about(status: int, code: str = "") -> list[str]:
         return
 
     told: list[Exception] = []
-    asyncio.run(attentive(app, "server-1/api#1", told.append)(SCOPE, nothing, no_reply))  # type: ignore[arg-type]
+    asyncio.run(check_responses(app, "server-1/api#1", told.append)(SCOPE, nothing, no_reply))  # type: ignore[arg-type]
     return [str(each) for each in told]
 
 
@@ -36,13 +36,13 @@ def test_a_reply_of_500_that_tells_no_refusal_fails_the_run() -> None:
 
 
 def test_replies_that_the_api_promises_are_heard_without_a_word() -> None:
-    assert complaints_about(200) == complaints_about(503) == complaints_about(500, Code.NO_LEADER) == []
+    assert complaints_about(200) == complaints_about(503) == complaints_about(500, RefusalCode.NO_LEADER) == []
 
 
 @contextmanager
 def a_logger() -> Iterator[tuple[logging.Logger, list[str]]]:
     told: list[str] = []
-    handler = ErrorLines(lambda error: told.append(str(error)))
+    handler = ErrorLogHandler(lambda error: told.append(str(error)))
     logger = logging.getLogger("wharf.test-of-complaints")
     logger.addHandler(handler)
     try:

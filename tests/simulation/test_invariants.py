@@ -4,22 +4,22 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from simulation.invariants import UPDATING, BatchInvariants
+from simulation.invariants import UPDATE_STOP_DESCRIPTION, BatchInvariants
 from tests.simulation.small_log import SmallLog
-from wharf.model.allocated_resources import (
+from wharf.cluster.state.codec import encode_record
+from wharf.cluster.state.tables import ALLOCATIONS, EVALUATIONS, NODES
+from wharf.contract.model.allocations.allocation import Allocation, AllocDeploymentStatus, ClientStatus, DesiredStatus
+from wharf.contract.model.allocations.resources import (
     AllocatedCpu,
     AllocatedPort,
     AllocatedResources,
     AllocatedSharedResources,
     AllocatedTaskResources,
 )
-from wharf.model.allocation import Allocation, AllocDeploymentStatus, ClientStatus, DesiredStatus
-from wharf.model.evaluation import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
-from wharf.model.log import Row, Standing
-from wharf.model.node import Node
-from wharf.model.node_resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
-from wharf.state.codec import encode
-from wharf.state.tables import ALLOCATIONS, EVALUATIONS, NODES
+from wharf.contract.model.evaluations import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
+from wharf.contract.model.log import LogPosition, StoredRecord
+from wharf.contract.model.nodes.node import Node
+from wharf.contract.model.nodes.resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
 
 NOW_NS = 1_000_000_000_000
 
@@ -111,7 +111,7 @@ def test_who_takes_the_place_of_one_that_was_stopped_for_it_may_have_its_name_be
     tried = an_allocation("b", name="shop.web[0]", deployment_id="d1", deployment_status=canary)
     log.put((ALLOCATIONS, an_allocation("a", name="shop.web[0]")), (ALLOCATIONS, tried))
     gone = replace(tried, deployment_status=None, desired_status=DesiredStatus.STOP, next_allocation="c")
-    log.put((ALLOCATIONS, replace(gone, desired_description=UPDATING)))
+    log.put((ALLOCATIONS, replace(gone, desired_description=UPDATE_STOP_DESCRIPTION)))
 
     log.put((ALLOCATIONS, an_allocation("c", name="shop.web[0]", previous_allocation="b")))
 
@@ -150,11 +150,11 @@ def test_after_a_restore_every_record_counts_from_the_first_index_of_the_new_epo
     log.put((NODES, a_node()))
     log.put((ALLOCATIONS, an_allocation("a", cpu=600)))
     witness = log.witness
-    kept = Row(NODES.name, "n1", 4, encode(NODES, a_node()))
+    kept = StoredRecord(NODES.name, "n1", 4, encode_record(NODES, a_node()))
 
-    witness.on_restored([kept], Standing(4, {NODES.name: 4}, 1, 3), 3)
+    witness.on_restored([kept], LogPosition(4, {NODES.name: 4}, 1, 3), 3)
 
-    assert witness.at(ALLOCATIONS, "a", 2) is not None
-    assert witness.at(ALLOCATIONS, "a", 3) is None
-    assert witness.at(NODES, "n1", 3).modify_index == 4
-    assert (witness.last_table_change(NODES, 4), witness.last_table_change(ALLOCATIONS, 4)) == (4, 3)
+    assert witness.get_record(ALLOCATIONS, "a", 2) is not None
+    assert witness.get_record(ALLOCATIONS, "a", 3) is None
+    assert witness.get_record(NODES, "n1", 3).modify_index == 4
+    assert (witness.find_last_table_change(NODES, 4), witness.find_last_table_change(ALLOCATIONS, 4)) == (4, 3)

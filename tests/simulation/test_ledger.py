@@ -3,16 +3,16 @@
 import pytest
 from msgspec.structs import replace
 
-from simulation.ledger import Ledger, Play
-from simulation.story import Story
+from simulation.task_runs import TaskRun, TaskRunLog
+from simulation.timeline import Timeline
 from tests.builders import a_group, a_task
 from tests.simulation.small_log import SmallLog
-from wharf.model.allocation import Allocation, ClientStatus, DesiredStatus
-from wharf.model.policies import RestartPolicy
-from wharf.model.task import Lifecycle, LifecycleHook
-from wharf.model.task_state import TaskEvent, TaskEventType, TaskState, TaskStatus
+from wharf.cluster.state.tables import ALLOCATIONS
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
+from wharf.contract.model.allocations.task_states import TaskEvent, TaskEventType, TaskState, TaskStatus
+from wharf.contract.model.jobs.group_policies import RestartPolicy
+from wharf.contract.model.jobs.groups import Lifecycle, LifecycleHook
 from wharf.node.core.outcome import UNKNOWN, Outcome
-from wharf.state.tables import ALLOCATIONS
 
 ID = "a1"
 WELL = Outcome()
@@ -33,18 +33,18 @@ class Shown:
     def __init__(self) -> None:
         self.log = SmallLog()
         self.wrong = self.log.failures
-        self.ledger = Ledger(self.log.witness, Story(self.log.loop), lambda error: self.wrong.append(str(error)))
+        self.ledger = TaskRunLog(self.log.witness, Timeline(self.log.loop), lambda error: self.wrong.append(str(error)))
         self._starts = 0
 
-    def begins(self, task: str, *, run: str = "") -> Play:
+    def begins(self, task: str, *, run: str = "") -> TaskRun:
         self._starts += 1
-        play = Play(run or f"run-{self._starts}", ID, task, GROUP, {}, began_s=float(self._starts))
-        self.ledger.begin(play)
+        play = TaskRun(run or f"run-{self._starts}", ID, task, GROUP, {}, began_s=float(self._starts))
+        self.ledger.record_start(play)
         return play
 
     def ran(self, task: str, outcome: Outcome = WELL, *, run: str = "") -> None:
         play = self.begins(task, run=run)
-        play.ended_s, play.told = 100.0, outcome
+        play.ended_s, play.outcome = 100.0, outcome
 
     def told(self, status: ClientStatus, *, node_name: str = "", **codes: int) -> None:
         """The allocation's report is in the log, with how its tasks ended."""
@@ -143,7 +143,7 @@ def test_how_a_task_ended_is_not_made_up(shown: Shown) -> None:
 
 def test_an_unknown_end_is_told_of_a_start_whose_traces_went_with_the_power_and_of_no_other(shown: Shown) -> None:
     shown.ran("before")
-    shown.ledger.lose_power("node-1")
+    shown.ledger.record_power_loss("node-1")
     shown.begins("main")
 
     shown.told(ClientStatus.RUNNING, node_name="node-1", main=-1)
@@ -155,7 +155,7 @@ def test_an_unknown_end_is_told_of_a_start_whose_traces_went_with_the_power_and_
 
 def test_an_end_that_its_node_wrote_down_before_the_power_took_it_may_be_told(shown: Shown) -> None:
     play = shown.begins("before")
-    play.ended_s, play.told, play.was_told = 100.0, UNKNOWN, Outcome(1)
+    play.ended_s, play.outcome, play.lost_outcome = 100.0, UNKNOWN, Outcome(1)
 
     shown.told(ClientStatus.RUNNING, before=1)
     assert [] == shown.wrong

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from simulation.loop import NothingReal, RunFailed, SimulatedLoop, StandsStill
+from simulation.loop import RealResourceRequested, RunFailed, SimulatedLoop, SimulationStuck
 from simulation.process import Process
 from wharf.world import SimulatedWorld
 
@@ -139,7 +139,7 @@ def test_the_same_seed_takes_the_same_steps_in_another_process() -> None:
 def test_without_shuffling_the_order_is_that_of_a_real_loop() -> None:
     ours: list[str] = []
     theirs: list[str] = []
-    SimulatedLoop(1, shuffle=False).run_until_complete(three_who_count(ours))
+    SimulatedLoop(1, is_shuffled=False).run_until_complete(three_who_count(ours))
 
     async def on_a_real_loop() -> None:
         async def count(name: str) -> None:
@@ -193,7 +193,7 @@ def test_the_order_in_a_set_of_tasks_does_not_depend_on_where_they_lie_in_memory
     ],
 )
 def test_nothing_real_is_to_be_had(ask: Any) -> None:
-    with pytest.raises(NothingReal, match="a simulation has nothing real in it"):
+    with pytest.raises(RealResourceRequested, match="a simulation has nothing real in it"):
         ask(SimulatedLoop(1))
 
 
@@ -238,18 +238,18 @@ def test_a_run_in_which_nothing_can_happen_any_more_says_who_waits() -> None:
     async def wait_for_ever() -> None:
         await asyncio.get_running_loop().create_future()
 
-    with pytest.raises(StandsStill, match="wait_for_ever"):
+    with pytest.raises(SimulationStuck, match="wait_for_ever"):
         loop.run_until_complete(wait_for_ever())
 
 
 def test_a_run_whose_time_does_not_go_on_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulation.loop.STEPS_AT_ONE_INSTANT_MAX", 1_000)
+    monkeypatch.setattr("simulation.loop.MAX_STEPS_PER_INSTANT", 1_000)
 
     async def spin() -> None:
         for _ in range(1_000_000):
             await asyncio.sleep(0)
 
-    with pytest.raises(StandsStill, match="time does not go on"):
+    with pytest.raises(SimulationStuck, match="time does not go on"):
         SimulatedLoop(1).run_until_complete(spin())
 
 
@@ -266,7 +266,7 @@ def test_a_killed_process_runs_nothing_more_not_even_what_it_would_do_at_last() 
             said.append("tidied up")
 
     async def have_children() -> None:
-        doomed.world.start(live(), name="child")
+        doomed.world.start_task(live(), name="child")
         asyncio.get_running_loop().call_later(2, said.append, "timer")
         await asyncio.sleep(3)
 
@@ -294,9 +294,9 @@ def test_a_held_process_stands_still_and_then_does_all_that_came_due() -> None:
     async def story() -> None:
         ticking = sleepy.start(tick(), name="ticking")
         await asyncio.sleep(1.5)
-        loop.hold(sleepy)
+        loop.pause(sleepy)
         await asyncio.sleep(5)
-        loop.release(sleepy)
+        loop.resume(sleepy)
         await ticking
 
     loop.run_until_complete(story())

@@ -6,29 +6,38 @@ from typing import Any
 
 import pytest
 
+from simulation.fault_source import LOST_REPLY, LOST_REQUEST, NO_FAULTS, REPEATED_REQUEST, Delivery, FaultSource
 from simulation.loop import RunFailed, SimulatedLoop
-from simulation.network import AsgiApp, Lost, Network, NotSent, Receive, Reply, Request, Send
+from simulation.network import (
+    AsgiApp,
+    Network,
+    OutcomeLost,
+    Receive,
+    RequestNotSent,
+    Send,
+    SimulatedReply,
+    SimulatedRequest,
+)
 from simulation.process import Process
-from simulation.weather import CALM, LOST_REPLY, LOST_REQUEST, REPEATED_REQUEST, Fate, Weather
 from wharf.world import SimulatedWorld
 
 
-class FixedWeather(Weather):
+class FixedWeather(FaultSource):
     """Every exchange has the same fate."""
 
-    def __init__(self, fate: Fate) -> None:
+    def __init__(self, fate: Delivery) -> None:
         super().__init__(1)
-        self.roughness = CALM
+        self.fault_rate = NO_FAULTS
         self._fate = fate
 
-    def fate(self) -> Fate:
+    def draw_delivery(self) -> Delivery:
         return self._fate
 
 
 class Place:
     """A client and a server on a network."""
 
-    def __init__(self, app: AsgiApp, fate: Fate = Fate(request_s=0.25, reply_s=0.5)) -> None:  # noqa: B008  # frozen
+    def __init__(self, app: AsgiApp, fate: Delivery = Delivery(request_s=0.25, reply_s=0.5)) -> None:  # noqa: B008  # frozen
         self.loop = SimulatedLoop(1)
         self.network = Network(self.loop, FixedWeather(fate))
         self.client = self.process("client")
@@ -38,8 +47,10 @@ class Place:
     def process(self, name: str) -> Process:
         return Process(name, name, SimulatedWorld(1, self.loop.time, member=name))
 
-    async def get(self, target: str = "/", body: bytes = b"") -> Reply:
-        return await self.network.exchange(self.client, "server:1", Request("PUT", target, [("X-One", "1")], body))
+    async def get(self, target: str = "/", body: bytes = b"") -> SimulatedReply:
+        return await self.network.exchange(
+            self.client, "server:1", SimulatedRequest("PUT", target, [("X-One", "1")], body)
+        )
 
     def run(self, story: Callable[["Place"], Coroutine[Any, Any, None]]) -> None:
         async def as_the_client() -> None:
@@ -66,7 +77,7 @@ def test_a_request_reaches_the_app_and_its_reply_comes_back_whole_after_both_way
     async def story(place: Place) -> None:
         reply = await place.get("/a%20b?c=d", b"body")
         assert (reply.status, dict(reply.headers)) == (200, {"x-two": "2"})
-        assert await reply.body() == b"/a b c=d body1"
+        assert await reply.read_body() == b"/a b c=d body1"
         assert place.loop.time() == 0.75
 
     Place(echo).run(story)
@@ -74,18 +85,18 @@ def test_a_request_reaches_the_app_and_its_reply_comes_back_whole_after_both_way
 
 def test_where_nobody_listens_nothing_happened() -> None:
     async def story(place: Place) -> None:
-        with pytest.raises(NotSent):
-            await place.network.exchange(place.client, "elsewhere:1", Request("GET", "/"))
+        with pytest.raises(RequestNotSent):
+            await place.network.exchange(place.client, "elsewhere:1", SimulatedRequest("GET", "/"))
 
     Place(echo).run(story)
 
 
 def test_between_parted_machines_nothing_passes_until_they_are_joined() -> None:
     async def story(place: Place) -> None:
-        place.network.part("client", "server")
-        with pytest.raises(NotSent):
+        place.network.partition("client", "server")
+        with pytest.raises(RequestNotSent):
             await place.get()
-        place.network.join("server", "client")
+        place.network.heal("server", "client")
         assert (await place.get()).status == 200
 
     Place(echo).run(story)
@@ -107,10 +118,10 @@ def test_a_lost_request_never_reaches_the_app_and_its_caller_cannot_tell() -> No
     served: list[str] = []
 
     async def story(place: Place) -> None:
-        with pytest.raises(Lost):
+        with pytest.raises(OutcomeLost):
             await place.get()
 
-    Place(counting(served, say_ok), Fate(is_request_lost=True)).run(story)
+    Place(counting(served, say_ok), Delivery(is_request_lost=True)).run(story)
 
     assert served == []
 
@@ -119,24 +130,24 @@ def test_a_lost_reply_leaves_the_deed_done() -> None:
     served: list[str] = []
 
     async def story(place: Place) -> None:
-        with pytest.raises(Lost):
+        with pytest.raises(OutcomeLost):
             await place.get()
 
-    Place(counting(served, say_ok), Fate(is_reply_lost=True)).run(story)
+    Place(counting(served, say_ok), Delivery(is_reply_lost=True)).run(story)
 
     assert served == ["/"]
 
 
 def test_a_repeated_request_is_served_twice_and_answered_once() -> None:
     served: list[str] = []
-    repeated: list[Request] = []
+    repeated: list[SimulatedRequest] = []
 
     async def story(place: Place) -> None:
         place.network.on_repeated = repeated.append
-        assert await (await place.get()).body() == b"ok"
+        assert await (await place.get()).read_body() == b"ok"
         await asyncio.sleep(5)
 
-    Place(counting(served, say_ok), Fate(is_repeated=True)).run(story)
+    Place(counting(served, say_ok), Delivery(is_repeated=True)).run(story)
 
     assert served == ["/", "/"]
     assert [request.target for request in repeated] == ["/"]
@@ -171,9 +182,9 @@ def test_a_sender_waits_for_a_slow_reader() -> None:
         await send({"type": "http.response.body", "body": b""})
 
     async def story(place: Place) -> None:
-        assert len(await (await place.get()).body()) == 4 * 65_536
+        assert len(await (await place.get()).read_body()) == 4 * 65_536
 
-    Place(counting([], send_much), Fate(read_s=3)).run(story)
+    Place(counting([], send_much), Delivery(read_s=3)).run(story)
 
     assert sent == [3, 6, 9, 12]
 
@@ -187,10 +198,10 @@ def test_the_death_of_a_server_breaks_its_connections() -> None:
         asking = place.client.start(place.get(), name="asking")
         await asyncio.sleep(1)
         place.loop.kill(place.server)
-        place.network.on_death(place.server)
-        with pytest.raises(Lost, match="server died"):
+        place.network.on_process_death(place.server)
+        with pytest.raises(OutcomeLost, match="server died"):
             await asking
-        with pytest.raises(NotSent):
+        with pytest.raises(RequestNotSent):
             await place.get()
 
     Place(counting([], wait)).run(story)
@@ -212,23 +223,23 @@ def test_an_app_that_does_not_finish_its_reply_fails_the_run() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
     async def story(place: Place) -> None:
-        await (await place.get()).body()
+        await (await place.get()).read_body()
 
     with pytest.raises(RunFailed, match="is not whole"):
         Place(counting([], begin)).run(story)
 
 
 def test_the_weather_is_the_same_for_the_same_seed_and_brings_every_fault() -> None:
-    first, second = Weather(7), Weather(7)
+    first, second = FaultSource(7), FaultSource(7)
 
-    assert [first.fate() for _ in range(2_000)] == [second.fate() for _ in range(2_000)]
+    assert [first.draw_delivery() for _ in range(2_000)] == [second.draw_delivery() for _ in range(2_000)]
     assert first.counts == second.counts
     assert {LOST_REPLY, LOST_REQUEST, REPEATED_REQUEST} <= set(first.counts)
 
 
 def test_in_a_calm_nothing_is_lost() -> None:
-    weather = Weather(7)
-    weather.roughness = CALM
+    weather = FaultSource(7)
+    weather.fault_rate = NO_FAULTS
 
-    assert not any(weather.fate().is_request_lost for _ in range(2_000))
+    assert not any(weather.draw_delivery().is_request_lost for _ in range(2_000))
     assert weather.counts == {}

@@ -2,24 +2,24 @@
 
 import pytest
 
-from simulation.plants import Plant
+from simulation.planted_bugs import PlantedBug
 from simulation.run import run_seed
 
 SEEDS = 12
 
 FIRST = {
-    Plant.DROPPED_CONDITION: 2,
-    Plant.MISSED_WAKE: 2,
-    Plant.LOST_LEADER_CHECK: 3,
-    Plant.FORGETFUL_DISK: 3,
-    Plant.GUESSED_OUTCOMES: 4,
+    PlantedBug.DROPPED_CONDITION: 2,
+    PlantedBug.MISSED_WAKE: 2,
+    PlantedBug.LOST_LEADER_CHECK: 3,
+    PlantedBug.FORGETFUL_DISK: 3,
+    PlantedBug.GUESSED_OUTCOMES: 4,
 }
 """Seeds that catch theirs early: a seed that catches nothing costs as much as three that do. The others begin at 1."""
 
 REASONS = {
     # Who registers a job as he last saw it, which was purged since, writes its next version and no summary: a purge took
     # that, and only the first version brings one.
-    Plant.DROPPED_CONDITION: (
+    PlantedBug.DROPPED_CONDITION: (
         "JobModifyIndex",
         "went from version",
         "no order of these calls",
@@ -27,17 +27,17 @@ REASONS = {
         "has no summary",
     ),
     # A watcher hears late, or a part of the leader that was not told stands still.
-    Plant.MISSED_WAKE: ("and the reply came", "does not come to an end"),
-    Plant.LOST_LEADER_CHECK: ("as leader; the leader is",),
-    Plant.SPLIT_BATCH: ("has no summary", "is not kept", "happened at"),
-    Plant.INDEX_BACK: ("changed last at", "and then at", "no state of the log"),
-    Plant.FORGETFUL_DISK: ("is started a second time", "still runs", "begins after it was told as"),
-    Plant.GUESSED_OUTCOMES: ("is told to have ended as", "did not end well"),
+    PlantedBug.MISSED_WAKE: ("and the reply came", "does not come to an end"),
+    PlantedBug.LOST_LEADER_CHECK: ("as leader; the leader is",),
+    PlantedBug.SPLIT_BATCH: ("has no summary", "is not kept", "happened at"),
+    PlantedBug.INDEX_BACK: ("changed last at", "and then at", "no state of the log"),
+    PlantedBug.FORGETFUL_DISK: ("is started a second time", "still runs", "begins after it was told as"),
+    PlantedBug.GUESSED_OUTCOMES: ("is told to have ended as", "did not end well"),
 }
 
 
-@pytest.mark.parametrize("bug", list(Plant))
-def test_a_planted_bug_is_caught_within_a_few_seeds(bug: Plant) -> None:
+@pytest.mark.parametrize("bug", list(PlantedBug))
+def test_a_planted_bug_is_caught_within_a_few_seeds(bug: PlantedBug) -> None:
     first = FIRST.get(bug, 1)
     for seed in range(first, first + SEEDS):
         failure = run_seed(seed, bug=bug).failure

@@ -5,18 +5,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from simulation.rest import LOOKS_NS, require_rest
-from simulation.story import Broken
+from simulation.steady_state import RESERVATION_CHECKS_NS, require_steady_state
+from simulation.timeline import InvariantViolation
 from tests.builders import a_batch_job, a_group, a_job, a_system_job, a_task, some_resources
 from tests.simulation.small_log import SmallLog
 from tests.simulation.test_invariants import a_node, an_allocation, an_evaluation
-from wharf.model.allocation import ClientStatus
-from wharf.model.evaluation import EvaluationStatus, SchedulerType
-from wharf.model.job import JobStatus, JobType
-from wharf.model.metric import AllocMetric
-from wharf.model.node import DrainStrategy, DriverInfo, NodeStatus
-from wharf.scheduling.reserving import RESERVED_AFTER_NS
-from wharf.state.tables import ALLOCATIONS, EVALUATIONS, JOBS, NODES
+from wharf.cluster.scheduling.blocked.reservation_policy import RESERVATION_DELAY_NS
+from wharf.cluster.state.tables import ALLOCATIONS, EVALUATIONS, JOBS, NODES
+from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.allocations.metrics import AllocMetric
+from wharf.contract.model.evaluations import EvaluationStatus, SchedulerType
+from wharf.contract.model.jobs.job import JobStatus, JobType
+from wharf.contract.model.nodes.node import DrainStrategy, DriverInfo, NodeStatus
 
 NOW_NS = 1_000_000_000_000
 
@@ -25,32 +25,32 @@ def test_what_is_left_of_a_job_that_is_gone_is_no_rest() -> None:
     log = SmallLog()
     log.put((ALLOCATIONS, an_allocation("a", client_status=ClientStatus.RUNNING)))
 
-    with pytest.raises(Broken, match="a is left of shop, which is gone"):
-        require_rest(log.witness, NOW_NS)
+    with pytest.raises(InvariantViolation, match="a is left of shop, which is gone"):
+        require_steady_state(log.witness, NOW_NS)
 
 
 def test_a_drain_that_nothing_holds_up_must_end() -> None:
     log = SmallLog()
     log.put((NODES, replace(a_node(), drain_strategy=DrainStrategy())))
 
-    with pytest.raises(Broken, match="the drain of first does not end; 0 are there"):
-        require_rest(log.witness, NOW_NS)
+    with pytest.raises(InvariantViolation, match="the drain of first does not end; 0 are there"):
+        require_steady_state(log.witness, NOW_NS)
 
 
 def test_a_cluster_with_work_undecided_is_not_at_rest() -> None:
     log = SmallLog()
     log.put((EVALUATIONS, an_evaluation(EvaluationStatus.PENDING)))
 
-    with pytest.raises(Broken, match="evaluation e1 of shop is still pending"):
-        require_rest(log.witness, NOW_NS)
+    with pytest.raises(InvariantViolation, match="evaluation e1 of shop is still pending"):
+        require_steady_state(log.witness, NOW_NS)
 
 
 def test_a_blocked_evaluation_must_say_why() -> None:
     log = SmallLog()
     log.put((EVALUATIONS, an_evaluation(EvaluationStatus.BLOCKED)))
 
-    with pytest.raises(Broken, match="does not say why"):
-        require_rest(log.witness, NOW_NS)
+    with pytest.raises(InvariantViolation, match="does not say why"):
+        require_steady_state(log.witness, NOW_NS)
 
 
 def a_system_job_at_rest(**allocation: Any) -> SmallLog:
@@ -64,12 +64,12 @@ def a_system_job_at_rest(**allocation: Any) -> SmallLog:
 
 
 def test_a_system_job_is_on_every_node_that_takes_work_in_its_version() -> None:
-    require_rest(a_system_job_at_rest(job_version=1).witness, NOW_NS)
+    require_steady_state(a_system_job_at_rest(job_version=1).witness, NOW_NS)
 
-    with pytest.raises(Broken, match="system job shop has 0 on first, 0 of its version"):
-        require_rest(a_system_job_at_rest().witness, NOW_NS)
-    with pytest.raises(Broken, match="system job shop has 1 on first, 0 of its version"):
-        require_rest(a_system_job_at_rest(job_version=0).witness, NOW_NS)
+    with pytest.raises(InvariantViolation, match="system job shop has 0 on first, 0 of its version"):
+        require_steady_state(a_system_job_at_rest().witness, NOW_NS)
+    with pytest.raises(InvariantViolation, match="system job shop has 1 on first, 0 of its version"):
+        require_steady_state(a_system_job_at_rest(job_version=0).witness, NOW_NS)
 
 
 def a_sysbatch_job_at_rest(*, is_late: bool = False, **allocation: Any) -> SmallLog:
@@ -97,7 +97,7 @@ def a_sysbatch_job_at_rest(*, is_late: bool = False, **allocation: Any) -> Small
     ids=["it ran", "it failed", "the node came later"],
 )
 def test_a_sysbatch_job_ran_in_its_version_wherever_work_was_taken_while_it_was_looked_at(log: SmallLog) -> None:
-    require_rest(log.witness, NOW_NS)
+    require_steady_state(log.witness, NOW_NS)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_a_sysbatch_job_ran_in_its_version_wherever_work_was_taken_while_it_was_
     ids=["nothing", "only the version before"],
 )
 def test_a_sysbatch_job_that_ran_nowhere_or_in_an_older_version_is_no_rest(log: SmallLog, sentence: str) -> None:
-    with pytest.raises(Broken, match=f"sysbatch job shop {sentence}"):
-        require_rest(log.witness, NOW_NS)
+    with pytest.raises(InvariantViolation, match=f"sysbatch job shop {sentence}"):
+        require_steady_state(log.witness, NOW_NS)
 
 
 def test_who_has_waited_too_long_and_has_no_node_is_told() -> None:
@@ -127,7 +127,7 @@ def test_who_has_waited_too_long_and_has_no_node_is_told() -> None:
         log.put((NODES, node), (JOBS, big), (EVALUATIONS, evaluation))
         return log
 
-    require_rest(waiting(NOW_NS - RESERVED_AFTER_NS).witness, NOW_NS)
+    require_steady_state(waiting(NOW_NS - RESERVATION_DELAY_NS).witness, NOW_NS)
 
-    with pytest.raises(Broken, match="small work may starve big work: default/big waits since"):
-        require_rest(waiting(NOW_NS - RESERVED_AFTER_NS - LOOKS_NS).witness, NOW_NS)
+    with pytest.raises(InvariantViolation, match="small work may starve big work: default/big waits since"):
+        require_steady_state(waiting(NOW_NS - RESERVATION_DELAY_NS - RESERVATION_CHECKS_NS).witness, NOW_NS)

@@ -5,26 +5,26 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from simulation.invariants import UPDATING
-from simulation.rollouts import HEARD_S, RolloutInvariants
+from simulation.invariants import UPDATE_STOP_DESCRIPTION
+from simulation.rollout_invariants import CHANGE_NOTICE_S, RolloutInvariants
 from tests.builders import a_group, a_job
 from tests.simulation.small_log import SmallLog
 from tests.simulation.test_invariants import a_node, an_allocation
-from wharf.model.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus
-from wharf.model.deployment import Deployment, DeploymentGroup, DeploymentStatus
-from wharf.model.job import Job, JobType, Parameterized
-from wharf.model.namespace import Namespace
-from wharf.model.node import NodeStatus, SchedulingEligibility
-from wharf.model.policies import UpdatePolicy
-from wharf.model.quota import Quota, QuotaLimit, RegionLimit
-from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS, JOB_VERSIONS, JOBS, NAMESPACES, NODES, QUOTAS
+from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, JOB_VERSIONS, JOBS, NAMESPACES, NODES, QUOTAS
+from wharf.contract.model.allocations.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus
+from wharf.contract.model.deployments import Deployment, DeploymentGroup, DeploymentStatus
+from wharf.contract.model.jobs.group_policies import UpdatePolicy
+from wharf.contract.model.jobs.job import Job, JobType, Parameterized
+from wharf.contract.model.namespaces import Namespace
+from wharf.contract.model.nodes.node import NodeStatus, SchedulingEligibility
+from wharf.contract.model.quotas import Quota, QuotaLimit, RegionLimit
 
 WELL = AllocDeploymentStatus(healthy=True)
 CANARY = AllocDeploymentStatus(canary=True)
 OF_TRY = {"deployment_id": "d1", "task_group": "web"}
 
 
-def a_watched_log(*, at_s: float = HEARD_S + 1.0) -> SmallLog:
+def a_watched_log(*, at_s: float = CHANGE_NOTICE_S + 1.0) -> SmallLog:
     log = SmallLog()
     log.put((NODES, replace(a_node(), status=NodeStatus.READY)))
     RolloutInvariants(log.witness, lambda: at_s)
@@ -50,7 +50,9 @@ def running(id: str, **fields: Any) -> Any:
 
 
 def taken_down(id: str, **fields: Any) -> Any:
-    return replace(running(id, **fields), desired_status=DesiredStatus.STOP, desired_description=UPDATING)
+    return replace(
+        running(id, **fields), desired_status=DesiredStatus.STOP, desired_description=UPDATE_STOP_DESCRIPTION
+    )
 
 
 def test_work_on_a_node_that_takes_none_is_told() -> None:
@@ -223,7 +225,10 @@ def test_what_comes_back_in_the_version_before_is_up_for_what_was_taken_down_for
 
 
 def test_a_child_too_many_is_told() -> None:
-    for later_s, told in ((HEARD_S - 1.0, []), (HEARD_S, ["c begins at 4 and 2 children of p run; 1 may"])):
+    for later_s, told in (
+        (CHANGE_NOTICE_S - 1.0, []),
+        (CHANGE_NOTICE_S, ["c begins at 4 and 2 children of p run; 1 may"]),
+    ):
         log, times_s = SmallLog(), [100.0]
         RolloutInvariants(log.witness, partial(times_s.__getitem__, -1))
         log.put((NODES, replace(a_node(), status=NodeStatus.READY)))
@@ -241,7 +246,7 @@ def test_what_is_placed_beyond_a_quota_is_told() -> None:
     log = a_watched_log()
     limit = QuotaLimit(region="global", region_limit=RegionLimit(cpu=150))
     log.put((QUOTAS, Quota(name="team", limits=(limit,))), (NAMESPACES, Namespace(name="default", quota="team")))
-    late = a_watched_log(at_s=2 * HEARD_S)
+    late = a_watched_log(at_s=2 * CHANGE_NOTICE_S)
     late.witness.replica = log.witness.replica
     late.index = log.index
     late.put((ALLOCATIONS, running("a", cpu=100)))

@@ -1,14 +1,14 @@
 """Authentication, and errors."""
 
-from tests.api.access import an_operator
 from tests.builders import a_job
+from tests.cluster.api.access import an_operator
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster
 from tests.kit.exchange import ask
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from tests.spec.rules import rule
 from tests.spec.words import get, register
-from wharf.engines.faults import Operation, Refuse
+from wharf.cluster.engines.memory.faults import EngineOperation, RefuseFault
 
 READ = 'namespace "default" { policy = "read" }'
 
@@ -86,6 +86,8 @@ async def test_what_is_wrong_is_400_and_what_is_not_there_is_404() -> None:
 async def test_a_failure_of_the_server_is_5xx() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        server.faults.decide = lambda asked: Refuse("the disk is full") if asked is Operation.COMMIT else None
+        server.faults.choose_fault = lambda asked: (
+            RefuseFault("the disk is full") if asked is EngineOperation.COMMIT else None
+        )
 
         assert (await register(server, a_job())).status == 503

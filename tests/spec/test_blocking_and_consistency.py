@@ -7,7 +7,7 @@ from tests.kit.cluster import ACluster
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time
 from tests.spec.rules import rule
 from tests.spec.words import get, listed, register
-from wharf.engines.faults import Delay, Operation
+from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation
 
 
 @rule("blocking", "waits")
@@ -86,7 +86,7 @@ async def test_a_default_read_sees_what_another_server_acknowledged() -> None:
     async with ACluster() as cluster:
         first = await cluster.a_server("m1")
         second = await cluster.a_server("m2", leads=False)
-        second.faults.decide = lambda asked: Delay(reply_s=2.0) if asked is Operation.FEED else None
+        second.faults.choose_fault = lambda asked: DelayFault(reply_s=2.0) if asked is EngineOperation.FEED else None
 
         await register(first, a_job())
 

@@ -1,4 +1,4 @@
-"""The filter language on lists. The language itself is shown by the tests of `wharf.filters`."""
+"""The filter language on lists. The language itself is shown by the tests of `wharf.languages.filters`."""
 
 from urllib.parse import quote
 
@@ -9,12 +9,12 @@ from tests.kit.cluster import ACluster, OneServer
 from tests.kit.virtual_time import in_virtual_time
 from tests.spec.rules import rule
 from tests.spec.words import a_deployment, get, listed, register, uuid, write
-from wharf.engines.faults import Delay, Operation
-from wharf.model.changes import THIS
-from wharf.model.deployment import DeploymentGroup, DeploymentStatus
-from wharf.model.group import TaskGroup
-from wharf.model.job import Job
-from wharf.state.tables import DEPLOYMENTS, JOBS
+from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation
+from wharf.cluster.state.tables import DEPLOYMENTS, JOBS
+from wharf.contract.model.deployments import DeploymentGroup, DeploymentStatus
+from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.log import WRITE_INDEX
 
 
 async def with_jobs(cluster: ACluster) -> OneServer:
@@ -24,8 +24,8 @@ async def with_jobs(cluster: ACluster) -> OneServer:
         Job(id="db", name="db", type="service", priority=70, datacenters=("dc1",), task_groups=(TaskGroup(name="disk"),)),
         Job(id="nightly", name="line\nend", type="batch", priority=50, datacenters=()),
     ]  # fmt: skip
-    stamped = [Job(**{f: getattr(j, f) for f in j.__struct_fields__} | {"create_index": THIS, "namespace": "default"}) for j in jobs]  # fmt: skip
-    await write(server, *(JOBS.put(job) for job in stamped))
+    stamped = [Job(**{f: getattr(j, f) for f in j.__struct_fields__} | {"create_index": WRITE_INDEX, "namespace": "default"}) for j in jobs]  # fmt: skip
+    await write(server, *(JOBS.build_put(job) for job in stamped))
     return server
 
 
@@ -152,8 +152,8 @@ async def test_deployments_are_filtered_by_their_status_and_groups() -> None:
         groups = {"web": DeploymentGroup(promoted=True)}
         await write(
             server,
-            DEPLOYMENTS.put(a_deployment(uuid(1), status=DeploymentStatus.SUCCESSFUL)),
-            DEPLOYMENTS.put(a_deployment(uuid(2), status=DeploymentStatus.RUNNING, task_groups=groups)),
+            DEPLOYMENTS.build_put(a_deployment(uuid(1), status=DeploymentStatus.SUCCESSFUL)),
+            DEPLOYMENTS.build_put(a_deployment(uuid(2), status=DeploymentStatus.RUNNING, task_groups=groups)),
         )
 
         async def chosen(text: str) -> list[str]:
@@ -200,7 +200,7 @@ async def test_a_filter_sees_what_the_leader_has_unless_it_is_stale() -> None:
     async with ACluster() as cluster:
         first = await cluster.a_server("m1")
         second = await cluster.a_server("m2", leads=False)
-        second.faults.decide = lambda asked: Delay(reply_s=2.0) if asked is Operation.FEED else None
+        second.faults.choose_fault = lambda asked: DelayFault(reply_s=2.0) if asked is EngineOperation.FEED else None
         await register(first, a_job())
         query = f"filter={quote('ID == shop')}"
 

@@ -6,19 +6,19 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from tests.api.test_agent import Talking
-from tests.api.test_regions import JOB, fetch, two_regions
 from tests.builders import a_group, a_job, a_task
+from tests.cluster.api.test_agent import Talking
+from tests.cluster.api.test_regions import JOB, fetch, two_regions
 from tests.kit.cluster import ACluster
 from tests.kit.passage import InMemoryPassage
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from tests.spec.rules import rule
 from tests.spec.words import get, listed, register, write
-from wharf.client.passage import Outgoing
-from wharf.model.changes import THIS
-from wharf.model.namespace import Namespace
-from wharf.model.policies import UpdatePolicy
-from wharf.state.tables import ALLOCATIONS, NAMESPACES
+from wharf.cluster.state.tables import ALLOCATIONS, NAMESPACES
+from wharf.contract.client.relay.port import RelayRequest
+from wharf.contract.model.jobs.group_policies import UpdatePolicy
+from wharf.contract.model.log import WRITE_INDEX
+from wharf.contract.model.namespaces import Namespace
 
 
 @rule("parameters", "namespace")
@@ -26,7 +26,7 @@ from wharf.state.tables import ALLOCATIONS, NAMESPACES
 async def test_the_namespace_is_named_where_it_is_not_the_default_one() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await write(server, NAMESPACES.put(Namespace(name="other", create_index=THIS)))
+        await write(server, NAMESPACES.build_put(Namespace(name="other", create_index=WRITE_INDEX)))
         await register(server, a_job("here"))
         await register(server, replace(a_job("there"), namespace="other"), "namespace=other")
 
@@ -128,7 +128,7 @@ async def test_reads_tell_how_fresh_they_are() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         fresh = await get(server, "/v1/jobs", "stale")
-        server.faults.cut()
+        server.faults.disconnect()
         await pass_time(7.0)
         old = await get(server, "/v1/jobs", "stale")
 
@@ -144,11 +144,11 @@ async def test_reads_tell_how_fresh_they_are() -> None:
 async def test_what_belongs_to_a_job_is_in_its_namespace_and_in_no_other() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await write(server, NAMESPACES.put(Namespace(name="other", create_index=THIS)))
+        await write(server, NAMESPACES.build_put(Namespace(name="other", create_index=WRITE_INDEX)))
         await cluster.ready_nodes(server, 1)
         group = a_group("web", a_task(driver="mock"), update=UpdatePolicy())
         await register(server, a_job("shop", group, namespace="other"), "namespace=other")
-        await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="placed")
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="placed")
 
         for path in ("/v1/jobs", "/v1/evaluations", "/v1/allocations", "/v1/deployments"):
             counts = [len(await listed(server, path, query)) > 0 for query in ("", "namespace=other", "namespace=*")]
@@ -249,7 +249,7 @@ async def test_a_query_waits_in_the_other_region_too() -> None:
 async def test_events_of_another_region_are_streamed_as_they_happen() -> None:
     async with ACluster() as one, ACluster(seed=8) as other:
         regions = await two_regions(one, other)
-        outgoing = Outgoing("GET", b"/v1/event/stream?region=west&topic=Job", ())
+        outgoing = RelayRequest("GET", b"/v1/event/stream?region=west&topic=Job", ())
 
         async with InMemoryPassage(regions.east_door).open(outgoing) as incoming:
             beginning = await anext(incoming.parts)
@@ -268,7 +268,7 @@ async def test_the_log_of_a_server_in_another_region_is_streamed_line_by_line() 
     async with ACluster() as one, ACluster(seed=8) as other:
         regions = await two_regions(one, other)
         regions.west.server.agent = Talking()
-        outgoing = Outgoing("GET", b"/v1/agent/monitor?region=west&plain=true&log_level=debug", ())
+        outgoing = RelayRequest("GET", b"/v1/agent/monitor?region=west&plain=true&log_level=debug", ())
 
         async with InMemoryPassage(regions.east_door).open(outgoing) as incoming:
             told = b""

@@ -10,11 +10,11 @@ from tests.kit.exchange import ask
 from tests.kit.virtual_time import in_virtual_time, until
 from tests.spec.rules import rule
 from tests.spec.words import a_deployment, get, listed, register, uuid, write
-from wharf.api.settings import PortsSettings
-from wharf.model.deployment import DeploymentGroup, DeploymentStatus
-from wharf.model.policies import UpdatePolicy
-from wharf.state.tables import ALLOCATIONS, DEPLOYMENTS
-from wharf.wire.endpoints import ENDPOINTS, Kind
+from wharf.cluster.api.settings import PortsSettings
+from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS
+from wharf.contract.model.deployments import DeploymentGroup, DeploymentStatus
+from wharf.contract.model.jobs.group_policies import UpdatePolicy
+from wharf.contract.wire.endpoint_table import ENDPOINTS, EndpointKind
 
 Kinds = dict[str, type | tuple[type, ...]]
 
@@ -144,7 +144,7 @@ async def test_a_job_is_pending_until_something_of_it_is_placed_and_then_running
         await register(server, a_job("shop", a_group("web", a_task(driver="mock")), type="batch"))
         (before,) = await listed(server, "/v1/jobs")
         await cluster.ready_nodes(server, 1)
-        await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="placed")
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="placed")
 
         async def status() -> str:
             (job,) = await listed(server, "/v1/jobs")
@@ -166,8 +166,8 @@ async def test_a_listed_deployment_has_all_its_fields() -> None:
         over = "Cancelled due to newer version of job"
         await write(
             server,
-            DEPLOYMENTS.put(a_deployment(uuid(1), status=DeploymentStatus.SUCCESSFUL, status_description=done)),
-            DEPLOYMENTS.put(
+            DEPLOYMENTS.build_put(a_deployment(uuid(1), status=DeploymentStatus.SUCCESSFUL, status_description=done)),
+            DEPLOYMENTS.build_put(
                 a_deployment(uuid(2), status=DeploymentStatus.CANCELLED, status_description=over, task_groups=groups)
             ),
         )
@@ -212,7 +212,7 @@ async def test_deployments_end_as_successful_or_cancelled_and_say_why() -> None:
             await register(server, a_job("shop", a_group("web", task, count=2, update=update)))
 
         def statuses() -> list[str]:
-            return [d.status for d in sorted(server.replica.all(DEPLOYMENTS), key=lambda d: d.create_index)]
+            return [d.status for d in sorted(server.replica.iter_all(DEPLOYMENTS), key=lambda d: d.create_index)]
 
         await deploy(10)
         await until(lambda: statuses() == ["successful"], what="the first is done")
@@ -236,9 +236,9 @@ async def test_times_that_do_not_apply_are_null_and_indexes_are_counters() -> No
         await cluster.ready_nodes(server, 1)
         task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
         await register(server, a_job("shop", a_group("web", task, update=UpdatePolicy())))
-        await until(lambda: server.replica.count(ALLOCATIONS) == 1, what="placed")
-        allocation = next(iter(server.replica.all(ALLOCATIONS)))
-        paths = [e.path for e in ENDPOINTS if e.kind is Kind.READ and "{" not in e.path]
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="placed")
+        allocation = next(iter(server.replica.iter_all(ALLOCATIONS)))
+        paths = [e.path for e in ENDPOINTS if e.kind is EndpointKind.READ and "{" not in e.path]
         paths += [
             f"/v1/allocation/{allocation.id}",
             f"/v1/node/{allocation.node_id}",

@@ -7,13 +7,13 @@ import msgspec
 
 from tests.kit.cluster import OneServer
 from tests.kit.exchange import ask
-from wharf.client import Reply
-from wharf.model.changes import THIS, Cause, CauseKind, Write
-from wharf.model.deployment import Deployment
-from wharf.model.job import Job
+from wharf.contract.client import ClientReply
+from wharf.contract.model.deployments import Deployment
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 
 
-async def get(server: OneServer, path: str, query: str = "", **options: Any) -> Reply:
+async def get(server: OneServer, path: str, query: str = "", **options: Any) -> ClientReply:
     return await ask(server.api, "GET", path, query=query, **options)
 
 
@@ -24,7 +24,7 @@ async def listed(server: OneServer, path: str, query: str = "", **options: Any) 
     return found
 
 
-async def register(server: OneServer, job: Job, query: str = "", **options: Any) -> Reply:
+async def register(server: OneServer, job: Job, query: str = "", **options: Any) -> ClientReply:
     return await ask(server.api, "PUT", "/v1/jobs", query=query, body=msgspec.json.encode({"Job": job}), **options)
 
 
@@ -35,7 +35,7 @@ async def write(server: OneServer, *changes: Any) -> int:
 
 
 def a_deployment(id: str, **fields: Any) -> Deployment:
-    given = {"namespace": "default", "job_id": "shop", "create_index": THIS, **fields}
+    given = {"namespace": "default", "job_id": "shop", "create_index": WRITE_INDEX, **fields}
     return Deployment(id=id, **given)
 
 

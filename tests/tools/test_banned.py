@@ -2,7 +2,7 @@
 
 import pytest
 
-from tools.banned import Allowance, apply_allowances, check_source, module_name, read_allowances
+from tools.banned import Allowance, apply_allowances, check_source, get_module_name, read_allowances
 from tools.findings import Finding
 
 
@@ -10,22 +10,22 @@ def rules_broken(path: str, source: str) -> list[str]:
     return [finding.rule for finding in check_source(path, source)]
 
 
-SERVER = "src/wharf/server/channel.py"
-STATE = "src/wharf/state/table.py"
-TEST = "tests/server/test_channel.py"
+SERVER = "src/wharf/cluster/server/channel.py"
+STATE = "src/wharf/cluster/state/table.py"
+TEST = "tests/cluster/server/test_channel.py"
 
 
 @pytest.mark.parametrize(
     ("path", "module"),
     [
-        ("src/wharf/state/table.py", "wharf.state.table"),
-        ("src/wharf/state/__init__.py", "wharf.state"),
-        ("tests/state/test_table.py", "tests.state.test_table"),
+        ("src/wharf/cluster/state/table.py", "wharf.cluster.state.table"),
+        ("src/wharf/cluster/state/__init__.py", "wharf.cluster.state"),
+        ("tests/cluster/state/test_table.py", "tests.cluster.state.test_table"),
         ("simulation/__main__.py", "simulation.__main__"),
     ],
 )
 def test_a_file_has_the_name_that_it_is_imported_by(path: str, module: str) -> None:
-    assert module_name(path) == module
+    assert get_module_name(path) == module
 
 
 @pytest.mark.parametrize(
@@ -92,12 +92,12 @@ def test_a_message_names_what_to_use_instead() -> None:
     (finding,) = check_source(SERVER, "import uuid\n\nuuid.uuid4()")
 
     assert str(finding) == (
-        "src/wharf/server/channel.py:3: uuid.uuid4 is not used here: ids come from World.new_id or, in a deciding"
+        "src/wharf/cluster/server/channel.py:3: uuid.uuid4 is not used here: ids come from World.new_id or, in a deciding"
         " package, as an argument [ids]"
     )
 
 
-@pytest.mark.parametrize("package", ["model", "scheduling", "limits/core", "node/core"])
+@pytest.mark.parametrize("package", ["contract/model", "cluster/scheduling", "limits/core", "node/core"])
 @pytest.mark.parametrize(
     "source",
     ["async def f():\n    pass", "async def f():\n    await g()", "async def f():\n    async for _ in g(): ..."],

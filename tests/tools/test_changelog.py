@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from tools.changelog import PLACE, FragmentError, assemble, check_fragment, main
+from tools.changelog import INSERTION_MARKER, FragmentError, assemble_section, check_fragment, main
 
 
 def test_fragments_become_one_section_sorted_by_kind() -> None:
     fragments = {"drain.fixed.md": "A drain ends in time.\n", "pools.added.md": "Node pools.\nThey have rules.\n"}
 
-    assert assemble("0.2.0", fragments) == (
+    assert assemble_section("0.2.0", fragments) == (
         "## 0.2.0\n\n### Added\n\n- Node pools.\n  They have rules.\n\n### Fixed\n\n- A drain ends in time.\n"
     )
 
@@ -33,7 +33,7 @@ def a_project(root: Path) -> Path:
     (root / "changelog.d").mkdir()
     (root / "changelog.d" / "README.md").write_text("How to.")
     (root / "changelog.d" / "pools.added.md").write_text("Node pools.")
-    (root / "CHANGELOG.md").write_text(f"# Changelog\n\n{PLACE}\n\n## 0.1.0\n\nThe first.\n")
+    (root / "CHANGELOG.md").write_text(f"# Changelog\n\n{INSERTION_MARKER}\n\n## 0.1.0\n\nThe first.\n")
     return root
 
 
@@ -42,7 +42,7 @@ def test_a_release_moves_the_fragments_into_the_log(tmp_path: Path) -> None:
 
     assert main(["0.2.0"], root) == 0
     assert (root / "CHANGELOG.md").read_text() == (
-        f"# Changelog\n\n{PLACE}\n\n## 0.2.0\n\n### Added\n\n- Node pools.\n\n## 0.1.0\n\nThe first.\n"
+        f"# Changelog\n\n{INSERTION_MARKER}\n\n## 0.2.0\n\n### Added\n\n- Node pools.\n\n## 0.1.0\n\nThe first.\n"
     )
     assert [file.name for file in (root / "changelog.d").iterdir()] == ["README.md"]
 

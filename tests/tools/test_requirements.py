@@ -1,19 +1,19 @@
 """The places that name dependencies agree."""
 
-from tools.requirements import find_disagreements, find_unhashed, read_pins, read_wanted
+from tools.requirements import find_disagreements, find_missing_hashes, read_direct_requirements, read_pins
 
 
 def disagreements(*, declared: set[str], run: set[str], locked: dict[str, str], dev: dict[str, str]) -> list[str]:
     found = find_disagreements(
         declared=frozenset(declared),
-        wanted={"run": frozenset(run), "dev": frozenset()},
+        direct={"run": frozenset(run), "dev": frozenset()},
         pins={"run": locked, "dev": dev},
     )
     return [f"{finding.path}: {finding.message}" for finding in found]
 
 
 def test_names_are_read_without_comments_includes_and_spelling() -> None:
-    assert read_wanted("# what we need\n-r run.in\nTyping_Extensions  # types\nclick>=8\n") == {
+    assert read_direct_requirements("# what we need\n-r run.in\nTyping_Extensions  # types\nclick>=8\n") == {
         "typing-extensions",
         "click",
     }
@@ -53,4 +53,4 @@ def test_locks_that_differ_are_found() -> None:
 def test_a_version_without_its_hash_is_found() -> None:
     text = "click==8.1.7 \\\n    --hash=sha256:00\nrich==14.0\n"
 
-    assert [finding.line for finding in find_unhashed("requirements/run.txt", text)] == [3]
+    assert [finding.line for finding in find_missing_hashes("requirements/run.txt", text)] == [3]

@@ -1,6 +1,11 @@
 """The entry of every child: `python -m wharf.agent.child`, with the channel to the parent as standard input.
 
 It takes its order, loads only what its role needs, and runs that role until it is told to stop or its parent is gone.
+
+How many files and sockets a process may have open. Everybody who waits in a blocking query holds one.
+
+The soft limit that processes begin with is often 1,024, for the sake of old programs; the hard one is what the
+machine's owner allows, and may be taken without asking. Processes that start other people's programs keep the soft one.
 """
 
 import asyncio
@@ -10,6 +15,7 @@ import gc
 import importlib
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -18,10 +24,26 @@ from typing import Final
 
 import uvloop
 
-from wharf.agent.life import CannotStart, Life
-from wharf.agent.open_files import allow_open_files
+from wharf.agent.errors import StartupError
+from wharf.agent.process_context import ProcessContext
 
-ROLES: Final[Mapping[str, str]] = {
+MAX_OPEN_FILES: Final = 1_048_576
+"""Where the owner sets no limit, some systems still refuse a larger one."""
+
+
+def raise_open_file_limit() -> None:
+    """As many as the owner allows. Where even that is refused, the limit stays as it is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError):
+        return
+
+
+ROLE_MODULE_BY_NAME: Final[Mapping[str, str]] = {
     "store": "wharf.agent.roles.store",
     "api": "wharf.agent.roles.api",
     "brain": "wharf.agent.roles.brain",
@@ -30,7 +52,7 @@ ROLES: Final[Mapping[str, str]] = {
 }
 """The module of each role. It has `async def run(life: Life) -> None`, which returns when the process should end."""
 
-Role = Callable[[Life], Awaitable[None]]
+RunRole = Callable[[ProcessContext], Awaitable[None]]
 
 log = logging.getLogger(__name__)
 
@@ -43,18 +65,18 @@ def main() -> int:
     faulthandler.enable()
     with contextlib.suppress(AttributeError, ValueError):
         faulthandler.register(signal.SIGUSR1, all_threads=True)
-    life = Life(_take_channel())
+    life = ProcessContext(_take_channel())
     if life.order.role != "node":  # Its tasks would inherit it.
-        allow_open_files()
+        raise_open_file_limit()
     gc.disable()  # What is imported stays: looking for garbage in it took a sixth of the start.
-    role: Role = importlib.import_module(ROLES[life.order.role]).run
+    role: RunRole = importlib.import_module(ROLE_MODULE_BY_NAME[life.order.role]).run
     gc.freeze()  # Nor need the collector look at it later.
     gc.enable()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(life, role))
-    except CannotStart as error:
-        life.cannot_go_on(str(error))
+    except StartupError as error:
+        life.report_failure(str(error))
         return 1
     except Exception as error:  # The top of the process.
         log.critical("ended by a fault of its own", exc_info=error)
@@ -71,13 +93,13 @@ def _take_channel() -> socket.socket:
     return channel
 
 
-async def _run(life: Life, role: Role) -> None:
+async def _run(life: ProcessContext, role: RunRole) -> None:
     life.attach()
     with contextlib.suppress(NotImplementedError):
         # Someone may end one process by hand; the parent then starts it again.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, life.stopping.set)
     log.debug("loaded")
-    beating = life.world.start(life.beat(), name="sign of life")
+    beating = life.world.start_task(life.send_signs_of_life(), name="sign of life")
     if await life.wait_to_begin():
         log.debug("beginning")
         await role(life)

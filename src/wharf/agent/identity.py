@@ -6,17 +6,17 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from wharf.config.settings import Settings
+from wharf.config.settings import AgentSettings
 from wharf.world import World
 
 SERVER_ID_FILE: Final = "server-id"
 
 
-def name_of(settings: Settings) -> str:
+def get_agent_name(settings: AgentSettings) -> str:
     return settings.name or socket.gethostname().partition(".")[0] or "wharf"
 
 
-def folder_name(data_folder: Path) -> str:
+def compute_folder_id(data_folder: Path) -> str:
     """One name for a data folder on its machine, the same at every start; that of a copy is another."""
     standing = data_folder.stat()
     machine = Path("/etc/machine-id")
@@ -29,7 +29,7 @@ def folder_name(data_folder: Path) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-def server_id(world: World, data_folder: Path) -> str:
+def load_server_id(world: World, data_folder: Path) -> str:
     """Read from the data folder, or made and kept there. Processes that make it at the same moment agree on one."""
     file = data_folder / SERVER_ID_FILE
     made = world.new_id()

@@ -13,34 +13,34 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from wharf.agent.life import CannotStart
-from wharf.server.keyring import KEY_BYTES, Keyring, WrappingKey, WrongWrappingKey
-from wharf.server.server import Server
-from wharf.state.tables import KEYRING
+from wharf.agent.errors import StartupError
+from wharf.cluster.server.security.keyring import KEY_BYTES, Keyring, WrappingKey, WrongWrappingKey
+from wharf.cluster.server.server import Server
+from wharf.cluster.state.tables import KEYRING
 
-READ_AT_MOST: Final = 1_000
-OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+MAX_KEYRING_FILE_BYTES: Final = 1_000
+OTHER_USERS_MODE: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
-def take_keyring(server: Server, file: Path) -> None:
-    """Give the server its wrapping key. Call when the replica is loaded. Raises CannotStart."""
+def load_keyring(server: Server, file: Path) -> None:
+    """Give the server its wrapping key. Call when the replica is loaded. Raises StartupError."""
     if not file.exists():
         _make_first(server, file)
     ring = Keyring(server.world, None)
     keys = [WrappingKey(secret, origin=str(file)) for secret in _read(file)]
-    ring.use(*keys)
+    ring.set_wrapping_keys(*keys)
     try:
-        ring.check(server.replica)
+        ring.check_wrapping_keys(server.replica)
     except WrongWrappingKey as wrong:
-        raise CannotStart(str(wrong)) from wrong
-    server.access.keyring.use(*keys)
+        raise StartupError(str(wrong)) from wrong
+    server.access.keyring.set_wrapping_keys(*keys)
 
 
 def _make_first(server: Server, file: Path) -> None:
     """Of several processes that start at once, one makes it; the others read what it made."""
-    known = next(server.replica.all(KEYRING), None)
+    known = next(server.replica.iter_all(KEYRING), None)
     if known is not None:
-        raise CannotStart(
+        raise StartupError(
             f"the key of the keyring, {file}, is missing, and the log holds keys that it wraps ({known.wrapped_with}): "
             "copy it from another server or from where it was saved, or set keyring.file; without it nothing that is "
             "sealed can be read"
@@ -64,21 +64,21 @@ def _make_first(server: Server, file: Path) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        raise CannotStart(f"the key of the keyring cannot be written to {file}: {error.strerror}") from error
+        raise StartupError(f"the key of the keyring cannot be written to {file}: {error.strerror}") from error
 
 
 def _read(file: Path) -> list[bytes]:
     try:
         with open(file, "rb") as reading:
             mode = stat.S_IMODE(os.fstat(reading.fileno()).st_mode)
-            text = reading.read(READ_AT_MOST)
+            text = reading.read(MAX_KEYRING_FILE_BYTES)
     except OSError as error:
-        raise CannotStart(f"the key of the keyring, {file}, cannot be read: {error.strerror}") from error
-    if mode & OTHERS:
-        raise CannotStart(f"the key of the keyring, {file}, is open to others (mode {mode:04o}): chmod 600 {file}")
+        raise StartupError(f"the key of the keyring, {file}, cannot be read: {error.strerror}") from error
+    if mode & OTHER_USERS_MODE:
+        raise StartupError(f"the key of the keyring, {file}, is open to others (mode {mode:04o}): chmod 600 {file}")
     secrets = [_decoded(line) for line in text.splitlines() if line.strip()] or [b""]
     if any(len(secret) != KEY_BYTES for secret in secrets):
-        raise CannotStart(
+        raise StartupError(
             f"the key of the keyring, {file}, is none: it holds {KEY_BYTES} bytes as base64 text, one key a line; put the "
             "right file back, or set keyring.file"
         )

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wharf.cli.failing import plainly
+from wharf.cli.common.errors import report_startup_errors
 
 if TYPE_CHECKING:
-    from wharf.agent.start import Running
+    from wharf.agent.startup import ReadyReport
     from wharf.config.configuration import Configuration
 
 
@@ -31,13 +31,13 @@ def agent(places: tuple[Path, ...], port: int | None, data_dir: Path | None, log
     SIGHUP reads the files again: the log says what was applied and what needs a restart. SIGINT and SIGTERM end it in
     good order. docs/configuration.md tells all keys.
     """
-    with plainly():
-        from wharf.agent.refusal import Refused
-        from wharf.agent.start import Agent
-        from wharf.config.configuration import Flag, load
+    with report_startup_errors():
+        from wharf.agent.errors import CommandError
+        from wharf.agent.startup import AgentProcess
+        from wharf.config.configuration import CommandFlag, load_configuration
 
         flags = [
-            Flag(name, path, value)
+            CommandFlag(name, path, value)
             for name, path, value in (
                 ("--port", ("ports", "http"), port),
                 ("--data-dir", ("data_dir",), None if data_dir is None else str(data_dir.absolute())),
@@ -47,15 +47,15 @@ def agent(places: tuple[Path, ...], port: int | None, data_dir: Path | None, log
         ]
 
         def read() -> "Configuration":
-            return load(places, environment=os.environ, flags=flags)
+            return load_configuration(places, environment=os.environ, flags=flags)
 
-        why = Agent(read(), read_again=read, on_ready=show).run()
+        why = AgentProcess(read(), reload_configuration=read, on_ready=print_ready).run()
         if why:
-            raise Refused(why)
+            raise CommandError(why)
         click.echo("stopped")
 
 
-def show(running: "Running") -> None:
+def print_ready(running: "ReadyReport") -> None:
     from wharf import __version__
 
     roles = [

@@ -4,47 +4,47 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from wharf.cli.failing import Failed
-from wharf.cli.lazy import Entry, LazyGroup
-from wharf.cli.speaking import Quiet, Speaking, Talk
+from wharf.cli.common.errors import CliError
+from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
+from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HERE: Final = "wharf.cli.cluster"
-SERVER: Final = {"members": Entry(HERE, "members", "List the servers, and which of them leads.")}
-SYSTEM: Final = {
-    "gc": Entry(HERE, "gc", "Have everything forgotten that nobody needs any more."),
-    "reconcile": Entry(HERE, "reconcile", "Count again what is counted."),
+MODULE: Final = "wharf.cli.cluster"
+SERVER_COMMANDS: Final = {"members": CommandEntry(MODULE, "members", "List the servers, and which of them leads.")}
+SYSTEM_COMMANDS: Final = {
+    "gc": CommandEntry(MODULE, "gc", "Have everything forgotten that nobody needs any more."),
+    "reconcile": CommandEntry(MODULE, "reconcile", "Count again what is counted."),
 }
-RECONCILE: Final = {"summaries": Entry(HERE, "summaries", "Count the summaries of all jobs again.")}
+RECONCILE_COMMANDS: Final = {"summaries": CommandEntry(MODULE, "summaries", "Count the summaries of all jobs again.")}
 
 
-@click.group(cls=LazyGroup, entries=SERVER)
+@click.group(cls=LazyGroup, entries=SERVER_COMMANDS)
 def server() -> None:
     """Show servers."""
 
 
-@click.group(cls=LazyGroup, entries=SYSTEM)
+@click.group(cls=LazyGroup, entries=SYSTEM_COMMANDS)
 def system() -> None:
     """Tidy up."""
 
 
-@click.group(cls=LazyGroup, entries=RECONCILE)
+@click.group(cls=LazyGroup, entries=RECONCILE_COMMANDS)
 def reconcile() -> None:
     """Count again what is counted."""
 
 
-@click.command(cls=Speaking)
-def members(talk: Talk) -> None:
+@click.command(cls=ServerCommand)
+def members(session: Session) -> None:
     """List the servers, and which of them leads.
 
     wharf server members
     """
-    from wharf.cli.tables import table
+    from wharf.cli.common.rendering import render_table
 
-    told = talk.client.agent.members()
-    leader = talk.client.status.leader()
+    told = session.client.agent.members()
+    leader = session.client.status.leader()
 
     def text() -> str:
         rows = [
@@ -54,37 +54,37 @@ def members(talk: Talk) -> None:
             )
             for one in told.members
         ]  # fmt: skip
-        return table(("Name", "Address", "Status", "Leads", "Build", "Region"), rows)
+        return render_table(("Name", "Address", "Status", "Leads", "Build", "Region"), rows)
 
-    talk.show(told.members, text)
+    session.print_result(told.members, text)
 
 
-@click.command(cls=Quiet)
-def gc(talk: Talk) -> None:
+@click.command(cls=QuietServerCommand)
+def gc(session: Session) -> None:
     """Have everything forgotten that nobody needs any more.
 
     wharf system gc
     """
-    talk.client.system.collect()
+    session.client.system.collect()
     click.echo("the servers are tidying up")
 
 
-@click.command(cls=Quiet)
-def summaries(talk: Talk) -> None:
+@click.command(cls=QuietServerCommand)
+def summaries(session: Session) -> None:
     """Count the summaries of all jobs again.
 
     wharf system reconcile summaries
     """
-    talk.client.system.reconcile_summaries()
+    session.client.system.reconcile_summaries()
     click.echo("the summaries are counted again")
 
 
-@click.command(cls=Quiet)
+@click.command(cls=QuietServerCommand)
 @click.option("--log-level", default="info", show_default=True, help="trace, debug, info, warn or error.")
 @click.option("--log-json", is_flag=True, help="As JSON.")
 @click.option("--server-id", default="", help="Of this server, or `leader`.")
 @click.option("--node-id", default="", help="Of this node.")
-def monitor(talk: Talk, log_level: str, log_json: bool, server_id: str, node_id: str) -> None:
+def monitor(session: Session, log_level: str, log_json: bool, server_id: str, node_id: str) -> None:
     """Follow the log of an agent.
 
     Ctrl-C ends it.
@@ -93,10 +93,10 @@ def monitor(talk: Talk, log_level: str, log_json: bool, server_id: str, node_id:
     """
     import sys
 
-    if talk.is_terminal:
+    if session.is_terminal:
         click.echo("following the log from now on; Ctrl-C ends it", err=True)
     try:
-        for piece in talk.client.agent.monitor(
+        for piece in session.client.agent.monitor(
             log_level=log_level, log_json=log_json, server_id=server_id, node_id=node_id
         ):
             sys.stdout.buffer.write(piece)
@@ -105,120 +105,122 @@ def monitor(talk: Talk, log_level: str, log_json: bool, server_id: str, node_id:
         return
 
 
-@click.command(cls=Speaking)
+@click.command(cls=ServerCommand)
 @click.argument("id", required=False)
-def status(talk: Talk, id: str | None) -> None:
+def status(session: Session, id: str | None) -> None:
     """Show what an id leads to, of whatever kind, or how the cluster stands.
 
     wharf status 1a2b3c4d
     """
     if id is None:
-        _show_cluster(talk)
+        _show_cluster(session)
         return
-    matches = talk.client.search.prefix(id).matches
+    matches = session.client.search.prefix(id).matches
     found = [(kind, one) for kind, ids in matches.items() if kind in _SHOWN for one in ids or ()]
     exact = [entry for entry in found if entry[1] == id]
     if len(exact) == 1:
         found = exact
-    found = found or [("nodes", node_id) for node_id in _nodes_called(talk, id)]
+    found = found or [("nodes", node_id) for node_id in _nodes_called(session, id)]
     if not found:
-        raise Failed(f"nothing begins with {id}: no job, node, allocation, evaluation, deployment or namespace")
+        raise CliError(f"nothing begins with {id}: no job, node, allocation, evaluation, deployment or namespace")
     if len(found) > 1:
-        raise Failed("\n".join([f"{id} could be {len(found)} things:", *(f"  {kind}  {one}" for kind, one in found)]))
+        raise CliError("\n".join([f"{id} could be {len(found)} things:", *(f"  {kind}  {one}" for kind, one in found)]))
     kind, one = found[0]
-    _SHOWN[kind](talk, one)
+    _SHOWN[kind](session, one)
 
 
-@click.command(cls=Speaking)
+@click.command(cls=ServerCommand)
 @click.argument("text")
 @click.option("--context", default="all", show_default=True, help="Only jobs, nodes, allocs, evals, ...")
-def search(talk: Talk, text: str, context: str) -> None:
+def search(session: Session, text: str, context: str) -> None:
     """Find everything whose name has TEXT in it.
 
     wharf search web
     """
-    from wharf.cli.tables import table
+    from wharf.cli.common.rendering import render_table
 
-    told = talk.client.search.fuzzy(text, context=context)
+    told = session.client.search.fuzzy(text, context=context)
     rows = [
         (kind, one.id, " / ".join(one.scope or ())) for kind, matches in sorted(told.matches.items()) for one in matches
     ]
-    talk.show(told.matches, lambda: table(("Kind", "Name", "In"), rows) if rows else f"Nothing has {text} in its name.")
+    session.print_result(
+        told.matches, lambda: render_table(("Kind", "Name", "In"), rows) if rows else f"Nothing has {text} in its name."
+    )
 
 
-def _nodes_called(talk: Talk, name: str) -> list[str]:
+def _nodes_called(session: Session, name: str) -> list[str]:
     """Ids; search knows nodes by these alone, and people by their names."""
-    from wharf.client.errors import Forbidden
+    from wharf.contract.client.errors import Forbidden
 
     try:
-        return [node.id for node in talk.client.nodes.list().value if node.name == name]
+        return [node.id for node in session.client.nodes.list().value if node.name == name]
     except Forbidden:
         return []
 
 
-def _show_cluster(talk: Talk) -> None:
-    from wharf.cli.job_views import jobs_told
-    from wharf.cli.tables import pairs, section
+def _show_cluster(session: Session) -> None:
+    from wharf.cli.common.record_tables import render_jobs
+    from wharf.cli.common.rendering import render_pairs, render_section
 
-    leader = talk.client.status.leader()
-    jobs = talk.client.jobs.list().value
-    nodes = _nodes_told(talk)
+    leader = session.client.status.leader()
+    jobs = session.client.jobs.list().value
+    nodes = _nodes_told(session)
 
     def text() -> str:
-        head = pairs([("Leader", leader or "none just now"), ("Nodes", nodes)])
-        return head + "\n" + section("Jobs", jobs_told(talk, jobs))
+        head = render_pairs([("Leader", leader or "none just now"), ("Nodes", nodes)])
+        return head + "\n" + render_section("Jobs", render_jobs(session, jobs))
 
-    talk.show(jobs, text)
+    session.print_result(jobs, text)
 
 
-def _nodes_told(talk: Talk) -> str:
+def _nodes_told(session: Session) -> str:
     """Whoever may see jobs alone sees them."""
-    from wharf.client.errors import Forbidden
+    from wharf.contract.client.errors import Forbidden
 
     try:
-        nodes = talk.client.nodes.list().value
+        nodes = session.client.nodes.list().value
     except Forbidden:
         return "not for this token to see"
     return f"{sum(one.status == 'ready' for one in nodes)} of {len(nodes)} ready"
 
 
-def _show_job(talk: Talk, id: str) -> None:
-    from wharf.cli.job_views import show_job
+def _show_job(session: Session, id: str) -> None:
+    from wharf.cli.job.views import show_job
 
-    show_job(talk, id, all_allocs=False)
-
-
-def _show_node(talk: Talk, id: str) -> None:
-    from wharf.cli.node import show_node
-
-    show_node(talk, id)
+    show_job(session, id, is_all_allocations=False)
 
 
-def _show_allocation(talk: Talk, id: str) -> None:
-    from wharf.cli.alloc import show_allocation
+def _show_node(session: Session, id: str) -> None:
+    from wharf.cli.node.group import show_node
 
-    show_allocation(talk, id)
+    show_node(session, id)
 
 
-def _show_evaluation(talk: Talk, id: str) -> None:
+def _show_allocation(session: Session, id: str) -> None:
+    from wharf.cli.alloc.group import show_allocation
+
+    show_allocation(session, id)
+
+
+def _show_evaluation(session: Session, id: str) -> None:
     from wharf.cli.evaluation import show_evaluation
 
-    show_evaluation(talk, id)
+    show_evaluation(session, id)
 
 
-def _show_deployment(talk: Talk, id: str) -> None:
+def _show_deployment(session: Session, id: str) -> None:
     from wharf.cli.deployment import show_deployment
 
-    show_deployment(talk, id)
+    show_deployment(session, id)
 
 
-def _show_namespace(talk: Talk, id: str) -> None:
+def _show_namespace(session: Session, id: str) -> None:
     from wharf.cli.namespace import show_namespace
 
-    show_namespace(talk, id)
+    show_namespace(session, id)
 
 
-_SHOWN: "Final[dict[str, Callable[[Talk, str], None]]]" = {
+_SHOWN: "Final[dict[str, Callable[[Session, str], None]]]" = {
     "jobs": _show_job,
     "nodes": _show_node,
     "allocs": _show_allocation,

@@ -5,15 +5,19 @@ from pathlib import Path
 
 import click
 
-from wharf.cli.failing import plainly
-from wharf.cli.lazy import Entry, LazyGroup
+from wharf.cli.common.errors import report_startup_errors
+from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
 KEY_WIDTH = 44
 VALUE_WIDTH = 28
 
 COMMANDS = {
-    "check": Entry("wharf.cli.config", "check", "Say what is wrong with files of configuration, and start nothing."),
-    "show": Entry("wharf.cli.config", "show", "Print every setting and where its value came from, without secrets."),
+    "check": CommandEntry(
+        "wharf.cli.config", "check", "Say what is wrong with files of configuration, and start nothing."
+    ),
+    "show": CommandEntry(
+        "wharf.cli.config", "show", "Print every setting and where its value came from, without secrets."
+    ),
 }
 
 
@@ -31,14 +35,14 @@ def check(places: tuple[Path, ...], more: tuple[Path, ...]) -> None:
     PLACES are files and folders, as after `wharf agent --config`. Those after --config come last. The environment counts too. Exit code 0 when all is
     right, 1 when something is not.
     """
-    with plainly():
-        from wharf.config.configuration import load
-        from wharf.config.not_yet import warnings
+    with report_startup_errors():
+        from wharf.config.configuration import load_configuration
+        from wharf.config.ineffective import list_warnings
 
         if not places and not more:
             raise click.UsageError("name a file or folder of configuration: `wharf config check PLACE`")
-        configuration = load((*places, *more), environment=os.environ)
-        for warning in warnings(configuration):
+        configuration = load_configuration((*places, *more), environment=os.environ)
+        for warning in list_warnings(configuration):
             click.echo(f"note: {warning}", err=True)
         count = len(configuration.files)
         click.echo(f"{count} file{'s are' if count != 1 else ' is'} right")
@@ -59,16 +63,18 @@ def show(places: tuple[Path, ...], as_json: bool, changed: bool) -> None:
 
     Without --config, the settings of `wharf dev` in this folder.
     """
-    with plainly():
+    with report_startup_errors():
         import msgspec
 
-        from wharf.cli.dev import read_for_dev
-        from wharf.config.configuration import load
-        from wharf.config.display import shown
-        from wharf.config.tree import Source
+        from wharf.cli.dev import read_dev_configuration
+        from wharf.config.configuration import load_configuration
+        from wharf.config.display import list_values
+        from wharf.config.tree import OriginKind
 
-        configuration = load(places, environment=os.environ) if places else read_for_dev((), [])
-        values = [value for value in shown(configuration) if not changed or value.origin != Source.DEFAULT.value]
+        configuration = load_configuration(places, environment=os.environ) if places else read_dev_configuration((), [])
+        values = [
+            value for value in list_values(configuration) if not changed or value.origin != OriginKind.DEFAULT.value
+        ]
         if as_json:
             click.echo(msgspec.json.format(msgspec.json.encode(values)))
             return

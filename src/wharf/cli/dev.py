@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from wharf.cli.failing import plainly
+from wharf.cli.common.errors import report_startup_errors
 
 if TYPE_CHECKING:
-    from wharf.agent.start import Running
-    from wharf.config.configuration import Configuration, Flag
-    from wharf.config.tree import Path as Key
-    from wharf.config.tree import Plain, Scalar
+    from wharf.agent.startup import ReadyReport
+    from wharf.config.configuration import CommandFlag, Configuration
+    from wharf.config.tree import KeyPath, PlainValue, Scalar
 
-FOLDER: Final = ".wharf"
+DATA_FOLDER_NAME: Final = ".wharf"
 DEFAULT_ADDRESS: Final = "http://127.0.0.1:4646"
 """Where commands look for a server that nobody named."""
 
@@ -46,13 +45,13 @@ def dev(
 
     The node runs programs of this machine (driver raw_exec) as who you are. Ctrl-C stops all of it, tasks too.
     """
-    with plainly():
-        from wharf.agent.refusal import Refused
-        from wharf.agent.start import Agent, refuse_fresh
-        from wharf.config.configuration import Flag
+    with report_startup_errors():
+        from wharf.agent.errors import CommandError
+        from wharf.agent.startup import AgentProcess, require_own_folder
+        from wharf.config.configuration import CommandFlag
 
         flags = [
-            Flag(name, path, value)
+            CommandFlag(name, path, value)
             for name, path, value in (
                 ("--port", ("ports", "http"), port),
                 ("--data-dir", ("data_dir",), None if data_dir is None else str(data_dir.absolute())),
@@ -63,28 +62,38 @@ def dev(
         ]
 
         def read() -> "Configuration":
-            return read_for_dev(places, flags)
+            return read_dev_configuration(places, flags)
 
         configuration = read()
         if fresh:
-            refuse_fresh(Path(configuration.settings.data_dir))
-        agent = Agent(configuration, read_again=read, on_ready=show, is_fresh=fresh, introduces_own_node=True)
+            require_own_folder(Path(configuration.settings.data_dir))
+        agent = AgentProcess(
+            configuration,
+            reload_configuration=read,
+            on_ready=print_welcome,
+            is_fresh=fresh,
+            should_introduce_own_node=True,
+        )
         why = agent.run()
         if why:
-            raise Refused(why)
+            raise CommandError(why)
         click.echo("stopped")
 
 
-def read_for_dev(places: tuple[Path, ...], flags: "list[Flag]") -> "Configuration":
+def read_dev_configuration(paths: tuple[Path, ...], flags: "list[CommandFlag]") -> "Configuration":
     """Raises ConfigurationRefused."""
-    from wharf.config.configuration import load
+    from wharf.config.configuration import load_configuration
 
-    first = load(places, environment=os.environ, flags=flags, presets=presets(Path.cwd() / FOLDER))
+    first = load_configuration(
+        paths, environment=os.environ, flags=flags, presets=build_presets(Path.cwd() / DATA_FOLDER_NAME)
+    )
     # The log lies in the data folder, wherever that was told to be.
-    return load(places, environment=os.environ, flags=flags, presets=presets(Path(first.settings.data_dir)))
+    return load_configuration(
+        paths, environment=os.environ, flags=flags, presets=build_presets(Path(first.settings.data_dir))
+    )
 
 
-def presets(folder: Path) -> "Mapping[Key, Scalar | list[Plain]]":
+def build_presets(folder: Path) -> "Mapping[KeyPath, Scalar | list[PlainValue]]":
     """The defaults of `wharf dev` where they differ from those of `wharf agent`."""
     return {
         ("data_dir",): str(folder),
@@ -103,7 +112,7 @@ def presets(folder: Path) -> "Mapping[Key, Scalar | list[Plain]]":
     }
 
 
-def show(running: "Running") -> None:
+def print_welcome(running: "ReadyReport") -> None:
     """What runs where, and what to try next."""
     from wharf import __version__
 
@@ -111,11 +120,11 @@ def show(running: "Running") -> None:
     node = running.details.get("node", {})
     rows = {
         "HTTP": running.address,
-        "State": f"{settings.state.engine.value}, in {shown(folder / 'state')}",
-        "Log": shown(Path(settings.log_file)) if settings.log_file else "here",
+        "State": f"{settings.state.engine.value}, in {shorten_path(folder / 'state')}",
+        "Log": shorten_path(Path(settings.log_file)) if settings.log_file else "here",
     }
     if settings.audit.enabled:
-        rows["Audit"] = shown(Path(settings.audit.file) if settings.audit.file else folder / "audit.log")
+        rows["Audit"] = shorten_path(Path(settings.audit.file) if settings.audit.file else folder / "audit.log")
     if settings.acl.enabled:
         rows["Access"] = "control is on: nobody may do anything without a token"
     if node.get("drivers"):
@@ -129,31 +138,31 @@ def show(running: "Running") -> None:
     width = max(map(len, rows))
     lines = [
         "",
-        bold(f"Wharf {__version__} is running")
+        style_bold(f"Wharf {__version__} is running")
         + f", ready after {running.ready_after_s:.1f} s. Ctrl-C stops all of it.",
         "",
-        *(f"  {dim(name.ljust(width))}  {text}" for name, text in rows.items()),
+        *(f"  {style_dim(name.ljust(width))}  {text}" for name, text in rows.items()),
         "",
         "Try, in another terminal:",
         "",
-        *(f"  {line}" for line in commands_to_try(running)),
+        *(f"  {line}" for line in list_commands_to_try(running)),
         "",
     ]
     click.echo("\n".join(lines))
     sys.stdout.flush()
 
 
-def commands_to_try(running: "Running") -> list[str]:
+def list_commands_to_try(running: "ReadyReport") -> list[str]:
     settings, folder = running.settings, running.data_folder
-    wharf = own_command()
+    wharf = find_own_command()
     lines: list[str] = []
     if running.address != DEFAULT_ADDRESS:
         lines.append(f"export WHARF_ADDR={running.address}")
     if settings.tls.http and settings.tls.ca_file:
-        lines.append(f"export WHARF_CACERT={shlex.quote(shown(Path(settings.tls.ca_file)))}")
+        lines.append(f"export WHARF_CACERT={shlex.quote(shorten_path(Path(settings.tls.ca_file)))}")
     if settings.acl.enabled:
         lines += [f"{wharf} acl bootstrap   # once: it prints the first token", "export WHARF_TOKEN=…   # its Secret"]
-    where = "" if folder == Path.cwd() / FOLDER else f" --data-dir {shlex.quote(shown(folder))}"
+    where = "" if folder == Path.cwd() / DATA_FOLDER_NAME else f" --data-dir {shlex.quote(shorten_path(folder))}"
     return [
         *lines,
         f"{wharf} job init",
@@ -163,23 +172,23 @@ def commands_to_try(running: "Running") -> list[str]:
     ]
 
 
-def own_command() -> str:
+def find_own_command() -> str:
     """How this command is called from here: by its name where the shell finds it, else by its path."""
     called = Path(sys.argv[0])
     if called.name == "__main__.py":
-        return f"{shown(Path(sys.executable))} -m wharf"
-    return "wharf" if shutil.which("wharf") else shown(called.absolute())
+        return f"{shorten_path(Path(sys.executable))} -m wharf"
+    return "wharf" if shutil.which("wharf") else shorten_path(called.absolute())
 
 
-def shown(path: Path) -> str:
+def shorten_path(path: Path) -> str:
     """Relative where that is shorter to read."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
-def bold(text: str) -> str:
+def style_bold(text: str) -> str:
     return click.style(text, bold=True) if sys.stdout.isatty() else text
 
 
-def dim(text: str) -> str:
+def style_dim(text: str) -> str:
     return click.style(text, dim=True) if sys.stdout.isatty() else text

@@ -8,67 +8,73 @@ from typing import Final
 import click
 
 from wharf import __version__
-from wharf.cli.lazy import NOT_YET, Entry, LazyGroup
+from wharf.cli.lazy_group import NOT_SUPPORTED_BY_NODES, CommandEntry, LazyGroup
 
 COMMANDS: Final = {
-    "dev": Entry("wharf.cli.dev", "dev", "Run a whole cluster here, for trying and developing."),
-    "agent": Entry("wharf.cli.agent", "agent", "Run a server, a node or both, from configuration."),
-    "job": Entry("wharf.cli.job", "job", "Submit jobs, watch them and change them."),
-    "node": Entry("wharf.cli.node", "node", "Show machines, and empty them."),
-    "alloc": Entry("wharf.cli.alloc", "alloc", "Show allocations, stop and restart them, and look into their tasks."),
-    "deployment": Entry(
+    "dev": CommandEntry("wharf.cli.dev", "dev", "Run a whole cluster here, for trying and developing."),
+    "agent": CommandEntry("wharf.cli.agent", "agent", "Run a server, a node or both, from configuration."),
+    "job": CommandEntry("wharf.cli.job.group", "job", "Submit jobs, watch them and change them."),
+    "node": CommandEntry("wharf.cli.node.group", "node", "Show machines, and empty them."),
+    "alloc": CommandEntry(
+        "wharf.cli.alloc.group", "alloc", "Show allocations, stop and restart them, and look into their tasks."
+    ),
+    "deployment": CommandEntry(
         "wharf.cli.deployment", "deployment", "Watch rollouts, promote canaries, pause and end rollouts."
     ),
-    "eval": Entry(
+    "eval": CommandEntry(
         "wharf.cli.evaluation", "evaluation", "Show evaluations: what the scheduler looked at, and what it decided."
     ),
-    "namespace": Entry("wharf.cli.namespace", "namespace", "Make namespaces, and show them."),
-    "quota": Entry("wharf.cli.quota", "quota", "Bound what namespaces use."),
-    "service": Entry("wharf.cli.service", "service", "Show what jobs offer by a name, and where it is."),
-    "scaling": Entry("wharf.cli.scaling", "scaling", "Show within which bounds counts may be scaled."),
-    "var": Entry("wharf.cli.variable", "var", "Keep values encrypted, and lock them."),
-    "volume": Entry("wharf.cli.volume", "volume", "Folders of hosts that jobs may ask for."),
-    "acl": Entry("wharf.cli.acl", "acl", "Say who may do what."),
-    "login": Entry("wharf.cli.login", "login", "Log in, and print a token."),
-    "status": Entry("wharf.cli.cluster", "status", "Show what an id leads to, or how the cluster stands."),
-    "search": Entry("wharf.cli.cluster", "search", "Find everything whose name has a text in it."),
-    "monitor": Entry("wharf.cli.cluster", "monitor", "Follow the log of an agent."),
-    "server": Entry("wharf.cli.cluster", "server", "Show servers."),
-    "system": Entry("wharf.cli.cluster", "system", "Tidy up."),
-    "config": Entry("wharf.cli.config", "config", "Check and show configuration."),
-    "operator": Entry("wharf.cli.operator", "operator", "Requests, scheduling, servers, keys, snapshots, faults."),
-    "tls": Entry("wharf.cli.tls", "tls", "Make certificates."),
-    "gateway": Entry("wharf.cli.gateway", "gateway", "Put limits in front of an HTTP service."),
-    "limits": Entry("wharf.cli.limits", "limits", "Write rules, and operate the limiter of a service."),
-    "completion": Entry("wharf.cli.completion", "completion", "Print a script that completes commands in your shell."),
-    "version": Entry("wharf.cli.version", "version", "Print the version."),
+    "namespace": CommandEntry("wharf.cli.namespace", "namespace", "Make namespaces, and show them."),
+    "quota": CommandEntry("wharf.cli.quota", "quota", "Bound what namespaces use."),
+    "service": CommandEntry("wharf.cli.service", "service", "Show what jobs offer by a name, and where it is."),
+    "scaling": CommandEntry("wharf.cli.scaling", "scaling", "Show within which bounds counts may be scaled."),
+    "var": CommandEntry("wharf.cli.variable", "var", "Keep values encrypted, and lock them."),
+    "volume": CommandEntry("wharf.cli.volume", "volume", "Folders of hosts that jobs may ask for."),
+    "acl": CommandEntry("wharf.cli.acl.group", "acl", "Say who may do what."),
+    "login": CommandEntry("wharf.cli.login", "login", "Log in, and print a token."),
+    "status": CommandEntry("wharf.cli.cluster", "status", "Show what an id leads to, or how the cluster stands."),
+    "search": CommandEntry("wharf.cli.cluster", "search", "Find everything whose name has a text in it."),
+    "monitor": CommandEntry("wharf.cli.cluster", "monitor", "Follow the log of an agent."),
+    "server": CommandEntry("wharf.cli.cluster", "server", "Show servers."),
+    "system": CommandEntry("wharf.cli.cluster", "system", "Tidy up."),
+    "config": CommandEntry("wharf.cli.config", "config", "Check and show configuration."),
+    "operator": CommandEntry(
+        "wharf.cli.operator.group", "operator", "Requests, scheduling, servers, keys, snapshots, faults."
+    ),
+    "tls": CommandEntry("wharf.cli.tls", "tls", "Make certificates."),
+    "gateway": CommandEntry("wharf.cli.limits.gateway", "gateway", "Put limits in front of an HTTP service."),
+    "limits": CommandEntry("wharf.cli.limits.group", "limits", "Write rules, and operate the limiter of a service."),
+    "completion": CommandEntry(
+        "wharf.cli.completion", "completion", "Print a script that completes commands in your shell."
+    ),
+    "version": CommandEntry("wharf.cli.version", "version", "Print the version."),
 }
 
-_CHANGES: Final = "wharf.cli.job_changes"
-_PLAN: Final = "wharf.cli.job_plan"
-_NODES: Final = "wharf.cli.node"
-ALSO: Final = {
-    "run": Entry(_CHANGES, "run", "wharf job run"),
-    "plan": Entry(_PLAN, "plan", "wharf job plan"),
-    "stop": Entry(_CHANGES, "stop", "wharf job stop"),
-    "start": Entry(_CHANGES, "start", "wharf job start"),
-    "validate": Entry(_PLAN, "validate", "wharf job validate"),
-    "inspect": Entry("wharf.cli.job_views", "inspect", "wharf job inspect"),
-    "init": Entry("wharf.cli.job_init", "init", "wharf job init"),
-    "node-status": Entry(_NODES, "status", "wharf node status"),
-    "node-drain": Entry(_NODES, "drain", "wharf node drain"),
-    "alloc-status": Entry("wharf.cli.alloc", "status", "wharf alloc status"),
-    "logs": Entry("wharf.cli.alloc_files", "logs", "wharf alloc logs"),
-    "action": Entry("wharf.cli.job_action", "action", "wharf job action"),
-    "exec": Entry("wharf.cli.alloc_exec", "execute", "wharf alloc exec"),
-    "fs": Entry("wharf.cli.alloc_files", "fs", "wharf alloc fs"),
-    "eval-status": Entry("wharf.cli.evaluation", "status", "wharf eval status"),
-    "server-members": Entry("wharf.cli.cluster", "members", "wharf server members"),
-    "debug": Entry("wharf.cli.operator", "debug", "wharf operator debug"),
+_CHANGES: Final = "wharf.cli.job.changes"
+_PLAN: Final = "wharf.cli.job.plan"
+_NODES: Final = "wharf.cli.node.group"
+ALIASES: Final = {
+    "run": CommandEntry(_CHANGES, "run", "wharf job run"),
+    "plan": CommandEntry(_PLAN, "plan", "wharf job plan"),
+    "stop": CommandEntry(_CHANGES, "stop", "wharf job stop"),
+    "start": CommandEntry(_CHANGES, "start", "wharf job start"),
+    "validate": CommandEntry(_PLAN, "validate", "wharf job validate"),
+    "inspect": CommandEntry("wharf.cli.job.views", "inspect", "wharf job inspect"),
+    "init": CommandEntry("wharf.cli.job.init", "init", "wharf job init"),
+    "node-status": CommandEntry(_NODES, "status", "wharf node status"),
+    "node-drain": CommandEntry(_NODES, "drain", "wharf node drain"),
+    "alloc-status": CommandEntry("wharf.cli.alloc.group", "status", "wharf alloc status"),
+    "logs": CommandEntry("wharf.cli.alloc.logs", "logs", "wharf alloc logs"),
+    "action": CommandEntry("wharf.cli.job.action", "action", "wharf job action"),
+    "exec": CommandEntry("wharf.cli.alloc.exec", "execute", "wharf alloc exec"),
+    "fs": CommandEntry("wharf.cli.alloc.files", "fs", "wharf alloc fs"),
+    "eval-status": CommandEntry("wharf.cli.evaluation", "status", "wharf eval status"),
+    "server-members": CommandEntry("wharf.cli.cluster", "members", "wharf server members"),
+    "debug": CommandEntry("wharf.cli.operator.group", "debug", "wharf operator debug"),
 }
 """Short and old names, with what each stands for."""
-MISSING: Final = {
-    "client-config": NOT_YET,
+UNAVAILABLE_COMMANDS: Final = {
+    "client-config": NOT_SUPPORTED_BY_NODES,
     "plugin": "drivers are part of the nodes; `wharf node status NODE` names those of a node",
     "agent-info": "`wharf operator api /v1/agent/self` tells it",
     "check": "`wharf operator api /v1/agent/health` tells it",
@@ -86,8 +92,8 @@ EXIT_INTERRUPTED: Final = 130
     name="wharf",
     cls=LazyGroup,
     entries=COMMANDS,
-    also=ALSO,
-    missing=MISSING,
+    also=ALIASES,
+    missing=UNAVAILABLE_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, message="wharf %(version)s")
@@ -98,10 +104,10 @@ def root() -> None:
     """
 
 
-def main(arguments: Sequence[str] | None = None, surroundings: object = None) -> None:
+def main(arguments: Sequence[str] | None = None, environment: object = None) -> None:
     """Without arguments those of the process. `surroundings`: what commands that ask servers are given (`speaking`)."""
     try:
-        ended = root.main(arguments, prog_name="wharf", standalone_mode=False, obj=surroundings)
+        ended = root.main(arguments, prog_name="wharf", standalone_mode=False, obj=environment)
     except click.exceptions.Exit as end:
         sys.exit(end.exit_code)
     except click.Abort:
@@ -111,9 +117,9 @@ def main(arguments: Sequence[str] | None = None, surroundings: object = None) ->
         click.echo(help_wanted.format_message())
         sys.exit(EXIT_FAILED)
     except click.ClickException as error:
-        from wharf.cli.failing import told
+        from wharf.cli.common.errors import format_error
 
-        for line in told(error).splitlines():
+        for line in format_error(error).splitlines():
             click.echo(f"wharf: {line}", err=True)
         sys.exit(getattr(error, "code", EXIT_FAILED))  # Of `failing.Failed`, which a page of help does not load.
     except BrokenPipeError:

@@ -4,14 +4,14 @@ from typing import Final
 
 import click
 
-from wharf.cli.lazy import Entry, LazyGroup
-from wharf.cli.speaking import Speaking, Talk
+from wharf.cli.common.server_commands import ServerCommand, Session
+from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
-HERE: Final = "wharf.cli.scaling"
-COMMANDS: Final = {"policy": Entry(HERE, "policy", "Show scaling policies.")}
-OF_POLICIES: Final = {
-    "list": Entry(HERE, "list_", "List scaling policies."),
-    "info": Entry(HERE, "info", "Show a scaling policy."),
+MODULE: Final = "wharf.cli.scaling"
+COMMANDS: Final = {"policy": CommandEntry(MODULE, "policy", "Show scaling policies.")}
+POLICY_COMMANDS: Final = {
+    "list": CommandEntry(MODULE, "list_", "List scaling policies."),
+    "info": CommandEntry(MODULE, "info", "Show a scaling policy."),
 }
 
 
@@ -20,48 +20,50 @@ def scaling() -> None:
     """Show within which bounds the counts of groups may be scaled. `wharf job scale` changes a count."""
 
 
-@click.group(cls=LazyGroup, entries=OF_POLICIES)
+@click.group(cls=LazyGroup, entries=POLICY_COMMANDS)
 def policy() -> None:
     """Show scaling policies."""
 
 
-@click.command("list", cls=Speaking)
+@click.command("list", cls=ServerCommand)
 @click.option("--job", default="", help="Only of this job.")
 @click.option("--type", "kind", default="", help="Only of this type.")
-def list_(talk: Talk, job: str, kind: str) -> None:
+def list_(session: Session, job: str, kind: str) -> None:
     """List scaling policies.
 
     wharf scaling policy list
     """
-    from wharf.cli.tables import table
+    from wharf.cli.common.rendering import render_table
 
-    found = talk.client.scaling.list(job=job, type=kind).value
-    rows = [(talk.short(one.id), one.type, _target(one.target), "yes" if one.enabled else "no") for one in found]
+    found = session.client.scaling.list(job=job, type=kind).value
+    rows = [
+        (session.shorten_id(one.id), one.type, _target(one.target), "yes" if one.enabled else "no") for one in found
+    ]
     told = ("ID", "Type", "Scales", "Enabled")
-    talk.show(found, lambda: table(told, rows) if rows else "There are no scaling policies.")
+    session.print_result(found, lambda: render_table(told, rows) if rows else "There are no scaling policies.")
 
 
-@click.command(cls=Speaking)
+@click.command(cls=ServerCommand)
 @click.argument("policy_id", metavar="POLICY")
-def info(talk: Talk, policy_id: str) -> None:
+def info(session: Session, policy_id: str) -> None:
     """Show a scaling policy.
 
     wharf scaling policy info 1a2b3c4d
     """
     import msgspec
 
-    from wharf.cli.finding import beginning_so, the_one
-    from wharf.cli.tables import pairs
+    from wharf.cli.common.lookup import match_id_prefix, require_single
+    from wharf.cli.common.rendering import render_pairs
 
-    found = the_one(
+    found = require_single(
         "scaling policy",
         policy_id,
-        beginning_so(policy_id, lambda _prefix: talk.client.scaling.list(namespace="*").value),
-        id_of=lambda each: each.id,
-        about=lambda each: _target(each.target),
-        list_by="wharf scaling policy list",
+        match_id_prefix(policy_id, lambda _prefix: session.client.scaling.list(namespace="*").value),
+        get_id=lambda each: each.id,
+        describe=lambda each: _target(each.target),
+        list_command="wharf scaling policy list",
     )
-    one = talk.client.scaling.read(found.id, namespace=(found.target or {}).get("Namespace", "")).value
+    one = session.client.scaling.read(found.id, namespace=(found.target or {}).get("Namespace", "")).value
     entries = [
         ("ID", one.id),
         ("Type", one.type),
@@ -71,7 +73,7 @@ def info(talk: Talk, policy_id: str) -> None:
         ("Enabled", "yes" if one.enabled else "no"),
         ("Policy", msgspec.json.encode(one.policy).decode() if one.policy else ""),
     ]
-    talk.show(one, lambda: pairs(entries))
+    session.print_result(one, lambda: render_pairs(entries))
 
 
 def _target(target: dict[str, str] | None) -> str:

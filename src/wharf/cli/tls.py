@@ -4,11 +4,11 @@ from pathlib import Path
 
 import click
 
-from wharf.cli.failing import plainly
-from wharf.cli.lazy import Entry, LazyGroup
+from wharf.cli.common.errors import report_startup_errors
+from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
 COMMANDS = {
-    "create": Entry("wharf.cli.tls", "create", "Make an authority, and a certificate for a server or a caller.")
+    "create": CommandEntry("wharf.cli.tls", "create", "Make an authority, and a certificate for a server or a caller.")
 }
 
 
@@ -46,22 +46,22 @@ def create(
     valid for server.<region>.wharf, localhost, 127.0.0.1, and what --also names, and never longer than its authority.
     No file is ever replaced; all are readable by their owner only.
     """
-    with plainly():
-        from wharf.agent import certificates
+    with report_startup_errors():
+        from wharf.agent.tls import certificates
 
-        made = certificates.create(
+        made = certificates.create_certificates(
             folder,
             region=region,
             is_server=not is_client,
             files_name=name,
-            also=also,
+            alternative_names=also,
             days=days,
             authority_days=authority_days,
         )
         for one in made:
-            click.echo(f"{one.what:<9}  {one.certificate_file}  {one.key_file}  valid until {one.valid_until}")
+            click.echo(f"{one.role:<9}  {one.certificate_file}  {one.key_file}  valid until {one.valid_until}")
         certificate_file, key_file = made[-1].certificate_file, made[-1].key_file
-        ca_file, ca_key_file = certificates.files_of(folder, certificates.AUTHORITY)
+        ca_file, ca_key_file = certificates.get_files(folder, certificates.AUTHORITY_FILES_NAME)
         click.echo(f"\nKeep {ca_key_file} away from servers: whoever has it can make certificates.")
         if is_client:
             click.echo(

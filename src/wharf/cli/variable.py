@@ -6,26 +6,26 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from wharf.cli.completing import complete_variables
-from wharf.cli.failing import Failed
-from wharf.cli.lazy import Entry, LazyGroup
-from wharf.cli.speaking import Quiet, Speaking, Talk
+from wharf.cli.common.errors import CliError
+from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
+from wharf.cli.completion import complete_variables
+from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from wharf.wire.variables import VariableShown
+    from wharf.contract.wire.variables import VariableView
 
-HERE: Final = "wharf.cli.variable"
+MODULE: Final = "wharf.cli.variable"
 COMMANDS: Final = {
-    "list": Entry(HERE, "list_", "List variables, without what is in them."),
-    "get": Entry(HERE, "get", "Print a variable with its items, or one of them."),
-    "put": Entry(HERE, "put", "Write a variable."),
-    "purge": Entry(HERE, "purge", "Delete a variable."),
-    "lock": Entry(HERE, "lock", "Run a program while holding the lock of a variable."),
+    "list": CommandEntry(MODULE, "list_", "List variables, without what is in them."),
+    "get": CommandEntry(MODULE, "get", "Print a variable with its items, or one of them."),
+    "put": CommandEntry(MODULE, "put", "Write a variable."),
+    "purge": CommandEntry(MODULE, "purge", "Delete a variable."),
+    "lock": CommandEntry(MODULE, "lock", "Run a program while holding the lock of a variable."),
 }
-a_path = click.argument("path", shell_complete=complete_variables)
-RENEWALS: Final = 3
+path_argument = click.argument("path", shell_complete=complete_variables)
+RENEWALS_PER_TTL: Final = 3
 """So often a lock is renewed within its time."""
 
 
@@ -34,48 +34,50 @@ def var() -> None:
     """Keep values encrypted, and lock them."""
 
 
-@click.command("list", cls=Speaking)
+@click.command("list", cls=ServerCommand)
 @click.argument("prefix", default="", shell_complete=complete_variables)
-def list_(talk: Talk, prefix: str) -> None:
+def list_(session: Session, prefix: str) -> None:
     """List variables, without what is in them.
 
     wharf var list jobs/web
     """
-    from wharf.cli.tables import table
+    from wharf.cli.common.rendering import render_table
 
-    records = talk.client.variables.list(prefix=prefix).value
-    rows = [(one.namespace, one.path, talk.when(one.modify_time)) for one in records]
-    talk.show(records, lambda: table(("Namespace", "Path", "Modified"), rows) if rows else "There are no variables.")
+    records = session.client.variables.list(prefix=prefix).value
+    rows = [(one.namespace, one.path, session.format_time(one.modify_time)) for one in records]
+    session.print_result(
+        records, lambda: render_table(("Namespace", "Path", "Modified"), rows) if rows else "There are no variables."
+    )
 
 
-@click.command(cls=Speaking)
-@a_path
+@click.command(cls=ServerCommand)
+@path_argument
 @click.option("--item", help="Only the value of this one, as it is.")
-def get(talk: Talk, path: str, item: str | None) -> None:
+def get(session: Session, path: str, item: str | None) -> None:
     """Print a variable with its items, or one of them.
 
     wharf var get --item password jobs/web/db
     """
-    from wharf.cli.tables import pairs, section
-    from wharf.client.errors import NotFound
+    from wharf.cli.common.rendering import render_pairs, render_section
+    from wharf.contract.client.errors import NotFound
 
     try:
-        one = talk.client.variables.read(path).value
+        one = session.client.variables.read(path).value
     except NotFound as error:
-        raise Failed(f"there is no variable {path} in {talk.namespace}; `wharf var list` lists all") from error
+        raise CliError(f"there is no variable {path} in {session.namespace}; `wharf var list` lists all") from error
     items = one.items if isinstance(one.items, dict) else {}
     if item is not None:
         if item not in items:
-            raise Failed(f"{path} has no item {item}; it has {', '.join(sorted(items)) or 'none'}")
+            raise CliError(f"{path} has no item {item}; it has {', '.join(sorted(items)) or 'none'}")
         click.echo(items[item])
         return
-    head = pairs([("Namespace", one.namespace), ("Path", one.path), ("Modified", talk.when(one.modify_time)),
+    head = render_pairs([("Namespace", one.namespace), ("Path", one.path), ("Modified", session.format_time(one.modify_time)),
                   ("Check index", one.modify_index)])  # fmt: skip
-    talk.show(one, lambda: head + "\n" + section("Items", pairs(sorted(items.items()))))
+    session.print_result(one, lambda: head + "\n" + render_section("Items", render_pairs(sorted(items.items()))))
 
 
-@click.command(cls=Speaking)
-@a_path
+@click.command(cls=ServerCommand)
+@path_argument
 @click.argument("items", nargs=-1, metavar="KEY=VALUE...")
 @click.option(
     "--in", "file", type=click.Path(allow_dash=True), help="JSON or YAML with Items, or with the items alone."
@@ -83,7 +85,7 @@ def get(talk: Talk, path: str, item: str | None) -> None:
 @click.option("--check-index", type=click.IntRange(0), help="Only over this ModifyIndex; 0: only if it is new.")
 @click.option("--force", is_flag=True, hidden=True)
 def put(
-    talk: Talk,
+    session: Session,
     path: str,
     items: tuple[str, ...],
     file: str | None,
@@ -96,44 +98,46 @@ def put(
 
     wharf var put jobs/web/db user=web password=@secret.txt
     """
-    from wharf.cli.job_changes import keys_and_values
-    from wharf.cli.records import read_document, read_text
+    from wharf.cli.common.documents import read_document, read_text
+    from wharf.cli.common.options import parse_key_values
 
     found: dict[str, str] = {}
     if file is not None:
         name, document = read_document(file)
         document = document.get("Items", document) if isinstance(document, dict) else None
         if not isinstance(document, dict):
-            raise Failed(f"{name}: expected a map of items")
+            raise CliError(f"{name}: expected a map of items")
         found = {str(key): str(value) for key, value in document.items()}
-    given = keys_and_values(items, "item") or {}
+    given = parse_key_values(items, "item") or {}
     found |= {key: read_text(value[1:]) if value.startswith("@") else value for key, value in given.items()}
     if not found:
-        raise Failed(f"name an item: `wharf var put {path} key=value`")
+        raise CliError(f"name an item: `wharf var put {path} key=value`")
     with _in_conflict_told(path):
-        one = talk.client.variables.put(path, found, cas=check_index)
-    talk.show(one, lambda: f"{path} is written, at index {one.modify_index}")
+        one = session.client.variables.put(path, found, cas=check_index)
+    session.print_result(one, lambda: f"{path} is written, at index {one.modify_index}")
 
 
-@click.command(cls=Quiet)
-@a_path
+@click.command(cls=QuietServerCommand)
+@path_argument
 @click.option("--check-index", type=click.IntRange(0), help="Only over this ModifyIndex.")
-def purge(talk: Talk, path: str, check_index: int | None) -> None:
+def purge(session: Session, path: str, check_index: int | None) -> None:
     """Delete a variable.
 
     wharf var purge jobs/web/db
     """
     with _in_conflict_told(path):
-        talk.client.variables.delete(path, cas=check_index)
+        session.client.variables.delete(path, cas=check_index)
     click.echo(f"{path} is deleted")
 
 
-@click.command(cls=Quiet, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@a_path
+@click.command(
+    cls=QuietServerCommand, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+@path_argument
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--ttl", default="15s", show_default=True, help="How long the lock outlives whoever holds it.")
 @click.option("--delay", default="15s", show_default=True, help="How long nobody gets it after it was lost.")
-def lock(talk: Talk, path: str, command: tuple[str, ...], ttl: str, delay: str) -> None:
+def lock(session: Session, path: str, command: tuple[str, ...], ttl: str, delay: str) -> None:
     """Run a program while holding the lock of a variable.
 
     It waits for the lock, renews it while the program runs, and gives it back. The exit code is the program's; 1 where
@@ -141,20 +145,20 @@ def lock(talk: Talk, path: str, command: tuple[str, ...], ttl: str, delay: str) 
 
     wharf var lock locks/nightly ./nightly.sh
     """
-    from wharf.wire.go_duration import DurationError, parse_duration_ns
+    from wharf.contract.wire.times import DurationError, parse_duration_ns
 
     try:
-        renew_every_s = parse_duration_ns(ttl) / 1e9 / RENEWALS
+        renew_every_s = parse_duration_ns(ttl) / 1e9 / RENEWALS_PER_TTL
     except DurationError:
-        raise Failed(f"--ttl {ttl}: expected a length of time, as 15s") from None
+        raise CliError(f"--ttl {ttl}: expected a length of time, as 15s") from None
     words = command[1:] if command[0] == "--" else command
     if not words:
-        raise Failed(f"name a program: `wharf var lock {path} ./nightly.sh`")
-    held = _acquire(talk, path, ttl, delay)
+        raise CliError(f"name a program: `wharf var lock {path} ./nightly.sh`")
+    held = _acquire(session, path, ttl, delay)
     try:
-        code = _run_holding(talk, path, held, words, renew_every_s)
+        code = _run_holding(session, path, held, words, renew_every_s)
     finally:
-        _release(talk, path, held)
+        _release(session, path, held)
     raise click.exceptions.Exit(code)
 
 
@@ -165,7 +169,7 @@ def _in_conflict_told(path: str) -> "Iterator[None]":
     """
     import msgspec
 
-    from wharf.client.errors import Conflict
+    from wharf.contract.client.errors import Conflict
 
     try:
         yield
@@ -175,27 +179,27 @@ def _in_conflict_told(path: str) -> "Iterator[None]":
         except (msgspec.DecodeError, KeyError, TypeError, ValueError):
             raise error from None
         if index:
-            raise Failed(f"{path} was changed: its check index is {index}; `wharf var get {path}` shows it") from None
-        raise Failed(
+            raise CliError(f"{path} was changed: its check index is {index}; `wharf var get {path}` shows it") from None
+        raise CliError(
             f"{path} is not there any more, or somebody holds its lock; `wharf var get {path}` shows it"
         ) from None
 
 
-def _acquire(talk: Talk, path: str, ttl: str, delay: str) -> str:
-    from wharf.client.errors import Conflict
+def _acquire(session: Session, path: str, ttl: str, delay: str) -> str:
+    from wharf.contract.client.errors import Conflict
 
     index = 0
     while True:
         try:
-            one = talk.client.variables.acquire_lock(path, ttl=ttl, lock_delay=delay)
+            one = session.client.variables.acquire_lock(path, ttl=ttl, lock_delay=delay)
         except Conflict:
-            answer = talk.client.variables.read(path, index=index, wait_s=5.0)
+            answer = session.client.variables.read(path, index=index, wait_s=5.0)
             index = answer.index
             continue
         return _lock_id(one)
 
 
-def _lock_id(one: "VariableShown") -> str:
+def _lock_id(one: "VariableView") -> str:
     import msgspec
 
     assert not isinstance(one.lock, msgspec.UnsetType)
@@ -203,13 +207,13 @@ def _lock_id(one: "VariableShown") -> str:
     return one.lock.id
 
 
-def _run_holding(talk: Talk, path: str, lock_id: str, command: tuple[str, ...], renew_every_s: float) -> int:
-    from wharf.client.errors import Refused
+def _run_holding(session: Session, path: str, lock_id: str, command: tuple[str, ...], renew_every_s: float) -> int:
+    from wharf.contract.client.errors import RequestRefused
 
     try:
         child = subprocess.Popen(command)
     except OSError as error:
-        raise Failed(f"{command[0]} cannot be run: {error.strerror}") from error
+        raise CliError(f"{command[0]} cannot be run: {error.strerror}") from error
     while True:
         try:
             return _code_of(child.wait(timeout=renew_every_s))
@@ -219,11 +223,11 @@ def _run_holding(talk: Talk, path: str, lock_id: str, command: tuple[str, ...], 
             child.terminate()
             return _code_of(child.wait())
         try:
-            talk.client.variables.renew_lock(path, lock_id)
-        except Refused as error:
+            session.client.variables.renew_lock(path, lock_id)
+        except RequestRefused as error:
             child.terminate()
             child.wait()
-            raise Failed(f"the lock of {path} was lost, and the program ended: {error.text}") from error
+            raise CliError(f"the lock of {path} was lost, and the program ended: {error.text}") from error
 
 
 def _code_of(returned: int) -> int:
@@ -231,10 +235,10 @@ def _code_of(returned: int) -> int:
     return returned if returned >= 0 else 128 - returned
 
 
-def _release(talk: Talk, path: str, lock_id: str) -> None:
-    from wharf.client.errors import Refused
+def _release(session: Session, path: str, lock_id: str) -> None:
+    from wharf.contract.client.errors import RequestRefused
 
     try:
-        talk.client.variables.release_lock(path, lock_id)
-    except Refused as error:
+        session.client.variables.release_lock(path, lock_id)
+    except RequestRefused as error:
         click.echo(f"note: the lock of {path} was not given back: {error.text}", err=True)

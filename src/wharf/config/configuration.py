@@ -5,63 +5,73 @@ from pathlib import Path as FilePath
 
 import msgspec
 
-from wharf.config.building import Builder
-from wharf.config.environment import put, read_environment
+from wharf.config.builder import SettingsBuilder
+from wharf.config.environment import read_environment, with_leaf
+from wharf.config.errors import ConfigurationError, ConfigurationProblem
 from wharf.config.files import list_files, read_file
-from wharf.config.problems import ConfigurationRefused, Problem
-from wharf.config.rules import check
-from wharf.config.settings import Settings
-from wharf.config.tree import DEFAULT, Leaf, Origin, Path, Plain, Scalar, Source, Tree, merge
+from wharf.config.rules import check_settings
+from wharf.config.settings import AgentSettings
+from wharf.config.tree import (
+    DEFAULT_ORIGIN,
+    KeyPath,
+    OriginKind,
+    PlainValue,
+    Scalar,
+    SettingLeaf,
+    SettingTree,
+    ValueOrigin,
+    merge_trees,
+)
 
 
-class Flag(msgspec.Struct, frozen=True):
+class CommandFlag(msgspec.Struct, frozen=True):
     """A value from the command line, for the setting at a path."""
 
     name: str
-    path: Path
-    value: Scalar | list[Plain]
+    path: KeyPath
+    value: Scalar | list[PlainValue]
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    settings: Settings
-    origins: Mapping[Path, Origin]
+    settings: AgentSettings
+    origins: Mapping[KeyPath, ValueOrigin]
     """Of every value that was given. Use `origin_of`."""
     files: Sequence[FilePath] = ()
 
-    def origin_of(self, path: Path) -> Origin:
-        return self.origins.get(path, DEFAULT)
+    def origin_of(self, path: KeyPath) -> ValueOrigin:
+        return self.origins.get(path, DEFAULT_ORIGIN)
 
 
-def load(
-    places: Sequence[FilePath] = (),
+def load_configuration(
+    paths: Sequence[FilePath] = (),
     *,
     environment: Mapping[str, str],
-    flags: Sequence[Flag] = (),
-    presets: Mapping[Path, Scalar | list[Plain]] | None = None,
+    flags: Sequence[CommandFlag] = (),
+    presets: Mapping[KeyPath, Scalar | list[PlainValue]] | None = None,
 ) -> Configuration:
     """Read all and merge all. `presets` are defaults of one way to start, weaker than everything else.
 
     Raises ConfigurationRefused with every problem of every file, not only the first.
     """
-    files, problems = list_files(places)
-    tree = Tree({}, DEFAULT)
+    files, problems = list_files(paths)
+    tree = SettingTree({}, DEFAULT_ORIGIN)
     for path, value in (presets or {}).items():
-        tree = put(tree, path, Leaf(value, Origin(Source.DEFAULT, "default of this command")))
+        tree = with_leaf(tree, path, SettingLeaf(value, ValueOrigin(OriginKind.DEFAULT, "default of this command")))
     for file in files:
         read = read_file(file)
-        if isinstance(read, Problem):
+        if isinstance(read, ConfigurationProblem):
             problems.append(read)
         else:
-            tree = merge(tree, read)
-    tree = merge(tree, read_environment(environment))
+            tree = merge_trees(tree, read)
+    tree = merge_trees(tree, read_environment(environment))
     for flag in flags:
-        tree = put(tree, flag.path, Leaf(flag.value, Origin(Source.FLAG, flag.name)))
+        tree = with_leaf(tree, flag.path, SettingLeaf(flag.value, ValueOrigin(OriginKind.FLAG, flag.name)))
 
-    builder = Builder()
+    builder = SettingsBuilder()
     settings = builder.build(tree)
     problems.extend(builder.problems)
     if settings is not None and not problems:
-        problems.extend(check(settings, lambda path: builder.origins.get(path, DEFAULT)))
+        problems.extend(check_settings(settings, lambda path: builder.origins.get(path, DEFAULT_ORIGIN)))
     if problems or settings is None:
-        raise ConfigurationRefused(problems)
+        raise ConfigurationError(problems)
     return Configuration(settings, builder.origins, files)

@@ -4,32 +4,32 @@ from typing import TypeVar
 
 import msgspec
 
-from wharf.config.building import say_path
+from wharf.config.builder import format_path
 from wharf.config.configuration import Configuration
-from wharf.config.schema import fields_of, find_field
-from wharf.config.settings import Settings
-from wharf.config.tree import Path, Plain
-from wharf.config.values import plain, values_of
+from wharf.config.schema import find_field, get_fields
+from wharf.config.settings import AgentSettings
+from wharf.config.tree import KeyPath, PlainValue
+from wharf.config.values import iterate_values, to_plain_value
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class Shown(msgspec.Struct, frozen=True):
+class DisplayedValue(msgspec.Struct, frozen=True):
     """One value, as it may be shown to anyone who may see the configuration."""
 
     key: str
-    value: Plain
+    value: PlainValue
     origin: str
 
 
-def shown(configuration: Configuration) -> list[Shown]:
+def list_values(configuration: Configuration) -> list[DisplayedValue]:
     return [
-        Shown(say_path(path), plain(value), str(configuration.origin_of(path)))
-        for path, value in values_of(configuration.settings)
+        DisplayedValue(format_path(path), to_plain_value(value), str(configuration.origin_of(path)))
+        for path, value in iterate_values(configuration.settings)
     ]
 
 
-class Difference(msgspec.Struct, frozen=True):
+class ReloadDifference(msgspec.Struct, frozen=True):
     """What a reload would change."""
 
     applied: list[str]
@@ -37,31 +37,33 @@ class Difference(msgspec.Struct, frozen=True):
     needs_restart: list[str]
 
 
-def compare(running: Settings, wanted: Settings) -> Difference:
-    before, after = dict(values_of(running)), dict(values_of(wanted))
+def compare_settings(running: AgentSettings, loaded: AgentSettings) -> ReloadDifference:
+    before, after = dict(iterate_values(running)), dict(iterate_values(loaded))
     # A table of names people choose is itself a value while it is empty; what came in or went is told instead.
     paths = [path for path in {**before, **after} if {} not in (before.get(path), after.get(path))]
     changed = [path for path in paths if before.get(path) != after.get(path)]
     live = [path for path in changed if _is_live(path)]
-    return Difference([say_path(path) for path in live], [say_path(path) for path in changed if path not in live])
+    return ReloadDifference(
+        [format_path(path) for path in live], [format_path(path) for path in changed if path not in live]
+    )
 
 
-def _is_live(path: Path) -> bool:
+def _is_live(path: KeyPath) -> bool:
     found = find_field(path)
-    return found is not None and found[0].about.live
+    return found is not None and found[0].about.is_reloadable
 
 
-def take_live(running: Settings, wanted: Settings) -> Settings:
+def apply_live_settings(running: AgentSettings, loaded: AgentSettings) -> AgentSettings:
     """The running settings with the new values of those that may change while running."""
-    return _take_live(running, wanted)
+    return _take_live(running, loaded)
 
 
 def _take_live(running: S, wanted: S) -> S:
     changes: dict[str, object] = {}
-    for key, field in fields_of(type(running)).items():
+    for key, field in get_fields(type(running)).items():
         old, new = getattr(running, key), getattr(wanted, key)
-        if field.section is not None:
+        if field.section_type is not None:
             changes[key] = _take_live(old, new)
-        elif field.about.live:
+        elif field.about.is_reloadable:
             changes[key] = new
     return msgspec.structs.replace(running, **changes)

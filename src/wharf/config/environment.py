@@ -7,31 +7,33 @@ from collections.abc import Mapping
 from typing import Any, Final, get_origin
 
 from wharf.config.schema import find_field
-from wharf.config.tree import Leaf, Origin, Path, Plain, Scalar, Source, Tree
+from wharf.config.tree import KeyPath, OriginKind, PlainValue, Scalar, SettingLeaf, SettingTree, ValueOrigin
 
-PREFIX: Final = "WHARF_CONFIG__"
+ENVIRONMENT_PREFIX: Final = "WHARF_CONFIG__"
 
 
-def read_environment(environment: Mapping[str, str]) -> Tree:
-    tree = Tree({}, Origin(Source.ENVIRONMENT))
+def read_environment(environment: Mapping[str, str]) -> SettingTree:
+    tree = SettingTree({}, ValueOrigin(OriginKind.ENVIRONMENT))
     for name in sorted(environment):
-        if name.startswith(PREFIX):
-            path = tuple(name.removeprefix(PREFIX).lower().split("__"))
-            tree = put(tree, path, Leaf(_read(path, environment[name]), Origin(Source.ENVIRONMENT, name)))
+        if name.startswith(ENVIRONMENT_PREFIX):
+            path = tuple(name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"))
+            tree = with_leaf(
+                tree, path, SettingLeaf(_read(path, environment[name]), ValueOrigin(OriginKind.ENVIRONMENT, name))
+            )
     return tree
 
 
-def put(tree: Tree, path: Path, leaf: Leaf) -> Tree:
+def with_leaf(tree: SettingTree, path: KeyPath, leaf: SettingLeaf) -> SettingTree:
     """The same tree with one leaf more. What stood where the leaf or a table on its way goes is replaced."""
     first, *rest = path
     if not rest:
-        return Tree({**tree.children, first: leaf}, tree.origin)
+        return SettingTree({**tree.children, first: leaf}, tree.origin)
     inner = tree.children.get(first)
-    below = inner if isinstance(inner, Tree) else Tree({}, leaf.origin)
-    return Tree({**tree.children, first: put(below, tuple(rest), leaf)}, tree.origin)
+    below = inner if isinstance(inner, SettingTree) else SettingTree({}, leaf.origin)
+    return SettingTree({**tree.children, first: with_leaf(below, tuple(rest), leaf)}, tree.origin)
 
 
-def _read(path: Path, text: str) -> Scalar | list[Plain]:
+def _read(path: KeyPath, text: str) -> Scalar | list[PlainValue]:
     """The text as the type that is expected there; left a text where it is none, to be told apart later."""
     found = find_field(path)
     kind: Any = found[1] if found is not None else str

@@ -2,28 +2,27 @@
 
 import difflib
 import ipaddress
-import pkgutil
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path as FilePath
 from typing import Final
 
-import wharf
-from wharf.config.building import say_path
-from wharf.config.problems import Problem
-from wharf.config.settings import Settings
-from wharf.config.tree import Origin, Path
-from wharf.engines.settings import EngineKind
-from wharf.server.published import problem_of
+from wharf.cluster.engines.settings import EngineKind
+from wharf.cluster.server.metrics import find_prefix_problem
+from wharf.config.builder import format_path
+from wharf.config.errors import ConfigurationProblem
+from wharf.config.log_parts import list_log_parts
+from wharf.config.settings import AgentSettings
+from wharf.config.tree import KeyPath, ValueOrigin
 
-Where = Callable[[Path], Origin]
-Found = Iterator[tuple[Path, str]]
+FindOrigin = Callable[[KeyPath], ValueOrigin]
+RuleViolations = Iterator[tuple[KeyPath, str]]
 
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):(\d{1,5})")
 _OTHER_LOGGERS: Final = ("uvicorn",)
 
 
-def check(settings: Settings, where: Where) -> list[Problem]:
+def check_settings(settings: AgentSettings, find_origin: FindOrigin) -> list[ConfigurationProblem]:
     """All that is wrong, each with the place of the setting to change first."""
     rules = (
         _names,
@@ -38,10 +37,14 @@ def check(settings: Settings, where: Where) -> list[Problem]:
         _telemetry,
         _limits,
     )
-    return [Problem(where(path).place, say_path(path), what) for rule in rules for path, what in rule(settings)]
+    return [
+        ConfigurationProblem(find_origin(path).location, format_path(path), what)
+        for rule in rules
+        for path, what in rule(settings)
+    ]
 
 
-def listen_address(settings: Settings) -> str:
+def get_listen_address(settings: AgentSettings) -> str:
     return settings.addresses.http or settings.bind_addr
 
 
@@ -54,22 +57,22 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def _names(settings: Settings) -> Found:
+def _names(settings: AgentSettings) -> RuleViolations:
     for key in ("region", "datacenter"):
         value = getattr(settings, key)
         if not value or re.search(r"[\s/]", value):
             yield (key,), f'expected a name without spaces and slashes, given "{value}"'
 
 
-def _telemetry(settings: Settings) -> Found:
+def _telemetry(settings: AgentSettings) -> RuleViolations:
     for prefix in settings.telemetry.prefix_filter:
-        if what := problem_of(prefix):
+        if what := find_prefix_problem(prefix):
             yield ("telemetry", "prefix_filter"), what
     if settings.telemetry.in_memory_collection_interval.ns <= 0:
         yield ("telemetry", "in_memory_collection_interval"), "an interval must last: say 10s"
 
 
-def _roles(settings: Settings) -> Found:
+def _roles(settings: AgentSettings) -> RuleViolations:
     if not settings.server.enabled and not settings.client.enabled:
         yield (
             ("server", "enabled"),
@@ -79,10 +82,10 @@ def _roles(settings: Settings) -> Found:
         yield ("client", "servers"), "a node without a server in the same agent needs the addresses of servers"
 
 
-def _folders(settings: Settings) -> Found:
+def _folders(settings: AgentSettings) -> RuleViolations:
     if not settings.data_dir:
         yield ("data_dir",), 'the folder of all that is kept is needed: data_dir = "/var/lib/wharf"'
-    folders: tuple[tuple[Path, str], ...] = (
+    folders: tuple[tuple[KeyPath, str], ...] = (
         (("data_dir",), settings.data_dir),
         (("client", "alloc_dir"), settings.client.alloc_dir),
         (("client", "state_dir"), settings.client.state_dir),
@@ -97,7 +100,7 @@ def _folders(settings: Settings) -> Found:
             yield path, f'expected an absolute path, given "{text}"'
 
 
-def _addresses(settings: Settings) -> Found:
+def _addresses(settings: AgentSettings) -> RuleViolations:
     for path, text in ((("bind_addr",), settings.bind_addr), (("addresses", "http"), settings.addresses.http)):
         if text and text != "localhost" and not _is_address(text):
             yield path, f'expected an IP address or "localhost", given "{text}"'
@@ -113,7 +116,7 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def _access(settings: Settings) -> Found:
+def _access(settings: AgentSettings) -> RuleViolations:
     least, most = settings.acl.token_min_expiration_ttl, settings.acl.token_max_expiration_ttl
     if least.ns > most.ns:
         yield (("acl", "token_min_expiration_ttl"), "it is longer than acl.token_max_expiration_ttl")
@@ -129,7 +132,7 @@ def _access(settings: Settings) -> Found:
                 ("acl", "replication_token"),
                 f"what is global is copied from {region} by a management token of that region: give one",
             )
-    address = listen_address(settings)
+    address = get_listen_address(settings)
     if (
         settings.server.enabled
         and not is_loopback(address)
@@ -143,7 +146,7 @@ def _access(settings: Settings) -> Found:
         )
 
 
-def _tls(settings: Settings) -> Found:
+def _tls(settings: AgentSettings) -> RuleViolations:
     tls = settings.tls
     if not tls.http:
         if tls.verify_https_client:
@@ -156,7 +159,7 @@ def _tls(settings: Settings) -> Found:
         yield ("tls", "ca_file"), "tls.verify_https_client = true needs the authority's certificate"
 
 
-def _limits(settings: Settings) -> Found:
+def _limits(settings: AgentSettings) -> RuleViolations:
     """Counters in memory are one machine's own. With a file, whoever reads it looks."""
     limits = settings.limits
     if not limits.enabled or limits.file or not settings.server.enabled:
@@ -166,7 +169,7 @@ def _limits(settings: Settings) -> Found:
         yield ("limits", "file"), f"servers on several machines would each count alone: {instead}"
 
 
-def _etcd(settings: Settings) -> Found:
+def _etcd(settings: AgentSettings) -> RuleViolations:
     if settings.state.engine is not EngineKind.ETCD:
         return
     etcd = settings.state.etcd
@@ -189,8 +192,8 @@ def _etcd(settings: Settings) -> Found:
         )
 
 
-def _log_levels(settings: Settings) -> Found:
-    known = [*sorted(module.name for module in pkgutil.iter_modules(wharf.__path__)), *_OTHER_LOGGERS]
+def _log_levels(settings: AgentSettings) -> RuleViolations:
+    known = [*sorted(list_log_parts()), *_OTHER_LOGGERS]
     for name in settings.log_levels:
         part = name.removeprefix("wharf.").partition(".")[0]
         if part not in known:
@@ -199,7 +202,7 @@ def _log_levels(settings: Settings) -> Found:
             yield ("log_levels", name), f"there is no such part; {hint}"
 
 
-def _ports_of_tasks(settings: Settings) -> Found:
+def _ports_of_tasks(settings: AgentSettings) -> RuleViolations:
     if settings.client.min_dynamic_port > settings.client.max_dynamic_port:
         yield (
             ("client", "min_dynamic_port"),

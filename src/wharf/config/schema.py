@@ -7,34 +7,34 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from wharf.config.settings import Settings
-from wharf.config.tree import Path
-from wharf.model.setting import About, Duration, Secret, Size
+from wharf.config.settings import AgentSettings
+from wharf.config.tree import KeyPath
+from wharf.contract.model.settings import Duration, SecretText, SettingInfo, Size
 
 ANY_NAME = "<name>"
 """Stands in a path for a key that people choose, such as the name of a volume."""
 
 
-class Field(msgspec.Struct, frozen=True):
+class SettingField(msgspec.Struct, frozen=True):
     """One key of a table."""
 
     key: str
     type: Any  # A type, as annotations give it: there is no narrower type for types with parameters.
-    about: About
+    about: SettingInfo
     default: object
 
     @property
-    def section(self) -> type[msgspec.Struct] | None:
+    def section_type(self) -> type[msgspec.Struct] | None:
         """The struct that declares what is inside, when this is a table of known keys."""
         return self.type if is_section(self.type) else None
 
     @property
-    def map_of(self) -> Any:
+    def map_value_type(self) -> Any:
         """The type of the values, when this is a table whose keys people choose."""
         return get_args(self.type)[1] if get_origin(self.type) is dict else None
 
 
-_SCALARS: tuple[type, ...] = (Duration, Size, Secret)
+_SCALARS: tuple[type, ...] = (Duration, Size, SecretText)
 
 
 def is_section(candidate: object) -> bool:
@@ -43,16 +43,16 @@ def is_section(candidate: object) -> bool:
 
 
 @functools.cache
-def fields_of(section: type[msgspec.Struct]) -> dict[str, Field]:
+def get_fields(section: type[msgspec.Struct]) -> dict[str, SettingField]:
     """The keys of one table, in the order in which they are declared."""
     hints = get_type_hints(section, include_extras=True)
-    found: dict[str, Field] = {}
+    found: dict[str, SettingField] = {}
     for declared in msgspec.structs.fields(section):
         hint = hints[declared.name]
-        about = next((extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, About)), None)
+        about = next((extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, SettingInfo)), None)
         assert about is not None, f"{section.__name__}.{declared.name} says nothing about itself"
         default = declared.default if declared.default is not msgspec.NODEFAULT else _made(declared.default_factory)
-        found[declared.name] = Field(declared.encode_name, get_args(hint)[0], about, default)
+        found[declared.name] = SettingField(declared.encode_name, get_args(hint)[0], about, default)
     return found
 
 
@@ -61,17 +61,19 @@ def _made(factory: object) -> object:
     return factory()
 
 
-def all_fields(section: type[msgspec.Struct] = Settings, path: Path = ()) -> Iterator[tuple[Path, Field]]:
+def iterate_fields(
+    section: type[msgspec.Struct] = AgentSettings, path: KeyPath = ()
+) -> Iterator[tuple[KeyPath, SettingField]]:
     """Every key with its path, tables before what they hold."""
-    for key, field in fields_of(section).items():
+    for key, field in get_fields(section).items():
         yield (*path, key), field
-        if field.section is not None:
-            yield from all_fields(field.section, (*path, key))
-        elif is_section(field.map_of):
-            yield from all_fields(field.map_of, (*path, key, ANY_NAME))
+        if field.section_type is not None:
+            yield from iterate_fields(field.section_type, (*path, key))
+        elif is_section(field.map_value_type):
+            yield from iterate_fields(field.map_value_type, (*path, key, ANY_NAME))
 
 
-def say_type(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """What is expected, for people."""
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return "one of " + ", ".join(f'"{member.value}"' for member in kind)
@@ -89,21 +91,21 @@ _NAMES: dict[Any, str] = {
     float: "a number",
     Duration: 'a duration such as "30s"',
     Size: 'a size such as "10MB"',
-    Secret: "a text",
+    SecretText: "a text",
 }
 _PLURALS: dict[Any, str] = {str: "texts", int: "integers"}
 
 
-def find_field(path: Path) -> tuple[Field, Any] | None:
+def find_field(path: KeyPath) -> tuple[SettingField, Any] | None:
     """The declared field at or around a path of keys as people write them, and the type at its very end.
 
     Around: a key that people chose is declared by the table that holds it.
     """
-    kind: Any = Settings
-    field: Field | None = None
+    kind: Any = AgentSettings
+    field: SettingField | None = None
     for key in path:
         if is_section(kind):
-            field = fields_of(kind).get(key)
+            field = get_fields(kind).get(key)
             if field is None:
                 return None
             kind = field.type

@@ -11,64 +11,64 @@ from typing import Final
 import msgspec
 
 Scalar = str | int | float | bool | None
-Plain = Scalar | list["Plain"] | dict[str, "Plain"]
+PlainValue = Scalar | list["PlainValue"] | dict[str, "PlainValue"]
 """What a file may hold, before anything is known about its keys."""
 
-Path = tuple[str, ...]
+KeyPath = tuple[str, ...]
 
 
-class Source(enum.StrEnum):
+class OriginKind(enum.StrEnum):
     DEFAULT = "default"
     FILE = "file"
     ENVIRONMENT = "environment"
     FLAG = "flag"
 
 
-class Origin(msgspec.Struct, frozen=True):
+class ValueOrigin(msgspec.Struct, frozen=True):
     """Where a value came from."""
 
-    source: Source
-    place: str = ""
+    kind: OriginKind
+    location: str = ""
     """`wharf.toml:12`, `WHARF_CONFIG__PORTS__HTTP`, `--port`; of a joined list, all of them."""
 
     def __str__(self) -> str:
-        return self.place or self.source.value
+        return self.location or self.kind.value
 
 
-DEFAULT: Final = Origin(Source.DEFAULT)
+DEFAULT_ORIGIN: Final = ValueOrigin(OriginKind.DEFAULT)
 
 
-class Leaf(msgspec.Struct, frozen=True):
-    value: Scalar | list[Plain]
-    origin: Origin
+class SettingLeaf(msgspec.Struct, frozen=True):
+    value: Scalar | list[PlainValue]
+    origin: ValueOrigin
 
 
-class Tree(msgspec.Struct, frozen=True):
+class SettingTree(msgspec.Struct, frozen=True):
     """A table. Its own origin is where it begins."""
 
-    children: Mapping[str, "Tree | Leaf"]
-    origin: Origin
+    children: Mapping[str, "SettingTree | SettingLeaf"]
+    origin: ValueOrigin
 
 
-def merge(earlier: Tree, later: Tree) -> Tree:
+def merge_trees(earlier: SettingTree, later: SettingTree) -> SettingTree:
     children = dict(earlier.children)
     for key, node in later.children.items():
         children[key] = _merge_node(children[key], node) if key in children else node
-    return Tree(children, later.origin)
+    return SettingTree(children, later.origin)
 
 
-def _merge_node(earlier: Tree | Leaf, later: Tree | Leaf) -> Tree | Leaf:
-    if isinstance(earlier, Tree) and isinstance(later, Tree):
-        return merge(earlier, later)
-    if isinstance(earlier, Leaf) and isinstance(later, Leaf) and _join(earlier, later):
+def _merge_node(earlier: SettingTree | SettingLeaf, later: SettingTree | SettingLeaf) -> SettingTree | SettingLeaf:
+    if isinstance(earlier, SettingTree) and isinstance(later, SettingTree):
+        return merge_trees(earlier, later)
+    if isinstance(earlier, SettingLeaf) and isinstance(later, SettingLeaf) and _join(earlier, later):
         assert isinstance(earlier.value, list)
         assert isinstance(later.value, list)
         added = [value for value in later.value if value not in earlier.value]
-        places = f"{earlier.origin.place}, {later.origin.place}"
-        return Leaf([*earlier.value, *added], Origin(Source.FILE, places))
+        places = f"{earlier.origin.location}, {later.origin.location}"
+        return SettingLeaf([*earlier.value, *added], ValueOrigin(OriginKind.FILE, places))
     return later
 
 
-def _join(earlier: Leaf, later: Leaf) -> bool:
+def _join(earlier: SettingLeaf, later: SettingLeaf) -> bool:
     both_are_lists = isinstance(earlier.value, list) and isinstance(later.value, list)
-    return both_are_lists and earlier.origin.source is later.origin.source is Source.FILE
+    return both_are_lists and earlier.origin.kind is later.origin.kind is OriginKind.FILE

@@ -8,12 +8,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
-from wharf.limits.building import Limits
-from wharf.limits.core.rule import Connection
-from wharf.limits.desk.arrival import Arrival, Reply
-from wharf.limits.desk.desk import BODY_BYTES_MOST, Desk
-from wharf.limits.desk.passage import Passage
-from wharf.limits.desk.telling import CONTENT_MARK, CPU_MARK, EXPOSED, MARK_BEGINS, REPLACED, read_milliseconds
+from wharf.limits.core.rule import ConnectionClass
+from wharf.limits.decisions.headers import (
+    CONTENT_MARK_HEADER,
+    CPU_MARK_HEADER,
+    EXPOSED_HEADERS,
+    MARK_PREFIX,
+    REPLACED_HEADERS,
+    read_milliseconds,
+)
+from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
+from wharf.limits.decisions.service import MAX_BODY_BYTES, DecisionService
+from wharf.limits.rate_limiter import RateLimiter
 
 Message = MutableMapping[str, Any]  # As ASGI has it: what is in a message, its type says.
 Scope = MutableMapping[str, Any]
@@ -21,10 +27,10 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-POLICY_VIOLATED: Final = 1008
-PATHS_SHARED_MOST: Final = 4_096
-PATH_SHARED_BYTES_MOST: Final = 256
-LOOKED_AT: Final = frozenset(
+CLOSE_POLICY_VIOLATION: Final = 1008
+MAX_SHARED_PATHS: Final = 4_096
+MAX_SHARED_PATH_BYTES: Final = 256
+READ_HEADERS: Final = frozenset(
     {b"authorization", b"if-none-match", b"if-modified-since", b"x-forwarded-for", b"forwarded", b"origin"}
 )
 """Of a request's headers; all others are the application's business."""
@@ -36,11 +42,13 @@ or another word), `class` ("plain" or "waiting"), and `authorization`, which is 
 class LimitsMiddleware:
     """`limits` is opened and closed with the application's lifespan; a desk that is open already may be given instead."""
 
-    def __init__(self, application: Application, limits: Limits | Desk, *, answers_pages: bool = True) -> None:
+    def __init__(
+        self, application: Application, limits: RateLimiter | DecisionService, *, has_pages: bool = True
+    ) -> None:
         self._application = application
-        self._limits = limits if isinstance(limits, Limits) else None
-        self._desk = limits.desk if isinstance(limits, Limits) else limits
-        self._answers_pages = answers_pages
+        self._limits = limits if isinstance(limits, RateLimiter) else None
+        self._desk = limits.decision_service if isinstance(limits, RateLimiter) else limits
+        self._answers_pages = has_pages
         self._paths: dict[bytes, str] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -49,21 +57,25 @@ class LimitsMiddleware:
             await self._serve_other(kind, scope, receive, send)
             return
         desk = self._desk
-        arrival = arrival_of(scope, paths=self._paths)
+        arrival = read_incoming_request(scope, paths=self._paths)
         if SCOPE_KEY in scope and _is_machine(scope):
-            desk.pass_machine(arrival)
+            desk.admit_machine(arrival)
             await self._application(scope, receive, send)
             return
         body = None
-        if desk.wants_body(arrival.method, arrival.path):
+        if desk.needs_body(arrival.method, arrival.path):
             body, receive = await _read_before(receive)
-        admitted = desk.admit_here(arrival, body) if desk.is_immediate else await desk.admit(arrival, body)
-        if isinstance(admitted, Reply):
+        admitted = desk.admit_locally(arrival, body) if desk.is_local else await desk.admit(arrival, body)
+        if isinstance(admitted, LocalReply):
             await _answer(admitted, send, arrival)
             return
-        if self._answers_pages and desk.pages.answers(arrival.path) and await self._tell_page(arrival, admitted, send):
+        if (
+            self._answers_pages
+            and desk.pages.is_own_path(arrival.path)
+            and await self._tell_page(arrival, admitted, send)
+        ):
             return
-        waits = arrival.connection is Connection.WAITING
+        waits = arrival.connection is ConnectionClass.WAITING
         exchange = _Exchange(desk, admitted, receive, send, has_origin=arrival.has_origin, waits=waits)
         try:
             await self._application(scope, exchange.receive, exchange.send)
@@ -74,20 +86,20 @@ class LimitsMiddleware:
             raise
         finally:
             exchange.stop()
-            if not admitted.ended:
-                await desk.end(admitted)
+            if not admitted.is_ended:
+                await desk.end_request(admitted)
 
-    async def _tell_page(self, arrival: Arrival, passage: Passage, send: Send) -> bool:
+    async def _tell_page(self, arrival: IncomingRequest, passage: AdmittedRequest, send: Send) -> bool:
         """Answer in the application's place. False where the page is the application's."""
         is_ours = True
         try:
-            page = await self._desk.page(arrival, passage)
+            page = await self._desk.render_page(arrival, passage)
             is_ours = page is not None
             if page is not None:
                 await _answer(page, send, arrival)
         finally:
             if is_ours:
-                await self._desk.end(passage)
+                await self._desk.end_request(passage)
         return is_ours
 
     async def _serve_other(self, kind: str, scope: Scope, receive: Receive, send: Send) -> None:
@@ -98,7 +110,7 @@ class LimitsMiddleware:
         else:
             await self._application(scope, receive, send)
 
-    async def _live(self, limits: Limits, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _live(self, limits: RateLimiter, scope: Scope, receive: Receive, send: Send) -> None:
         is_open = False
 
         async def receive_and_open() -> Message:
@@ -118,35 +130,35 @@ class LimitsMiddleware:
     async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A websocket costs one request at its handshake, and then holds a slot of a class of its own."""
         desk = self._desk
-        arrival = arrival_of(scope, connection=Connection.WEBSOCKET)
+        arrival = read_incoming_request(scope, connection=ConnectionClass.WEBSOCKET)
         if _is_machine(scope):
-            desk.pass_machine(arrival)
+            desk.admit_machine(arrival)
             await self._application(scope, receive, send)
             return
         admitted = await desk.admit(arrival)
-        if isinstance(admitted, Reply):
+        if isinstance(admitted, LocalReply):
             await receive()  # The handshake's own message comes first.
             await _refuse_websocket(admitted, scope, send)
             return
-        admitted.wait(desk.world.monotonic_s())
+        admitted.pause_work(desk.world.monotonic_s())
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] in ("websocket.accept", "websocket.http.response.start"):
-                message = {**message, "headers": [*message.get("headers", ()), *desk.pairs(admitted)]}
+                message = {**message, "headers": [*message.get("headers", ()), *desk.build_header_pairs(admitted)]}
             elif message["type"] == "websocket.close":
-                await desk.end(admitted)
+                await desk.end_request(admitted)
             await send(message)
 
         async def receive_until_gone() -> Message:
             message = await receive()
             if message["type"] == "websocket.disconnect":
-                await desk.end(admitted)
+                await desk.end_request(admitted)
             return message
 
         try:
             await self._application(scope, receive_until_gone, send_with_headers)
         finally:
-            await desk.end(admitted)
+            await desk.end_request(admitted)
 
 
 class _Exchange:
@@ -158,7 +170,14 @@ class _Exchange:
     )
 
     def __init__(
-        self, desk: Desk, passage: Passage, receive: Receive, send: Send, *, has_origin: bool, waits: bool = False
+        self,
+        desk: DecisionService,
+        passage: AdmittedRequest,
+        receive: Receive,
+        send: Send,
+        *,
+        has_origin: bool,
+        waits: bool = False,
     ) -> None:
         """`waits`: of a request that mostly waits only what passes before its reply is work."""
         self.has_begun = False
@@ -173,20 +192,20 @@ class _Exchange:
         self._gone: asyncio.Task[Message] | None = None
         self._now_s = desk.world.monotonic_s
         if passage.decision is not None:
-            passage.on_long = self._watch
+            passage.on_long_running = self._watch
 
     async def receive(self) -> Message:
         if self._gone is not None:
             return await asyncio.shield(self._gone)
-        self._passage.wait(self._now_s())
+        self._passage.pause_work(self._now_s())
         self._is_receiving = True
         try:
             message = await self._receive()
         finally:
             self._is_receiving = False
-            self._passage.work(self._now_s())
+            self._passage.resume_work(self._now_s())
         if message["type"] == "http.disconnect":
-            await self._desk.end(self._passage)
+            await self._desk.end_request(self._passage)
         elif not message.get("more_body", False):
             self._is_body_read = True
         return message
@@ -194,11 +213,13 @@ class _Exchange:
     def _watch(self) -> None:
         """The request takes long. An application that does not listen would not hear that its caller left."""
         if self._is_body_read and not self._is_receiving and self._gone is None:
-            self._gone = self._desk.world.start(self._wait_until_gone(), name="limits: wait for the caller to leave")
+            self._gone = self._desk.world.start_task(
+                self._wait_until_gone(), name="limits: wait for the caller to leave"
+            )
 
     async def _wait_until_gone(self) -> Message:
         message = await self._receive()
-        await self._desk.end(self._passage)
+        await self._desk.end_request(self._passage)
         return message
 
     def stop(self) -> None:
@@ -214,22 +235,22 @@ class _Exchange:
                 await desk.on_status(passage, status)
             headers, makes_content = self._headers(message)
             if makes_content:
-                await desk.on_content(passage)
+                await desk.on_content_created(passage)
             self.has_begun = True
             message = {**message, "headers": headers}
         else:
             is_last = message["type"] == "http.response.body" and not message.get("more_body")
-        passage.wait(self._now_s())
+        passage.pause_work(self._now_s())
         await self._send(message)
         if not is_last:
             if (
                 not self._waits
             ):  # A part is out, and the service works on the next one; else it waits until there is one.
-                passage.work(self._now_s())
-        elif desk.is_immediate:
-            desk.end_here(passage)
+                passage.resume_work(self._now_s())
+        elif desk.is_local:
+            desk.end_request_locally(passage)
         else:
-            await desk.end(passage)
+            await desk.end_request(passage)
 
     def _headers(self, message: Message) -> tuple[list[tuple[bytes, bytes]], bool]:
         """Those of the reply with ours in the place of its own; and whether it says that content was made."""
@@ -238,31 +259,31 @@ class _Exchange:
         makes_content = False
         for pair in message.get("headers", ()):
             name = pair[0]
-            if name in REPLACED and passage.decision is not None:
+            if name in REPLACED_HEADERS and passage.decision is not None:
                 continue
-            if name.startswith(MARK_BEGINS):
-                if name == CPU_MARK:
+            if name.startswith(MARK_PREFIX):
+                if name == CPU_MARK_HEADER:
                     passage.measured_ms = read_milliseconds(pair[1])
-                elif name == CONTENT_MARK:
+                elif name == CONTENT_MARK_HEADER:
                     makes_content = pair[1] == b"1"
                 continue
             kept.append(pair)
-        kept += self._desk.pairs(passage)
+        kept += self._desk.build_header_pairs(passage)
         if self._has_origin:
-            kept.append((b"access-control-expose-headers", EXPOSED.encode()))
+            kept.append((b"access-control-expose-headers", EXPOSED_HEADERS.encode()))
         return kept, makes_content
 
-    async def fail(self, arrival: Arrival) -> None:
+    async def fail(self, arrival: IncomingRequest) -> None:
         desk = self._desk
         await desk.on_status(self._passage, 500)
-        reply = await desk.error(arrival, 500, "Server Error", self._passage)
+        reply = await desk.render_error(arrival, 500, "Server Error", self._passage)
         self.has_begun = True
         await _answer(reply, self._send, arrival)
 
 
-def arrival_of(
-    scope: Scope, *, connection: Connection = Connection.PLAIN, paths: dict[bytes, str] | None = None
-) -> Arrival:
+def read_incoming_request(
+    scope: Scope, *, connection: ConnectionClass = ConnectionClass.PLAIN, paths: dict[bytes, str] | None = None
+) -> IncomingRequest:
     """`paths` are texts of paths seen before, so that all that is kept of their requests shares them."""
     authorization: str | None = None
     is_conditional = False
@@ -270,7 +291,7 @@ def arrival_of(
     forwarded: list[str] = []
     has_origin = False
     for name, value in scope["headers"]:
-        if name not in LOOKED_AT:
+        if name not in READ_HEADERS:
             continue
         if name == b"authorization":
             # Two credentials are none: which of them counts would be a guess.
@@ -287,18 +308,18 @@ def arrival_of(
     mark = scope.get(SCOPE_KEY)
     if mark is not None:
         authorization = mark["authorization"]
-        if mark["class"] == Connection.WAITING.value:
-            connection = Connection.WAITING
+        if mark["class"] == ConnectionClass.WAITING.value:
+            connection = ConnectionClass.WAITING
     client = scope.get("client")
     raw: bytes | None = scope.get("raw_path")
     path = None if raw is None or paths is None else paths.get(raw)
     if path is None:
         path = raw.decode("latin-1") if raw else scope["path"]
-        if raw and paths is not None and len(raw) <= PATH_SHARED_BYTES_MOST:
-            if len(paths) >= PATHS_SHARED_MOST:
+        if raw and paths is not None and len(raw) <= MAX_SHARED_PATH_BYTES:
+            if len(paths) >= MAX_SHARED_PATHS:
                 paths.clear()
             paths[raw] = path
-    return Arrival(
+    return IncomingRequest(
         scope.get("method", "GET"),
         path,
         scope["query_string"].decode("latin-1"),
@@ -321,7 +342,7 @@ async def _read_before(receive: Receive) -> tuple[bytes, Receive]:
     """The body, up to what is read before a decision; and a `receive` that gives it again."""
     messages: list[Message] = []
     body = b""
-    while len(body) <= BODY_BYTES_MOST:
+    while len(body) <= MAX_BODY_BYTES:
         message = await receive()
         messages.append(message)
         body += message.get("body", b"")
@@ -334,18 +355,18 @@ async def _read_before(receive: Receive) -> tuple[bytes, Receive]:
     return body, again
 
 
-async def _answer(reply: Reply, send: Send, arrival: Arrival) -> None:
+async def _answer(reply: LocalReply, send: Send, arrival: IncomingRequest) -> None:
     headers = [(name.encode(), value.encode("latin-1")) for name, value in reply.headers]
     headers.append((b"content-length", b"%d" % len(reply.body)))
     if arrival.has_origin:
-        headers.append((b"access-control-expose-headers", EXPOSED.encode()))
+        headers.append((b"access-control-expose-headers", EXPOSED_HEADERS.encode()))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if arrival.method == "HEAD" else reply.body})
 
 
-async def _refuse_websocket(reply: Reply, scope: Scope, send: Send) -> None:
+async def _refuse_websocket(reply: LocalReply, scope: Scope, send: Send) -> None:
     if "websocket.http.response" not in scope.get("extensions", {}):
-        await send({"type": "websocket.close", "code": POLICY_VIOLATED})
+        await send({"type": "websocket.close", "code": CLOSE_POLICY_VIOLATION})
         return
     headers = [(name.encode(), value.encode("latin-1")) for name, value in reply.headers]
     headers.append((b"content-length", b"%d" % len(reply.body)))

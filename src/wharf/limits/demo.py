@@ -11,16 +11,16 @@ from typing import Final
 
 import msgspec
 
-from wharf.limits.building import Limits, load_settings
-from wharf.limits.configuration.reader import read_upstream
-from wharf.limits.core.credential import sha256_of
+from wharf.limits.admin.server import AdminServer
+from wharf.limits.config.settings_file import read_upstream
+from wharf.limits.core.callers.credentials import hash_secret
 from wharf.limits.gateway.gateway import Gateway
-from wharf.limits.operating.admin import AdminServer
+from wharf.limits.rate_limiter import RateLimiter, load_settings
 from wharf.world import World
 
-SHOWN_EVERY_S: Final = 5.0
-ADA: Final = "ghp_ada0of0the0demonstration0000000000000"
-BOT: Final = "ghs_bot0of0the0demonstration0000000000000"
+REPORT_INTERVAL_S: Final = 5.0
+USER_TOKEN: Final = "ghp_ada0of0the0demonstration0000000000000"
+INSTALLATION_TOKEN: Final = "ghs_bot0of0the0demonstration0000000000000"
 
 RULES: Final = """\
 # A code host's limits, made small enough to be met within a minute.
@@ -40,7 +40,7 @@ DIRECTORY: Final = f"""\
 [[user]]
 login = "ada"
 id = 5
-tokens = [{{ name = "laptop", sha256 = "{sha256_of(ADA)}" }}]
+tokens = [{{ name = "laptop", sha256 = "{hash_secret(USER_TOKEN)}" }}]
 
 [[organization]]
 login = "acme"
@@ -49,7 +49,7 @@ members = ["ada"]
 [[app]]
 id = 7
 owner = "acme"
-installations = [{{ id = 71, on = "acme", tokens = [{{ sha256 = "{sha256_of(BOT)}" }}] }}]
+installations = [{{ id = 71, on = "acme", tokens = [{{ sha256 = "{hash_secret(INSTALLATION_TOKEN)}" }}] }}]
 """
 
 
@@ -72,15 +72,21 @@ class _Asker(msgspec.Struct):
 
 def _askers() -> list[_Asker]:
     return [
-        _Asker("ada", "a user with a token, who waits when told to", "/repos/acme/site/issues", 0.2, ADA),
-        _Asker("bot", "an installation of an app, well within its limits", "/repos/acme/site", 0.3, BOT),
+        _Asker("ada", "a user with a token, who waits when told to", "/repos/acme/site/issues", 0.2, USER_TOKEN),
+        _Asker("bot", "an installation of an app, well within its limits", "/repos/acme/site", 0.3, INSTALLATION_TOKEN),
         _Asker("crawler", "nobody in particular, who goes on while limited", "/repos/acme/site", 0.4, waits=False),
-        _Asker("searcher", "ada too, at a search with a bucket of its own", "/search/issues?q=limits", 0.5, ADA),
+        _Asker("searcher", "ada too, at a search with a bucket of its own", "/search/issues?q=limits", 0.5, USER_TOKEN),
     ]
 
 
-async def demonstrate(
-    folder: Path, world: World, *, seconds: float, port: int, say: Callable[[str], object], until: asyncio.Event
+async def run_demo(
+    folder: Path,
+    world: World,
+    *,
+    seconds: float,
+    port: int,
+    print_line: Callable[[str], object],
+    stop_event: asyncio.Event,
 ) -> None:
     """Show limits at work until the time is over or the event says so."""
     (folder / "rules.toml").write_text(RULES)
@@ -91,7 +97,7 @@ async def demonstrate(
     )
     service = await asyncio.start_server(_serve, "127.0.0.1", 0)
     upstream = read_upstream(f"http://127.0.0.1:{service.sockets[0].getsockname()[1]}")
-    limits = Limits(load_settings(folder / "limits.toml"), world)
+    limits = RateLimiter(load_settings(folder / "limits.toml"), world)
     await limits.open()
     gateway = Gateway(limits, upstream, world)
     admin = AdminServer(limits, world, gateway)
@@ -100,14 +106,16 @@ async def demonstrate(
     try:
         await gateway.open()
         await admin.open()
-        _say_beginning(say, gateway.port, folder, askers)
-        tasks = [world.start(_ask(asker, gateway.port, say), name=f"demo: {asker.name}") for asker in askers]
+        _say_beginning(print_line, gateway.port, folder, askers)
+        tasks = [
+            world.start_task(_ask(asker, gateway.port, print_line), name=f"demo: {asker.name}") for asker in askers
+        ]
         begun_s = world.monotonic_s()
-        while (left_s := begun_s + seconds - world.monotonic_s()) > 0 and not until.is_set():
+        while (left_s := begun_s + seconds - world.monotonic_s()) > 0 and not stop_event.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(until.wait(), min(SHOWN_EVERY_S, left_s))
-            say(_table(askers, round(world.monotonic_s() - begun_s)))
-        say("\nThat was all. `wharf gateway --upstream URL` does this in front of a service of yours.")
+                await asyncio.wait_for(stop_event.wait(), min(REPORT_INTERVAL_S, left_s))
+            print_line(_table(askers, round(world.monotonic_s() - begun_s)))
+        print_line("\nThat was all. `wharf gateway --upstream URL` does this in front of a service of yours.")
     finally:
         for task in tasks:
             task.cancel()
@@ -125,7 +133,7 @@ def _say_beginning(say: Callable[[str], object], port: int, folder: Path, askers
     say(
         "\nTry it yourself meanwhile, in another terminal:\n\n"
         f"  curl -i http://127.0.0.1:{port}/repos/acme/site\n"
-        f"  curl -i -H 'Authorization: Bearer {ADA}' http://127.0.0.1:{port}/rate_limit\n"
+        f"  curl -i -H 'Authorization: Bearer {USER_TOKEN}' http://127.0.0.1:{port}/rate_limit\n"
         f"  wharf limits top --socket {folder}/data/admin.sock\n"
         f"\nThe rules are in {folder}/rules.toml: change them, and they are in force within a second.\n"
     )

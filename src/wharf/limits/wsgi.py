@@ -11,11 +11,17 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, MutableMapping
 from typing import Any, Final, TypeVar
 
-from wharf.limits.building import Limits
-from wharf.limits.desk.arrival import Arrival, Reply
-from wharf.limits.desk.desk import BODY_BYTES_MOST, Desk
-from wharf.limits.desk.passage import Passage
-from wharf.limits.desk.telling import CONTENT_MARK, CPU_MARK, EXPOSED, MARK_BEGINS, REPLACED, read_milliseconds
+from wharf.limits.decisions.headers import (
+    CONTENT_MARK_HEADER,
+    CPU_MARK_HEADER,
+    EXPOSED_HEADERS,
+    MARK_PREFIX,
+    REPLACED_HEADERS,
+    read_milliseconds,
+)
+from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
+from wharf.limits.decisions.service import MAX_BODY_BYTES, DecisionService
+from wharf.limits.rate_limiter import RateLimiter
 
 T = TypeVar("T")
 Environ = MutableMapping[str, Any]  # As WSGI has it.
@@ -24,7 +30,7 @@ StartResponse = Callable[..., Callable[[bytes], object]]
 Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 REASONS: Final = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found"}
-OPENS_WITHIN_S: Final = 30.0
+OPEN_TIMEOUT_S: Final = 30.0
 
 
 class LimitsMiddleware:
@@ -33,41 +39,41 @@ class LimitsMiddleware:
     def __init__(
         self,
         application: Application,
-        make: Callable[[], Limits],
+        make_limiter: Callable[[], RateLimiter],
         *,
-        answers_pages: bool = True,
-        cpu_s: Callable[[], float] = time.thread_time,
+        has_pages: bool = True,
+        read_cpu_s: Callable[[], float] = time.thread_time,
     ) -> None:
         self._application = application
-        self._make = make
-        self._answers_pages = answers_pages
-        self._cpu_s = cpu_s
+        self._make = make_limiter
+        self._answers_pages = has_pages
+        self._cpu_s = read_cpu_s
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._limits: Limits | None = None
+        self._limits: RateLimiter | None = None
 
-    def _desk(self) -> Desk:
+    def _desk(self) -> DecisionService:
         if self._limits is None:
             with self._lock:
                 if self._limits is None:
                     self._open()
         assert self._limits is not None
-        return self._limits.desk
+        return self._limits.decision_service
 
     def _open(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="limits", daemon=True)
         self._thread.start()
         limits = self._make()
-        asyncio.run_coroutine_threadsafe(limits.open(), self._loop).result(OPENS_WITHIN_S)
+        asyncio.run_coroutine_threadsafe(limits.open(), self._loop).result(OPEN_TIMEOUT_S)
         self._limits = limits
 
     def close(self) -> None:
         """Free what is held, save, and end the thread."""
         if self._limits is None or self._loop is None or self._thread is None:
             return
-        asyncio.run_coroutine_threadsafe(self._limits.close(), self._loop).result(OPENS_WITHIN_S)
+        asyncio.run_coroutine_threadsafe(self._limits.close(), self._loop).result(OPEN_TIMEOUT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -80,12 +86,12 @@ class LimitsMiddleware:
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         desk = self._desk()
         arrival = _arrival_of(environ)
-        body = _read_before(environ) if desk.wants_body(arrival.method, arrival.path) else None
+        body = _read_before(environ) if desk.needs_body(arrival.method, arrival.path) else None
         told = self._ask(self._admit(desk, arrival, body))
-        if isinstance(told, Reply):
+        if isinstance(told, LocalReply):
             headers = [*told.headers, ("content-length", str(len(told.body)))]
             if "HTTP_ORIGIN" in environ:
-                headers.append(("access-control-expose-headers", EXPOSED))
+                headers.append(("access-control-expose-headers", EXPOSED_HEADERS))
             start_response(_status_line(told.status), headers)
             return [b"" if arrival.method == "HEAD" else told.body]
         answering = _Answering(self, desk, told, start_response, self._cpu_s, has_origin="HTTP_ORIGIN" in environ)
@@ -95,32 +101,36 @@ class LimitsMiddleware:
             answering.close()
             raise
 
-    async def _admit(self, desk: Desk, arrival: Arrival, body: bytes | None) -> Passage | Reply:
+    async def _admit(
+        self, desk: DecisionService, arrival: IncomingRequest, body: bytes | None
+    ) -> AdmittedRequest | LocalReply:
         admitted = await desk.admit(arrival, body)
-        if isinstance(admitted, Reply) or not self._answers_pages:
+        if isinstance(admitted, LocalReply) or not self._answers_pages:
             return admitted
-        page = await desk.page(arrival, admitted)
+        page = await desk.render_page(arrival, admitted)
         if page is None:
             return admitted
-        await desk.end(admitted)
+        await desk.end_request(admitted)
         return page
 
-    def change(self, desk: Desk, passage: Passage, status: int, *, makes_content: bool) -> list[tuple[bytes, bytes]]:
+    def settle_status(
+        self, desk: DecisionService, passage: AdmittedRequest, status: int, *, is_content: bool
+    ) -> list[tuple[bytes, bytes]]:
         """What a reply is told, when its status is known."""
 
         async def on_desk() -> list[tuple[bytes, bytes]]:
             await desk.on_status(passage, status)
-            if makes_content:
-                await desk.on_content(passage)
-            return desk.pairs(passage)
+            if is_content:
+                await desk.on_content_created(passage)
+            return desk.build_header_pairs(passage)
 
-        if makes_content or status == 304 or status >= 500:
+        if is_content or status == 304 or status >= 500:
             return self._ask(on_desk())
-        return desk.pairs(passage)
+        return desk.build_header_pairs(passage)
 
-    def end(self, desk: Desk, passage: Passage) -> None:
+    def end_request(self, desk: DecisionService, passage: AdmittedRequest) -> None:
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(desk.end_soon, passage)
+            self._loop.call_soon_threadsafe(desk.end_request_later, passage)
 
 
 class _Answering:
@@ -129,8 +139,8 @@ class _Answering:
     def __init__(
         self,
         middleware: LimitsMiddleware,
-        desk: Desk,
-        passage: Passage,
+        desk: DecisionService,
+        passage: AdmittedRequest,
         start_response: StartResponse,
         cpu_s: Callable[[], float],
         *,
@@ -151,17 +161,17 @@ class _Answering:
         kept, makes_content = [], False
         for name, value in headers:
             lower = name.lower().encode()
-            if lower == CPU_MARK:
+            if lower == CPU_MARK_HEADER:
                 passage.measured_ms = read_milliseconds(value.encode("latin-1"))
-            elif lower == CONTENT_MARK:
+            elif lower == CONTENT_MARK_HEADER:
                 makes_content = value == "1"
-            is_ours = passage.decision is not None and lower in REPLACED
-            if not is_ours and not lower.startswith(MARK_BEGINS):
+            is_ours = passage.decision is not None and lower in REPLACED_HEADERS
+            if not is_ours and not lower.startswith(MARK_PREFIX):
                 kept.append((name, value))
-        pairs = self._middleware.change(self._desk, passage, int(status[:3]), makes_content=makes_content)
+        pairs = self._middleware.settle_status(self._desk, passage, int(status[:3]), is_content=makes_content)
         kept += [(name.decode(), value.decode()) for name, value in pairs]
         if self._has_origin:
-            kept.append(("access-control-expose-headers", EXPOSED))
+            kept.append(("access-control-expose-headers", EXPOSED_HEADERS))
         return self._start_response(status, kept, *more)
 
     def of(self, body: Iterable[bytes]) -> "_Answering":
@@ -182,13 +192,13 @@ class _Answering:
         finally:
             if self._passage.measured_ms is None:
                 self._passage.measured_ms = round((self._cpu_s() - self._began_s) * 1_000)
-            self._middleware.end(self._desk, self._passage)
+            self._middleware.end_request(self._desk, self._passage)
 
 
-def _arrival_of(environ: Environ) -> Arrival:
+def _arrival_of(environ: Environ) -> IncomingRequest:
     path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")) or "/"
     lines = {name: environ.get(name) for name in ("HTTP_X_FORWARDED_FOR", "HTTP_FORWARDED")}
-    return Arrival(
+    return IncomingRequest(
         method=environ["REQUEST_METHOD"],
         path=path,
         query=environ.get("QUERY_STRING", ""),
@@ -205,7 +215,7 @@ def _read_before(environ: Environ) -> bytes:
     length = environ.get("CONTENT_LENGTH") or ""
     whole = int(length) if length.isascii() and length.isdigit() and len(length) < 20 else 0
     rest = environ["wsgi.input"]
-    body: bytes = rest.read(min(whole, BODY_BYTES_MOST + 1)) if whole else b""
+    body: bytes = rest.read(min(whole, MAX_BODY_BYTES + 1)) if whole else b""
     environ["wsgi.input"] = io.BufferedReader(_Again(body, rest, whole - len(body)))
     return body
 

@@ -9,36 +9,36 @@ from wharf.world import World
 
 T = TypeVar("T")
 
-WITHIN_S: Final = 10.0
+CALL_TIMEOUT_S: Final = 10.0
 
 
-class PluginFailed(Exception):
+class PluginError(Exception):
     """What a plugin did instead of answering."""
 
 
-def installed(group: str) -> list[EntryPoint]:
+def list_entry_points(group: str) -> list[EntryPoint]:
     return sorted(entry_points(group=group), key=lambda each: each.name)
 
 
-async def answer(
+async def call_plugin(
     world: World,
-    asked: Coroutine[Any, Any, T],
+    call: Coroutine[Any, Any, T],
     *,
-    within_s: float | None = WITHIN_S,
-    sentences: tuple[type[Exception], ...] = (),
+    timeout_s: float | None = CALL_TIMEOUT_S,
+    expected_errors: tuple[type[Exception], ...] = (),
 ) -> T:
     """In a task of its own: what comes out of a plugin is no error of ours. Raises PluginFailed, and `sentences`, by which
     it may refuse."""
-    task = world.start(asked, name="a plugin")
+    task = world.start_task(call, name="a plugin")
     try:
-        done, _ = await asyncio.wait([task], timeout=within_s)
+        done, _ = await asyncio.wait([task], timeout=timeout_s)
     finally:
         task.cancel()
     if not done:
-        raise PluginFailed(f"it did not answer within {within_s:g} s")
+        raise PluginError(f"it did not answer within {timeout_s:g} s")
     error = None if task.cancelled() else task.exception()
-    if isinstance(error, sentences):
+    if isinstance(error, expected_errors):
         raise error
     if task.cancelled() or error is not None:
-        raise PluginFailed(f"{type(error).__name__}: {error}" if error is not None else "it gave up")
+        raise PluginError(f"{type(error).__name__}: {error}" if error is not None else "it gave up")
     return task.result()

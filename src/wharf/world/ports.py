@@ -33,6 +33,6 @@ class World(Protocol):
         """Bytes that nobody can guess."""
         ...
 
-    def start(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+    def start_task(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
         """Begin a task. The caller keeps it, waits for it or cancels it."""
         ...

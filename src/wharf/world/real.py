@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-OF_CHANCE: Final = ~(0xF << 76 | 0x3 << 62)
-VERSION_4: Final = 0x4 << 76 | 0x2 << 62
+RANDOM_BITS_MASK: Final = ~(0xF << 76 | 0x3 << 62)
+VERSION_4_BITS: Final = 0x4 << 76 | 0x2 << 62
 """The bits of a UUID that say how it was made."""
 
 
@@ -27,7 +27,7 @@ class RealWorld:
     def new_id(self) -> str:
         # Random bits from our own generator are enough for an id, and many times cheaper than asking the kernel.
         # Put together by hand, a third of what the class of the standard library takes for it.
-        text = f"{self.random.getrandbits(128) & OF_CHANCE | VERSION_4:032x}"
+        text = f"{self.random.getrandbits(128) & RANDOM_BITS_MASK | VERSION_4_BITS:032x}"
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
     def new_secret(self) -> str:
@@ -36,5 +36,5 @@ class RealWorld:
     def token_bytes(self, count: int) -> bytes:
         return os.urandom(count)
 
-    def start(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-        return asyncio.get_running_loop().create_task(work, name=name)
+    def start_task(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+        return asyncio.get_running_loop().create_task(coroutine, name=name)

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import httpx2
 
-from wharf.world.simulated import EPOCH_NS
+from wharf.world.simulated import START_TIME_NS
 
 SECOND_NS = 1_000_000_000
-EPOCH_S = EPOCH_NS // SECOND_NS
+EPOCH_S = START_TIME_NS // SECOND_NS
 
 
 class Clock:
@@ -19,7 +19,7 @@ class Clock:
         self._ids = 0
 
     def now_ns(self) -> int:
-        return EPOCH_NS + round(self.elapsed_s * SECOND_NS)
+        return START_TIME_NS + round(self.elapsed_s * SECOND_NS)
 
     def new_id(self) -> str:
         self._ids += 1

@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.limits.client.host import Clock, Host
-from wharf.limits.client import Manner, PrimaryExceeded, SecondaryExceeded, Waiting, WaitTooLong
-from wharf.limits.client.over_httpx2 import LimitedTransport
+from wharf.limits.client import ClientPolicy, PrimaryExceeded, SecondaryExceeded, WaitNotice, WaitTooLong
+from wharf.limits.client.httpx2_transport import LimitedTransport
 
 URL = "https://code.example/repos/o/r/issues"
 
 
-def client_of(host: Host, manner: Manner | None = None, told: list[Waiting] | None = None) -> httpx2.Client:
+def client_of(host: Host, manner: ClientPolicy | None = None, told: list[WaitNotice] | None = None) -> httpx2.Client:
     transport = LimitedTransport(
         host,
-        manner=manner,
+        policy=manner,
         world=host.clock,  # type: ignore[arg-type]  # as much of a world as the client asks for
         sleep=host.clock.sleep,
         on_wait=None if told is None else told.append,
@@ -46,7 +46,7 @@ def test_it_gives_up_after_a_number_of_tries_and_says_until_when() -> None:
     with pytest.raises(
         SecondaryExceeded, match="the secondary rate limit is exceeded, and still after 3 tries"
     ) as told:
-        client_of(host, Manner(retries_max=2)).get(URL)
+        client_of(host, ClientPolicy(retries_max=2)).get(URL)
 
     assert 3 == host.refusals
     assert host.clock.now_ns() < told.value.until_ns
@@ -54,7 +54,7 @@ def test_it_gives_up_after_a_number_of_tries_and_says_until_when() -> None:
 
 def test_a_spent_primary_limit_is_waited_out_until_its_reset() -> None:
     host = Host(Clock(), limit=3, window_s=100)
-    client = client_of(host, Manner(slow_below=0))
+    client = client_of(host, ClientPolicy(slow_below=0))
 
     statuses = [client.get(URL).status_code for _ in range(4)]
 
@@ -66,7 +66,7 @@ def test_a_spent_primary_limit_is_waited_out_until_its_reset() -> None:
 def test_a_host_whose_clock_is_off_is_not_asked_too_early() -> None:
     for skew_s in (-1_000.0, 1_000.0):
         host = Host(Clock(), limit=1, window_s=100, skew_s=skew_s)
-        client = client_of(host, Manner(slow_below=0))
+        client = client_of(host, ClientPolicy(slow_below=0))
 
         client.get(URL)
         client.get(URL)
@@ -77,7 +77,7 @@ def test_a_host_whose_clock_is_off_is_not_asked_too_early() -> None:
 
 def test_the_last_part_of_a_limit_is_spread_over_the_time_until_the_reset() -> None:
     host = Host(Clock(), limit=100, window_s=1_000)
-    client = client_of(host, Manner(slow_below=0.1))
+    client = client_of(host, ClientPolicy(slow_below=0.1))
 
     for _ in range(100):
         client.get(URL)
@@ -89,7 +89,7 @@ def test_the_last_part_of_a_limit_is_spread_over_the_time_until_the_reset() -> N
 
 def test_points_of_an_endpoint_are_kept_in_any_minute() -> None:
     host = Host(Clock(), limit=10**6)
-    client = client_of(host, Manner(rest_points_max=10, content_minute_max=10**6, content_hour_max=10**6))
+    client = client_of(host, ClientPolicy(rest_points_max=10, content_minute_max=10**6, content_hour_max=10**6))
 
     for _ in range(7):
         client.post(URL, json={})
@@ -99,7 +99,7 @@ def test_points_of_an_endpoint_are_kept_in_any_minute() -> None:
 
 def test_endpoints_have_points_of_their_own() -> None:
     host = Host(Clock(), limit=10**6)
-    client = client_of(host, Manner(rest_points_max=5))
+    client = client_of(host, ClientPolicy(rest_points_max=5))
 
     for name in ("one", "two", "three"):
         for _ in range(5):
@@ -110,7 +110,7 @@ def test_endpoints_have_points_of_their_own() -> None:
 
 def test_the_number_of_a_thing_makes_no_endpoint_of_its_own() -> None:
     host = Host(Clock(), limit=10**6)
-    client = client_of(host, Manner(rest_points_max=5))
+    client = client_of(host, ClientPolicy(rest_points_max=5))
 
     for number in range(6):
         client.get(f"{URL}/{number}")
@@ -120,7 +120,7 @@ def test_the_number_of_a_thing_makes_no_endpoint_of_its_own() -> None:
 
 def test_new_things_are_made_no_faster_than_allowed() -> None:
     host = Host(Clock(), limit=10**6)
-    client = client_of(host, Manner(content_minute_max=3, content_hour_max=10))
+    client = client_of(host, ClientPolicy(content_minute_max=3, content_hour_max=10))
 
     for _ in range(15):
         client.post(URL, json={})
@@ -136,7 +136,7 @@ def test_new_things_are_made_no_faster_than_allowed() -> None:
 )
 def test_what_changes_or_takes_away_is_no_new_thing(method: str, path: str) -> None:
     host = Host(Clock(), limit=10**6)
-    client = client_of(host, Manner(content_minute_max=1))
+    client = client_of(host, ClientPolicy(content_minute_max=1))
 
     for _ in range(5):
         client.request(method, f"https://code.example{path}")
@@ -146,7 +146,7 @@ def test_what_changes_or_takes_away_is_no_new_thing(method: str, path: str) -> N
 
 def test_a_reading_query_is_no_new_thing() -> None:
     host = Host(Clock(), limit=10**6)
-    client = client_of(host, Manner(content_minute_max=1))
+    client = client_of(host, ClientPolicy(content_minute_max=1))
 
     for _ in range(5):
         client.post("https://code.example/graphql", json={"query": "query { mutationCount }"})
@@ -156,7 +156,7 @@ def test_a_reading_query_is_no_new_thing() -> None:
 
 def test_a_wait_longer_than_allowed_fails_at_once_and_sends_nothing() -> None:
     host = Host(Clock(), limit=1, window_s=1_000)
-    client = client_of(host, Manner(longest_wait_s=10, slow_below=0))
+    client = client_of(host, ClientPolicy(longest_wait_s=10, slow_below=0))
     client.get(URL)
 
     with pytest.raises(
@@ -169,12 +169,14 @@ def test_a_wait_longer_than_allowed_fails_at_once_and_sends_nothing() -> None:
 
 
 def test_each_wait_is_told() -> None:
-    host, told = Host(Clock()), list[Waiting]()
+    host, told = Host(Clock()), list[WaitNotice]()
     host.limit_for(5)
 
     client_of(host, told=told).get(URL)
 
-    assert [(URL, "a secondary rate limit is exceeded", 6.0)] == [(one.url, one.why, round(one.wait_s)) for one in told]
+    assert [(URL, "a secondary rate limit is exceeded", 6.0)] == [
+        (one.url, one.reason, round(one.wait_s)) for one in told
+    ]
 
 
 def test_a_refusal_of_rights_is_the_callers() -> None:
@@ -213,7 +215,7 @@ def test_a_primary_limit_that_others_spend_ends_in_an_error_of_its_own() -> None
     clock = Clock()
     transport = LimitedTransport(
         httpx2.MockTransport(refuse),
-        manner=Manner(retries_max=1),
+        policy=ClientPolicy(retries_max=1),
         world=clock,  # type: ignore[arg-type]
         sleep=clock.sleep,
     )

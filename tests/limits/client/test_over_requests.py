@@ -9,8 +9,8 @@ import pytest
 import requests
 
 from wharf.limits.client import SecondaryExceeded
-from wharf.limits.client.manner import Manner
-from wharf.limits.client.over_requests import LimitedAdapter
+from wharf.limits.client.policy import ClientPolicy
+from wharf.limits.client.requests_adapter import LimitedAdapter
 
 
 class Site(BaseHTTPRequestHandler):
@@ -62,7 +62,7 @@ def site() -> Iterator[str]:
 @pytest.fixture
 def session() -> Iterator[requests.Session]:
     with requests.Session() as session:
-        session.mount("http://", LimitedAdapter(manner=Manner(retries_max=0)))
+        session.mount("http://", LimitedAdapter(policy=ClientPolicy(retries_max=0)))
         yield session
 
 

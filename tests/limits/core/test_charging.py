@@ -3,9 +3,9 @@
 import pytest
 
 from tests.limits.builders import a_client, a_user, a_workflow, an_installation, anonymous
-from wharf.limits.core.caller import Caller
-from wharf.limits.core.plan import Plan
-from wharf.limits.core.request import QueryFacts, Request
+from wharf.limits.core.callers.caller import Caller
+from wharf.limits.core.plans import ChargePlan
+from wharf.limits.core.request import QueryFacts, RequestFacts
 from wharf.limits.core.rulebook import Rulebook
 from wharf.limits.rules import read_rules
 
@@ -29,7 +29,7 @@ REQUESTS = [
 ]
 
 
-def fields(plan: Plan) -> dict[str, object]:
+def fields(plan: ChargePlan) -> dict[str, object]:
     return {name: getattr(plan, name) for name in plan.__struct_fields__}
 
 
@@ -39,8 +39,8 @@ def test_a_cast_plan_is_the_one_that_the_rules_make(
     first: Caller, second: Caller, method: str, path: str, query: QueryFacts | None
 ) -> None:
     book = Rulebook(RULES)
-    book.plan(Request("r1", method, path, first, query=query))
-    cast = book.plan(Request("r2", method, path, second, query=query))
-    made = Rulebook(RULES).plan(Request("r2", method, path, second, query=query))
+    book.get_plan(RequestFacts("r1", method, path, first, query=query))
+    cast = book.get_plan(RequestFacts("r2", method, path, second, query=query))
+    made = Rulebook(RULES).get_plan(RequestFacts("r2", method, path, second, query=query))
 
     assert fields(cast) == fields(made)

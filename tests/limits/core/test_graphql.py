@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wharf.limits.core.graphql import UNREADABLE, QueryCosts, TooComplex
+from wharf.limits.core.graphql import UNREADABLE_QUERY, QueryCostCalculator, QueryTooComplex
 from wharf.limits.core.request import QueryFacts
 from wharf.limits.core.rule import GraphqlRules
 
@@ -16,7 +16,7 @@ RULES = GraphqlRules(content_mutations=("addComment",))
 
 
 def cost(text: str, variables: dict[str, object] | None = None) -> int:
-    return QueryCosts(RULES).of_query(text, variables or {}).cost
+    return QueryCostCalculator(RULES).compute_query_cost(text, variables or {}).cost
 
 
 def test_the_worked_sum_of_100_repositories_50_issues_and_60_labels_is_51_points() -> None:
@@ -65,7 +65,7 @@ def test_fragments_that_go_round_end() -> None:
 
 
 def test_more_nodes_than_a_query_may_return_are_refused() -> None:
-    with pytest.raises(TooComplex, match="may return 1010100 nodes; at most 500000"):
+    with pytest.raises(QueryTooComplex, match="may return 1010100 nodes; at most 500000"):
         cost("{ a(first: 100) { b(first: 100) { c(first: 100) { id } } } }")
 
 
@@ -78,11 +78,11 @@ def test_a_body_is_read_by_its_operation_name_and_variables() -> None:
         }
     )
 
-    assert QueryCosts(RULES).of_body(body) == QueryFacts(cost=51, points=1)
+    assert QueryCostCalculator(RULES).compute_body_cost(body) == QueryFacts(cost=51, points=1)
 
 
 def test_of_several_operations_without_a_name_the_dearest_is_charged() -> None:
-    assert QueryCosts(RULES).of_query("query A { x } mutation B { y }").points == 5
+    assert QueryCostCalculator(RULES).compute_query_cost("query A { x } mutation B { y }").points == 5
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_of_several_operations_without_a_name_the_dearest_is_charged() -> None:
     ],
 )
 def test_a_body_that_cannot_be_read_is_refused_as_the_service_may_read_it_as_a_dear_query(body: bytes) -> None:
-    with pytest.raises(TooComplex, match="is no GraphQL request"):
-        QueryCosts(RULES).of_body(body)
+    with pytest.raises(QueryTooComplex, match="is no GraphQL request"):
+        QueryCostCalculator(RULES).compute_body_cost(body)
 
 
 def test_variables_may_be_a_text_that_holds_them() -> None:
@@ -108,22 +108,22 @@ def test_variables_may_be_a_text_that_holds_them() -> None:
     asked = [msgspec.json.encode({"query": query, "variables": text}) for text in ('{"n": 2}', "", "{", "[1]")]
 
     # What holds none is a page of the full size.
-    assert [QueryCosts(RULES).of_body(body).cost for body in asked] == [2, 101, 101, 101]
+    assert [QueryCostCalculator(RULES).compute_body_cost(body).cost for body in asked] == [2, 101, 101, 101]
 
 
 @pytest.mark.parametrize("body", [b"[]", b"{}", b'{"query": "{"}', b'{"query": "fragment F on X { a }"}'])
 def test_what_is_no_query_costs_1_as_the_service_will_refuse_it(body: bytes) -> None:
-    assert QueryCosts(RULES).of_body(body) in (UNREADABLE, QueryFacts(cost=1, points=1))
+    assert QueryCostCalculator(RULES).compute_body_cost(body) in (UNREADABLE_QUERY, QueryFacts(cost=1, points=1))
 
 
 def test_a_body_that_is_too_long_is_told_how_long_it_may_be() -> None:
-    with pytest.raises(TooComplex, match=r"^The body is too long: of its bytes at most 1048576 are read\.$"):
-        QueryCosts(RULES).of_body(b" " * 1_048_577)  # A part of it: the rest was not read.
+    with pytest.raises(QueryTooComplex, match=r"^The body is too long: of its bytes at most 1048576 are read\.$"):
+        QueryCostCalculator(RULES).compute_body_cost(b" " * 1_048_577)  # A part of it: the rest was not read.
 
 
 def test_arrays_have_a_bound() -> None:
-    with pytest.raises(TooComplex, match="at most 100 are taken at once"):
-        QueryCosts(RULES).of_body(msgspec.json.encode([{"query": "{a}"}] * 101))
+    with pytest.raises(QueryTooComplex, match="at most 100 are taken at once"):
+        QueryCostCalculator(RULES).compute_body_cost(msgspec.json.encode([{"query": "{a}"}] * 101))
 
 
 def test_a_number_of_a_thousand_digits_is_no_harm() -> None:
@@ -133,31 +133,33 @@ def test_a_number_of_a_thousand_digits_is_no_harm() -> None:
 def test_mutations_that_make_content_count_also_in_fragments() -> None:
     text = "mutation { ...F ... on Mutation { addComment { id } } } fragment F on Mutation { addComment { id } other }"
 
-    assert QueryCosts(RULES).of_query(text).content == 2
+    assert QueryCostCalculator(RULES).compute_query_cost(text).content == 2
 
 
 def test_a_query_makes_no_content() -> None:
-    assert QueryCosts(RULES).of_query("{ addComment { id } }").content == 0
+    assert QueryCostCalculator(RULES).compute_query_cost("{ addComment { id } }").content == 0
 
 
 def test_a_query_that_comes_again_costs_by_its_own_variables() -> None:
-    costs = QueryCosts(RULES)
+    costs = QueryCostCalculator(RULES)
     text = "query($n: Int = 1) { r(first: $n) { i(first: 100) { l(first: 1) { id } } } }"
     asked: list[dict[str, object]] = [{"n": 100}, {"n": 2}, {"n": 100, "other": []}, {}, {"n": None}, {"n": [3]}]
 
-    assert [costs.of_query(text, variables).cost for variables in asked * 2] == [101, 2, 101, 1, 101, 101] * 2
+    assert [costs.compute_query_cost(text, variables).cost for variables in asked * 2] == [101, 2, 101, 1, 101, 101] * 2
 
 
 def test_a_query_that_comes_again_costs_by_its_own_operation() -> None:
-    costs = QueryCosts(RULES)
+    costs = QueryCostCalculator(RULES)
 
-    assert [costs.of_query("query A { x } mutation B { y }", {}, name).points for name in ("A", "B", "A")] == [1, 5, 1]
+    assert [
+        costs.compute_query_cost("query A { x } mutation B { y }", {}, name).points for name in ("A", "B", "A")
+    ] == [1, 5, 1]
 
 
 def test_fragments_that_add_up_to_a_great_depth_are_refused() -> None:
     parts = [f"fragment F{n} on X {{ {'a { ' * 15} ...F{n + 1} {'} ' * 15} }}" for n in range(90)]
 
-    with pytest.raises(TooComplex, match="nested too deep"):
+    with pytest.raises(QueryTooComplex, match="nested too deep"):
         cost("{ ...F0 } " + " ".join(parts) + " fragment F90 on X { id }")
 
 
@@ -194,10 +196,10 @@ words = st.sampled_from(
 
 @given(st.lists(words, max_size=40))
 def test_whatever_words_are_sent_the_query_has_a_cost(parts: list[str]) -> None:
-    assert QueryCosts(RULES).of_body(msgspec.json.encode({"query": " ".join(parts)})).cost >= 1
+    assert QueryCostCalculator(RULES).compute_body_cost(msgspec.json.encode({"query": " ".join(parts)})).cost >= 1
 
 
 @given(st.binary(max_size=200))
 def test_whatever_bytes_are_sent_they_have_a_cost_or_are_refused(body: bytes) -> None:
-    with contextlib.suppress(TooComplex):
-        assert QueryCosts(RULES).of_body(body).cost >= 1
+    with contextlib.suppress(QueryTooComplex):
+        assert QueryCostCalculator(RULES).compute_body_cost(body).cost >= 1

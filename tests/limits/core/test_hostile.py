@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.limits.builders import Desk, a_user
-from wharf.limits.core.address import find_address, parse_address, read_proxies
-from wharf.limits.core.credential import read_credential
-from wharf.limits.core.directory import Register
+from wharf.limits.core.callers.addresses import find_address, parse_address, read_proxies
+from wharf.limits.core.callers.credentials import read_credential
+from wharf.limits.core.callers.directory import MemoryDirectory
+from wharf.limits.core.callers.recognition import CallerRecognizer, UnrecognizedCredential
 from wharf.limits.core.large_files import UnreadableBatch, count_objects
-from wharf.limits.core.recognition import Recognition, Unrecognised
 
 HERE = parse_address("192.0.2.7")
 
@@ -26,9 +26,9 @@ HERE = parse_address("192.0.2.7")
 )
 def test_any_credential_header_is_a_caller_or_unrecognised(header: str) -> None:
     assert HERE is not None
-    caller = Recognition(Register()).caller(read_credential(header), HERE, "/", 0)
+    caller = CallerRecognizer(MemoryDirectory()).recognize(read_credential(header), HERE, "/", 0)
 
-    assert isinstance(caller, Unrecognised) or caller.is_anonymous
+    assert isinstance(caller, UnrecognizedCredential) or caller.is_anonymous
 
 
 @given(st.lists(st.text(alphabet='0123456789abcdef.:,;[]%"= for', max_size=40), max_size=4))
@@ -36,7 +36,7 @@ def test_any_forwarding_headers_give_an_address(lines: list[str]) -> None:
     for proxies in (
         read_proxies(trusted=["10.0.0.0/8"]),
         read_proxies(hops=3),
-        read_proxies(hops=3, reads_forwarded=True),
+        read_proxies(hops=3, should_read_forwarded=True),
     ):
         assert find_address("10.0.0.1", proxies, forwarded_for=lines, forwarded=lines) is not None
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.limits.builders import NOON_MS, Desk, a_user, anonymous
-from wharf.limits.core.decision import Decision
-from wharf.limits.core.leases import LEASE_MS, Leases
-from wharf.limits.core.slices import SliceCounts
-from wharf.limits.core.windows import Windows
+from wharf.limits.core.counting.leases import LEASE_TTL_MS, ConcurrencyLeases
+from wharf.limits.core.counting.sliding_windows import SlidingWindows
+from wharf.limits.core.counting.windows import FixedWindows
+from wharf.limits.core.decision import LimitDecision
 
 steps = st.lists(st.tuples(st.integers(0, 4_000), st.integers(1, 5)), max_size=60)
 jumps = st.lists(st.tuples(st.integers(-200_000, 30_000), st.integers(1, 5)), max_size=60)
@@ -36,8 +36,8 @@ def admit(
 def test_a_sliding_window_never_holds_more_than_the_ceiling_wherever_it_begins(
     moments: list[tuple[int, int]], ceiling: int, slices: int, length_ms: int
 ) -> None:
-    table = SliceCounts(length_ms, slices, is_meter=False)
-    admitted = admit(table.used, table.add, moments, ceiling)
+    table = SlidingWindows(length_ms, slices, is_meter=False)
+    admitted = admit(table.count_used, table.add, moments, ceiling)
 
     assert [
         begin
@@ -50,40 +50,40 @@ def test_a_sliding_window_never_holds_more_than_the_ceiling_wherever_it_begins(
 def test_a_sliding_window_forgets_what_is_its_slices_and_one_more_away(
     moments: list[tuple[int, int]], ceiling: int, slices: int, length_ms: int
 ) -> None:
-    table = SliceCounts(length_ms, slices, is_meter=False)
-    admitted = admit(table.used, table.add, moments, ceiling)
+    table = SlidingWindows(length_ms, slices, is_meter=False)
+    admitted = admit(table.count_used, table.add, moments, ceiling)
     last_ms = admitted[-1][0] if admitted else NOON_MS
 
-    assert table.used("k", last_ms + (slices + 1) * table.width_ms) == 0
+    assert table.count_used("k", last_ms + (slices + 1) * table.width_ms) == 0
 
 
 @given(steps, st.integers(1, 20), st.integers(1, 12), st.integers(1_000, 20_000), st.integers(1, 5))
 def test_the_moment_at_which_a_sliding_window_has_room_is_told_exactly(
     moments: list[tuple[int, int]], ceiling: int, slices: int, length_ms: int, needs: int
 ) -> None:
-    table = SliceCounts(length_ms, slices, is_meter=False)
-    admitted = admit(table.used, table.add, moments, ceiling)
+    table = SlidingWindows(length_ms, slices, is_meter=False)
+    admitted = admit(table.count_used, table.add, moments, ceiling)
     now_ms = admitted[-1][0] if admitted else NOON_MS
     needs = min(needs, ceiling)
-    if table.used("k", now_ms) + needs <= ceiling:
+    if table.count_used("k", now_ms) + needs <= ceiling:
         return
-    free_ms = table.free_at_ms("k", needs, ceiling, now_ms)
+    free_ms = table.get_free_at_ms("k", needs, ceiling, now_ms)
 
-    assert [table.used("k", at) + needs <= ceiling for at in (free_ms - 1, free_ms)] == [False, True]
+    assert [table.count_used("k", at) + needs <= ceiling for at in (free_ms - 1, free_ms)] == [False, True]
 
 
 @given(steps, st.integers(1, 20), st.integers(1_000, 20_000))
 def test_a_fixed_window_never_holds_more_than_the_ceiling(
     moments: list[tuple[int, int]], ceiling: int, length_ms: int
 ) -> None:
-    table = Windows(length_ms)
+    table = FixedWindows(length_ms)
     sums: dict[int, int] = {}
     now_ms = NOON_MS
     for wait_ms, cost in moments:
         now_ms += wait_ms
-        if table.used("k", now_ms) + cost <= ceiling:
+        if table.count_used("k", now_ms) + cost <= ceiling:
             table.add("k", cost, now_ms, "")
-            end_ms = table.end_ms("k", now_ms)
+            end_ms = table.get_end_ms("k", now_ms)
             assert now_ms < end_ms <= now_ms + length_ms
             sums[end_ms] = sums.get(end_ms, 0) + cost
 
@@ -92,12 +92,12 @@ def test_a_fixed_window_never_holds_more_than_the_ceiling(
 
 @given(steps, st.integers(1_000, 20_000))
 def test_windows_of_one_key_never_overlap(moments: list[tuple[int, int]], length_ms: int) -> None:
-    table = Windows(length_ms)
+    table = FixedWindows(length_ms)
     now_ms, ends = NOON_MS, []
     for wait_ms, cost in moments:
         now_ms += wait_ms
         table.add("k", cost, now_ms, "")
-        ends.append(table.end_ms("k", now_ms))
+        ends.append(table.get_end_ms("k", now_ms))
 
     distinct = sorted(set(ends))
     assert [b for a, b in pairwise(distinct) if b - length_ms < a] == []
@@ -107,12 +107,12 @@ def test_windows_of_one_key_never_overlap(moments: list[tuple[int, int]], length
 def test_time_stepping_back_reopens_nothing_in_any_kind_of_window(
     moments: list[tuple[int, int]], slices: int, length_ms: int
 ) -> None:
-    for table in (Windows(length_ms), SliceCounts(length_ms, slices, is_meter=False)):
+    for table in (FixedWindows(length_ms), SlidingWindows(length_ms, slices, is_meter=False)):
         now_ms = NOON_MS
         for wait_ms, cost in moments:
-            before = table.used("k", now_ms)
+            before = table.count_used("k", now_ms)
             now_ms += wait_ms
-            after = table.used("k", now_ms)
+            after = table.count_used("k", now_ms)
             assert after >= before or wait_ms > 0
             table.add("k", cost, now_ms, "")
 
@@ -121,29 +121,29 @@ def test_time_stepping_back_reopens_nothing_in_any_kind_of_window(
 def test_after_any_steps_of_time_a_count_is_gone_after_its_slices_and_one_more(
     moments: list[tuple[int, int]], slices: int, length_ms: int
 ) -> None:
-    for table in (Windows(length_ms), SliceCounts(length_ms, slices, is_meter=False)):
+    for table in (FixedWindows(length_ms), SlidingWindows(length_ms, slices, is_meter=False)):
         now_ms = NOON_MS
         for wait_ms, cost in moments:
             now_ms += wait_ms
-            table.used("k", now_ms)
+            table.count_used("k", now_ms)
             table.add("k", cost, now_ms, "")
-        table.used("k", now_ms)
+        table.count_used("k", now_ms)
 
-        assert table.used("k", now_ms + (slices + 1) * -(-length_ms // slices)) == 0
+        assert table.count_used("k", now_ms + (slices + 1) * -(-length_ms // slices)) == 0
 
 
 @given(steps, st.integers(1, 12))
 def test_a_meter_waits_no_longer_than_its_window_however_deep_the_debt(
     moments: list[tuple[int, int]], ceiling: int
 ) -> None:
-    table = SliceCounts(12_000, 12, is_meter=True)
+    table = SlidingWindows(12_000, 12, is_meter=True)
     now_ms = NOON_MS
     for wait_ms, cost in moments:
         now_ms += wait_ms
-        table.used("k", now_ms)
+        table.count_used("k", now_ms)
         table.add("k", cost * 1_000, now_ms, "")
 
-    assert table.free_at_ms("k", 1, ceiling, now_ms) <= now_ms + 12_000
+    assert table.get_free_at_ms("k", 1, ceiling, now_ms) <= now_ms + 12_000
 
 
 @given(
@@ -155,23 +155,23 @@ def test_a_meter_waits_no_longer_than_its_window_however_deep_the_debt(
 def test_leases_are_those_that_were_taken_or_renewed_and_have_neither_run_out_nor_been_released(
     steps: list[tuple[str, int, int]],
 ) -> None:
-    table, model, now_ms = Leases(), dict[str, int](), NOON_MS
+    table, model, now_ms = ConcurrencyLeases(), dict[str, int](), NOON_MS
     for what, number, wait_ms in steps:
         name = f"r{number}"
         match what:
             case "take":
                 table.add("k", 1, now_ms, name)
-                model[name] = now_ms + LEASE_MS
+                model[name] = now_ms + LEASE_TTL_MS
             case "release":
                 table.release("k", name)
                 model.pop(name, None)
             case "renew" if name in model:
                 table.renew("k", name, now_ms)
-                model[name] = now_ms + LEASE_MS
+                model[name] = now_ms + LEASE_TTL_MS
             case _:
                 now_ms += wait_ms
         running = {name for name, until_ms in model.items() if until_ms > now_ms}
-        assert table.used("k", now_ms) == len(running)
+        assert table.count_used("k", now_ms) == len(running)
 
 
 # -- of whole decisions --------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ sent = st.lists(
 
 def counts(desk: Desk) -> dict[tuple[str, str], int]:
     return {
-        (name, key): table.used(key, desk.now_ms)
+        (name, key): table.count_used(key, desk.now_ms)
         for name, table in desk.counters.tables.items()
         for key in list(table.keys())
     }
@@ -239,7 +239,7 @@ def test_a_decision_charges_every_limit_or_none(requests: list[tuple[int, object
             if charge.cost:
                 expected[charge.name, charge.key] = before.get((charge.name, charge.key), 0) + charge.cost
         assert {k: v for k, v in counts(desk).items() if v} == {k: v for k, v in expected.items() if v}
-        desk.counters.spend(decision.plan.meters, cpu_ms, desk.now_ms)
+        desk.counters.add_usage(decision.plan.meter_charges, cpu_ms, desk.now_ms)
 
 
 @given(sent)
@@ -251,7 +251,7 @@ def test_remaining_never_rises_within_a_window(requests: list[tuple[int, object,
         decision = desk.send(caller, path, method=method)  # type: ignore[arg-type]  # Of CALLERS.
         if not decision.is_admitted:
             continue  # A refusal opens no window, so it may tell an end of none.
-        window = (decision.shown.key, decision.taken.shown_end_ms)
+        window = (decision.bucket_charge.key, decision.result.bucket_end_ms)
         assert decision.remaining < told.get(window, decision.limit + 1)
         told[window] = decision.remaining
 
@@ -263,9 +263,9 @@ def test_what_is_told_always_adds_up_and_waiting_as_told_is_enough(
     desk = Desk(SMALL)
     for wait_ms, caller, (method, path), cpu_ms in requests:
         desk.wait(wait_ms)
-        decision: Decision = desk.send(caller, path, method=method)  # type: ignore[arg-type]  # Of CALLERS.
+        decision: LimitDecision = desk.send(caller, path, method=method)  # type: ignore[arg-type]  # Of CALLERS.
         if decision.is_admitted:
-            desk.counters.spend(decision.plan.meters, cpu_ms, desk.now_ms)
+            desk.counters.add_usage(decision.plan.meter_charges, cpu_ms, desk.now_ms)
         assert decision.limit == decision.used + decision.remaining
         assert decision.remaining >= 0
         assert decision.reset_s * 1_000 > desk.now_ms

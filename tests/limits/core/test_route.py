@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wharf.limits.core.route import BadPattern, RouteTree, parse_pattern, shape_of, split_path, tidy_path
+from wharf.limits.core.route import (
+    BadPattern,
+    RouteTree,
+    derive_endpoint_name,
+    normalize_path,
+    parse_pattern,
+    split_path,
+)
 
 segments = st.sampled_from(["a", "b", ".git", "c.git", "{x}", "{x}.git"])
 paths = st.lists(st.sampled_from(["a", "b", "c", "c.git", ".git"]), max_size=4).map(lambda some: "/" + "/".join(some))
@@ -20,7 +27,7 @@ methods = st.sampled_from(["GET", "HEAD", "POST", "DELETE"])
 def matches(text: str, method: str, path: str) -> bool:
     tree: RouteTree[None] = RouteTree()
     tree.add(parse_pattern(text), None)
-    return bool(tree.find(method, path))
+    return bool(tree.find_matches(method, path))
 
 
 @pytest.mark.parametrize(
@@ -59,14 +66,14 @@ def test_the_most_specific_pattern_comes_first() -> None:
     for text in ("* /*", "GET /{a}", "GET /x", "GET /x/*"):
         tree.add(parse_pattern(text), text)
 
-    assert [value for _, value in tree.find("GET", "/x")] == ["GET /x", "GET /{a}", "* /*"]
+    assert [value for _, value in tree.find_matches("GET", "/x")] == ["GET /x", "GET /{a}", "* /*"]
 
 
 @given(patterns, methods, paths)
 def test_a_tree_finds_what_a_pattern_alone_accepts(text: str, method: str, path: str) -> None:
     pattern = parse_pattern(text)
 
-    assert matches(text, method, path) is (pattern.accepts_method(method) and pattern.accepts_path(split_path(path)))
+    assert matches(text, method, path) is (pattern.matches_method(method) and pattern.matches_path(split_path(path)))
 
 
 @given(patterns, patterns, methods, paths)
@@ -84,16 +91,16 @@ def test_a_tree_finds_those_that_cover_a_pattern_as_each_alone_says(wides: list[
         tree.add(parse_pattern(text), number)
     expected = [number for number, text in enumerate(wides) if parse_pattern(text).covers(parse_pattern(narrow))]
 
-    assert sorted(tree.covering(parse_pattern(narrow))) == expected
+    assert sorted(tree.find_covering(parse_pattern(narrow))) == expected
 
 
 @given(st.text(alphabet="/.%2eEaA?#", max_size=20).map(lambda text: "/" + text))
 def test_a_tidied_path_is_tidy(path: str) -> None:
-    tidy = tidy_path(path)
+    tidy = normalize_path(path)
 
     assert (tidy.startswith("/"), "//" in tidy, {"..", "."} & set(split_path(tidy))) == (True, False, set())
 
 
 @given(st.text(max_size=30), st.text(max_size=60).map(lambda text: "/" + text))
 def test_any_request_has_an_endpoint(method: str, path: str) -> None:
-    assert " /" in shape_of(method, tidy_path(path))
+    assert " /" in derive_endpoint_name(method, normalize_path(path))

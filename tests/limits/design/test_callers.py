@@ -5,16 +5,16 @@ from ipaddress import ip_address
 import pytest
 
 from tests.limits.builders import MINUTE_MS, SECOND_MS, Desk, a_user, an_installation, anonymous
-from wharf.limits.core.address import (
-    ProxiesRefused,
-    counted_address,
-    counted_network,
+from wharf.limits.core.callers.addresses import (
+    InvalidProxies,
+    build_address_scope,
+    build_network_scope,
     find_address,
     parse_address,
     read_proxies,
 )
-from wharf.limits.core.answer import headers_of_bucket
-from wharf.limits.core.decision import Decision, Verdict
+from wharf.limits.core.decision import LimitDecision, Verdict
+from wharf.limits.core.responses import build_bucket_headers
 
 SOCKET = "10.0.0.1"
 TRUSTED = read_proxies(trusted=["10.0.0.0/8"])
@@ -49,7 +49,7 @@ def test_4_1_with_hops_it_is_so_many_from_the_right() -> None:
 
 
 def test_4_1_trusted_and_hops_are_never_both_given() -> None:
-    with pytest.raises(ProxiesRefused, match="cannot both be given"):
+    with pytest.raises(InvalidProxies, match="cannot both be given"):
         read_proxies(trusted=["10.0.0.0/8"], hops=1)
 
 
@@ -79,7 +79,7 @@ def test_4_1_ports_and_zones_are_cut_and_mapped_addresses_are_ipv4(text: str, ad
 
 def test_4_1_forwarded_is_read_only_if_named() -> None:
     lines = ['for=192.0.2.9;proto=https, for="[2001:db8::1]:9"']
-    named = read_proxies(hops=2, reads_forwarded=True)
+    named = read_proxies(hops=2, should_read_forwarded=True)
     unnamed = read_proxies(hops=2)
 
     assert [str(find_address(SOCKET, proxies, forwarded=lines)) for proxies in (named, unnamed)] == [
@@ -91,7 +91,7 @@ def test_4_1_forwarded_is_read_only_if_named() -> None:
 def test_4_1_ipv6_counts_by_64_bits() -> None:
     addresses = ["2001:db8:1:2:3::1", "2001:db8:1:2:ffff::9", "2001:db8:1:3::1"]
 
-    assert [counted_address(ip_address(text)) for text in addresses] == [
+    assert [build_address_scope(ip_address(text)) for text in addresses] == [
         "address:2001:db8:1:2::/64",
         "address:2001:db8:1:2::/64",
         "address:2001:db8:1:3::/64",
@@ -99,7 +99,7 @@ def test_4_1_ipv6_counts_by_64_bits() -> None:
 
 
 def test_4_1_too_many_addresses_share_networks_of_48_or_24_bits() -> None:
-    assert [counted_network(ip_address(text)) for text in ("2001:db8:1:2:3::1", "192.0.2.9")] == [
+    assert [build_network_scope(ip_address(text)) for text in ("2001:db8:1:2:3::1", "192.0.2.9")] == [
         "address:2001:db8:1::/48",
         "address:192.0.2.0/24",
     ]
@@ -107,7 +107,7 @@ def test_4_1_too_many_addresses_share_networks_of_48_or_24_bits() -> None:
 
 @pytest.mark.parametrize("network", ["10.0.0.0/99", "x"])
 def test_4_1_networks_that_are_none_are_refused_with_how_to_write_them(network: str) -> None:
-    with pytest.raises(ProxiesRefused, match=r"write networks such as 10\.0\.0\.0/8"):
+    with pytest.raises(InvalidProxies, match=r"write networks such as 10\.0\.0\.0/8"):
         read_proxies(trusted=[network])
 
 
@@ -117,16 +117,16 @@ def test_4_1_networks_that_are_none_are_refused_with_how_to_write_them(network: 
 def test_4_2_replies_before_a_caller_is_known_show_the_core_bucket_of_the_address_without_charging_it() -> None:
     desk = Desk()
     desk.send_many(3, anonymous())
-    charge = desk.limiter.book.shown_charge(anonymous())
+    charge = desk.limiter.rulebook.build_core_charge(anonymous())
     headers = [
-        dict(headers_of_bucket(charge, desk.counters.peek([charge], desk.now_ms)[0], desk.now_ms)) for _ in range(2)
+        dict(build_bucket_headers(charge, desk.counters.peek([charge], desk.now_ms)[0], desk.now_ms)) for _ in range(2)
     ]
 
     assert [(h["x-ratelimit-resource"], h["x-ratelimit-used"]) for h in headers] == [("core", "3")] * 2
 
 
-def failed_login(desk: Desk, number: int, address: str = "192.0.2.7") -> Decision:
-    call = desk.limiter.failed_login_call(f"login{number}", anonymous(address))
+def failed_login(desk: Desk, number: int, address: str = "192.0.2.7") -> LimitDecision:
+    call = desk.limiter.build_failed_login_call(f"login{number}", anonymous(address))
     return desk.limiter.decide(call, desk.counters.take(call, desk.now_ms))
 
 
@@ -265,7 +265,7 @@ def test_4_3_for_addresses_a_ban_is_only_reported() -> None:
     verdicts = go_on(desk, 4 * 60, caller=caller)
     decision = desk.send(caller, "/meta")
 
-    assert (set(verdicts), decision.verdict, decision.taken.banned_until_ms > 0) == (
+    assert (set(verdicts), decision.verdict, decision.result.banned_until_ms > 0) == (
         {Verdict.PRIMARY},
         Verdict.ADMITTED,
         True,
@@ -286,7 +286,7 @@ def ban_lengths(desk: Desk, count: int, *, pause_ms: int = 0) -> list[int]:
     lengths: list[int] = []
     while len(lengths) < count:
         decision = desk.send(APP, PATH)
-        until_ms = decision.taken.banned_until_ms
+        until_ms = decision.result.banned_until_ms
         if until_ms:
             lengths.append(round((until_ms - desk.now_ms) / MINUTE_MS))
             desk.now_ms = until_ms + pause_ms

@@ -4,16 +4,16 @@ import msgspec
 import pytest
 
 from tests.limits.builders import HOUR_MS, NOON_MS, SECOND_MS, Desk, a_user, anonymous
-from wharf.limits.core.caller import Caller
-from wharf.limits.core.decision import Decision, Verdict
+from wharf.limits.core.callers.caller import Caller
+from wharf.limits.core.decision import LimitDecision, Verdict
 from wharf.limits.core.request import QueryFacts
-from wharf.limits.core.status import status_body
+from wharf.limits.core.responses import build_status_body
 
 ISSUES = "/repos/acme/site/issues"
 BATCH = "/acme/site.git/info/lfs/objects/batch"
 
 
-def body_of(desk: Desk, decision: Decision, caller: Caller) -> dict[str, object]:
+def body_of(desk: Desk, decision: LimitDecision, caller: Caller) -> dict[str, object]:
     return msgspec.json.decode(desk.refusal(decision, caller).body, type=dict[str, object])
 
 
@@ -37,13 +37,13 @@ def test_5_1_a_ban_comes_before_all_limits() -> None:
 def test_5_1_primary_comes_before_secondary() -> None:
     decision = both_spent().send(a_user(), ISSUES, method="POST")
 
-    assert (decision.verdict, decision.hit_rules(is_enforced=True)) == (Verdict.PRIMARY, ["core", "content"])
+    assert (decision.verdict, decision.list_hit_rules(is_enforced=True)) == (Verdict.PRIMARY, ["core", "content"])
 
 
 def test_5_1_among_limits_of_one_kind_the_one_that_ends_last_answers() -> None:
     desk = Desk('[[rule]]\nname = "content_hourly"\nceiling = 80\n')
     desk.send_many(80, a_user(), ISSUES, method="POST")
-    told = desk.send(a_user(), ISSUES, method="POST").told
+    told = desk.send(a_user(), ISSUES, method="POST").refusing_charge
     assert told is not None
 
     assert told.name == "content_hourly"
@@ -53,7 +53,7 @@ def test_5_1_retry_after_is_the_latest_end_of_all_limits_hit() -> None:
     desk = Desk('[[rule]]\nname = "search"\nceiling = 1\n[[rule]]\nname = "points"\nwindow = "1h"\nceiling = 5\n')
     desk.send_many(1, a_user(), "/search/x", method="POST")
     decision = desk.send(a_user(), "/search/x", method="POST")
-    ends = [free_ms - NOON_MS for free_ms in decision.taken.free_at_ms]
+    ends = [free_ms - NOON_MS for free_ms in decision.result.free_at_ms]
 
     assert (decision.verdict, (decision.retry_after_s or 0) * 1_000) == (Verdict.PRIMARY, max(ends))
 
@@ -217,7 +217,7 @@ def test_5_3_a_primary_refusal_names_no_secondary_limit_that_was_hit_too() -> No
     desk = both_spent()
     decision = desk.send(a_user(), ISSUES, method="POST")
 
-    assert (body_of(desk, decision, a_user())["violated"], decision.hit_rules(is_enforced=True)) == (
+    assert (body_of(desk, decision, a_user())["violated"], decision.list_hit_rules(is_enforced=True)) == (
         ["core"],
         ["core", "content"],
     )
@@ -239,12 +239,12 @@ Bucket = dict[str, int]
 
 def status_of(desk: Desk, caller: Caller) -> tuple[dict[str, Bucket], Bucket]:
     """The resources and the rate that the status endpoint shows."""
-    book = desk.limiter.book
+    book = desk.limiter.rulebook
     pairs = [
         list(zip(charges, desk.counters.peek(charges, desk.now_ms), strict=True))
-        for charges in (book.primary_charges(caller), book.secondary_charges(caller))
+        for charges in (book.list_primary_charges(caller), book.list_secondary_charges(caller))
     ]
-    body = msgspec.json.decode(status_body(desk.rules, *pairs))
+    body = msgspec.json.decode(build_status_body(desk.rules, *pairs))
     return body["resources"], body["rate"]
 
 
@@ -280,7 +280,7 @@ def test_5_3_a_hidden_rule_is_never_told_to_callers_and_operators_see_it() -> No
     decision = desk.send(a_user(), ISSUES, method="POST")
     told = str(desk.refusal(decision, a_user())) + str(status_of(desk, a_user()))
 
-    assert ('"content";q' in told, "'content':" in told, decision.hit_rules(is_enforced=True)) == (
+    assert ('"content";q' in told, "'content':" in told, decision.list_hit_rules(is_enforced=True)) == (
         False,
         False,
         ["content"],

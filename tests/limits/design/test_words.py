@@ -38,7 +38,7 @@ def test_1_the_rule_table_comes_first_and_core_is_for_the_rest() -> None:
 def test_1_an_endpoint_is_a_template_of_the_rules_else_the_path_without_what_names_one_thing(
     path: str, name: str
 ) -> None:
-    assert BOOK.endpoint("POST", path).name == name
+    assert BOOK.get_endpoint("POST", path).name == name
 
 
 def test_1_at_most_256_endpoints_a_caller_are_counted_apart_then_one_shared_other() -> None:
@@ -71,8 +71,8 @@ def test_1_another_caller_still_has_endpoints_of_its_own() -> None:
     ],
 )
 def test_1_a_path_cannot_be_written_so_that_it_escapes_its_bucket(path: str) -> None:
-    assert BOOK.endpoint("GET", path).primaries[0].name == "code_search"
+    assert BOOK.get_endpoint("GET", path).primary_rules[0].name == "code_search"
 
 
 def test_1_head_is_in_the_bucket_of_get() -> None:
-    assert BOOK.endpoint("HEAD", "/search/code").primaries[0].name == "code_search"
+    assert BOOK.get_endpoint("HEAD", "/search/code").primary_rules[0].name == "code_search"

@@ -9,13 +9,13 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from wharf.limits.asgi import Application, LimitsMiddleware, Message
-from wharf.limits.configuration import Settings
-from wharf.limits.core.credential import sha256_of
+from wharf.limits.config import LimiterSettings
+from wharf.limits.core.callers.credentials import hash_secret
 from wharf.limits.core.rule import RuleSet
-from wharf.limits.desk import Desk
+from wharf.limits.decisions import DecisionService
+from wharf.limits.decisions.evaluator import LimitEvaluator
 from wharf.limits.rules import read_directory, read_rules
-from wharf.limits.rules.reader import read_profile
-from wharf.limits.service import LimitService
+from wharf.limits.rules.rules_file import read_profile
 from wharf.limits.stores import MemoryStore
 from wharf.world import SimulatedWorld, World
 
@@ -35,10 +35,10 @@ DIRECTORY: Final = f"""
 login = "ada"
 id = 5
 tokens = [
-  {{ name = "laptop", sha256 = "{sha256_of(ADA)}" }},
-  {{ name = "site", sha256 = "{sha256_of(OAUTH)}", app = 8, scopes = ["repo", "read:org"] }},
-  {{ name = "bot", sha256 = "{sha256_of(APP_USER)}", app = 7 }},
-  {{ name = "lost", sha256 = "{sha256_of(REVOKED)}", revoked = true }},
+  {{ name = "laptop", sha256 = "{hash_secret(ADA)}" }},
+  {{ name = "site", sha256 = "{hash_secret(OAUTH)}", app = 8, scopes = ["repo", "read:org"] }},
+  {{ name = "bot", sha256 = "{hash_secret(APP_USER)}", app = 7 }},
+  {{ name = "lost", sha256 = "{hash_secret(REVOKED)}", revoked = true }},
 ]
 [[organization]]
 login = "acme"
@@ -46,16 +46,16 @@ members = ["ada"]
 [[app]]
 id = 7
 owner = "acme"
-installations = [{{ id = 71, on = "acme", tokens = [{{ sha256 = "{sha256_of(INSTALLATION)}" }}] }}]
+installations = [{{ id = 71, on = "acme", tokens = [{{ sha256 = "{hash_secret(INSTALLATION)}" }}] }}]
 [[app]]
 id = 8
 owner = "acme"
 oauth = true
 client_id = "{CLIENT_ID}"
-client_secret_sha256 = "{sha256_of(CLIENT_SECRET)}"
+client_secret_sha256 = "{hash_secret(CLIENT_SECRET)}"
 [[repository]]
 name = "acme/site"
-tokens = [{{ sha256 = "{sha256_of(WORKFLOW)}" }}]
+tokens = [{{ sha256 = "{hash_secret(WORKFLOW)}" }}]
 """
 
 
@@ -78,14 +78,14 @@ def a_desk(
     rules: RuleSet | str | None = None,
     *,
     world: World | None = None,
-    settings: Settings | None = None,
+    settings: LimiterSettings | None = None,
     folder: Path | None = None,
-) -> Desk:
+) -> DecisionService:
     read = read_rules(rules) if isinstance(rules, str) else rules or read_profile()
     world = world or SimulatedWorld(1)
     store = MemoryStore(world, read)
-    service = LimitService(read, store, lambda: world.now_ns() // 1_000_000)
-    return Desk(service, world, settings, directory=read_directory(DIRECTORY), folder=folder)
+    service = LimitEvaluator(read, store, lambda: world.now_ns() // 1_000_000)
+    return DecisionService(service, world, settings, directory=read_directory(DIRECTORY), folder=folder)
 
 
 class Heard(msgspec.Struct):
@@ -161,7 +161,7 @@ def replies(
     return application
 
 
-def ask(desk: Desk, caller: Caller, application: Application | None = None) -> Heard:
+def ask(desk: DecisionService, caller: Caller, application: Application | None = None) -> Heard:
     return asyncio.run(caller.call(LimitsMiddleware(application or replies(), desk)))
 
 
@@ -172,11 +172,11 @@ def run(scenario: Callable[[], Awaitable[T]]) -> T:
     return asyncio.run(whole())
 
 
-def held(desk: Desk, owner: str = "user:ada", rule: str = "concurrent") -> int:
+def held(desk: DecisionService, owner: str = "user:ada", rule: str = "concurrent") -> int:
     """How many slots an owner holds now."""
-    assert isinstance(desk.service.store, MemoryStore)
-    return desk.service.store.counters.tables[rule].used(owner, desk.now_ms())
+    assert isinstance(desk.evaluator.store, MemoryStore)
+    return desk.evaluator.store.counters.tables[rule].count_used(owner, desk.now_ms())
 
 
-def used(desk: Desk, rule: str, owner: str = "user:ada") -> int:
+def used(desk: DecisionService, rule: str, owner: str = "user:ada") -> int:
     return held(desk, owner, rule)

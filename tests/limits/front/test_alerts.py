@@ -7,10 +7,9 @@ import msgspec
 import pytest
 
 from tests.limits.front.desks import ADA, Caller, MovingWorld, a_desk, ask, run
-from wharf.limits.configuration import read_settings
-from wharf.limits.desk.alerts import Alert, Alerts
-from wharf.limits.rules import FileRefused
-from wharf.limits.webhook import Webhook
+from wharf.limits.config import read_settings
+from wharf.limits.decisions.alerts import Alert, AlertQueue, Webhook
+from wharf.limits.rules import InvalidFile
 
 TWENTY_A_MINUTE = '[[rule]]\nname = "core"\nwindow = "1m"\nceiling = 20\n'
 
@@ -18,10 +17,10 @@ TWENTY_A_MINUTE = '[[rule]]\nname = "core"\nwindow = "1m"\nceiling = 20\n'
 def test_each_level_is_told_once_a_window() -> None:
     world = MovingWorld()
     desk = a_desk(TWENTY_A_MINUTE, world=world)
-    desk.alerts = Alerts()
+    desk.alerts = AlertQueue()
     for _ in range(25):
         ask(desk, Caller(token=ADA))
-    first = desk.alerts.take()
+    first = desk.alerts.take_pending()
     world.advance(61)
     for _ in range(16):
         ask(desk, Caller(token=ADA))
@@ -30,7 +29,7 @@ def test_each_level_is_told_once_a_window() -> None:
         ("user:ada", "core", 80, 16, 20),
         ("user:ada", "core", 95, 19, 20),
     ]
-    assert [a.percent for a in desk.alerts.take()] == [80]
+    assert [a.percent for a in desk.alerts.take_pending()] == [80]
 
 
 def test_alerts_are_posted_and_a_receiver_that_is_away_costs_a_count(caplog: pytest.LogCaptureFixture) -> None:
@@ -62,5 +61,5 @@ def test_alerts_are_posted_and_a_receiver_that_is_away_costs_a_count(caplog: pyt
 
 
 def test_the_address_of_a_webhook_is_checked() -> None:
-    with pytest.raises(FileRefused, match=r"webhook.url: 'acme' is no address: write https://host/path"):
+    with pytest.raises(InvalidFile, match=r"webhook.url: 'acme' is no address: write https://host/path"):
         read_settings('[webhook]\nurl = "acme"', folder=Path())

@@ -29,8 +29,8 @@ from tests.limits.front.desks import (
 )
 from tests.waiting import wait_on_loop_until
 from wharf.limits.asgi import LimitsMiddleware
-from wharf.limits.core.answer import headers_of
-from wharf.limits.desk import Arrival, Desk, Passage
+from wharf.limits.core.responses import build_headers
+from wharf.limits.decisions import AdmittedRequest, DecisionService, IncomingRequest
 from wharf.limits.rules import read_rules
 
 FIVE = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-used", "x-ratelimit-reset", "x-ratelimit-resource")
@@ -85,13 +85,15 @@ def test_headers_are_those_of_the_core_whichever_way_they_are_written() -> None:
     for text in ("", "disclose_secondary = true\n"):
         desk = a_desk(text + TWO_AN_HOUR)
 
-        async def scenario(desk: Desk = desk) -> tuple[list[tuple[bytes, bytes]], list[tuple[bytes, bytes]], bytes]:
-            passage = await desk.admit(Arrival("GET", "/graphql", "", "192.0.2.7", f"token {ADA}"))
-            assert isinstance(passage, Passage)
+        async def scenario(
+            desk: DecisionService = desk,
+        ) -> tuple[list[tuple[bytes, bytes]], list[tuple[bytes, bytes]], bytes]:
+            passage = await desk.admit(IncomingRequest("GET", "/graphql", "", "192.0.2.7", f"token {ADA}"))
+            assert isinstance(passage, AdmittedRequest)
             assert passage.decision is not None
-            told = [(n.encode(), v.encode()) for n, v in headers_of(passage.decision, desk.service.rules)]
+            told = [(n.encode(), v.encode()) for n, v in build_headers(passage.decision, desk.evaluator.rules)]
             told.append((b"x-github-request-id", passage.id.encode()))
-            return told, desk.pairs(passage), desk.block(passage)
+            return told, desk.build_header_pairs(passage), desk.build_header_block(passage)
 
         told, pairs, block = run(scenario)
 
@@ -256,10 +258,10 @@ def test_a_slot_is_free_when_the_caller_of_a_long_request_hangs_up_and_nobody_li
             begun.set()
             await may_end.wait()
 
-        task = world.start(caller.call(LimitsMiddleware(sits, desk)), name="a long request")
+        task = world.start_task(caller.call(LimitsMiddleware(sits, desk)), name="a long request")
         await begun.wait()
         world.advance(2.0)
-        await desk.tick(renews=False)
+        await desk.run_maintenance(should_renew=False)
         seen = [held(desk)]
         caller.hang_up()
         await wait_on_loop_until(lambda: not held(desk), what="the slot is free")
@@ -276,13 +278,13 @@ def test_work_of_a_long_request_is_charged_while_it_runs_and_its_slot_renewed() 
     desk = a_desk(world=world)
 
     async def scenario() -> tuple[int, int]:
-        passage = await desk.admit(Arrival("GET", "/things", "", "192.0.2.7", f"token {ADA}"))
-        assert isinstance(passage, Passage)
+        passage = await desk.admit(IncomingRequest("GET", "/things", "", "192.0.2.7", f"token {ADA}"))
+        assert isinstance(passage, AdmittedRequest)
         for _ in range(5):
             world.advance(9.0)
-            await desk.tick(renews=True)
+            await desk.run_maintenance(should_renew=True)
         running = (used(desk, "cpu"), held(desk))
-        await desk.end(passage)
+        await desk.end_request(passage)
         return running
 
     assert run(scenario) == (45_000, 1)
@@ -330,7 +332,7 @@ def test_the_meta_page_is_for_client_id_and_secret_too() -> None:
 
 def test_without_limits_nothing_is_told_and_the_status_page_is_not_there() -> None:
     desk = a_desk()
-    desk.orders.off_until_ms = desk.now_ms() + 60_000
+    desk.overrides.off_until_ms = desk.now_ms() + 60_000
 
     assert ask(desk, Caller(token=ADA)).headers == {}
     assert ask(desk, Caller("/rate_limit", token=ADA)).status == 404
@@ -369,13 +371,13 @@ def test_a_websocket_beyond_the_limit_is_refused_with_the_body_of_a_refusal() ->
 def test_rules_that_change_hold_from_the_next_request_on_and_counters_stay() -> None:
     desk = a_desk()
     ask(desk, Caller(token=ADA))
-    run(lambda: desk.use_rules(TWO_AN_HOUR, "rules.toml"))
+    run(lambda: desk.set_rules(TWO_AN_HOUR, "rules.toml"))
 
     heard = ask(desk, Caller(token=ADA))
 
     assert (heard.headers["x-ratelimit-limit"], heard.headers["x-ratelimit-used"]) == ("2", "2")
     assert heard.headers["ratelimit-policy"] == '"core";q=2;w=3600'
-    assert desk.service.rules == read_rules(TWO_AN_HOUR)
+    assert desk.evaluator.rules == read_rules(TWO_AN_HOUR)
 
 
 def test_a_page_of_another_origin_may_read_the_limits() -> None:

@@ -9,14 +9,14 @@ from tests.limits.front.desks import ADA, DIRECTORY, run
 from tests.limits.stores.redis_server import RedisServer
 from tests.ports import free_ports
 from tests.waiting import wait_on_loop_until
-from wharf.limits.building import Limits, LimitsRefused, load_settings
-from wharf.limits.desk.arrival import Arrival, Reply
+from wharf.limits.decisions.requests import IncomingRequest, LocalReply
+from wharf.limits.rate_limiter import LimiterStartError, RateLimiter, load_settings
 from wharf.world import RealWorld
 
 TWO_AN_HOUR = '[[rule]]\nname = "core"\nceiling = 2\n'
 
 
-def a_limiter(folder: Path, port: int, rules: str) -> Limits:
+def a_limiter(folder: Path, port: int, rules: str) -> RateLimiter:
     (folder / "rules.toml").write_text(rules)
     (folder / "people.toml").write_text(DIRECTORY)
     file = folder / "limits.toml"
@@ -24,15 +24,15 @@ def a_limiter(folder: Path, port: int, rules: str) -> Limits:
         'rules = "rules.toml"\ndirectory = "people.toml"\ndata_folder = "data"\n'
         f'[store]\nkind = "redis"\naddresses = "127.0.0.1:{port}"\nwait_ms = 1000\nfallback_processes = 1\n'
     )
-    return Limits(load_settings(file), RealWorld())
+    return RateLimiter(load_settings(file), RealWorld())
 
 
-async def ask(limits: Limits) -> bool:
+async def ask(limits: RateLimiter) -> bool:
     """Whether ada is admitted."""
-    passage = await limits.desk.admit(Arrival("GET", "/x", "", "192.0.2.1", f"token {ADA}"))
-    if isinstance(passage, Reply):
+    passage = await limits.decision_service.admit(IncomingRequest("GET", "/x", "", "192.0.2.1", f"token {ADA}"))
+    if isinstance(passage, LocalReply):
         return False
-    await limits.desk.end(passage)
+    await limits.decision_service.end_request(passage)
     return True
 
 
@@ -42,8 +42,8 @@ def test_it_begins_in_its_fallback_and_counts_on_redis_once_that_is_there(tmp_pa
     async def scenario(redis: RedisServer) -> tuple[list[bool], bool, list[bool]]:
         limits = a_limiter(tmp_path, port, TWO_AN_HOUR)
         await limits.open()
-        assert limits.guard is not None
-        guard = limits.guard
+        assert limits.guarded_store is not None
+        guard = limits.guarded_store
         try:
             alone = [await ask(limits) for _ in range(3)]
             was_away = guard.counts.is_away
@@ -69,11 +69,11 @@ def test_a_redis_that_may_hold_no_counters_is_not_used_when_it_comes(
     async def scenario(redis: RedisServer) -> bool:
         limits = a_limiter(tmp_path, port, TWO_AN_HOUR)
         await limits.open()
-        assert limits.guard is not None
+        assert limits.guarded_store is not None
         try:
             await asyncio.to_thread(redis.start)
             await wait_on_loop_until(lambda: "maxmemory-policy" in caplog.text, what="it was looked at")
-            return limits.guard.counts.is_away
+            return limits.guarded_store.counts.is_away
         finally:
             await limits.close()
 
@@ -89,7 +89,7 @@ def test_a_rule_that_is_closed_without_its_store_ends_the_start(tmp_path: Path) 
     limits = a_limiter(tmp_path, port, f'{TWO_AN_HOUR}on_store_loss = "closed"\n')
 
     async def scenario() -> str:
-        with pytest.raises(LimitsRefused) as refused:
+        with pytest.raises(LimiterStartError) as refused:
             await limits.open()
         return str(refused.value)
 

@@ -7,12 +7,12 @@ import pytest
 
 from tests.limits.front.desks import DIRECTORY, Caller, MovingWorld, run
 from wharf.limits.asgi import LimitsMiddleware
-from wharf.limits.building import Limits, LimitsRefused, load_settings
-from wharf.limits.configuration import Settings, StoreKind, read_settings
-from wharf.limits.configuration.reader import UpstreamRefused, read_upstream
-from wharf.limits.core.address import read_proxies
-from wharf.limits.rules import FileRefused
-from wharf.limits.stores.quota import QuotaSettings
+from wharf.limits.config import LimiterSettings, StoreKind, read_settings
+from wharf.limits.config.settings_file import InvalidUpstream, read_upstream
+from wharf.limits.core.callers.addresses import read_proxies
+from wharf.limits.rate_limiter import LimiterStartError, RateLimiter, load_settings
+from wharf.limits.rules import InvalidFile
+from wharf.limits.stores.quota_leases import QuotaSettings
 from wharf.limits.stores.redis import RedisKind
 from wharf.world import RealWorld
 
@@ -59,7 +59,7 @@ def test_every_part_of_the_file_is_read() -> None:
 
 
 def test_an_empty_file_is_the_built_in_profile_in_memory() -> None:
-    assert read_settings("") == Settings()
+    assert read_settings("") == LimiterSettings()
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_an_empty_file_is_the_built_in_profile_in_memory() -> None:
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(text: str, expected: str) -> None:
-    with pytest.raises(FileRefused) as refused:
+    with pytest.raises(InvalidFile) as refused:
         read_settings(text)
 
     assert str(refused.value) == expected
@@ -113,13 +113,13 @@ def test_a_limiter_that_cannot_start_says_why(tmp_path: Path, files: dict[str, s
     for name, text in files.items():
         (tmp_path / name).write_text(text, "latin-1")
 
-    with pytest.raises(LimitsRefused) as refused:
-        Limits(load_settings(tmp_path / "limits.toml"), MovingWorld())
+    with pytest.raises(LimiterStartError) as refused:
+        RateLimiter(load_settings(tmp_path / "limits.toml"), MovingWorld())
 
     assert says in str(refused.value)
 
 
-def ready(folder: Path) -> Settings:
+def ready(folder: Path) -> LimiterSettings:
     (folder / "rules.toml").write_text('[[rule]]\nname = "core"\nceiling = 10\n')
     (folder / "people.toml").write_text(DIRECTORY)
     (folder / "limits.toml").write_text('rules = "rules.toml"\ndirectory = "people.toml"\ndata_folder = "data"\n')
@@ -132,21 +132,21 @@ def test_files_that_change_are_in_force_and_those_that_are_wrong_change_nothing(
     caplog.set_level(logging.INFO)
 
     async def scenario() -> list[int | str]:
-        limits = Limits(ready(tmp_path), RealWorld())
+        limits = RateLimiter(ready(tmp_path), RealWorld())
         rules, directory = limits.watcher.files
 
-        core = [rule.name for rule in limits.desk.service.rules.rules].index("core")
+        core = [rule.name for rule in limits.decision_service.evaluator.rules.rules].index("core")
         seen: list[int | str] = []
         for text in ("ceiling = 20", "ceiling = -1", "celing = 3", "ceiling = 30"):
             rules.path.write_text(f'[[rule]]\nname = "core"\n{text}\n')
-            await rules.look()
-            seen.append(max(limits.desk.service.rules.rules[core].ceilings.values()))
+            await rules.check()
+            seen.append(max(limits.decision_service.evaluator.rules.rules[core].ceilings.values()))
         directory.path.write_text("user = 1")
-        await directory.look()
-        seen.append(len(limits.desk.callers.directory.users))  # type: ignore[attr-defined] # A register, out of a file.
+        await directory.check()
+        seen.append(len(limits.decision_service.caller_resolver.directory.users))  # type: ignore[attr-defined] # A register, out of a file.
         directory.path.write_text("")
-        await directory.look()
-        seen.append(len(limits.desk.callers.directory.users))  # type: ignore[attr-defined] # The same.
+        await directory.check()
+        seen.append(len(limits.decision_service.caller_resolver.directory.users))  # type: ignore[attr-defined] # The same.
         return seen
 
     assert run(scenario) == [20, 20, 20, 30, 1, 0]
@@ -156,7 +156,7 @@ def test_files_that_change_are_in_force_and_those_that_are_wrong_change_nothing(
 
 def test_counters_grants_and_accounts_are_there_after_a_restart(tmp_path: Path) -> None:
     async def once() -> str:
-        limits = Limits(ready(tmp_path), RealWorld())
+        limits = RateLimiter(ready(tmp_path), RealWorld())
         await limits.open()
         heard = await Caller(token="ghp_adaadaadaadaadaadaada").call(LimitsMiddleware(_hello, limits))
         await limits.close()
@@ -175,13 +175,13 @@ def test_rules_with_errors_that_lint_finds_are_refused(tmp_path: Path) -> None:
     (tmp_path / "rules.toml").write_text('[[rule]]\nname = "odd"\ncounts = "points"\nwindow = "1m"\nceiling = 3\n')
     (tmp_path / "limits.toml").write_text('rules = "rules.toml"\n')
 
-    with pytest.raises(LimitsRefused, match=r"rules.toml:1:1: rule odd: "):
-        Limits(load_settings(tmp_path / "limits.toml"), MovingWorld())
+    with pytest.raises(LimiterStartError, match=r"rules.toml:1:1: rule odd: "):
+        RateLimiter(load_settings(tmp_path / "limits.toml"), MovingWorld())
 
 
 @pytest.mark.parametrize(
     "text", ["http://[::1", "http://a b", "http://a\tb", "http://b\u00fccher", "http://x]", "http://" + "a" * 300]
 )
 def test_an_address_that_is_none_of_a_service_is_refused_with_a_sentence(text: str) -> None:
-    with pytest.raises(UpstreamRefused, match="is no address of a service"):
+    with pytest.raises(InvalidUpstream, match="is no address of a service"):
         read_upstream(text)

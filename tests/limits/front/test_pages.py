@@ -23,27 +23,29 @@ from tests.limits.front.desks import (
 )
 from tests.waiting import wait_on_loop_until
 from wharf.limits.asgi import LimitsMiddleware
-from wharf.limits.configuration import Settings
-from wharf.limits.core.call import Reading
-from wharf.limits.core.directory import Directory, Organization
-from wharf.limits.core.plan import Charge
-from wharf.limits.desk import Desk
+from wharf.limits.config import LimiterSettings
+from wharf.limits.core.callers.directory import Directory, Organization
+from wharf.limits.core.plans import Charge
+from wharf.limits.core.store_calls import CounterReading
+from wharf.limits.decisions import DecisionService
+from wharf.limits.decisions.evaluator import LimitEvaluator
 from wharf.limits.rules import read_directory, read_rules
-from wharf.limits.service import LimitService
 from wharf.limits.stores.memory import MemoryStore
 
 SINCE = "min_timestamp=2020-01-01T00:00:00Z"
 INSIGHTS = "/orgs/acme/insights/api"
 
 
-def a_desk_with_insights(*, owners: str = '["ada"]') -> Desk:
+def a_desk_with_insights(*, owners: str = '["ada"]') -> DecisionService:
     world = MovingWorld()
-    desk = a_desk(world=world, settings=Settings(has_insights=True))
-    desk.callers.use(read_directory(DIRECTORY.replace('members = ["ada"]', f'members = ["ada"]\nowners = {owners}')))
+    desk = a_desk(world=world, settings=LimiterSettings(has_insights=True))
+    desk.caller_resolver.set_directory(
+        read_directory(DIRECTORY.replace('members = ["ada"]', f'members = ["ada"]\nowners = {owners}'))
+    )
     return desk
 
 
-def look(desk: Desk, path: str, *, token: str | None = ADA, query: str = SINCE) -> Heard:
+def look(desk: DecisionService, path: str, *, token: str | None = ADA, query: str = SINCE) -> Heard:
     return ask(desk, Caller(f"{INSIGHTS}/{path}", token=token, query=query), replies(body=[b"the service's"]))
 
 
@@ -97,7 +99,7 @@ def test_only_owners_see_an_organization_and_others_learn_no_more_than_they_know
 def test_a_token_with_other_scopes_is_told_which_it_needs() -> None:
     desk = a_desk_with_insights()
     bound = DIRECTORY.replace('members = ["ada"]', 'owners = ["ada"]').replace('"repo", "read:org"', '"repo"')
-    desk.callers.use(read_directory(bound))
+    desk.caller_resolver.set_directory(read_directory(bound))
 
     heard = look(desk, "summary-stats", token=OAUTH)
 
@@ -138,8 +140,8 @@ class _BrokenDirectory:
 
 def test_a_page_that_fails_is_a_500_with_limits_and_its_slot_is_free() -> None:
     desk = a_desk_with_insights()
-    directory = _BrokenDirectory(desk.callers.directory)
-    desk.callers.use(directory)
+    directory = _BrokenDirectory(desk.caller_resolver.directory)
+    desk.caller_resolver.set_directory(directory)
     assert look(desk, "summary-stats").headers["x-ratelimit-used"] == "1"
     directory.is_broken = True
 
@@ -147,13 +149,13 @@ def test_a_page_that_fails_is_a_500_with_limits_and_its_slot_is_free() -> None:
 
     assert (heard.status, heard.json()["message"]) == (500, "Server Error")
     assert heard.headers["x-ratelimit-used"] == "1"  # It costs no more than any fault of the service.
-    assert (held(desk), desk.running) == (0, {})
+    assert (held(desk), desk.running_requests) == (0, {})
 
 
 class _SilentStore(MemoryStore):
     """Charges, and never tells what a counter is."""
 
-    async def peek(self, charges: Iterable[Charge]) -> tuple[Reading, ...]:
+    async def peek(self, charges: Iterable[Charge]) -> tuple[CounterReading, ...]:
         await asyncio.Event().wait()
         return await super().peek(charges)
 
@@ -162,10 +164,12 @@ def test_a_caller_who_leaves_while_a_page_is_looked_up_holds_no_slot() -> None:
     world, rules = MovingWorld(), read_rules("")
 
     async def scenario() -> tuple[int, int]:
-        desk = Desk(LimitService(rules, _SilentStore(world, rules), lambda: world.now_ns() // 1_000_000), world)
+        desk = DecisionService(
+            LimitEvaluator(rules, _SilentStore(world, rules), lambda: world.now_ns() // 1_000_000), world
+        )
         caller = Caller("/rate_limit")
         asking = asyncio.ensure_future(caller.call(LimitsMiddleware(replies(), desk)))
-        await wait_on_loop_until(lambda: bool(desk.running), what="the page is looked up")
+        await wait_on_loop_until(lambda: bool(desk.running_requests), what="the page is looked up")
         while_asked = held(desk, "address:192.0.2.7")
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
@@ -198,7 +202,7 @@ def test_unless_it_is_switched_on_the_service_answers_for_organizations() -> Non
 def test_a_token_that_expires_says_when_also_while_its_user_is_limited() -> None:
     desk = a_desk('[[rule]]\nname = "core"\nceiling = 1\n')
     expiring = DIRECTORY.replace('name = "laptop",', 'name = "laptop", expires = 2030-06-14T15:09:46Z,')
-    desk.callers.use(read_directory(expiring))
+    desk.caller_resolver.set_directory(read_directory(expiring))
 
     heard = [ask(desk, Caller(token=ADA)) for _ in range(2)]
 

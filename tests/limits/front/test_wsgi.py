@@ -9,7 +9,7 @@ import pytest
 
 from tests.limits.front.desks import ADA, DIRECTORY, Heard, held, used
 from tests.waiting import wait_until
-from wharf.limits.building import Limits, load_settings
+from wharf.limits.rate_limiter import RateLimiter, load_settings
 from wharf.limits.wsgi import Environ, LimitsMiddleware, StartResponse
 from wharf.world import RealWorld
 
@@ -21,12 +21,12 @@ class Site:
         (folder / "people.toml").write_text(DIRECTORY)
         (folder / "rules.toml").write_text('[[rule]]\nname = "core"\nceiling = 3\n')
         (folder / "limits.toml").write_text('rules = "rules.toml"\ndirectory = "people.toml"\ndata_folder = "data"\n')
-        self.limits = Limits(load_settings(folder / "limits.toml"), RealWorld())
+        self.limits = RateLimiter(load_settings(folder / "limits.toml"), RealWorld())
         self.status = "200 OK"
         self.headers: list[tuple[str, str]] = []
         self.bodies: list[bytes] = []
         self.cpu_s = 0.0
-        self.middleware = LimitsMiddleware(self._serve, lambda: self.limits, cpu_s=lambda: self.cpu_s)
+        self.middleware = LimitsMiddleware(self._serve, lambda: self.limits, read_cpu_s=lambda: self.cpu_s)
 
     def _serve(self, environ: Environ, start: StartResponse) -> Iterable[bytes]:
         self.bodies.append(environ["wsgi.input"].read())
@@ -85,7 +85,7 @@ def test_an_unchanged_reply_costs_nothing(site: Site) -> None:
 
 def test_the_cpu_time_of_the_thread_is_charged_and_the_slot_is_free(site: Site) -> None:
     site.ask()
-    desk = site.limits.desk
+    desk = site.limits.decision_service
 
     wait_until(lambda: not held(desk), what="the slot is free")
     assert used(desk, "cpu") == 250
@@ -111,4 +111,4 @@ def test_an_application_that_raises_frees_its_slot(site: Site) -> None:
     with pytest.raises(LookupError):
         site.ask()
 
-    wait_until(lambda: not held(site.limits.desk), what="the slot is free")
+    wait_until(lambda: not held(site.limits.decision_service), what="the slot is free")

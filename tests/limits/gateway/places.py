@@ -11,9 +11,9 @@ import msgspec
 import uvloop
 
 from tests.limits.front.desks import DIRECTORY
-from wharf.limits.building import Limits, load_settings
-from wharf.limits.configuration.reader import read_upstream
+from wharf.limits.config.settings_file import read_upstream
 from wharf.limits.gateway import Gateway
+from wharf.limits.rate_limiter import RateLimiter, load_settings
 from wharf.world import RealWorld
 
 T = TypeVar("T")
@@ -148,7 +148,7 @@ class Place:
     def __init__(self, service: Service, gateway: Gateway) -> None:
         self.service = service
         self.gateway = gateway
-        self.desk = gateway.desk
+        self.desk = gateway.decision_service
         self._wires: list[Wire] = []
 
     async def wire(self) -> Wire:
@@ -180,7 +180,7 @@ async def a_place(
     world = RealWorld()
     service = Service()
     await service.open()
-    limits = Limits(load_settings(folder / "limits.toml"), world)
+    limits = RateLimiter(load_settings(folder / "limits.toml"), world)
     await limits.open()
     running = Gateway(limits, read_upstream(upstream or f"http://127.0.0.1:{service.port}"), world)
     await running.open()

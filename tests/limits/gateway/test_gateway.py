@@ -446,7 +446,7 @@ def test_at_the_end_running_requests_are_answered_and_slots_freed(tmp_path: Path
         wire = await place.wire()
         await wire.send(f"GET /s HTTP/1.1\r\nHost: a\r\n{ADA_SENDS}\r\n\r\n".encode())
         await wait_on_loop_until(lambda: held(place.desk), what="the request runs")
-        closing = place.desk.world.start(place.gateway.close(), name="close")
+        closing = place.desk.world.start_task(place.gateway.close(), name="close")
         await wait_on_loop_until(lambda: place.gateway.is_ending, what="the gateway ends")
         may_end.set()
         heard = await wire.hear()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.limits.gateway.places import Got, Place, at, statuses
 from tests.limits.gateway.test_gateway import limits_missing
-from wharf.limits.gateway.chunks import BadChunk, ChunkReader, as_chunk
+from wharf.limits.gateway.chunks import BadChunk, ChunkReader, encode_chunk
 from wharf.limits.gateway.heads import BadHead, read_request_head
 
 START = b"GET / HTTP/1.1\r\nHost: a\r\n"
@@ -110,7 +110,7 @@ def test_random_bytes_and_broken_requests_never_cause_a_5xx(tmp_path: Path) -> N
             found += statuses(await wire.rest())
             wire.close()
         assert (await place.ask()).status in (200, 403)
-        return [status for status in found if status >= 500], len(place.desk.running)
+        return [status for status in found if status >= 500], len(place.desk.running_requests)
 
     assert at(tmp_path, scenario) == ([], 0)
 
@@ -120,7 +120,7 @@ def test_any_head_is_read_or_refused_with_a_4xx(data: bytes) -> None:
     head = data + b"\r\n\r\n"
     status = 400
     try:
-        read_request_head(head, len(head), headers_most=20)
+        read_request_head(head, len(head), max_headers=20)
     except BadHead as problem:
         status = problem.status
 
@@ -129,7 +129,7 @@ def test_any_head_is_read_or_refused_with_a_4xx(data: bytes) -> None:
 
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=6), st.data())
 def test_chunks_are_the_same_however_they_arrive(parts: list[bytes], data: st.DataObject) -> None:
-    sent = b"".join(map(as_chunk, parts)) + b"0\r\n\r\nrest"
+    sent = b"".join(map(encode_chunk, parts)) + b"0\r\n\r\nrest"
     cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=8)))
     reader, found = ChunkReader(), b""
     for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True):

@@ -58,7 +58,7 @@ def test_a_service_that_does_not_read_holds_back_the_caller(tmp_path: Path) -> N
         place.service.handler = late
         wire = await place.wire()
         wire.writer.write(b"PUT /big HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (64 * MEBIBYTE))
-        sending = place.desk.world.start(_pour(wire.writer), name="pour")
+        sending = place.desk.world.start_task(_pour(wire.writer), name="pour")
         await wait_on_loop_until(lambda: place.service.got, what="the service has the head")
         done, _ = await asyncio.wait([sending], timeout=0.3)
         may_read.set()
@@ -164,7 +164,7 @@ def test_whoever_waits_for_a_connection_hears_when_the_service_is_gone(tmp_path:
 
         place.service.handler = leaves
         wires = [await place.wire() for _ in range(6)]
-        asked = [place.desk.world.start(wire.ask("/x", ADA_SENDS), name="ask") for wire in wires]
+        asked = [place.desk.world.start_task(wire.ask("/x", ADA_SENDS), name="ask") for wire in wires]
         await wait_on_loop_until(lambda: held(place.desk) == 6, what="all are admitted")
         place.service.close()
         is_gone.set()

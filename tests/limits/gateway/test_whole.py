@@ -14,15 +14,21 @@ from tests.limits.gateway.test_gateway import ADA_SENDS, limits_missing
 from tests.limits.operating.test_operators import operate
 from tests.limits.stores.redis_server import running_redis
 from tests.waiting import wait_on_loop_until
-from wharf.agent import certificates
+from wharf.agent.tls import certificates
 from wharf.cli.root import root
 
 TWO_AN_HOUR = '[[rule]]\nname = "core"\nceiling = 2\n'
 
 
 def test_it_speaks_tls_with_callers(tmp_path: Path) -> None:
-    made = certificates.create(
-        tmp_path / "tls", region="global", is_server=True, files_name="here", also=(), days=1, authority_days=1
+    made = certificates.create_certificates(
+        tmp_path / "tls",
+        region="global",
+        is_server=True,
+        files_name="here",
+        alternative_names=(),
+        days=1,
+        authority_days=1,
     )
     trust = ssl.create_default_context(cafile=str(made[0].certificate_file))
 
@@ -44,8 +50,14 @@ def test_it_speaks_tls_with_callers(tmp_path: Path) -> None:
 
 
 def test_it_speaks_tls_with_the_service_and_trusts_only_what_it_is_told_to(tmp_path: Path) -> None:
-    made = certificates.create(
-        tmp_path / "tls", region="global", is_server=True, files_name="here", also=(), days=1, authority_days=1
+    made = certificates.create_certificates(
+        tmp_path / "tls",
+        region="global",
+        is_server=True,
+        files_name="here",
+        alternative_names=(),
+        days=1,
+        authority_days=1,
     )
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(str(made[-1].certificate_file), str(made[-1].key_file))
@@ -84,7 +96,9 @@ def test_gateways_on_one_redis_count_together(tmp_path: Path) -> None:
                 heard.append(await wire.ask("/things", ADA_SENDS))
             heard.append(await one.ask("/rate_limit", ADA_SENDS))
             heard.append(await other.ask("/things", "Authorization: Bearer nobody"))
-            await wait_on_loop_until(lambda: not one.desk.running and not other.desk.running, what="all have ended")
+            await wait_on_loop_until(
+                lambda: not one.desk.running_requests and not other.desk.running_requests, what="all have ended"
+            )
         return [h.status for h in heard], [limits_missing(h) for h in heard]
 
     with running_redis(tmp_path) as redis:
@@ -106,15 +120,17 @@ def test_on_redis_an_unchanged_reply_costs_nothing_and_slots_are_freed(tmp_path:
             place.service.handler = unchanged
             wire = await place.wire()
             used = [(await wire.ask("/x", ADA_SENDS, 'If-None-Match: "1"')).headers["x-ratelimit-used"] for _ in "123"]
-            await wait_on_loop_until(lambda: not place.desk.running, what="all have ended")
-            caller = place.desk.tally.seen.get("user:ada")
-            place.desk.tally.fold(place.desk.now_ms())
-            caller = caller or place.desk.tally.seen["user:ada"]
-            rule = place.desk.service.limiter.book.by_name["concurrent"]
-            charge = next(c for c in place.desk.service.limiter.book.secondary_charges(caller) if c.rule is rule)
+            await wait_on_loop_until(lambda: not place.desk.running_requests, what="all have ended")
+            caller = place.desk.activity.last_callers.get("user:ada")
+            place.desk.activity.fold_counts(place.desk.now_ms())
+            caller = caller or place.desk.activity.last_callers["user:ada"]
+            rule = place.desk.evaluator.limiter.rulebook.rules_by_name["concurrent"]
+            charge = next(
+                c for c in place.desk.evaluator.limiter.rulebook.list_secondary_charges(caller) if c.rule is rule
+            )
 
             async def held() -> int:
-                return (await place.desk.service.store.peek([charge]))[0].used
+                return (await place.desk.evaluator.store.peek([charge]))[0].used
 
             async with asyncio.timeout(60):
                 while await held():  # A slot is given back without anybody waiting for it.

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from tests.limits.front.desks import ADA, INSTALLATION, OAUTH
 from tests.limits.gateway.places import Place, at
 from wharf.cli.root import root
-from wharf.limits.configuration.reader import read_settings
-from wharf.limits.operating.acts import ActRefused, Acts
-from wharf.limits.operating.admin import AdminServer
-from wharf.limits.rules import FileRefused
+from wharf.limits.admin.actions import ActionError, OperatorActions
+from wharf.limits.admin.server import AdminServer
+from wharf.limits.config.settings_file import read_settings
+from wharf.limits.rules import InvalidFile
 
 T = TypeVar("T")
 ADA_SENDS = f"Authorization: token {ADA}"
@@ -28,7 +28,7 @@ class Desk:
     def __init__(self, place: Place, folder: Path) -> None:
         self.place = place
         self.folder = folder
-        self.acts: Acts
+        self.acts: OperatorActions
         self.port = 0
 
     async def type(self, *words: str, fails: bool = False) -> str:
@@ -56,7 +56,7 @@ def operate(folder: Path, scenario: Callable[[Desk], Awaitable[T]], *, rules: st
         admin = AdminServer(place.gateway.limits, place.desk.world, place.gateway)
         await admin.open()
         desk = Desk(place, folder)
-        desk.acts, desk.port = admin.acts, admin.port
+        desk.acts, desk.port = admin.actions, admin.port
         try:
             return await scenario(desk)
         finally:
@@ -96,7 +96,7 @@ def test_why_finds_refusals_in_the_file_when_memory_has_forgotten_and_no_token_i
     async def scenario(desk: Desk) -> str:
         for _ in range(3):
             heard = await desk.place.ask("/things", ADA_SENDS)
-        journal = desk.place.desk.journal
+        journal = desk.place.desk.decision_log
         await journal.write(desk.place.desk.now_ms())
         journal._recent.clear()
         return (await desk.json("why", heard.headers["x-github-request-id"]))["verdict"]  # type: ignore[no-any-return] # JSON.
@@ -179,9 +179,9 @@ def test_a_grant_holds_at_once_ends_by_itself_and_is_audited(tmp_path: Path) -> 
         said = [await desk.ask(ADA_SENDS) for _ in range(3)]
         await desk.type("grant", "ada", "--amount", "2", "--for", "1h", "--reason", "a migration")
         said += [await desk.ask(ADA_SENDS) for _ in range(3)]
-        grants = desk.place.desk.orders.grants
+        grants = desk.place.desk.overrides.grant_file
         grants.grants = [type(grant)(**{**_facts(grant), "until_ms": 1}) for grant in grants.grants]
-        await desk.place.desk.tick(renews=False)
+        await desk.place.desk.run_maintenance(should_renew=False)
         return said
 
     def _facts(grant: Any) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def test_a_grant_ends_at_a_moment_that_is_named(tmp_path: Path) -> None:
     async def scenario(desk: Desk) -> tuple[str, list[int], list[str]]:
         grant = ("grant", "ada", "--resource", "core", "--amount", "3")
         told = await desk.type(*grant, "--until", "2126-01-31T12:00:00Z")
-        kept = [one.until_ms for one in desk.place.desk.orders.grants.grants]
+        kept = [one.until_ms for one in desk.place.desk.overrides.grant_file.grants]
         wrong = [
             await desk.type(*grant, fails=True),
             await desk.type(*grant, "--for", "1h", "--until", "2126-01-31T12:00:00Z", fails=True),
@@ -316,8 +316,8 @@ def test_what_is_exported_can_be_put_in_elsewhere(tmp_path: Path) -> None:
 
 def test_a_drill_needs_a_store_that_could_be_lost(tmp_path: Path) -> None:
     async def scenario(desk: Desk) -> str:
-        with pytest.raises(ActRefused):
-            desk.acts.drill("store-down", for_ms=1_000, by="me", reason="")
+        with pytest.raises(ActionError):
+            desk.acts.start_drill("store-down", for_ms=1_000, by="me", reason="")
         return await desk.type("drill", "store-down", fails=True)
 
     assert "there is no store that could be lost" in operate(tmp_path, scenario)
@@ -481,5 +481,5 @@ def test_a_port_that_others_could_use_is_refused(
     (tmp_path / "token").write_text(text)
     (tmp_path / "token").chmod(mode)
 
-    with pytest.raises(FileRefused, match=sentence):
+    with pytest.raises(InvalidFile, match=sentence):
         read_settings(f'admin_listen = "{listen}"\nadmin_token_file = "token"\n', folder=tmp_path)

@@ -14,10 +14,10 @@ from tests.limits.gateway.places import Place, a_place
 from tests.limits.stores.redis_server import RedisServer, running_redis
 from tests.waiting import wait_on_loop_until
 from wharf.cli.root import root
-from wharf.limits.desk.sharing import WAITING_MOST
-from wharf.limits.operating.acts import ActRefused
-from wharf.limits.operating.admin import AdminServer
-from wharf.limits.stores.port import StoreLost
+from wharf.limits.admin.actions import ActionError
+from wharf.limits.admin.server import AdminServer
+from wharf.limits.decisions.shared_records import MAX_PENDING_DECISIONS
+from wharf.limits.stores.port import StoreUnavailable
 from wharf.limits.stores.redis import RedisRecords
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.needs_program("redis-server")
 class Process:
     def __init__(self, place: Place, admin: AdminServer) -> None:
         self.place = place
-        self.acts = admin.acts
+        self.acts = admin.actions
 
     async def ask(self) -> int:
         return (await self.place.ask("/things", ADA_SENDS)).status
@@ -67,11 +67,11 @@ async def typed_at(path: Path, *words: str) -> str:
 def test_a_grant_and_its_end_reach_the_other_process(tmp_path: Path) -> None:
     async def scenario(one: Process, other: Process) -> list[int]:
         spent = [await one.ask(), await one.ask(), await other.ask()]
-        await one.acts.grant("user:ada", resource="core", amount=5, for_ms=60_000, by="eve", reason="a test")
-        await wait_on_loop_until(lambda: len(other.place.desk.orders.grants.grants) == 1, what="the other knows")
+        await one.acts.add_grant("user:ada", resource="core", amount=5, for_ms=60_000, by="eve", reason="a test")
+        await wait_on_loop_until(lambda: len(other.place.desk.overrides.grant_file.grants) == 1, what="the other knows")
         granted = await other.ask()
-        await other.acts.revoke("user:ada", resource=None, by="eve", reason="over")
-        await wait_on_loop_until(lambda: one.place.desk.orders.grants.grants == [], what="it is over everywhere")
+        await other.acts.revoke_grants("user:ada", resource=None, by="eve", reason="over")
+        await wait_on_loop_until(lambda: one.place.desk.overrides.grant_file.grants == [], what="it is over everywhere")
         return [*spent, granted, await one.ask()]
 
     with running_redis(tmp_path) as redis:
@@ -81,11 +81,11 @@ def test_a_grant_and_its_end_reach_the_other_process(tmp_path: Path) -> None:
 def test_limits_are_off_and_on_again_in_all_processes(tmp_path: Path) -> None:
     async def scenario(one: Process, other: Process) -> list[int]:
         statuses = [await one.ask(), await one.ask(), await one.ask()]
-        await one.acts.off(for_ms=60_000, by="eve", reason="")
-        await wait_on_loop_until(lambda: other.place.desk.orders.is_off, what="off there too")
+        await one.acts.set_off(for_ms=60_000, by="eve", reason="")
+        await wait_on_loop_until(lambda: other.place.desk.overrides.is_off, what="off there too")
         statuses.append(await other.ask())
-        await other.acts.off(for_ms=0, by="eve", reason="")
-        await wait_on_loop_until(lambda: not one.place.desk.orders.is_off, what="on here too")
+        await other.acts.set_off(for_ms=0, by="eve", reason="")
+        await wait_on_loop_until(lambda: not one.place.desk.overrides.is_off, what="on here too")
         return [*statuses, await one.ask()]
 
     with running_redis(tmp_path) as redis:
@@ -96,12 +96,16 @@ def test_a_ban_on_redis_is_shown_by_every_process(tmp_path: Path) -> None:
     async def scenario(one: Process, other: Process) -> tuple[object, object, object]:
         await one.ask()
         await other.ask()
-        subject = (await one.acts.show("user:ada"))["ban_subject"]
-        before = (await other.acts.show("user:ada"))["banned_for_s"]
-        await one.acts.ban(subject, for_ms=600_000, by="eve", reason="")
-        during = (await other.acts.show("user:ada"))["banned_for_s"]
-        await other.acts.ban(subject, for_ms=0, by="eve", reason="")
-        return before, during is not None and 590 <= during <= 600, (await one.acts.show("user:ada"))["banned_for_s"]
+        subject = (await one.acts.describe_caller("user:ada"))["ban_subject"]
+        before = (await other.acts.describe_caller("user:ada"))["banned_for_s"]
+        await one.acts.set_ban(subject, for_ms=600_000, by="eve", reason="")
+        during = (await other.acts.describe_caller("user:ada"))["banned_for_s"]
+        await other.acts.set_ban(subject, for_ms=0, by="eve", reason="")
+        return (
+            before,
+            during is not None and 590 <= during <= 600,
+            (await one.acts.describe_caller("user:ada"))["banned_for_s"],
+        )
 
     with running_redis(tmp_path) as redis:
         assert in_two(tmp_path, scenario, redis) == (None, True, None)
@@ -112,7 +116,7 @@ def test_top_adds_up_what_all_processes_of_the_machine_saw(tmp_path: Path) -> No
         for process in (one, other, other):
             await process.ask()
         told = msgspec.json.decode(await typed_at(tmp_path, "top", "--json"), type=list[dict[str, object]])
-        request_id = next(iter(other.place.desk.journal.recent())).id
+        request_id = next(iter(other.place.desk.decision_log.list_recent())).id
         return told, await typed_at(tmp_path, "why", request_id)
 
     with running_redis(tmp_path) as redis:
@@ -130,10 +134,10 @@ def test_what_another_process_decided_and_saw_is_told_by_any(tmp_path: Path) -> 
             await other.ask()
         await one.ask()
         desk = other.place.desk
-        desk.tally.fold(desk.now_ms())
-        await desk.journal.write(desk.now_ms())
-        await desk.sharing.write(desk.now_ms(), is_last=True)
-        refused = next(iter(desk.journal.recent())).id
+        desk.activity.fold_counts(desk.now_ms())
+        await desk.decision_log.write(desk.now_ms())
+        await desk.shared_records.write(desk.now_ms(), is_last=True)
+        refused = next(iter(desk.decision_log.list_recent())).id
         since = "2020-01-01T00:00:00Z"
         activity = await typed_at(tmp_path / "limits-a.sock", "activity", "acme", "--since", since)
         top = await typed_at(tmp_path / "limits-a.sock", "top", "--json")
@@ -154,21 +158,21 @@ def test_what_is_left_for_others_is_bounded_and_a_store_that_is_away_holds_up_no
     async def scenario(one: Process, _other: Process) -> tuple[bool, int, int, int]:
         for _ in range(3):
             await one.ask()
-        sharing, now_ms = one.place.desk.sharing, one.place.desk.now_ms()
-        assert isinstance(sharing.records, RedisRecords)
-        few = RedisRecords(one.place.gateway.limits.far.link, "few:", decisions_most=100, kept_ms=60_000)  # type: ignore[union-attr] # It is on Redis.
-        sharing.records = few
+        sharing, now_ms = one.place.desk.shared_records, one.place.desk.now_ms()
+        assert isinstance(sharing.record_store, RedisRecords)
+        few = RedisRecords(one.place.gateway.limits.redis_store.link, "few:", max_decisions=100, retention_ms=60_000)  # type: ignore[union-attr] # It is on Redis.
+        sharing.record_store = few
         for number in range(1_000):
-            sharing.note(f"A:{number:04X}:{now_ms // 1_000:X}", b"{}")
+            sharing.record_decision(f"A:{number:04X}:{now_ms // 1_000:X}", b"{}")
         await sharing.write(now_ms)
         kept = int((await asyncio.to_thread(redis.ask, "XLEN", "few:{decisions}")).strip(":\r\n"))
         age_ms = int((await asyncio.to_thread(redis.ask, "PTTL", "few:{decisions}")).strip(":\r\n"))
         await asyncio.to_thread(redis.kill)
-        for number in range(WAITING_MOST + 5):
-            sharing.note(f"B:{number:04X}:{now_ms // 1_000:X}", b"{}")
-        with pytest.raises(StoreLost):
+        for number in range(MAX_PENDING_DECISIONS + 5):
+            sharing.record_decision(f"B:{number:04X}:{now_ms // 1_000:X}", b"{}")
+        with pytest.raises(StoreUnavailable):
             await sharing.write(now_ms)
-        return 100 <= kept < 300, age_ms, sharing.lost, await one.ask()
+        return 100 <= kept < 300, age_ms, sharing.dropped_decisions, await one.ask()
 
     with running_redis(tmp_path) as redis:
         is_bounded, age_ms, lost, status = in_two(tmp_path, scenario, redis)
@@ -210,13 +214,13 @@ def test_3_3_rules_state_what_all_processes_admit_together_while_the_store_is_aw
 def test_grants_outlive_a_redis_that_forgets(tmp_path: Path) -> None:
     async def scenario(one: Process, other: Process) -> int:
         await one.ask()
-        await one.acts.grant("user:ada", resource="core", amount=5, for_ms=60_000, by="eve", reason="")
-        await wait_on_loop_until(lambda: len(other.place.desk.orders.grants.grants) == 1, what="the other knows")
+        await one.acts.add_grant("user:ada", resource="core", amount=5, for_ms=60_000, by="eve", reason="")
+        await wait_on_loop_until(lambda: len(other.place.desk.overrides.grant_file.grants) == 1, what="the other knows")
         await asyncio.to_thread(redis.ask, "FLUSHALL")
         for process in (one, other):
-            await process.place.desk.orders.follow_board()
-        await one.place.desk.orders.follow_board()
-        return len(one.place.desk.orders.grants.grants)
+            await process.place.desk.overrides.sync_shared()
+        await one.place.desk.overrides.sync_shared()
+        return len(one.place.desk.overrides.grant_file.grants)
 
     with running_redis(tmp_path) as redis:
         assert in_two(tmp_path, scenario, redis) == 1
@@ -226,8 +230,8 @@ def test_an_operator_is_told_when_the_others_cannot_be_reached(tmp_path: Path) -
     async def scenario(one: Process, _other: Process) -> str:
         await one.ask()
         await asyncio.to_thread(redis.kill)
-        with pytest.raises(ActRefused) as refused:
-            await one.acts.grant("user:ada", resource="core", amount=5, for_ms=60_000, by="eve", reason="")
+        with pytest.raises(ActionError) as refused:
+            await one.acts.add_grant("user:ada", resource="core", amount=5, for_ms=60_000, by="eve", reason="")
         return str(refused.value)
 
     with running_redis(tmp_path) as redis:

@@ -2,26 +2,26 @@
 
 import pytest
 
-from wharf.limits.core.caller import Case
-from wharf.limits.core.rule import UNLIMITED, Connection
-from wharf.limits.rules import lint, read_rules
-from wharf.limits.rules.reader import read_profile
+from wharf.limits.core.callers.caller import CallerClass
+from wharf.limits.core.rule import UNLIMITED, ConnectionClass
+from wharf.limits.rules import lint_rules, read_rules
+from wharf.limits.rules.rules_file import read_profile
 
 CLUSTER = read_profile("cluster")
 
 
 def test_it_has_nothing_that_lint_would_name() -> None:
-    assert lint(CLUSTER) == []
+    assert lint_rules(CLUSTER) == []
 
 
 def test_machines_are_met_by_one_rule_and_it_has_no_bound() -> None:
-    assert {rule.name: rule.ceilings[Case.MACHINE] for rule in CLUSTER.rules if rule.applies_to(Case.MACHINE)} == {
-        "machines": UNLIMITED
-    }
+    assert {
+        rule.name: rule.ceilings[CallerClass.MACHINE] for rule in CLUSTER.rules if rule.applies_to(CallerClass.MACHINE)
+    } == {"machines": UNLIMITED}
 
 
 def test_who_waits_has_a_class_of_their_own_of_ten_thousand() -> None:
-    (waiting,) = [rule for rule in CLUSTER.rules if rule.connection is Connection.WAITING]
+    (waiting,) = [rule for rule in CLUSTER.rules if rule.connection is ConnectionClass.WAITING]
 
     assert set(waiting.ceilings.values()) == {10_000}
 
@@ -35,7 +35,7 @@ def test_who_waits_has_a_class_of_their_own_of_ten_thousand() -> None:
     ],
 )
 def test_a_rule_that_would_refuse_a_heartbeat_is_an_error(rule: str) -> None:
-    found = lint(read_rules(f'profile = "cluster"\n[[rule]]\n{rule}\n'))
+    found = lint_rules(read_rules(f'profile = "cluster"\n[[rule]]\n{rule}\n'))
 
     assert ["limits-machines"] == [finding.code for finding in found if finding.severity.value == "error"]
 
@@ -43,7 +43,7 @@ def test_a_rule_that_would_refuse_a_heartbeat_is_an_error(rule: str) -> None:
 def test_a_number_for_all_callers_does_not_mean_machines() -> None:
     rules = read_rules('profile = "cluster"\n[[rule]]\nname = "all"\ncounts = "points"\nwindow = "1m"\nceiling = 900\n')
 
-    assert not next(rule for rule in rules.rules if rule.name == "all").applies_to(Case.MACHINE)
+    assert not next(rule for rule in rules.rules if rule.name == "all").applies_to(CallerClass.MACHINE)
 
 
 def test_a_service_that_is_no_cluster_may_limit_a_path_that_is_called_like_a_heartbeat() -> None:
@@ -51,4 +51,4 @@ def test_a_service_that_is_no_cluster_may_limit_a_path_that_is_called_like_a_hea
         '[[rule]]\nname = "b"\ncounts = "points"\nmatch = ["PUT /v1/node/{id}/heartbeat"]\nceiling = 5\n'
     )
 
-    assert [finding for finding in lint(rules) if finding.code == "limits-machines"] == []
+    assert [finding for finding in lint_rules(rules) if finding.code == "limits-machines"] == []

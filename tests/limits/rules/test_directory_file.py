@@ -2,13 +2,13 @@
 
 import pytest
 
-from wharf.limits.rules import FileRefused, read_directory
+from wharf.limits.rules import InvalidFile, read_directory
 
 HASH = "a" * 64
 
 
 def problems_of(text: str) -> list[str]:
-    with pytest.raises(FileRefused) as refused:
+    with pytest.raises(InvalidFile) as refused:
         read_directory(text, "who.toml")
     return [str(problem) for problem in refused.value.problems]
 

@@ -4,19 +4,19 @@ import pytest
 
 from tests.limits.builders import CODE_HOST
 from wharf.limits.core.rule import RuleSet
-from wharf.limits.rules import Severity, lint, read_rules
+from wharf.limits.rules import Severity, lint_rules, read_rules
 
 REST = 'profile = "none"\n'
 CORE = '[[rule]]\nname = "core"\nresource = "core"\nceiling = 100\n'
 
 
 def found(text: str, before: RuleSet | None = None) -> list[tuple[str, str, str]]:
-    findings = lint(read_rules(REST + text + CORE, "mine.toml"), before)
+    findings = lint_rules(read_rules(REST + text + CORE, "mine.toml"), before)
     return [(finding.severity.value, finding.code, finding.rule) for finding in findings]
 
 
 def test_the_built_in_profile_has_nothing_to_be_said_of_it() -> None:
-    assert [str(finding) for finding in lint(CODE_HOST) if finding.severity is not Severity.NOTE] == []
+    assert [str(finding) for finding in lint_rules(CODE_HOST) if finding.severity is not Severity.NOTE] == []
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_counting_callers_with_credentials_by_address_is_unbounded_and_costs_a_s
 
 
 def test_3_1_a_rule_by_app_costs_users_a_second_call_on_a_cluster() -> None:
-    findings = lint(read_rules('[[rule]]\nname = "mine"\nscope = "app"\nceiling = { user = 10 }\n'))
+    findings = lint_rules(read_rules('[[rule]]\nname = "mine"\nscope = "app"\nceiling = { user = 10 }\n'))
 
     assert [f.what for f in findings if f.rule == "mine"] == [
         "costs a second call on a cluster of stores, for user: it counts by app, not by caller"
@@ -127,7 +127,7 @@ def test_a_cost_that_never_meets_a_rule_is_none_of_its_mistakes(rule: str, more:
 def test_what_can_never_pass_is_named_where_its_cost_stands(rule: str, what: str) -> None:
     text = f'{REST}[[rule]]\nname = "mine"\ncounts = "points"\n{rule}\n{CORE}'
 
-    assert [str(finding) for finding in lint(read_rules(text, "mine.toml"))] == [what]
+    assert [str(finding) for finding in lint_rules(read_rules(text, "mine.toml"))] == [what]
 
 
 def test_two_buckets_of_one_name_are_found() -> None:
@@ -165,6 +165,6 @@ def test_what_a_rule_was_must_have_been_a_name() -> None:
 def test_a_finding_says_where_the_rule_stands() -> None:
     text = REST + '[[rule]]\nname = "mine"\nceiling = {}\n' + CORE
 
-    assert str(lint(read_rules(text, "mine.toml"))[0]) == (
+    assert str(lint_rules(read_rules(text, "mine.toml"))[0]) == (
         "mine.toml:2: error: mine: is never reached: its ceiling names no kind of caller"
     )

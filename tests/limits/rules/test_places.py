@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wharf.limits.rules.places import Path, find_places
-from wharf.limits.rules.problems import Place
+from wharf.limits.toml.locations import KeyPath, find_locations
+from wharf.limits.toml.problems import SourceLocation
 
 
 def test_keys_tables_elements_and_inner_tables_have_places() -> None:
@@ -32,7 +32,7 @@ def test_keys_tables_elements_and_inner_tables_have_places() -> None:
             "last = 2026-01-01T00:00:00Z",
         ]
     )
-    places = {path: (place.line, place.column) for path, place in find_places(text).items()}
+    places = {path: (place.line, place.column) for path, place in find_locations(text).items()}
 
     assert places == {
         ("top",): (2, 1),
@@ -54,8 +54,8 @@ def test_keys_tables_elements_and_inner_tables_have_places() -> None:
     }
 
 
-def paths_of(value: Any, path: Path = ()) -> set[Path]:
-    found: set[Path] = {path} if path else set()
+def paths_of(value: Any, path: KeyPath = ()) -> set[KeyPath]:
+    found: set[KeyPath] = {path} if path else set()
     if isinstance(value, dict):
         for key, inner in value.items():
             found |= paths_of(inner, (*path, key))
@@ -86,11 +86,13 @@ def test_every_key_and_element_of_a_valid_document_has_a_place(pairs: dict[str, 
     text = "\n".join(f"{key} = {value} # note" for key, value in pairs.items())
     document = tomllib.loads(text)
 
-    assert paths_of(document) - set(find_places(text)) == set()
+    assert paths_of(document) - set(find_locations(text)) == set()
 
 
 @given(st.text(max_size=200))
 def test_any_text_is_scanned_to_its_end(text: str) -> None:
     lines = text.count("\n") + 1
 
-    assert all(isinstance(place, Place) and 1 <= place.line <= lines for place in find_places(text).values())
+    assert all(
+        isinstance(place, SourceLocation) and 1 <= place.line <= lines for place in find_locations(text).values()
+    )

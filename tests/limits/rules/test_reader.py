@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import pytest
 
 from tests.limits.builders import CODE_HOST, Desk, a_user
-from wharf.limits.core.caller import Case
-from wharf.limits.core.rule import UNLIMITED, Algorithm, Counts, Rule, RuleSet
-from wharf.limits.rules import FileRefused, read_rules
-from wharf.limits.rules.reader import read_profile
+from wharf.limits.core.callers.caller import CallerClass
+from wharf.limits.core.rule import UNLIMITED, Algorithm, CountedUnit, Rule, RuleSet
+from wharf.limits.rules import InvalidFile, read_rules
+from wharf.limits.rules.rules_file import read_profile
 
 REST = '[[rule]]\nname = "core"\nresource = "core"\nceiling = 10\n'
 
@@ -18,7 +18,7 @@ def rule_of(text: str, name: str = "mine") -> Rule:
 
 
 def problems_of(text: str) -> list[str]:
-    with pytest.raises(FileRefused) as refused:
+    with pytest.raises(InvalidFile) as refused:
         read_rules(text, "mine.toml")
     return [str(problem) for problem in refused.value.problems]
 
@@ -43,7 +43,7 @@ def test_the_example_of_the_design_is_read() -> None:
     )
     search = next(rule for rule in rules.rules if rule.name == "search")
 
-    ceilings = (search.ceilings[Case.USER], search.ceilings[Case.NONE])
+    ceilings = (search.ceilings[CallerClass.USER], search.ceilings[CallerClass.NONE])
     assert (ceilings, search.window_ms, search.scope) == ((30, 10), 60_000, ("user",))
 
 
@@ -61,7 +61,7 @@ def test_a_rule_with_a_built_in_name_changes_only_the_keys_that_it_gives() -> No
     before = next(rule for rule in CODE_HOST.rules if rule.name == "points")
     after = rule_of('[[rule]]\nname = "points"\nceiling = 5\n', "points")
 
-    assert (after.per_endpoint, after.window_ms, after.ceilings[Case.USER]) == (True, before.window_ms, 5)
+    assert (after.per_endpoint, after.window_ms, after.ceilings[CallerClass.USER]) == (True, before.window_ms, 5)
 
 
 def test_a_rule_with_a_built_in_name_stays_in_its_place() -> None:
@@ -84,23 +84,23 @@ def test_a_ceiling_may_be_one_number_for_all() -> None:
 def test_any_stands_for_those_that_are_not_named() -> None:
     ceilings = rule_of(REST + '[[rule]]\nname = "mine"\nceiling = { any = 7, none = 1 }\n').ceilings
 
-    assert (ceilings[Case.NONE], ceilings[Case.WORKFLOW]) == (1, 7)
+    assert (ceilings[CallerClass.NONE], ceilings[CallerClass.WORKFLOW]) == (1, 7)
 
 
 def test_credential_stands_for_all_but_those_without_one_and_what_is_named_is_stronger() -> None:
     ceilings = rule_of(REST + '[[rule]]\nname = "mine"\nceiling = { client = 1, credential = 7, any = 3 }\n').ceilings
 
-    assert (ceilings[Case.NONE], ceilings[Case.USER], ceilings[Case.CLIENT]) == (3, 7, 1)
+    assert (ceilings[CallerClass.NONE], ceilings[CallerClass.USER], ceilings[CallerClass.CLIENT]) == (3, 7, 1)
 
 
 def test_callers_that_a_ceiling_does_not_name_do_not_meet_the_rule() -> None:
     rule = rule_of(REST + '[[rule]]\nname = "mine"\nceiling = { user = 7 }\n')
 
-    assert [case for case in Case if rule.applies_to(case)] == [Case.USER, Case.USER_ENTERPRISE]
+    assert [case for case in CallerClass if rule.applies_to(case)] == [CallerClass.USER, CallerClass.USER_ENTERPRISE]
 
 
 def test_a_ceiling_may_be_unlimited() -> None:
-    assert rule_of(REST + '[[rule]]\nname = "mine"\nceiling = "unlimited"\n').ceilings[Case.USER] == UNLIMITED
+    assert rule_of(REST + '[[rule]]\nname = "mine"\nceiling = "unlimited"\n').ceilings[CallerClass.USER] == UNLIMITED
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_durations_are_written_with_their_units(text: str, milliseconds: int) ->
 def test_what_is_counted_decides_how_unless_a_rule_says_otherwise(counts: str, algorithm: Algorithm) -> None:
     rule = rule_of(REST + f'[[rule]]\nname = "mine"\nceiling = 1\ncounts = "{counts}"\n')
 
-    assert (rule.counts, rule.algorithm) == (Counts(counts), algorithm)
+    assert (rule.counts, rule.algorithm) == (CountedUnit(counts), algorithm)
 
 
 def test_a_rule_knows_its_file_and_line() -> None:
@@ -310,12 +310,12 @@ def test_a_file_nested_beyond_reason_is_refused_and_nothing_breaks() -> None:
 
 
 def test_a_table_of_ceilings_over_a_built_in_rule_changes_whom_it_names_and_a_number_changes_all() -> None:
-    def core(text: str) -> Mapping[Case, int]:
+    def core(text: str) -> Mapping[CallerClass, int]:
         rules = read_rules(f'[[rule]]\nname = "core"\nceiling = {text}\n')
         return next(rule for rule in rules.rules if rule.name == "core").ceilings
 
     built_in = next(rule for rule in read_profile().rules if rule.name == "core").ceilings
 
-    assert core("{ none = 7 }") == {**built_in, Case.NONE: 7}
+    assert core("{ none = 7 }") == {**built_in, CallerClass.NONE: 7}
     assert set(core("7").values()) == {7}
-    assert {case for case, ceiling in core("{ credential = 7 }").items() if ceiling != 7} == {Case.NONE}
+    assert {case for case, ceiling in core("{ credential = 7 }").items() if ceiling != 7} == {CallerClass.NONE}

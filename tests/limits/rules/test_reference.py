@@ -5,22 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from wharf.limits.rules import lint, read_directory, read_rules
-from wharf.limits.rules.reader import read_profile
-from wharf.limits.rules.reference import PAGE, render
-from wharf.limits.rules.schema import DIRECTORY_TABLES, RULES_TABLES, Table
+from wharf.limits.rules import lint_rules, read_directory, read_rules
+from wharf.limits.rules.reference import PAGE, render_page
+from wharf.limits.rules.rules_file import read_profile
+from wharf.limits.rules.schema import DIRECTORY_TABLES, RULES_TABLES, TableSchema
 
 WRITTEN = (Path(__file__).parents[3] / PAGE).read_text("utf-8")
 EXAMPLES = re.findall(r"```toml\n(.*?)```", WRITTEN, re.DOTALL)
 
 
 def test_the_page_is_what_the_declarations_say() -> None:
-    assert render(WRITTEN) == WRITTEN
+    assert render_page(WRITTEN) == WRITTEN
 
 
 @pytest.mark.parametrize("table", [*RULES_TABLES, *DIRECTORY_TABLES], ids=lambda table: table.name or "file")
-def test_every_key_of_every_table_is_on_the_page(table: Table) -> None:
-    assert [key.name for key in table.keys if f"| `{key.name}` | {key.about}" not in WRITTEN] == []
+def test_every_key_of_every_table_is_on_the_page(table: TableSchema) -> None:
+    assert [key.name for key in table.keys if f"| `{key.name}` | {key.description}" not in WRITTEN] == []
 
 
 def test_every_rule_of_the_profile_is_on_the_page() -> None:
@@ -30,12 +30,12 @@ def test_every_rule_of_the_profile_is_on_the_page() -> None:
 def test_every_key_says_what_it_is_for_in_sentences() -> None:
     keys = [key for table in (*RULES_TABLES, *DIRECTORY_TABLES) for key in table.keys]
 
-    assert [key.name for key in keys if not key.about.endswith(".")] == []
+    assert [key.name for key in keys if not key.description.endswith(".")] == []
 
 
 @pytest.mark.parametrize("text", EXAMPLES[:2])
 def test_the_examples_of_rules_are_read_and_nothing_is_to_be_said_of_them(text: str) -> None:
-    assert [str(finding) for finding in lint(read_rules(text)) if finding.severity.value != "note"] == []
+    assert [str(finding) for finding in lint_rules(read_rules(text)) if finding.severity.value != "note"] == []
 
 
 def test_the_example_of_a_directory_is_read() -> None:

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from tests.limits.builders import only
 from wharf.cli.root import root
 from wharf.limits.rules import read_rules
-from wharf.limits.simulate.access_log import Logged, LogReader
-from wharf.limits.simulate.parts import may_be_apart, replay, simulate
-from wharf.limits.simulate.picture import picture
+from wharf.limits.simulation.access_log import AccessLogReader, LogRecord
+from wharf.limits.simulation.chart import render_svg
+from wharf.limits.simulation.parallel import can_split_callers, simulate_lines, simulate_logs
 
 NOON_MS = 1_795_262_400_000
 TWO_A_MINUTE = only('[[rule]]\nname = "few"\nmatch = ["GET /few"]\nresource = "few"\nwindow = "1m"\nceiling = 2')
@@ -28,38 +28,38 @@ def line(second: int = 0, *, user: str = "-", path: str = "/few", host: str = "1
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (line(), Logged(NOON_MS, "192.0.2.7", "", "GET", "/few", None)),
-        (line(user="ada", path="/few?x=1"), Logged(NOON_MS, "192.0.2.7", "ada", "GET", "/few", None)),
-        (line(rest=" 0.250"), Logged(NOON_MS, "192.0.2.7", "", "GET", "/few", 250)),
+        (line(), LogRecord(NOON_MS, "192.0.2.7", "", "GET", "/few", None)),
+        (line(user="ada", path="/few?x=1"), LogRecord(NOON_MS, "192.0.2.7", "ada", "GET", "/few", None)),
+        (line(rest=" 0.250"), LogRecord(NOON_MS, "192.0.2.7", "", "GET", "/few", 250)),
         (
             b'::1 - - [21/Nov/2026:13:00:00 +0100] "POST /a HTTP/1.1" 201 -\n',
-            Logged(NOON_MS, "::1", "", "POST", "/a", None),
+            LogRecord(NOON_MS, "::1", "", "POST", "/a", None),
         ),
         (
             b'{"at_ms": 1795262400000, "method": "GET", "path": "/a", "caller": "user:ada", "address": "192.0.2.7"}',
-            Logged(NOON_MS, "192.0.2.7", "ada", "GET", "/a", None),
+            LogRecord(NOON_MS, "192.0.2.7", "ada", "GET", "/a", None),
         ),
         (
             b'{"time": "2026-11-21T12:00:00Z", "method": "GET", "path": "/a?b", "duration_ms": 3.6}',
-            Logged(NOON_MS, "0.0.0.0", "", "GET", "/a", 4),
+            LogRecord(NOON_MS, "0.0.0.0", "", "GET", "/a", 4),
         ),
     ],
 )
-def test_lines_of_every_known_form_are_read(text: bytes, expected: Logged) -> None:
-    assert LogReader().read(text) == expected
+def test_lines_of_every_known_form_are_read(text: bytes, expected: LogRecord) -> None:
+    assert AccessLogReader().read_line(text) == expected
 
 
 @pytest.mark.parametrize("text", [b"what?\n", b"{\n", b'a - - [99/Foo/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 1\n'])
 def test_other_lines_are_counted_and_passed_over(text: bytes) -> None:
-    reader = LogReader()
+    reader = AccessLogReader()
 
-    assert (reader.read(text), reader.unread) == (None, 1)
+    assert (reader.read_line(text), reader.unreadable_lines) == (None, 1)
 
 
 def test_who_goes_beyond_a_limit_is_named_with_rule_and_moments() -> None:
     lines = [line(second, user="ada") for second in (0, 1, 2, 30, 61)] + [line(62, user="bob")]
 
-    outcome = replay(lines, read_rules(TWO_A_MINUTE))
+    outcome = simulate_lines(lines, read_rules(TWO_A_MINUTE))
 
     assert (outcome.lines, outcome.admitted, outcome.refused, outcome.rules) == (6, 4, 2, {"few": 2})
     (ada,) = outcome.callers
@@ -69,11 +69,11 @@ def test_who_goes_beyond_a_limit_is_named_with_rule_and_moments() -> None:
 def test_concurrency_is_judged_where_durations_are_logged() -> None:
     lines = [line(0, rest=" 5.000"), line(1, rest=" 1.000"), line(6, rest=" 1.000")]
 
-    assert replay(lines, read_rules(ONE_AT_ONCE)).rules == {"alone": 1}
+    assert simulate_lines(lines, read_rules(ONE_AT_ONCE)).rules == {"alone": 1}
 
 
 def test_what_could_not_be_judged_is_listed() -> None:
-    outcome = replay([line(), b"what?\n"], read_rules(ONE_AT_ONCE))
+    outcome = simulate_lines([line(), b"what?\n"], read_rules(ONE_AT_ONCE))
 
     assert outcome.refused == 0
     assert outcome.not_judged[0].endswith("as the log has no durations: alone")
@@ -83,7 +83,7 @@ def test_what_could_not_be_judged_is_listed() -> None:
 def test_rules_in_shadow_refuse_nobody_and_are_counted() -> None:
     shadowed = TWO_A_MINUTE.replace("ceiling = 2", "ceiling = 2\nshadow = true", 1)
 
-    outcome = replay([line() for _ in range(3)], read_rules(shadowed))
+    outcome = simulate_lines([line() for _ in range(3)], read_rules(shadowed))
 
     assert (outcome.refused, outcome.shadowed) == (0, {"few": 1})
 
@@ -117,10 +117,10 @@ def test_files_that_cannot_be_read_or_written_are_told_before_anything_is_judged
 
 
 def test_an_empty_log_is_no_error() -> None:
-    outcome = replay([], read_rules(TWO_A_MINUTE))
+    outcome = simulate_lines([], read_rules(TWO_A_MINUTE))
 
     assert (outcome.lines, outcome.refused) == (0, 0)
-    assert picture(outcome).startswith("<svg")
+    assert render_svg(outcome).startswith("<svg")
 
 
 def test_however_many_processes_judge_the_same_comes_out(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_however_many_processes_judge_the_same_comes_out(tmp_path: Path) -> None
                 )
     rules = read_rules(TWO_A_MINUTE)
 
-    alone, together = (simulate([log], rules, parts).told() for parts in (1, 3))
+    alone, together = (simulate_logs([log], rules, parts).to_dict() for parts in (1, 3))
 
     assert alone["refused"] > 1_000
     assert together == alone
@@ -150,4 +150,4 @@ def test_however_many_processes_judge_the_same_comes_out(tmp_path: Path) -> None
 def test_where_a_rule_counts_over_several_callers_one_process_judges_all() -> None:
     over_addresses = only('[[rule]]\nname = "wide"\nscope = ["address"]\nceiling = 5\n')
 
-    assert [may_be_apart(read_rules(rules)) for rules in ("", TWO_A_MINUTE, over_addresses)] == [True, True, False]
+    assert [can_split_callers(read_rules(rules)) for rules in ("", TWO_A_MINUTE, over_addresses)] == [True, True, False]

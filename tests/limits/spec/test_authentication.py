@@ -4,11 +4,11 @@ import base64
 
 import pytest
 
-from wharf.limits.core.address import parse_address
-from wharf.limits.core.caller import Caller, Case, CredentialKind
-from wharf.limits.core.credential import read_credential, sha256_of
-from wharf.limits.core.directory import Register
-from wharf.limits.core.recognition import Recognition, Unrecognised
+from wharf.limits.core.callers.addresses import parse_address
+from wharf.limits.core.callers.caller import Caller, CallerClass, CredentialKind
+from wharf.limits.core.callers.credentials import hash_secret, read_credential
+from wharf.limits.core.callers.directory import MemoryDirectory
+from wharf.limits.core.callers.recognition import CallerRecognizer, UnrecognizedCredential
 from wharf.limits.rules import read_directory
 
 NOW_MS = 1_800_000_000_000
@@ -16,10 +16,10 @@ NOW_MS = 1_800_000_000_000
 
 def token(value: str, **more: str) -> str:
     given = "".join(f", {key} = {text}" for key, text in more.items())
-    return f'{{ sha256 = "{sha256_of(value)}"{given} }}'
+    return f'{{ sha256 = "{hash_secret(value)}"{given} }}'
 
 
-DIRECTORY: Register = read_directory(
+DIRECTORY: MemoryDirectory = read_directory(
     f"""
     [[user]]
     login = "ada"
@@ -58,7 +58,7 @@ DIRECTORY: Register = read_directory(
     id = 8
     owner = "small"
     client_id = "client-8"
-    client_secret_sha256 = "{sha256_of("secret-8")}"
+    client_secret_sha256 = "{hash_secret("secret-8")}"
     [[app]]
     id = 9
     owner = "acme"
@@ -67,7 +67,7 @@ DIRECTORY: Register = read_directory(
     owner = "acme"
     oauth = true
     client_id = "client-10"
-    client_secret_sha256 = "{sha256_of("secret-10")}"
+    client_secret_sha256 = "{hash_secret("secret-10")}"
     [[app]]
     id = 11
     owner = "small"
@@ -85,10 +85,10 @@ DIRECTORY: Register = read_directory(
 
 def recognise(
     authorization: str | None, *, path: str = "/meta", address: str = "192.0.2.7", query: str = ""
-) -> Caller | Unrecognised:
+) -> Caller | UnrecognizedCredential:
     parsed = parse_address(address)
     assert parsed is not None
-    return Recognition(DIRECTORY).caller(read_credential(authorization, query), parsed, path, NOW_MS)
+    return CallerRecognizer(DIRECTORY).recognize(read_credential(authorization, query), parsed, path, NOW_MS)
 
 
 def known(authorization: str | None, *, path: str = "/meta", address: str = "192.0.2.7") -> Caller:
@@ -116,7 +116,11 @@ def test_none_is_counted_against_the_originating_ip_address_not_a_user_or_applic
 def test_a_personal_access_token_is_counted_against_the_users_personal_limit(value: str) -> None:
     caller = known(f"token {value}")
 
-    assert (caller.kind, caller.owner, caller.case) == (CredentialKind.PERSONAL_TOKEN, "user:ada", Case.USER)
+    assert (caller.kind, caller.owner, caller.caller_class) == (
+        CredentialKind.PERSONAL_TOKEN,
+        "user:ada",
+        CallerClass.USER,
+    )
 
 
 def test_an_authorized_app_is_counted_against_the_users_limit_combined_with_other_apps_and_tokens() -> None:
@@ -145,16 +149,20 @@ def test_an_app_user_access_token_is_counted_against_the_authenticated_users_lim
 def test_client_id_and_client_secret_are_counted_per_oauth_app() -> None:
     caller = known(basic("client-8", "secret-8"))
 
-    assert (caller.kind, caller.owner, caller.case) == (CredentialKind.CLIENT_SECRET, "app:8", Case.CLIENT)
+    assert (caller.kind, caller.owner, caller.caller_class) == (
+        CredentialKind.CLIENT_SECRET,
+        "app:8",
+        CallerClass.CLIENT,
+    )
 
 
 def test_a_built_in_workflow_token_is_counted_per_repository() -> None:
     caller = known("Bearer ghs_workflow")
 
-    assert (caller.kind, caller.owner, caller.case) == (
+    assert (caller.kind, caller.owner, caller.caller_class) == (
         CredentialKind.WORKFLOW_TOKEN,
         "repository:small/site",
-        Case.WORKFLOW,
+        CallerClass.WORKFLOW,
     )
 
 
@@ -162,23 +170,25 @@ def test_a_built_in_workflow_token_is_counted_per_repository() -> None:
 
 
 def test_an_app_owned_by_an_enterprise_tier_organization_raises_all_its_users() -> None:
-    assert [known(f"token {value}").case for value in ("ghu_owned", "ghu_outsider")] == [Case.USER_ENTERPRISE] * 2
+    assert [known(f"token {value}").caller_class for value in ("ghu_owned", "ghu_outsider")] == [
+        CallerClass.USER_ENTERPRISE
+    ] * 2
 
 
 def test_an_oauth_app_owned_by_an_enterprise_tier_organization_raises_its_members_only() -> None:
-    assert [known(f"token {value}").case for value in ("gho_owned", "gho_outsider")] == [
-        Case.USER_ENTERPRISE,
-        Case.USER,
+    assert [known(f"token {value}").caller_class for value in ("gho_owned", "gho_outsider")] == [
+        CallerClass.USER_ENTERPRISE,
+        CallerClass.USER,
     ]
 
 
 def test_an_oauth_app_approved_by_an_enterprise_tier_organization_raises_its_members() -> None:
-    assert known("token gho_approved").case is Case.USER_ENTERPRISE
+    assert known("token gho_approved").caller_class is CallerClass.USER_ENTERPRISE
 
 
 @pytest.mark.parametrize("value", ["ghs_acme", "ghs_holding", "ghs_daughter"])
 def test_an_installation_on_an_enterprise_tier_organization_or_an_enterprise_is_raised(value: str) -> None:
-    assert known(f"token {value}").case is Case.INSTALLATION_ENTERPRISE
+    assert known(f"token {value}").caller_class is CallerClass.INSTALLATION_ENTERPRISE
 
 
 def test_users_count_for_an_installation_on_an_organization_only() -> None:
@@ -188,29 +198,29 @@ def test_users_count_for_an_installation_on_an_organization_only() -> None:
 
 
 def test_a_client_secret_of_an_app_owned_by_an_enterprise_tier_organization_is_raised() -> None:
-    assert known(basic("client-10", "secret-10")).case is Case.CLIENT_ENTERPRISE
+    assert known(basic("client-10", "secret-10")).caller_class is CallerClass.CLIENT_ENTERPRISE
 
 
 @pytest.mark.parametrize(
     ("path", "case"),
     [
-        ("/repos/acme/site/issues", Case.WORKFLOW_ENTERPRISE),
-        ("/orgs/acme/repos?page=2", Case.WORKFLOW_ENTERPRISE),
-        ("/enterprises/holding/x", Case.WORKFLOW_ENTERPRISE),
-        ("/acme/site.git/info/lfs/objects/batch", Case.WORKFLOW_ENTERPRISE),
-        ("/repos/small/site/issues", Case.WORKFLOW),
-        ("/meta", Case.WORKFLOW),
+        ("/repos/acme/site/issues", CallerClass.WORKFLOW_ENTERPRISE),
+        ("/orgs/acme/repos?page=2", CallerClass.WORKFLOW_ENTERPRISE),
+        ("/enterprises/holding/x", CallerClass.WORKFLOW_ENTERPRISE),
+        ("/acme/site.git/info/lfs/objects/batch", CallerClass.WORKFLOW_ENTERPRISE),
+        ("/repos/small/site/issues", CallerClass.WORKFLOW),
+        ("/meta", CallerClass.WORKFLOW),
     ],
 )
-def test_a_workflow_token_is_raised_for_resources_of_an_enterprise_account(path: str, case: Case) -> None:
-    assert (known("token ghs_workflow", path=path).case, known("token ghs_workflow", path=path).owner) == (
+def test_a_workflow_token_is_raised_for_resources_of_an_enterprise_account(path: str, case: CallerClass) -> None:
+    assert (known("token ghs_workflow", path=path).caller_class, known("token ghs_workflow", path=path).owner) == (
         case,
         "repository:small/site",
     )
 
 
 def test_a_workflow_of_an_enterprise_account_is_raised_where_a_path_leads_to_no_account() -> None:
-    assert known("token ghs_workflow_acme").case is Case.WORKFLOW_ENTERPRISE
+    assert known("token ghs_workflow_acme").caller_class is CallerClass.WORKFLOW_ENTERPRISE
 
 
 # -- what is refused -----------------------------------------------------------------------------------------------
@@ -235,11 +245,11 @@ def test_a_workflow_of_an_enterprise_account_is_raised_where_a_path_leads_to_no_
     ],
 )
 def test_an_unknown_or_revoked_or_malformed_credential_is_no_caller(authorization: str) -> None:
-    assert recognise(authorization) == Unrecognised("Bad credentials")
+    assert recognise(authorization) == UnrecognizedCredential("Bad credentials")
 
 
 def test_another_scheme_is_refused_with_what_to_write() -> None:
-    assert recognise("Digest x") == Unrecognised(
+    assert recognise("Digest x") == UnrecognizedCredential(
         "The Authorization header is not read: write 'Bearer' and a token, or use basic authentication."
     )
 
@@ -249,12 +259,15 @@ def test_a_token_that_says_it_is_of_another_kind_is_no_caller() -> None:
     address = parse_address("192.0.2.7")
     assert address is not None
 
-    assert Recognition(register).caller(read_credential("token ghs_mine"), address, "/", NOW_MS) == Unrecognised()
+    assert (
+        CallerRecognizer(register).recognize(read_credential("token ghs_mine"), address, "/", NOW_MS)
+        == UnrecognizedCredential()
+    )
 
 
 @pytest.mark.parametrize("query", ["access_token=x", "a=1&client_secret=y"])
 def test_credentials_in_the_query_are_refused(query: str) -> None:
-    assert recognise(None, query=query) == Unrecognised(
+    assert recognise(None, query=query) == UnrecognizedCredential(
         "Credentials are not taken from the query: send them in the Authorization header."
     )
 
@@ -265,23 +278,23 @@ def test_a_token_may_be_sent_by_basic_authentication_as_git_does(name: str, secr
 
 
 def test_the_same_credential_from_the_same_place_is_the_same_caller() -> None:
-    recognition = Recognition(DIRECTORY)
+    recognition = CallerRecognizer(DIRECTORY)
     address = parse_address("192.0.2.7")
     assert address is not None
     shown = read_credential("token ghp_personal")
 
-    assert recognition.caller(shown, address, "/a", NOW_MS) is recognition.caller(shown, address, "/b", NOW_MS)
+    assert recognition.recognize(shown, address, "/a", NOW_MS) is recognition.recognize(shown, address, "/b", NOW_MS)
 
 
 def test_a_token_ends_at_its_moment_though_it_was_recognised_before() -> None:
     register = read_directory(f'[[user]]\nlogin = "ada"\ntokens = [{token("ghp_x", expires="2027-01-01T00:00:00Z")}]')
-    recognition = Recognition(register)
+    recognition = CallerRecognizer(register)
     address = parse_address("192.0.2.7")
     assert address is not None
     shown = read_credential("token ghp_x")
     end_ms = 1_798_761_600_000
 
-    assert [isinstance(recognition.caller(shown, address, "/", at), Caller) for at in (end_ms - 1, end_ms)] == [
+    assert [isinstance(recognition.recognize(shown, address, "/", at), Caller) for at in (end_ms - 1, end_ms)] == [
         True,
         False,
     ]

@@ -4,14 +4,14 @@ import msgspec
 import pytest
 
 from tests.limits.builders import HOUR_MS, MINUTE_MS, SECOND_MS, Desk, a_user, anonymous
-from wharf.limits.core.decision import Decision, Verdict
+from wharf.limits.core.decision import LimitDecision, Verdict
 from wharf.limits.core.request import QueryFacts
 
 ISSUES = "/repos/acme/site/issues"
 FIVE = [f"x-ratelimit-{name}" for name in ("limit", "remaining", "used", "reset", "resource")]
 
 
-def spent() -> tuple[Desk, Decision]:
+def spent() -> tuple[Desk, LimitDecision]:
     """A desk at which an address has used all of its hour, and the refusal that follows."""
     desk = Desk()
     desk.send_many(60, anonymous())
@@ -133,7 +133,7 @@ def test_limited_callers_who_go_on_may_be_banned() -> None:
 # -- errors --------------------------------------------------------------------------------------------------------
 
 
-def body_of(desk: Desk, decision: Decision) -> dict[str, object]:
+def body_of(desk: Desk, decision: LimitDecision) -> dict[str, object]:
     return msgspec.json.decode(desk.refusal(decision, anonymous()).body, type=dict[str, object])
 
 

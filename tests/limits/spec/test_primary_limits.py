@@ -13,10 +13,10 @@ from tests.limits.builders import (
     an_installation,
     anonymous,
 )
-from wharf.limits.core.caller import Caller, Case, CredentialKind
+from wharf.limits.core.callers.caller import Caller, CallerClass, CredentialKind
 from wharf.limits.core.decision import Verdict
-from wharf.limits.core.limiter import objects_problem
-from wharf.limits.core.request import Request
+from wharf.limits.core.limiter import find_objects_problem
+from wharf.limits.core.request import RequestFacts
 from wharf.limits.core.rulebook import Rulebook
 
 BATCH = "/acme/site.git/info/lfs/objects/batch"
@@ -50,7 +50,7 @@ def test_authenticated_user_5000_requests_per_hour_per_user(kind: CredentialKind
 
 
 def test_user_through_an_app_owned_by_an_enterprise_tier_organization_15000_requests_per_hour() -> None:
-    caller = a_user(kind=CredentialKind.APP_USER_TOKEN, case=Case.USER_ENTERPRISE)
+    caller = a_user(kind=CredentialKind.APP_USER_TOKEN, case=CallerClass.USER_ENTERPRISE)
 
     assert admitted_in_an_hour(caller, 15_000) == (15_000, Verdict.PRIMARY)
 
@@ -58,7 +58,7 @@ def test_user_through_an_app_owned_by_an_enterprise_tier_organization_15000_requ
 def test_member_through_an_oauth_app_owned_or_approved_by_an_enterprise_tier_organization_15000_requests_per_hour() -> (
     None
 ):
-    caller = a_user(kind=CredentialKind.OAUTH_TOKEN, case=Case.USER_ENTERPRISE)
+    caller = a_user(kind=CredentialKind.OAUTH_TOKEN, case=CallerClass.USER_ENTERPRISE)
 
     assert admitted_in_an_hour(caller, 15_000) == (15_000, Verdict.PRIMARY)
 
@@ -95,9 +95,9 @@ def test_large_file_storage_is_a_separate_bucket() -> None:
 
 
 def test_large_file_storage_batch_api_100_objects_processed_per_request() -> None:
-    plan = Rulebook(CODE_HOST).plan(Request("r", "POST", BATCH, a_user()))
+    plan = Rulebook(CODE_HOST).get_plan(RequestFacts("r", "POST", BATCH, a_user()))
 
-    assert (objects_problem(plan, 100), objects_problem(plan, 101)) == (
+    assert (find_objects_problem(plan, 100), find_objects_problem(plan, 101)) == (
         "",
         "The batch names 101 objects; at most 100 can be asked for in one request. Send it in several.",
     )
@@ -108,7 +108,7 @@ def test_app_installation_minimum_5000_requests_per_hour() -> None:
 
 
 def test_app_installation_on_an_enterprise_tier_organization_or_enterprise_15000_requests_per_hour() -> None:
-    caller = an_installation(repositories=900, case=Case.INSTALLATION_ENTERPRISE)
+    caller = an_installation(repositories=900, case=CallerClass.INSTALLATION_ENTERPRISE)
 
     assert Desk().send(caller).limit == 15_000
 
@@ -136,7 +136,7 @@ def test_oauth_app_client_id_and_secret_5000_requests_per_hour_per_oauth_app() -
 
 
 def test_oauth_app_client_id_and_secret_15000_when_owned_by_an_enterprise_tier_organization() -> None:
-    assert Desk().send(a_client(case=Case.CLIENT_ENTERPRISE)).limit == 15_000
+    assert Desk().send(a_client(case=CallerClass.CLIENT_ENTERPRISE)).limit == 15_000
 
 
 def test_built_in_workflow_token_1000_requests_per_hour_per_repository() -> None:
@@ -144,7 +144,7 @@ def test_built_in_workflow_token_1000_requests_per_hour_per_repository() -> None
 
 
 def test_built_in_workflow_token_15000_for_resources_of_an_enterprise_tier_account() -> None:
-    assert Desk().send(a_workflow(case=Case.WORKFLOW_ENTERPRISE)).limit == 15_000
+    assert Desk().send(a_workflow(case=CallerClass.WORKFLOW_ENTERPRISE)).limit == 15_000
 
 
 # What the table leaves to the reference: buckets of single endpoints.
@@ -174,7 +174,11 @@ def test_a_request_belongs_to_the_bucket_that_clients_expect(
 ) -> None:
     decision = Desk().send(a_user(), path, method=method)
 
-    assert (decision.plan.resource, decision.limit, decision.shown.rule.window_ms) == (resource, ceiling, window_ms)
+    assert (decision.plan.resource, decision.limit, decision.bucket_charge.rule.window_ms) == (
+        resource,
+        ceiling,
+        window_ms,
+    )
 
 
 def test_search_without_a_credential_is_10_a_minute() -> None:
@@ -184,13 +188,13 @@ def test_search_without_a_credential_is_10_a_minute() -> None:
 @pytest.mark.parametrize(
     ("caller", "ceiling"),
     [
-        (a_user(case=Case.USER_ENTERPRISE), 10_000),
+        (a_user(case=CallerClass.USER_ENTERPRISE), 10_000),
         (an_installation(repositories=30), 6_500),
-        (an_installation(case=Case.INSTALLATION_ENTERPRISE), 10_000),
+        (an_installation(case=CallerClass.INSTALLATION_ENTERPRISE), 10_000),
         (a_client(), 5_000),
-        (a_client(case=Case.CLIENT_ENTERPRISE), 10_000),
+        (a_client(case=CallerClass.CLIENT_ENTERPRISE), 10_000),
         (a_workflow(), 1_000),
-        (a_workflow(case=Case.WORKFLOW_ENTERPRISE), 15_000),
+        (a_workflow(case=CallerClass.WORKFLOW_ENTERPRISE), 15_000),
     ],
 )
 def test_graphql_points_an_hour_depend_on_the_credential(caller: Caller, ceiling: int) -> None:

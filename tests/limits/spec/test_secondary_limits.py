@@ -4,7 +4,7 @@ import pytest
 
 from tests.limits.builders import CODE_HOST, SECOND_MS, Desk, a_user, anonymous
 from wharf.limits.core.decision import Verdict
-from wharf.limits.core.graphql import QueryCosts
+from wharf.limits.core.graphql import QueryCostCalculator
 from wharf.limits.core.request import QueryFacts
 from wharf.limits.rules import read_rules
 
@@ -14,7 +14,7 @@ ISSUES = "/repos/acme/site/issues"
 
 
 def rules_hit(desk: Desk, path: str = "/meta", *, method: str = "GET", query: QueryFacts | None = None) -> list[str]:
-    return desk.send(a_user(), path, method=method, query=query).hit_rules(is_enforced=True)
+    return desk.send(a_user(), path, method=method, query=query).list_hit_rules(is_enforced=True)
 
 
 def test_at_most_100_concurrent_requests_shared_by_rest_and_graphql() -> None:
@@ -77,7 +77,7 @@ def spend(desk: Desk, path: str, *, cpu_ms: int, every_ms: int, query: QueryFact
     """Use CPU time, in ten parts over some time, so that it is not excessive in a short period."""
     plan = desk.send(a_user(), path, query=query).plan
     for part in range(10):
-        desk.counters.spend(plan.meters, cpu_ms // 10 + (cpu_ms % 10 if part == 9 else 0), desk.now_ms)
+        desk.counters.add_usage(plan.meter_charges, cpu_ms // 10 + (cpu_ms % 10 if part == 9 else 0), desk.now_ms)
         desk.wait(every_ms // 10)
 
 
@@ -103,9 +103,9 @@ def test_content_counts_actions_through_the_web_interface_rest_and_graphql_toget
     desk.send_many(40, a_user(), ISSUES, method="POST")
     for _ in range(30):
         desk.send(a_user(), "/graphql", method="POST", query=creating)
-    through_a_page = desk.limiter.book.content_charges(a_user())
+    through_a_page = desk.limiter.rulebook.list_content_charges(a_user())
     for _ in range(10):
-        desk.counters.spend(through_a_page, 1, desk.now_ms)
+        desk.counters.add_usage(through_a_page, 1, desk.now_ms)
 
     assert (
         rules_hit(desk, ISSUES, method="POST"),
@@ -153,11 +153,11 @@ def points_of(desk: Desk, method: str, path: str = "/repos/a/b/labels", query: Q
 
 
 def test_graphql_without_mutations_1_point() -> None:
-    assert QueryCosts(CODE_HOST.graphql).of_query("{ viewer { login } }").points == 1
+    assert QueryCostCalculator(CODE_HOST.graphql).compute_query_cost("{ viewer { login } }").points == 1
 
 
 def test_graphql_with_mutations_5_points() -> None:
-    assert QueryCosts(CODE_HOST.graphql).of_query("mutation { addStar(id: 1) { id } }").points == 5
+    assert QueryCostCalculator(CODE_HOST.graphql).compute_query_cost("mutation { addStar(id: 1) { id } }").points == 5
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])

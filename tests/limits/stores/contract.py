@@ -14,13 +14,13 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from tests.limits.builders import NOON_MS
-from wharf.limits.core.call import Call, Reading
-from wharf.limits.core.caller import Caller
-from wharf.limits.core.decision import Decision
+from wharf.limits.core.callers.caller import Caller
+from wharf.limits.core.decision import LimitDecision
 from wharf.limits.core.limiter import Limiter
-from wharf.limits.core.plan import Charge
-from wharf.limits.core.request import QueryFacts, Request
+from wharf.limits.core.plans import Charge
+from wharf.limits.core.request import QueryFacts, RequestFacts
 from wharf.limits.core.rule import RuleSet
+from wharf.limits.core.store_calls import CounterReading, StoreCall
 from wharf.limits.rules import read_rules
 from wharf.limits.stores.port import Store
 
@@ -65,10 +65,12 @@ class Counter:
         self.limiter = Limiter(rules)
         self._number = 0
 
-    def call(self, caller: Caller, path: str, *, method: str, query: QueryFacts | None, request_id: str | None) -> Call:
+    def call(
+        self, caller: Caller, path: str, *, method: str, query: QueryFacts | None, request_id: str | None
+    ) -> StoreCall:
         self._number += 1
-        request = Request(request_id or f"r{self._number}", method, path, caller, query=query)
-        return self.limiter.call_for(request, self.clock.now_ms)
+        request = RequestFacts(request_id or f"r{self._number}", method, path, caller, query=query)
+        return self.limiter.build_call(request, self.clock.now_ms)
 
     async def send(
         self,
@@ -79,7 +81,7 @@ class Counter:
         query: QueryFacts | None = None,
         request_id: str | None = None,
         holds: bool = False,
-    ) -> Decision:
+    ) -> LimitDecision:
         call = self.call(caller, path, method=method, query=query, request_id=request_id)
         decision = self.limiter.decide(call, await self.store.take(call))
         if not holds:
@@ -89,13 +91,13 @@ class Counter:
     async def used(self, caller: Caller, rule: str, path: str = "/meta") -> int:
         return (await self.reading(caller, rule, path)).used
 
-    async def reading(self, caller: Caller, rule: str, path: str = "/meta") -> Reading:
+    async def reading(self, caller: Caller, rule: str, path: str = "/meta") -> CounterReading:
         (reading,) = await self.store.peek([self.charge(caller, rule, path)])
         return reading
 
     def charge(self, caller: Caller, rule: str, path: str = "/meta") -> Charge:
         call = self.call(caller, path, method="GET", query=None, request_id="looking")
-        return next(charge for charge in (*call.charges, call.plan.shown) if charge.name == rule)
+        return next(charge for charge in (*call.charges, call.plan.bucket_charge) if charge.name == rule)
 
 
 def count(kind: StoreKind, rules: str, scenario: Callable[[Counter], Awaitable[T]]) -> T:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from tests.limits.builders import MINUTE_MS, NOON_MS, a_user, only
 from tests.waiting import wait_on_loop_until
-from wharf.limits.core.call import Call, Taken
 from wharf.limits.core.limiter import Limiter
-from wharf.limits.core.request import Request
+from wharf.limits.core.request import RequestFacts
+from wharf.limits.core.store_calls import StoreCall, TakeResult
 from wharf.limits.rules import read_rules
 from wharf.limits.stores.memory import MemoryStore
-from wharf.limits.stores.neighbours import CountingPlace, NeighbourStore
-from wharf.limits.stores.quota import QuotaLeases, QuotaSettings
+from wharf.limits.stores.neighbours import CounterServer, NeighbourStore
+from wharf.limits.stores.quota_leases import QuotaLeaseStore, QuotaSettings
 from wharf.limits.stores.redis import RedisSettings, RedisStore
 from wharf.world import RealWorld
 
@@ -83,10 +83,14 @@ def _count_for_them(address: str, rules: str, clock: "Synchronized[int]", is_ove
     async def count() -> None:
         path = Path(address)
         store = MemoryStore(
-            RealWorld(), read_rules(rules), path=path.parent / "counters", clock=lambda: clock.value, keeps_changes=True
+            RealWorld(),
+            read_rules(rules),
+            path=path.parent / "counters",
+            clock=lambda: clock.value,
+            has_change_log=True,
         )
         await store.open()
-        place = CountingPlace(store, path)
+        place = CounterServer(store, path)
         await place.open()
         await asyncio.to_thread(is_over.wait)
         await place.close()
@@ -122,31 +126,31 @@ async def _count(
     if "/" in address:
         far = NeighbourStore(world, Path(address))
     else:
-        redis = RedisSettings(addresses=(address,), give_up_ms=60_000)
+        redis = RedisSettings(addresses=(address,), socket_timeout_ms=60_000)
         far = RedisStore(world, rules, redis, clock=lambda: clock.value)
-    store: RedisStore | NeighbourStore | QuotaLeases = far
+    store: RedisStore | NeighbourStore | QuotaLeaseStore = far
     if lease is not None:
-        store = QuotaLeases(far, world, QuotaSettings(size=lease, processes=PROCESSES), clock=lambda: clock.value)
+        store = QuotaLeaseStore(far, world, QuotaSettings(size=lease, processes=PROCESSES), clock=lambda: clock.value)
     await far.open()
     if isinstance(far, NeighbourStore):
-        await wait_on_loop_until(lambda: far.is_there, what="somebody counts")
+        await wait_on_loop_until(lambda: far.is_connected, what="somebody counts")
     users = [a_user(f"u{caller}", token=f"t{caller}") for caller in range(callers)]
     admitted: Admitted = Counter()
 
     async def send(each: int) -> None:
         """So many requests of every caller: what a lease admits is done at once, the rest is asked for together."""
         now_ms = clock.value
-        asked: list[tuple[int, Call, asyncio.Future[Taken]]] = []
+        asked: list[tuple[int, StoreCall, asyncio.Future[TakeResult]]] = []
         for caller, user in enumerate(users):
             for _ in range(each):
-                call = limiter.call_for(Request(world.new_id(), "GET", "/meta", user), now_ms)
+                call = limiter.build_call(RequestFacts(world.new_id(), "GET", "/meta", user), now_ms)
                 if store.take_now(call) is None:
-                    asked.append((caller, call, store.begin(call)))
+                    asked.append((caller, call, store.start_take(call)))
                 else:
                     admitted[caller, now_ms] += 1
-                    store.begin_release(call.id)
+                    store.start_release(call.id)
         for caller, call, answer in asked:
-            if (await answer).admitted:
+            if (await answer).is_admitted:
                 admitted[caller, now_ms] += 1
                 await store.release(call.id)
 
@@ -159,7 +163,7 @@ async def _count(
         if number == 0:
             clock.value = NOON_MS + (tick + 1) * TICK_MS
         await asyncio.to_thread(barrier.wait)
-    if isinstance(store, QuotaLeases):
+    if isinstance(store, QuotaLeaseStore):
         await store.close()
     await far.close()
     return admitted

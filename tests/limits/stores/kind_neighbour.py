@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.limits.stores.contract import Clock
 from wharf.limits.core.rule import RuleSet
 from wharf.limits.stores import MemoryStore, Store
-from wharf.limits.stores.neighbours import CountingPlace, NeighbourStore
+from wharf.limits.stores.neighbours import CounterServer, NeighbourStore
 from wharf.world import RealWorld
 
 
@@ -19,7 +19,7 @@ class NeighbourKind:
     @contextlib.asynccontextmanager
     async def fresh(self, rules: RuleSet, clock: Clock) -> AsyncIterator[Store]:
         with tempfile.TemporaryDirectory() as folder:
-            place = CountingPlace(MemoryStore(RealWorld(), rules, clock=clock), Path(folder) / "counters.sock")
+            place = CounterServer(MemoryStore(RealWorld(), rules, clock=clock), Path(folder) / "counters.sock")
             await place.open()
             store = NeighbourStore(RealWorld(), Path(folder) / "counters.sock")
             assert await store.open()

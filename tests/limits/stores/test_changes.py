@@ -20,7 +20,7 @@ RULES = read_rules('[[rule]]\nname = "core"\nceiling = 50\n')
 
 
 def a_store(path: Path, rules: RuleSet = RULES) -> MemoryStore:
-    return MemoryStore(RealWorld(), rules, path=path, clock=lambda: NOON_MS, keeps_changes=True)
+    return MemoryStore(RealWorld(), rules, path=path, clock=lambda: NOON_MS, has_change_log=True)
 
 
 def files_of_changes(folder: Path) -> list[Path]:
@@ -85,7 +85,7 @@ def test_a_process_killed_as_it_began_a_file_of_changes_begins_again(tmp_path: P
 
 
 def test_a_save_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "SAVED_EVERY_S", 0.01)
+    monkeypatch.setattr(memory, "SAVE_INTERVAL_S", 0.01)
     in_the_way = tmp_path / "counters.new"
     in_the_way.mkdir()
 
@@ -108,8 +108,8 @@ def test_what_is_charged_to_the_counter_of_a_network_outlives_a_kill(tmp_path: P
         store = a_store(tmp_path / "counters", rules)
         await store.open()
         counter = Counter(store, rules, Clock())
-        await store.spend([counter.charge(anonymous("a1"), "core")], 3)
-        await store.spend([counter.charge(anonymous("a2"), "core")], 4)
+        await store.add_usage([counter.charge(anonymous("a1"), "core")], 3)
+        await store.add_usage([counter.charge(anonymous("a2"), "core")], 4)
         store.write_changes()
 
     asyncio.run(live())
@@ -118,7 +118,7 @@ def test_what_is_charged_to_the_counter_of_a_network_outlives_a_kill(tmp_path: P
         store = a_store(tmp_path / "counters", rules)
         await store.load()
         table = store.counters.tables["core"]
-        return sorted(table.used(key, NOON_MS) for key in table.keys())  # noqa: SIM118 - A table is no mapping.
+        return sorted(table.count_used(key, NOON_MS) for key in table.keys())  # noqa: SIM118 - A table is no mapping.
 
     assert asyncio.run(look()) == [3, 4]  # In whichever order they were read back.
 

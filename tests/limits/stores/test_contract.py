@@ -7,7 +7,7 @@ from tests.limits.stores.contract import Counter, StoreKind, count, kinds
 from wharf.limits.core.decision import Verdict
 from wharf.limits.core.request import QueryFacts
 from wharf.limits.rules import read_rules
-from wharf.limits.stores import GaveBack
+from wharf.limits.stores import RefundReason
 
 ISSUES = "/repos/acme/site/issues"
 
@@ -28,9 +28,9 @@ def test_2_2_the_end_of_a_window_is_stored_by_its_first_charge(kind: StoreKind) 
         first = await counter.send(a_user())
         counter.clock.now_ms += 10 * MINUTE_MS
         second = await counter.send(a_user())
-        counter.clock.now_ms = first.taken.shown_end_ms
+        counter.clock.now_ms = first.result.bucket_end_ms
         third = await counter.send(a_user())
-        return second.taken.shown_end_ms - first.taken.shown_end_ms, second.used, third.used
+        return second.result.bucket_end_ms - first.result.bucket_end_ms, second.used, third.used
 
     assert count(kind, "", scenario) == (0, 2, 1)
 
@@ -68,8 +68,8 @@ def test_2_3_all_are_charged_or_none(kind: StoreKind) -> None:
             await counter.send(a_user(), ISSUES, method="POST")
         refused = await counter.send(a_user(), ISSUES, method="POST")
         names = [charge.name for charge in refused.charges]
-        content = refused.taken.befores[names.index("content_hourly")]
-        return await counter.used(a_user(), "core"), content, refused.taken.befores[names.index("points")]
+        content = refused.result.counts_before[names.index("content_hourly")]
+        return await counter.used(a_user(), "core"), content, refused.result.counts_before[names.index("points")]
 
     assert count(kind, "", scenario) == (80, 80, 400)
 
@@ -80,8 +80,8 @@ def test_2_3_every_limit_that_was_hit_is_named_with_its_end(kind: StoreKind) -> 
         for _ in range(80):
             await counter.send(a_user(), ISSUES, method="POST")
         refused = await counter.send(a_user(), ISSUES, method="POST")
-        ends = [(free_ms - counter.clock.now_ms) // SECOND_MS for free_ms in refused.taken.free_at_ms]
-        return refused.hit_rules(is_enforced=True), ends
+        ends = [(free_ms - counter.clock.now_ms) // SECOND_MS for free_ms in refused.result.free_at_ms]
+        return refused.list_hit_rules(is_enforced=True), ends
 
     rules = '[[rule]]\nname = "core"\nceiling = 80\n[[rule]]\nname = "content_hourly"\nceiling = 80\n'
     assert count(kind, rules, scenario) == (["core", "content", "content_hourly"], [3_600, 65, 3_660])
@@ -121,10 +121,10 @@ def test_2_5_leases_run_out_are_renewed_and_are_released_once(kind: StoreKind) -
 def test_2_6_what_is_spent_afterwards_may_go_into_debt(kind: StoreKind) -> None:
     async def scenario(counter: Counter) -> tuple[list[str], bool]:
         plan = (await counter.send(a_user())).plan
-        await counter.store.spend(plan.meters, 500_000)
+        await counter.store.add_usage(plan.meter_charges, 500_000)
         refused = await counter.send(a_user())
         counter.clock.now_ms += 60 * SECOND_MS
-        return refused.hit_rules(is_enforced=True), (await counter.send(a_user())).is_admitted
+        return refused.list_hit_rules(is_enforced=True), (await counter.send(a_user())).is_admitted
 
     assert count(kind, "", scenario) == (["cpu", "compute"], True)
 
@@ -133,13 +133,13 @@ def test_2_6_what_is_spent_afterwards_may_go_into_debt(kind: StoreKind) -> None:
 def test_2_7_give_back_is_once_and_into_its_own_window(kind: StoreKind) -> None:
     async def scenario(counter: Counter) -> tuple[bool, bool, int, bool, int]:
         await counter.send(a_user(), request_id="first")
-        once = await counter.store.give_back("first", GaveBack.UNCHANGED)
-        twice = await counter.store.give_back("first", GaveBack.UNCHANGED)
+        once = await counter.store.refund("first", RefundReason.UNCHANGED)
+        twice = await counter.store.refund("first", RefundReason.UNCHANGED)
         after = await counter.used(a_user(), "core")
         await counter.send(a_user(), request_id="long", holds=True)
         counter.clock.now_ms += HOUR_MS
         await counter.send(a_user())
-        late = await counter.store.give_back("long", GaveBack.UNCHANGED)
+        late = await counter.store.refund("long", RefundReason.UNCHANGED)
         return once, twice, after, late, await counter.used(a_user(), "core")
 
     assert count(kind, "", scenario) == (True, False, 0, False, 1)
@@ -150,7 +150,7 @@ def test_2_7_faults_give_back_at_most_a_tenth_of_the_ceiling_a_window(kind: Stor
     async def scenario(counter: Counter) -> list[bool]:
         for number in range(10):
             await counter.send(anonymous(), request_id=f"f{number}")
-        return [await counter.store.give_back(f"f{number}", GaveBack.FAULT) for number in range(10)]
+        return [await counter.store.refund(f"f{number}", RefundReason.FAULT) for number in range(10)]
 
     assert count(kind, "", scenario) == [True] * 6 + [False] * 4
 
@@ -161,7 +161,7 @@ def test_3_2_the_same_request_id_never_charges_twice(kind: StoreKind) -> None:
         decisions = [await counter.send(a_user(), request_id="same", holds=True) for _ in range(3)]
         await counter.store.release("same")
         decisions.append(await counter.send(a_user(), request_id="same"))
-        return [decision.used for decision in decisions], decisions[-1].taken.is_repeated
+        return [decision.used for decision in decisions], decisions[-1].result.is_repeated
 
     assert count(kind, "", scenario) == ([1, 1, 1, 1], True)
 
@@ -172,7 +172,7 @@ def test_3_2_a_refused_request_id_stays_refused(kind: StoreKind) -> None:
         for _ in range(60):
             await counter.send(anonymous())
         first = await counter.send(anonymous(), request_id="same")
-        counter.clock.now_ms = first.taken.shown_end_ms
+        counter.clock.now_ms = first.result.bucket_end_ms
         again = await counter.send(anonymous(), request_id="same")
         other = await counter.send(anonymous())
         return [first.is_admitted, again.is_admitted, other.is_admitted]
@@ -220,8 +220,8 @@ def test_2_1_counters_go_on_under_other_rules_with_the_same_names(kind: StoreKin
         rules = read_rules(
             '[[rule]]\nname = "core"\nceiling = 7\n[[rule]]\nname = "zen"\nmatch = ["GET /zen"]\nresource = "zen"\nceiling = 3\n'
         )
-        await counter.store.adopt(rules)
-        counter.limiter = counter.limiter.with_rules(rules)
+        await counter.store.set_rules(rules)
+        counter.limiter = counter.limiter.copy_with_rules(rules)
         decision = await counter.send(a_user())
         return decision.limit, decision.used
 
@@ -232,7 +232,7 @@ def test_2_1_counters_go_on_under_other_rules_with_the_same_names(kind: StoreKin
 def test_a_reset_counter_begins_anew(kind: StoreKind) -> None:
     async def scenario(counter: Counter) -> int:
         decision = await counter.send(a_user())
-        await counter.store.reset([decision.shown])
+        await counter.store.reset([decision.bucket_charge])
         return (await counter.send(a_user())).used
 
     assert count(kind, "", scenario) == 1

@@ -12,7 +12,7 @@ from tests.limits.builders import CODE_HOST, HOUR_MS, MINUTE_MS, NOON_MS, Desk, 
 from tests.limits.stores.contract import Clock, Counter
 from wharf.limits.core.rule import RuleSet
 from wharf.limits.stores import MemoryStore
-from wharf.limits.stores.saved import FORM, SavedRefused, write_frames
+from wharf.limits.stores.snapshot import FORMAT_VERSION, InvalidSnapshot, generate_frames
 from wharf.world import SimulatedWorld
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ def test_3_6_a_restart_is_no_free_hour(tmp_path: Path) -> None:
     async def look(counter: Counter) -> tuple[int, int, int]:
         decision = await counter.send(a_user(), "/repos/a/b/issues", method="POST")
         names = [charge.name for charge in decision.charges]
-        befores = decision.taken.befores
+        befores = decision.result.counts_before
         return decision.used, befores[names.index("content")], befores[names.index("points")]
 
     assert life(tmp_path / "counters", clock, look) == (8, 7, 35)
@@ -57,7 +57,7 @@ def test_3_6_the_end_of_a_window_is_the_same_after_a_restart(tmp_path: Path) -> 
     clock.now_ms += 10 * MINUTE_MS
 
     async def look(counter: Counter) -> int:
-        return (await counter.send(a_user())).taken.shown_end_ms
+        return (await counter.send(a_user())).result.bucket_end_ms
 
     assert life(tmp_path / "counters", clock, look) == NOON_MS + HOUR_MS
 
@@ -109,7 +109,7 @@ def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
 def test_a_file_that_is_not_ours_is_refused_with_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "counters").write_bytes(b"something else, and long enough to be read as a frame")
 
-    with pytest.raises(SavedRefused, match="move it away"):
+    with pytest.raises(InvalidSnapshot, match="move it away"):
         life(tmp_path / "counters", Clock(), use_some)
 
 
@@ -118,22 +118,22 @@ def test_a_file_cut_short_is_refused_with_a_sentence(tmp_path: Path) -> None:
     whole = (tmp_path / "counters").read_bytes()
     (tmp_path / "counters").write_bytes(whole[:-3])
 
-    with pytest.raises(SavedRefused, match="is damaged"):
+    with pytest.raises(InvalidSnapshot, match="is damaged"):
         life(tmp_path / "counters", Clock(), use_some)
 
 
 def test_a_file_of_a_newer_form_is_refused_with_a_sentence(tmp_path: Path) -> None:
-    data = msgspec.msgpack.encode({"type": "counters", "form": FORM + 1})
+    data = msgspec.msgpack.encode({"type": "counters", "form": FORMAT_VERSION + 1})
     (tmp_path / "counters").write_bytes(len(data).to_bytes(4, "big") + data)
 
-    with pytest.raises(SavedRefused, match="written by a newer version"):
+    with pytest.raises(InvalidSnapshot, match="written by a newer version"):
         life(tmp_path / "counters", Clock(), use_some)
 
 
 def test_an_empty_file_is_refused_with_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "counters").write_bytes(b"")
 
-    with pytest.raises(SavedRefused, match="holds no counters"):
+    with pytest.raises(InvalidSnapshot, match="holds no counters"):
         life(tmp_path / "counters", Clock(), use_some)
 
 
@@ -141,7 +141,7 @@ def test_counters_may_change_while_they_are_saved() -> None:
     desk = Desk()
     for number in range(5_000):
         desk.send(a_user(f"user{number}"))
-    frames = write_frames(desk.counters)
+    frames = generate_frames(desk.counters)
     next(frames)
     desk.counters.tables["core"].reset("user:user4999")
     desk.send(a_user("another"))
@@ -272,13 +272,13 @@ def test_the_bound_on_counters_of_an_owner_outlives_a_restart(tmp_path: Path) ->
 
     async def open_many(counter: Counter) -> list[str]:
         paths = [f"/page-{'x' * number}" for number in range(300)]
-        keys = [(await counter.send(a_user(), path)).taken.keys for path in paths]
+        keys = [(await counter.send(a_user(), path)).result.keys for path in paths]
         return [key[2] for key in keys if key]
 
     before = life(tmp_path / "counters", clock, open_many)
 
     async def open_another(counter: Counter) -> tuple[str, ...]:
-        return (await counter.send(a_user(), "/another")).taken.keys
+        return (await counter.send(a_user(), "/another")).result.keys
 
     assert (len(before), life(tmp_path / "counters", clock, open_another)[2]) == (44, "user:ada other")
 

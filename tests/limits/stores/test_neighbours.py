@@ -15,9 +15,16 @@ from tests.waiting import wait_on_loop_until
 from wharf.limits.rules import read_rules
 from wharf.limits.stores.guard import GuardedStore, GuardSettings
 from wharf.limits.stores.memory import MemoryStore
-from wharf.limits.stores.neighbours import CountingPlace, NeighbourStore
-from wharf.limits.stores.neighbours.messages import Answer, Hello, Undo, frame_of, read_message, take_frames
-from wharf.limits.stores.port import StoreLost, StoreRefused
+from wharf.limits.stores.neighbours import CounterServer, NeighbourStore
+from wharf.limits.stores.neighbours.messages import (
+    CounterReply,
+    HelloRequest,
+    UndoRequest,
+    decode_request,
+    encode_frame,
+    split_frames,
+)
+from wharf.limits.stores.port import StoreUnavailable, UnsuitableStore
 from wharf.world import RealWorld
 
 RULES = '[[rule]]\nname = "core"\nceiling = 50\n'
@@ -27,9 +34,9 @@ def _count(folder: str, ready: Connection) -> None:
     async def count() -> None:
         rules = read_rules(RULES)
         path = Path(folder) / "counters"
-        store = MemoryStore(RealWorld(), rules, path=path, clock=lambda: NOON_MS, keeps_changes=True)
+        store = MemoryStore(RealWorld(), rules, path=path, clock=lambda: NOON_MS, has_change_log=True)
         await store.open()
-        place = CountingPlace(store, Path(folder) / "counters.sock")
+        place = CounterServer(store, Path(folder) / "counters.sock")
         await place.open()
         ready.send(os.getpid())
         await asyncio.Event().wait()
@@ -54,11 +61,11 @@ def test_what_was_answered_outlives_a_killed_process_to_the_last_request(tmp_pat
         before = sum([(await counter.send(a_user())).is_admitted for _ in range(30)])
         await counter.send(a_user(), holds=True, request_id="held")
         os.kill(process, signal.SIGKILL)
-        await wait_on_loop_until(lambda: not store.is_there, what="the end is noticed")
-        with pytest.raises(StoreLost):
+        await wait_on_loop_until(lambda: not store.is_connected, what="the end is noticed")
+        with pytest.raises(StoreUnavailable):
             await counter.send(a_user())
         process = a_counting_process(tmp_path)
-        await wait_on_loop_until(lambda: store.is_there, what="the new one is found")
+        await wait_on_loop_until(lambda: store.is_connected, what="the new one is found")
         await store.renew(["held"])
         slots = await counter.used(a_user(), "concurrent")
         after = sum([(await counter.send(a_user())).is_admitted for _ in range(30)])
@@ -99,11 +106,11 @@ class _EndsWhenAsked(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        for message in map(read_message, take_frames(self._buffer)):
-            if isinstance(message, Hello):
-                self._transport.write(frame_of(Answer(message.number, None)))
+        for message in map(decode_request, split_frames(self._buffer)):
+            if isinstance(message, HelloRequest):
+                self._transport.write(encode_frame(CounterReply(message.number, None)))
                 continue
-            if isinstance(message, Undo):
+            if isinstance(message, UndoRequest):
                 self._undone.append(message.id)
             self._transport.abort()
 
@@ -129,10 +136,10 @@ def test_a_charge_that_cannot_be_taken_back_yet_stops_nobody_and_is_tried_again(
 def test_a_second_one_that_would_count_is_refused_and_its_socket_is_the_owners_only(tmp_path: Path) -> None:
     async def scenario() -> int:
         store, path = MemoryStore(RealWorld(), read_rules(RULES)), tmp_path / "counters.sock"
-        place = CountingPlace(store, path)
+        place = CounterServer(store, path)
         await place.open()
-        with pytest.raises(StoreRefused, match="another process counts"):
-            await CountingPlace(store, path).open()
+        with pytest.raises(UnsuitableStore, match="another process counts"):
+            await CounterServer(store, path).open()
         mode = path.stat().st_mode & 0o777
         await place.close()
         return mode
@@ -143,7 +150,7 @@ def test_a_second_one_that_would_count_is_refused_and_its_socket_is_the_owners_o
 def test_a_neighbour_that_sends_nonsense_is_cut_off_and_the_others_are_served(tmp_path: Path) -> None:
     async def scenario() -> tuple[bytes, int]:
         store, path = MemoryStore(RealWorld(), read_rules(RULES)), tmp_path / "counters.sock"
-        place = CountingPlace(store, path)
+        place = CounterServer(store, path)
         await place.open()
         reader, writer = await asyncio.open_unix_connection(str(path))
         writer.write(b"GET / HTTP/1.1\r\n\r\n")

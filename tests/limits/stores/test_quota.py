@@ -11,8 +11,8 @@ from tests.limits.builders import HOUR_MS, a_user, only
 from tests.limits.stores.contract import Clock, Counter
 from tests.limits.stores.redis_server import running_redis
 from wharf.limits.rules import read_rules
-from wharf.limits.stores import GaveBack
-from wharf.limits.stores.quota import QuotaLeases, QuotaSettings
+from wharf.limits.stores import RefundReason
+from wharf.limits.stores.quota_leases import QuotaLeaseStore, QuotaSettings
 from wharf.limits.stores.redis import RedisSettings, RedisStore
 from wharf.world import RealWorld
 
@@ -23,12 +23,12 @@ WIDE = only('[[rule]]\nname = "hourly"\nscope = ["user"]\nalgorithm = "window"\n
 SIZE = 20
 
 
-def lease(folder: Path, scenario: Callable[[Counter, QuotaLeases], Awaitable[T]], text: str = WIDE) -> T:
+def lease(folder: Path, scenario: Callable[[Counter, QuotaLeaseStore], Awaitable[T]], text: str = WIDE) -> T:
     async def run() -> T:
         rules, world, clock = read_rules(text), RealWorld(), Clock()
         with running_redis(folder) as server:
             far = RedisStore(world, rules, RedisSettings(addresses=(server.address,)), clock=clock)
-            near = QuotaLeases(far, world, QuotaSettings(size=SIZE, processes=2), clock=clock)
+            near = QuotaLeaseStore(far, world, QuotaSettings(size=SIZE, processes=2), clock=clock)
             await far.open()
             try:
                 return await scenario(Counter(near, rules, clock), near)
@@ -40,27 +40,27 @@ def lease(folder: Path, scenario: Callable[[Counter, QuotaLeases], Awaitable[T]]
 
 
 def test_3_5_a_lease_answers_until_it_is_used_and_what_is_left_goes_back(tmp_path: Path) -> None:
-    async def scenario(counter: Counter, near: QuotaLeases) -> tuple[int, int, int]:
+    async def scenario(counter: Counter, near: QuotaLeaseStore) -> tuple[int, int, int]:
         for _ in range(30):
             await counter.send(a_user())
         held = await counter.used(a_user(), "hourly")
-        await near.hand_back_all()
-        return near.taken, held, await counter.used(a_user(), "hourly")
+        await near.return_all()
+        return near.taken_leases, held, await counter.used(a_user(), "hourly")
 
     assert lease(tmp_path, scenario) == (2, 2 * SIZE, 30)
 
 
 def test_3_5_limits_under_a_thousand_are_never_leased(tmp_path: Path) -> None:
-    async def scenario(counter: Counter, near: QuotaLeases) -> tuple[int, int]:
+    async def scenario(counter: Counter, near: QuotaLeaseStore) -> tuple[int, int]:
         for _ in range(5):
             await counter.send(a_user())
-        return near.taken, await counter.used(a_user(), "hourly")
+        return near.taken_leases, await counter.used(a_user(), "hourly")
 
     assert lease(tmp_path, scenario, WIDE.replace("2000", "999")) == (0, 5)
 
 
 def test_3_5_when_little_is_left_the_store_decides_and_exactly_the_limit_is_admitted(tmp_path: Path) -> None:
-    async def scenario(counter: Counter, _: QuotaLeases) -> tuple[int, int]:
+    async def scenario(counter: Counter, _: QuotaLeaseStore) -> tuple[int, int]:
         admitted = sum([(await counter.send(a_user())).is_admitted for _ in range(2_100)])
         return admitted, await counter.used(a_user(), "hourly")
 
@@ -68,7 +68,7 @@ def test_3_5_when_little_is_left_the_store_decides_and_exactly_the_limit_is_admi
 
 
 def test_3_5_a_lease_is_void_before_its_window_ends(tmp_path: Path) -> None:
-    async def scenario(counter: Counter, _: QuotaLeases) -> int:
+    async def scenario(counter: Counter, _: QuotaLeaseStore) -> int:
         await counter.send(a_user())
         counter.clock.now_ms += HOUR_MS
         await counter.send(a_user())
@@ -79,7 +79,7 @@ def test_3_5_a_lease_is_void_before_its_window_ends(tmp_path: Path) -> None:
 
 
 def test_3_5_remaining_never_rises_within_a_window(tmp_path: Path) -> None:
-    async def scenario(counter: Counter, _: QuotaLeases) -> list[int]:
+    async def scenario(counter: Counter, _: QuotaLeaseStore) -> list[int]:
         used = []
         for number in range(70):
             counter.clock.now_ms += 40 if number % 7 else 1_100
@@ -92,11 +92,11 @@ def test_3_5_remaining_never_rises_within_a_window(tmp_path: Path) -> None:
 
 
 def test_2_7_a_request_admitted_by_a_lease_gives_back_like_any_other(tmp_path: Path) -> None:
-    async def scenario(counter: Counter, near: QuotaLeases) -> tuple[bool, bool, int]:
+    async def scenario(counter: Counter, near: QuotaLeaseStore) -> tuple[bool, bool, int]:
         await counter.send(a_user(), request_id="first")
-        once = await near.give_back("first", GaveBack.UNCHANGED)
-        twice = await near.give_back("first", GaveBack.UNCHANGED)
-        await near.hand_back_all()
+        once = await near.refund("first", RefundReason.UNCHANGED)
+        twice = await near.refund("first", RefundReason.UNCHANGED)
+        await near.return_all()
         return once, twice, await counter.used(a_user(), "core")
 
     assert lease(tmp_path, scenario) == (True, False, 0)

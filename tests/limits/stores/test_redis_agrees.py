@@ -15,7 +15,7 @@ from tests.limits.stores.contract import Clock, Counter
 from tests.limits.stores.redis_server import RedisServer, running_redis
 from wharf.limits.core.rule import RuleSet
 from wharf.limits.rules import read_rules
-from wharf.limits.stores import GaveBack, MemoryStore, Store
+from wharf.limits.stores import MemoryStore, RefundReason, Store
 from wharf.limits.stores.redis import RedisSettings, RedisStore
 from wharf.world import RealWorld, SimulatedWorld
 
@@ -69,7 +69,7 @@ async def tell(store: Store, rules: RuleSet, clock: Clock, steps: list[tuple[str
                 path, method = ("/repos/acme/site/issues", "POST") if deed == "post" else (path, "GET")
                 holds = deed != "send"
                 decision = await counter.send(caller, path, method=method, request_id=f"n{number}", holds=holds)
-                told.append(msgspec.structs.astuple(decision.taken))
+                told.append(msgspec.structs.astuple(decision.result))
             case "again":
                 # An id belongs to one request: of the same caller, to the same place.
                 earlier = max(0, number - 1 - which)
@@ -77,24 +77,24 @@ async def tell(store: Store, rules: RuleSet, clock: Clock, steps: list[tuple[str
                 decision = await counter.send(
                     callers[of % 3], f"/repos/acme/site/{'abcdef'[of]}", request_id=f"n{earlier}", holds=True
                 )
-                told.append(msgspec.structs.astuple(decision.taken))
+                told.append(msgspec.structs.astuple(decision.result))
             case "wait":
                 clock.now_ms += milliseconds
             case "release":
                 for earlier in range(max(0, number - which - 1), number):
                     await store.release(f"n{earlier}")
             case "give" | "fault":
-                why = GaveBack.FAULT if deed == "fault" else GaveBack.UNCHANGED
-                told.append(await store.give_back(f"n{max(0, number - 1 - which)}", why))
+                why = RefundReason.FAULT if deed == "fault" else RefundReason.UNCHANGED
+                told.append(await store.refund(f"n{max(0, number - 1 - which)}", why))
             case "spend":
                 plan = counter.call(caller, path, method="GET", query=None, request_id="x").plan
-                await store.spend(plan.meters, milliseconds)
+                await store.add_usage(plan.meter_charges, milliseconds)
             case "renew":
                 told.append(await store.renew([f"n{earlier}" for earlier in range(number)]))
         told.append(await counter.used(caller, "core"))
         told.append(await counter.used(caller, "cpu"))
     clock.now_ms += MINUTE_MS
-    told.append([msgspec.structs.astuple((await counter.send(caller)).taken) for caller in callers])
+    told.append([msgspec.structs.astuple((await counter.send(caller)).result) for caller in callers])
     return told
 
 

@@ -14,13 +14,13 @@ from tests.limits.builders import HOUR_MS, a_user, anonymous
 from tests.limits.stores.redis_server import RedisServer, running_redis
 from tests.ports import free_ports
 from tests.waiting import wait_on_loop_until, wait_until
-from wharf.limits.core.caller import Caller
-from wharf.limits.core.decision import Decision, Verdict
+from wharf.limits.core.callers.caller import Caller
+from wharf.limits.core.decision import LimitDecision, Verdict
 from wharf.limits.core.limiter import Limiter
-from wharf.limits.core.request import Request
+from wharf.limits.core.request import RequestFacts
 from wharf.limits.core.rule import RuleSet
 from wharf.limits.rules import read_rules
-from wharf.limits.stores import StoreFull, StoreLost, StoreRefused
+from wharf.limits.stores import StoreFull, StoreUnavailable, UnsuitableStore
 from wharf.limits.stores.guard import GuardedStore, GuardSettings
 from wharf.limits.stores.redis import RedisKind, RedisSettings, RedisStore
 from wharf.world import RealWorld
@@ -51,8 +51,8 @@ class Gate:
         self.limiter = Limiter(rules)
         self._world = world
 
-    async def send(self, caller: Caller, path: str = "/meta", *, holds: bool = False) -> Decision:
-        call = self.limiter.call_for(Request(self._world.new_id(), "GET", path, caller), self.guard.now_ms())
+    async def send(self, caller: Caller, path: str = "/meta", *, holds: bool = False) -> LimitDecision:
+        call = self.limiter.build_call(RequestFacts(self._world.new_id(), "GET", path, caller), self.guard.now_ms())
         taken = await self.guard.take(call)
         if not holds:
             await self.guard.release(call.id)
@@ -74,7 +74,7 @@ def at_work(
     wait_ms: int = PATIENT_MS,
 ) -> T:
     async def run() -> T:
-        settings = RedisSettings(addresses=addresses, kind=kind, give_up_ms=500)
+        settings = RedisSettings(addresses=addresses, kind=kind, socket_timeout_ms=500)
         gate = Gate(read_rules(rules), settings, wait_ms=wait_ms)
         await gate.store.open()
         await gate.guard.open()
@@ -136,12 +136,12 @@ def test_a_frozen_redis_makes_nobody_wait_longer_than_was_said(server: RedisServ
         finally:
             server.resume()
         await gate.is_back()
-        return in_time, at_once, gate.guard.counts.times_away
+        return in_time, at_once, gate.guard.counts.outages
 
     assert at_work(scenario, POLICIES["open"], server.address, wait_ms=WAIT_MS) == (True, True, 1)
 
 
-async def have_ended(sent: Sequence[asyncio.Future[Decision]]) -> bool:
+async def have_ended(sent: Sequence[asyncio.Future[LimitDecision]]) -> bool:
     for _ in range(TURNS):
         await asyncio.sleep(0)
     return all(each.done() for each in sent)
@@ -209,7 +209,7 @@ def test_3_3_a_redis_that_evicts_is_refused_at_the_start(folder: Path) -> None:
 
     with (
         running_redis(folder, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru") as evicting,
-        pytest.raises(StoreRefused, match="maxmemory-policy allkeys-lru, which forgets counters"),
+        pytest.raises(UnsuitableStore, match="maxmemory-policy allkeys-lru, which forgets counters"),
     ):
         at_work(scenario, "", evicting.address)
 
@@ -217,10 +217,10 @@ def test_3_3_a_redis_that_evicts_is_refused_at_the_start(folder: Path) -> None:
 def test_3_3_in_full_memory_slots_are_released_and_nothing_is_charged(server: RedisServer) -> None:
     async def scenario(gate: Gate) -> tuple[int, int]:
         store, limiter = gate.store, gate.limiter
-        held = limiter.call_for(Request("held", "GET", "/meta", a_user()), gate.guard.now_ms())
+        held = limiter.build_call(RequestFacts("held", "GET", "/meta", a_user()), gate.guard.now_ms())
         await store.take(held)
         server.ask("CONFIG", "SET", "maxmemory", "1")
-        more = limiter.call_for(Request("more", "GET", "/meta", a_user()), gate.guard.now_ms())
+        more = limiter.build_call(RequestFacts("more", "GET", "/meta", a_user()), gate.guard.now_ms())
         with pytest.raises(StoreFull):
             await store.take(more)
         await store.release("held")
@@ -279,7 +279,7 @@ def test_an_address_where_nothing_listens_is_told_as_such() -> None:
     async def scenario(_: Gate) -> None:
         return None
 
-    with pytest.raises(StoreLost, match="Redis does not answer"):
+    with pytest.raises(StoreUnavailable, match="Redis does not answer"):
         at_work(scenario, "", f"127.0.0.1:{free_ports(1)[0]}")
 
 

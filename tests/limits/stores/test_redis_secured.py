@@ -11,10 +11,10 @@ from tests.limits.stores.contract import Clock, Counter
 from tests.limits.stores.redis_server import RedisServer, running_redis
 from tests.ports import free_ports
 from tests.waiting import wait_on_loop_until
-from wharf.agent import certificates
-from wharf.limits.configuration.reader import read_settings
-from wharf.limits.rules import FileRefused, read_rules
-from wharf.limits.stores import StoreLost
+from wharf.agent.tls import certificates
+from wharf.limits.config.settings_file import read_settings
+from wharf.limits.rules import InvalidFile, read_rules
+from wharf.limits.stores import StoreUnavailable
 from wharf.limits.stores.redis import RedisSettings, RedisStore
 from wharf.world import RealWorld
 
@@ -32,8 +32,14 @@ async def admitted(settings: RedisSettings) -> bool:
 
 
 def test_3_1_a_redis_with_tls_a_user_and_a_password_is_reached_with_all_three_and_not_without(tmp_path: Path) -> None:
-    made = certificates.create(
-        tmp_path / "tls", region="global", is_server=True, files_name="here", also=(), days=1, authority_days=1
+    made = certificates.create_certificates(
+        tmp_path / "tls",
+        region="global",
+        is_server=True,
+        files_name="here",
+        alternative_names=(),
+        days=1,
+        authority_days=1,
     )
     authority, own = made[0].certificate_file, made[-1]
     (plain_port, tls_port), password = free_ports(2), tmp_path / "password"
@@ -55,7 +61,7 @@ def test_3_1_a_redis_with_tls_a_user_and_a_password_is_reached_with_all_three_an
         server.start()
         assert asyncio.run(admitted(told))
         for wrong in (without_tls, with_another):
-            with pytest.raises(StoreLost):
+            with pytest.raises(StoreUnavailable):
                 asyncio.run(admitted(wrong))
     finally:
         server.kill()
@@ -71,7 +77,7 @@ def test_3_3_a_charge_that_too_few_copies_have_is_counted_and_refuses_nobody(tmp
         await store.open()
         try:
             assert (await Counter(store, rules, Clock()).send(a_user())).is_admitted
-            return store.link.too_few_replicas
+            return store.link.replica_shortages
         finally:
             await store.close()
 
@@ -93,5 +99,5 @@ def test_3_3_a_charge_that_too_few_copies_have_is_counted_and_refuses_nobody(tmp
 
 
 def test_3_4_no_file_gives_a_limiter_a_clock() -> None:
-    with pytest.raises(FileRefused, match=r"store\.clock: is not known"):
+    with pytest.raises(InvalidFile, match=r"store\.clock: is not known"):
         read_settings("[store]\nclock = 5\n")

@@ -8,22 +8,22 @@ from typing import Any
 
 import msgspec
 
-from tests.api.test_node_sockets import NODE, RUNS, SECRET, with_node
+from tests.cluster.api.test_node_sockets import NODE, RUNS, SECRET, with_node
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.requests import get
 from tests.kit.sockets import InMemorySockets
 from tests.kit.virtual_time import in_virtual_time, now_s, until
-from wharf.client.sockets import SocketPassage
-from wharf.model.refusal import invalid
-from wharf.node.agent.asked import Asked, FilesAsked
-from wharf.node.agent.channel_line import ChannelLine
-from wharf.node.agent.folders import AllocationFolders
-from wharf.node.agent.servers import NodeIdentity
+from wharf.contract.client.relay.websockets import SocketRelay
+from wharf.contract.model.refusal import invalid_request
+from wharf.node.agent.servers.session import NodeCredentials
+from wharf.node.channel.connection import ChannelConnection
+from wharf.node.channel.files import FileHandlers, RequestDispatcher
+from wharf.node.tasks.folders import AllocationFolders
 
 
 def is_over(_allocation: str, task: str) -> bool:
     if task != "server":
-        raise invalid(f'unknown task name "{task}"')
+        raise invalid_request(f'unknown task name "{task}"')
     return True
 
 
@@ -32,15 +32,15 @@ class ANode:
 
     def __init__(self, cluster: ACluster, folder: Path, *ways: InMemorySockets, secret: str = SECRET) -> None:
         folders = AllocationFolders(folder / "allocations")
-        made = folders.make(RUNS, "server")
+        made = folders.create_task_folders(RUNS, "server")
         (made.local / "notes").write_text("0123456789")
         (made.logs / "server.stdout.0").write_text("said\n")
         self._ways = list(ways)
-        answerer = Asked(FilesAsked(folders, is_over, lambda *_: False).answers())
-        self.line = ChannelLine(cluster.world("node"), answerer, NodeIdentity(NODE, secret), self._next)
+        answerer = RequestDispatcher(FileHandlers(folders, is_over, lambda *_: False).handlers())
+        self.line = ChannelConnection(cluster.world("node"), answerer, NodeCredentials(NODE, secret), self._next)
         cluster.start(self.line.run(), name="the node's line")
 
-    def _next(self) -> SocketPassage:
+    def _next(self) -> SocketRelay:
         self._ways.append(self._ways.pop(0))
         return self._ways[-1]
 

@@ -18,7 +18,7 @@ from tests.agent.processes import ANSWERED_WITHIN_S, RunningAgent, running
 from tests.looking import files_named, folders_named
 from tests.node.nodes import a_raw_job
 from tests.waiting import wait_until
-from wharf.node.supervisor.processes import all_pids
+from wharf.node.supervisor.processes import list_pids
 
 WAITS = "trap 'echo told >>$WHARF_TASK_DIR/told' HUP; while true; do sleep 0.05; done"
 ACL = "[acl]\nenabled = true\n"
@@ -156,7 +156,7 @@ def test_a_task_finds_its_identities_where_it_wants_them_and_they_are_told_nowhe
     assert "global:default:names:g:t:other-one" == claims_of(other)["sub"]
     assert (200, 403) == (cluster.status("/v1/var/nomad/jobs/names", ours), cluster.status("/v1/jobs", ours))
     assert f"unix://{secrets}/api.sock" == address
-    everything = cluster.texts() + "".join(words for pid in all_pids() if (words := words_of(pid)))
+    everything = cluster.texts() + "".join(words for pid in list_pids() if (words := words_of(pid)))
     assert (False, False) == (ours.split(".")[2] in everything, other.split(".")[2] in everything)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from wharf.node.agent.machine import cloud_of, look
+from wharf.node.agent.fingerprint.machine import detect_cloud, probe_machine
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,11 @@ def test_a_machine_of_a_cloud_is_known_by_its_firmware(tmp_path: Path, firmware:
     for name, said in firmware.items():
         (tmp_path / name).write_text(f"{said}\n")
 
-    assert cloud == cloud_of(tmp_path)
+    assert cloud == detect_cloud(tmp_path)
 
 
 def test_each_node_of_memory_tells_its_cores(tmp_path: Path) -> None:
-    attributes = look(tmp_path).attributes
+    attributes = probe_machine(tmp_path).attributes
     told = [attributes.get(f"numa.node{number}.cores", "") for number in range(int(attributes["numa.node.count"]))]
 
     assert all(told)

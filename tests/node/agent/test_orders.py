@@ -8,22 +8,22 @@ from tests.builders import a_group, a_job, a_task, some_resources
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import InMemory
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
-from wharf.client import AsyncClient, Reply, Request, Unreachable
-from wharf.node.agent.servers import NodeIdentity
-from wharf.node.fake import FakeMachine, FakeNode
-from wharf.state.tables import ALLOCATIONS, NODES
+from wharf.cluster.state.tables import ALLOCATIONS, NODES
+from wharf.contract.client import AsyncClient, ClientReply, ClientRequest, Unreachable
+from wharf.node.agent.servers.session import NodeCredentials
+from wharf.node.fake_node import FakeMachine, FakeNode
 
 
 class Lagging(InMemory):
     """A server whose answers about orders are those of `old` once they are given, unless it is asked for what is surely new."""
 
     has_no_orders = False
-    old: dict[str, Reply] | None = None
+    old: dict[str, ClientReply] | None = None
 
-    async def send(self, request: Request) -> Reply:
+    async def send(self, request: ClientRequest) -> ClientReply:
         if request.path.endswith("/desired"):
             if self.has_no_orders:
-                raise Unreachable("nobody answers", sent=False)
+                raise Unreachable("nobody answers", is_sent=False)
             if self.old is not None and (request.method == "POST" or "stale" in dict(request.query)):
                 await pass_time(0.1)
                 return self.old[request.method]
@@ -39,9 +39,9 @@ class Holding(InMemory):
         super().__init__(*given)
         self.may_come = asyncio.Event()
 
-    async def send(self, request: Request) -> Reply:
+    async def send(self, request: ClientRequest) -> ClientReply:
         if self.is_silent and not request.path.endswith("/desired"):
-            raise Unreachable("nobody answers", sent=False)
+            raise Unreachable("nobody answers", is_sent=False)
         reply = await super().send(request)
         if request.method == "POST" and request.path.endswith("/desired"):
             await self.may_come.wait()
@@ -49,7 +49,7 @@ class Holding(InMemory):
 
 
 def statuses(server: OneServer) -> list[str]:
-    return [allocation.client_status for allocation in server.replica.all(ALLOCATIONS)]
+    return [allocation.client_status for allocation in server.replica.iter_all(ALLOCATIONS)]
 
 
 @in_virtual_time
@@ -57,18 +57,20 @@ async def test_what_a_whole_report_left_out_is_not_begun_by_orders_of_a_server_t
     async with ACluster() as cluster:
         server = await cluster.a_server()
         world = cluster.world("node-1")
-        identity = NodeIdentity(world.new_id(), world.new_secret())
+        identity = NodeCredentials(world.new_id(), world.new_secret())
         exchange, watching = Lagging(server.api), InMemory(server.api)
         node = FakeNode(world, AsyncClient(world, [exchange]), FakeMachine(name="node-1"), identity=identity)
         cluster.start(node.run(), name="node-1")
-        await until(lambda: [each.status for each in server.replica.all(NODES)] == ["ready"], what="the node is ready")
+        await until(
+            lambda: [each.status for each in server.replica.iter_all(NODES)] == ["ready"], what="the node is ready"
+        )
         exchange.has_no_orders = True
         task = a_task("server", driver="mock", resources=some_resources(cpu=10, memory_mb=10))
         await server.client.jobs.register(a_job("shop", a_group("web", task, count=1)))
         await until(lambda: statuses(server) == ["pending"], what="it is placed")
         observer = AsyncClient(world, [watching])
-        orders = (await observer.node_agents.desired(identity.id, identity.secret_id)).value
-        await observer.node_agents.fetch(identity.id, identity.secret_id, list(orders))
+        orders = (await observer.node_agents.list_assignments(identity.id, identity.secret_id)).value
+        await observer.node_agents.fetch_assignments(identity.id, identity.secret_id, list(orders))
         exchange.is_away = True
         await until(lambda: statuses(server) == ["lost"], what="it is given up")
 
@@ -77,7 +79,7 @@ async def test_what_a_whole_report_left_out_is_not_begun_by_orders_of_a_server_t
         await until(lambda: "complete" in statuses(server), what="the node has said what it knows")
         await pass_time(60.0)
 
-        assert [] == [id for id in node.known() if id in orders]
+        assert [] == [id for id in node.list_allocations() if id in orders]
 
 
 @in_virtual_time
@@ -85,15 +87,17 @@ async def test_what_a_whole_report_left_out_is_not_begun_by_orders_that_were_on_
     async with ACluster() as cluster:
         server = await cluster.a_server()
         world = cluster.world("node-1")
-        identity = NodeIdentity(world.new_id(), world.new_secret())
+        identity = NodeCredentials(world.new_id(), world.new_secret())
         exchange = Holding(server.api)
         node = FakeNode(world, AsyncClient(world, [exchange]), FakeMachine(name="node-1"), identity=identity)
         cluster.start(node.run(), name="node-1")
-        await until(lambda: [each.status for each in server.replica.all(NODES)] == ["ready"], what="the node is ready")
+        await until(
+            lambda: [each.status for each in server.replica.iter_all(NODES)] == ["ready"], what="the node is ready"
+        )
         task = a_task("server", driver="mock", resources=some_resources(cpu=10, memory_mb=10))
         await server.client.jobs.register(a_job("shop", a_group("web", task, count=1)))
         await until(lambda: statuses(server) == ["pending"], what="it is placed")
-        (placed,) = server.replica.all(ALLOCATIONS)
+        (placed,) = server.replica.iter_all(ALLOCATIONS)
         exchange.is_silent = True
         await until(lambda: statuses(server) == ["lost"], what="it is given up")
         exchange.is_silent = False

@@ -10,10 +10,10 @@ from tests.builders import a_batch_job, a_group, a_task, some_resources
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import InMemory
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
-from wharf.client import ONCE, AsyncClient, Request
-from wharf.node.agent.servers import NodeIdentity
-from wharf.node.fake import FakeMachine, FakeNode
-from wharf.state.tables import ALLOCATIONS
+from wharf.cluster.state.tables import ALLOCATIONS
+from wharf.contract.client import NO_RETRIES, AsyncClient, ClientRequest
+from wharf.node.agent.servers.session import NodeCredentials
+from wharf.node.fake_node import FakeMachine, FakeNode
 
 
 class SlowToKeep(FakeNode):
@@ -23,12 +23,12 @@ class SlowToKeep(FakeNode):
         super().__init__(*given, **named)
         self.is_kept = asyncio.Event()
 
-    async def until_kept(self) -> None:
+    async def wait_until_stored(self) -> None:
         await self.is_kept.wait()
 
 
 def statuses(server: OneServer) -> list[str]:
-    return [allocation.client_status for allocation in server.replica.all(ALLOCATIONS)]
+    return [allocation.client_status for allocation in server.replica.iter_all(ALLOCATIONS)]
 
 
 @in_virtual_time
@@ -36,7 +36,7 @@ async def test_an_end_is_told_when_it_is_kept_and_what_is_no_end_at_once() -> No
     async with ACluster() as cluster:
         server = await cluster.a_server()
         world = cluster.world("node-1")
-        identity = NodeIdentity(world.new_id(), world.new_secret())
+        identity = NodeCredentials(world.new_id(), world.new_secret())
         client = AsyncClient(world, [InMemory(server.api)])
         node = SlowToKeep(world, client, FakeMachine(name="node-1"), identity=identity)
         cluster.start(node.run(), name="node-1")
@@ -57,12 +57,12 @@ async def test_an_agent_that_has_lost_all_it_knew_is_heard_and_what_its_former_l
         await cluster.a_server("m1")
         server = await cluster.a_server("m2", leads=False)
         world = cluster.world("node-1")
-        identity = NodeIdentity(world.new_id(), world.new_secret())
+        identity = NodeCredentials(world.new_id(), world.new_secret())
         exchange = InMemory(server.api)
         looks = FakeMachine(name="node-1")
 
         def a_life() -> FakeNode:
-            return FakeNode(world, AsyncClient(world, [exchange], retries=ONCE), looks, identity=identity)
+            return FakeNode(world, AsyncClient(world, [exchange], retry_policy=NO_RETRIES), looks, identity=identity)
 
         def said() -> list[tuple[str, bytes]]:
             return [(path, body) for _, path, body in exchange.sent if path.endswith("/report")]
@@ -78,9 +78,9 @@ async def test_an_agent_that_has_lost_all_it_knew_is_heard_and_what_its_former_l
         await until(lambda: len(said()) == 2, what="its second life says what it runs")
         await server.lead()  # Who took what was said before remembers it; a new leader does not.
         secret = {"x-cluster-node-secret": identity.secret_id}
-        late = await exchange.send(Request("PUT", path, headers=secret, body=body))
+        late = await exchange.send(ClientRequest("PUT", path, headers=secret, body=body))
 
         former, now = (json.loads(body)["Number"] for _, body in said()[:2])
         assert 0 < former < now
         assert (late.status, b"is older than what is known" in late.body) == (400, True)
-        assert [now] == [allocation.report_number for allocation in server.replica.all(ALLOCATIONS)]
+        assert [now] == [allocation.report_number for allocation in server.replica.iter_all(ALLOCATIONS)]

@@ -1,8 +1,8 @@
 """What a node tells: all that servers ask for, in reports that they can read."""
 
-from wharf.model.allocation import ClientStatus
-from wharf.node.agent.telling import Telling
-from wharf.wire.shapes import AllocationUpdate, NodeReportRequest
+from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.wire.nodes.messages import AllocationUpdate, NodeReportRequest
+from wharf.node.agent.servers.reports import ReportQueue
 from wharf.world import RealWorld
 
 
@@ -20,28 +20,28 @@ class Remembering:
         }
         self.settled: list[str] = []
 
-    def known(self) -> list[str]:
+    def list_allocations(self) -> list[str]:
         return list(self.updates)
 
-    def knows(self, allocation_id: str) -> bool:
+    def has_allocation(self, allocation_id: str) -> bool:
         return allocation_id in self.updates
 
-    def seen_index(self, allocation_id: str) -> int | None:
+    def find_assignment_index(self, allocation_id: str) -> int | None:
         return 1 if allocation_id in self.updates else None
 
-    def update_of(self, allocation_id: str) -> AllocationUpdate:
+    def build_update(self, allocation_id: str) -> AllocationUpdate:
         return self.updates[allocation_id]
 
-    def on_end_told(self, allocation_id: str) -> None:
+    def on_end_acknowledged(self, allocation_id: str) -> None:
         self.settled.append(allocation_id)
 
 
-def told(telling: Telling) -> list[NodeReportRequest]:
+def told(telling: ReportQueue) -> list[NodeReportRequest]:
     """All that it says, each answered at once."""
     said = []
-    while (report := telling.next()) is not None:
+    while (report := telling.next_report()) is not None:
         said.append(report)
-        telling.answered(must_tell_all=False)
+        telling.on_accepted(should_send_full_report=False)
     return said
 
 
@@ -51,8 +51,8 @@ def ids(*reports: NodeReportRequest) -> list[str]:
 
 def test_what_is_asked_for_in_whole_is_over_in_parts_and_all_that_runs_in_the_last_one() -> None:
     work = Remembering(3_500, running={0, 1_700, 3_499})
-    telling = Telling(RealWorld(), work)
-    telling.tell_all()
+    telling = ReportQueue(RealWorld(), work)
+    telling.request_full_report()
 
     *parts, whole = told(telling)
 
@@ -65,12 +65,12 @@ def test_what_is_asked_for_in_whole_is_over_in_parts_and_all_that_runs_in_the_la
 
 def test_what_ends_while_all_is_told_is_told_as_over() -> None:
     work = Remembering(1_500, running={3})
-    telling = Telling(RealWorld(), work)
-    telling.tell_all()
-    telling.next()
-    telling.answered(must_tell_all=True)
+    telling = ReportQueue(RealWorld(), work)
+    telling.request_full_report()
+    telling.next_report()
+    telling.on_accepted(should_send_full_report=True)
     work.updates["a3"] = AllocationUpdate(id="a3", client_status=ClientStatus.FAILED)
-    telling.change("a3")
+    telling.mark_changed("a3")
 
     (whole,) = told(telling)
 
@@ -80,9 +80,9 @@ def test_what_ends_while_all_is_told_is_told_as_over() -> None:
 
 def test_ends_of_logs_never_make_a_report_longer_than_servers_read() -> None:
     work = Remembering(60, running=set(), tail=b"x" * 100_000)
-    telling = Telling(RealWorld(), work)
+    telling = ReportQueue(RealWorld(), work)
     for id in work.updates:
-        telling.change(id)
+        telling.mark_changed(id)
 
     reports = told(telling)
 
@@ -93,13 +93,13 @@ def test_ends_of_logs_never_make_a_report_longer_than_servers_read() -> None:
 
 def test_to_servers_that_read_less_less_is_said_at_once() -> None:
     work = Remembering(60, running=set(), tail=b"x" * 100_000)
-    telling = Telling(RealWorld(), work)
+    telling = ReportQueue(RealWorld(), work)
     for id in work.updates:
-        telling.change(id)
-    first = telling.next()
-    telling.refused(is_too_large=True)
+        telling.mark_changed(id)
+    first = telling.next_report()
+    telling.on_rejected(is_too_large=True)
 
-    second = telling.next()
+    second = telling.next_report()
 
     assert first is not None
     assert second is not None
@@ -112,12 +112,12 @@ def numbers(*reports: NodeReportRequest) -> list[int]:
 
 def test_reports_count_on_from_where_servers_say_and_never_back() -> None:
     work = Remembering(5, running={0, 1, 2, 3, 4})
-    telling = Telling(RealWorld(), work)
-    telling.begin(40)
+    telling = ReportQueue(RealWorld(), work)
+    telling.start_numbering(40)
     said = []
     for id in work.updates:
-        telling.go_on_from({"a2": 70, "a3": 7}.get(id, 0))
-        telling.change(id)
+        telling.skip_to_number({"a2": 70, "a3": 7}.get(id, 0))
+        telling.mark_changed(id)
         said += told(telling)
 
     assert numbers(*said) == [40, 41, 70, 71, 72]
@@ -125,14 +125,14 @@ def test_reports_count_on_from_where_servers_say_and_never_back() -> None:
 
 def test_a_report_that_was_not_answered_is_made_anew_where_a_later_beginning_makes_it_old() -> None:
     work = Remembering(1, running={0})
-    telling = Telling(RealWorld(), work)
-    telling.begin(40)
-    telling.change("a0")
-    old = telling.next()
+    telling = ReportQueue(RealWorld(), work)
+    telling.start_numbering(40)
+    telling.mark_changed("a0")
+    old = telling.next_report()
     assert old is not None
-    assert telling.next() is old
+    assert telling.next_report() is old
 
-    telling.go_on_from(90)
+    telling.skip_to_number(90)
 
     (anew,) = told(telling)
     assert (anew.number, anew.allocations, anew.report_id != old.report_id) == (90, old.allocations, True)
@@ -140,9 +140,9 @@ def test_a_report_that_was_not_answered_is_made_anew_where_a_later_beginning_mak
 
 def test_reports_have_no_numbers_where_no_server_told_a_beginning_for_this_life() -> None:
     work = Remembering(1, running={0})
-    telling = Telling(RealWorld(), work)
-    telling.begin(0)
-    telling.go_on_from(90)
-    telling.change("a0")
+    telling = ReportQueue(RealWorld(), work)
+    telling.start_numbering(0)
+    telling.skip_to_number(90)
+    telling.mark_changed("a0")
 
     assert numbers(*told(telling)) == [0]

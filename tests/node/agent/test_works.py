@@ -8,19 +8,19 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from simulation.core_node import MAX_KILL_TIMEOUT_S, REGION, PlayedFolders, PlayedUpkeep
+from simulation.core_node import MAX_KILL_TIMEOUT_S, REGION, SimulatedFolders, SimulatedTaskHooks
 from simulation.loop import SimulatedLoop
-from simulation.machine import PlayedDisk
+from simulation.machine import SimulatedDisk
 from tests.builders import a_group, a_job, a_task
 from tests.kit.virtual_time import in_virtual_time, pass_time
-from wharf.model.allocation import DesiredStatus
-from wharf.node.agent.environment import Place
-from wharf.node.agent.interpolation import facts_of
-from wharf.node.agent.journal import Journal, entry_end
-from wharf.node.agent.works import Works
+from wharf.contract.model.allocations.allocation import DesiredStatus
+from wharf.contract.wire.nodes.messages import AssignedAllocation, Assignment
+from wharf.node.agent.allocations.journal import NodeJournal, find_entry_end
+from wharf.node.agent.allocations.manager import AllocationManager
 from wharf.node.drivers.port import Health, TaskOrder, View
-from wharf.node.fake import FakeMachine, describe
-from wharf.wire.shapes import DesiredAllocation, DesiredWork
+from wharf.node.fake_node import FakeMachine, build_fake_node
+from wharf.node.tasks.environment import TaskHost
+from wharf.node.tasks.interpolation import build_reference_values
 from wharf.world import SimulatedWorld
 
 BOOT = "boot-1"
@@ -33,7 +33,7 @@ class Patient:
     view = View.OWN
 
     def __init__(self) -> None:
-        self.works: Works | None = None
+        self.works: AllocationManager | None = None
 
     async def probe(self) -> Health:
         return Health(is_healthy=True)
@@ -58,30 +58,30 @@ class Patient:
         return
 
 
-def a_disk(data: bytes = b"") -> PlayedDisk:
+def a_disk(data: bytes = b"") -> SimulatedDisk:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimulatedLoop)
-    disk = PlayedDisk(loop, Random(1), copy_context())
+    disk = SimulatedDisk(loop, Random(1), copy_context())
     disk.append(data)
     return disk
 
 
-def works_of(disk: PlayedDisk) -> Works:
-    driver, looks, journal = Patient(), FakeMachine(name="node-1"), Journal(disk, BOOT)
+def works_of(disk: SimulatedDisk) -> AllocationManager:
+    driver, looks, journal = Patient(), FakeMachine(name="node-1"), NodeJournal(disk, BOOT)
     world = SimulatedWorld(7, asyncio.get_running_loop().time, member="node-1")
-    works = Works(
-        world, journal, PlayedFolders(), {"mock": driver},
-        place=Place(looks.datacenter, REGION, "10.0.0.1", node_id="n1", node_name=looks.name),
-        facts=facts_of(describe("n1", looks, 0), region=REGION), upkeep=PlayedUpkeep(), on_change=lambda _id: None,
+    works = AllocationManager(
+        world, journal, SimulatedFolders(), {"mock": driver},
+        host=TaskHost(looks.datacenter, REGION, "10.0.0.1", node_id="n1", node_name=looks.name),
+        reference_values=build_reference_values(build_fake_node("n1", looks, 0), region=REGION), task_hooks=SimulatedTaskHooks(), on_change=lambda _id: None,
         max_kill_timeout_s=MAX_KILL_TIMEOUT_S,
     )  # fmt: skip
     driver.works = works
-    works.load(journal.load(), is_other_boot=False)
+    works.restore(journal.load(), has_rebooted=False)
     return works
 
 
-RUN = DesiredAllocation(
-    allocation=DesiredWork(id="a1", task_group="web", alloc_modify_index=5, deployment_id="d1"),
+RUN = Assignment(
+    allocation=AssignedAllocation(id="a1", task_group="web", alloc_modify_index=5, deployment_id="d1"),
     job=a_job("shop", a_group("web", a_task("server", driver="mock"))),
 )
 STOP = replace(RUN, allocation=replace(RUN.allocation, alloc_modify_index=9, desired_status=DesiredStatus.STOP))
@@ -94,23 +94,25 @@ async def test_wherever_the_journal_is_cut_off_no_order_is_remembered_without_wh
 ) -> None:
     disk = a_disk()
     works = works_of(disk)
-    works.take(RUN)
+    works.apply_assignment(RUN)
     await pass_time(1.0)
     if is_gone:
-        works.drop("a1")
+        works.drop_allocation("a1")
     else:
-        works.take(STOP)
+        works.apply_assignment(STOP)
 
     data = disk.read()
     ends = [0]
-    while (end := entry_end(data, ends[-1])) is not None:
+    while (end := find_entry_end(data, ends[-1])) is not None:
         ends.append(end)
     found = []
     for end in ends:
         cut = works_of(a_disk(data[:end]))
         work = cut.find("a1")
         if work is not None:
-            is_told_again = cut.seen_index("a1") == RUN.allocation.alloc_modify_index and "a1" in cut.known()
+            is_told_again = (
+                cut.find_assignment_index("a1") == RUN.allocation.alloc_modify_index and "a1" in cut.list_allocations()
+            )
             found.append((is_told_again, work.record.is_to_stop))
 
     assert ((True, False), (False, True)) == (found[0], found[-1])

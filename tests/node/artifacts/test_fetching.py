@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.node.artifacts.site import Site, body, dripping, endless, running_site, silent, status
-from wharf.node.artifacts import ArtifactError, Bounds, Wanted, fetch
+from wharf.node.artifacts import ArtifactError, ArtifactLimits, ArtifactRequest, fetch_artifact
 
-SMALL = Bounds(bytes_max=100_000, unpacked_max=100_000, files_max=10, whole_s=20, silent_s=1)
+SMALL = ArtifactLimits(
+    max_bytes=100_000, max_unpacked_bytes=100_000, max_files=10, total_timeout_s=20, idle_timeout_s=1
+)
 
 
 @pytest.fixture
@@ -31,13 +33,17 @@ def task(tmp_path: Path) -> Path:
     return folder
 
 
-def get(task: Path, source: str, *, mode: str = "any", to: str = "", bounds: Bounds = SMALL, **more: str) -> None:
+def get(
+    task: Path, source: str, *, mode: str = "any", to: str = "", bounds: ArtifactLimits = SMALL, **more: str
+) -> None:
     headers = {"x-token": "secret"} if more.pop("with_token", "") else {}
-    wanted = Wanted(source, more, headers, mode, False, to)
-    asyncio.run(fetch(wanted, task, bounds=bounds))
+    wanted = ArtifactRequest(source, more, headers, mode, False, to)
+    asyncio.run(fetch_artifact(wanted, task, limits=bounds))
 
 
-def refused(task: Path, source: str, *, mode: str = "any", to: str = "", bounds: Bounds = SMALL, **more: str) -> str:
+def refused(
+    task: Path, source: str, *, mode: str = "any", to: str = "", bounds: ArtifactLimits = SMALL, **more: str
+) -> str:
     with pytest.raises(ArtifactError) as told:
         get(task, source, mode=mode, to=to, bounds=bounds, **more)
     assert [] == [path for path in task.iterdir() if path.name.startswith(".artifact")], "scratch is left"
@@ -196,13 +202,15 @@ def test_a_host_that_is_not_there_is_told(task: Path) -> None:
 def test_a_host_that_goes_silent_is_left(site: Site, task: Path) -> None:
     site.answers["/x"] = silent(site)
 
-    assert "nothing came for 0.2 s" in refused(task, f"{site.address}/x", bounds=SMALL._replace(silent_s=0.2))
+    assert "nothing came for 0.2 s" in refused(task, f"{site.address}/x", bounds=SMALL._replace(idle_timeout_s=0.2))
 
 
 def test_a_host_that_never_comes_to_its_end_is_left_when_the_time_is_over(site: Site, task: Path) -> None:
     site.answers["/x"] = dripping(site)
 
-    assert "it is not there after 0.5 s" == refused(task, f"{site.address}/x", bounds=SMALL._replace(whole_s=0.5))
+    assert "it is not there after 0.5 s" == refused(
+        task, f"{site.address}/x", bounds=SMALL._replace(total_timeout_s=0.5)
+    )
     assert {} == files(task)
 
 
@@ -356,7 +364,7 @@ def test_a_source_that_cannot_be_is_refused_for_good(task: Path, source: str, to
         get(task, source)
 
     assert told in str(error.value)
-    assert error.value.is_lasting
+    assert error.value.is_permanent
 
 
 def test_a_file_of_several_is_no_file(site: Site, task: Path) -> None:
@@ -369,6 +377,10 @@ def test_what_is_fetched_belongs_to_the_tasks_user(site: Site, task: Path) -> No
     site.answers["/a.tgz"] = body(tar_of(("bin/x", b"1"), ("l", "bin/x")))
     owner = (os.getuid(), os.getgid())
 
-    asyncio.run(fetch(Wanted(f"{site.address}/a.tgz", {}, {}, "any", False, ""), task, owner=owner, bounds=SMALL))
+    asyncio.run(
+        fetch_artifact(
+            ArtifactRequest(f"{site.address}/a.tgz", {}, {}, "any", False, ""), task, owner=owner, limits=SMALL
+        )
+    )
 
     assert {owner} == {(path.lstat().st_uid, path.lstat().st_gid) for path in task.rglob("*")}

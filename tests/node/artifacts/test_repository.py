@@ -10,7 +10,7 @@ import pytest
 
 from tests.ports import free_ports
 from tests.waiting import wait_until
-from wharf.node.artifacts import ArtifactError, Bounds, Wanted, fetch
+from wharf.node.artifacts import ArtifactError, ArtifactLimits, ArtifactRequest, fetch_artifact
 
 pytestmark = pytest.mark.needs_program("git")
 
@@ -70,8 +70,10 @@ def task(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def get(task: Path, source: str, to: str = "local/tools", mode: str = "any", bounds: Bounds | None = None) -> None:
-    asyncio.run(fetch(Wanted(source, {}, {}, mode, False, to), task, bounds=bounds))
+def get(
+    task: Path, source: str, to: str = "local/tools", mode: str = "any", bounds: ArtifactLimits | None = None
+) -> None:
+    asyncio.run(fetch_artifact(ArtifactRequest(source, {}, {}, mode, False, to), task, limits=bounds))
 
 
 def test_a_repository_comes_whole(repository: str, task: Path) -> None:
@@ -112,4 +114,4 @@ def test_what_it_has_not_is_told(repository: str, task: Path, more: str, mode: s
 
 def test_a_repository_that_is_too_large_is_refused(repository: str, task: Path) -> None:
     with pytest.raises(ArtifactError, match="the repository has more than 10 bytes"):
-        get(task, f"git::{repository}", bounds=Bounds(bytes_max=10))
+        get(task, f"git::{repository}", bounds=ArtifactLimits(max_bytes=10))

@@ -9,16 +9,15 @@ import grpc  # type: ignore[import-untyped]  # the library ships no types
 import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
-from wharf.cli.alloc_acts import output_shown
-from wharf.node.checks import CheckStatus, Finding, Wanted, ask, hear, wants_restart
-from wharf.node.checks.finding import OUTPUT_MAX_BYTES
-from wharf.node.checks.standing import Standing, begin
+from wharf.cli.alloc.group import format_check_output
+from wharf.node.services import CheckSpec, CheckStatus, ProbeResult, apply_probe_result, probe_service, should_restart
+from wharf.node.services.checks import MAX_OUTPUT_BYTES, CheckState, create_check_state
 
-WELL, ILL, WARNED = Finding(True, "ok"), Finding(False, "no"), Finding(False, "hm", is_warning=True)
+WELL, ILL, WARNED = ProbeResult(True, "ok"), ProbeResult(False, "no"), ProbeResult(False, "hm", is_warning=True)
 
 
-def wanted(kind: str = "tcp", **more: Any) -> Wanted:
-    return Wanted("c1", "a check", kind, 1.0, more.pop("timeout_s", 5.0), host="127.0.0.1", **more)
+def wanted(kind: str = "tcp", **more: Any) -> CheckSpec:
+    return CheckSpec("c1", "a check", kind, 1.0, more.pop("timeout_s", 5.0), host="127.0.0.1", **more)
 
 
 async def no_task(_: tuple[str, ...]) -> tuple[int, str]:
@@ -67,17 +66,17 @@ def http(status: str, body: bytes = b"", more: str = "") -> bytes:
 @pytest.mark.parametrize(
     ("answer", "finding"),
     [
-        (http("200 OK", b"hello"), Finding(True, "wharf: http ok", 200)),
-        (http("204 No Content"), Finding(True, "", 204)),
-        (http("302 Found", b"over there", "Location: http://127.0.0.1:1/\r\n"), Finding(True, "over there", 302)),
-        (http("404 Not Found", b"nothing"), Finding(False, "nothing", 404)),
-        (http("500 Error", b"\xff"), Finding(False, "\ufffd", 500)),
+        (http("200 OK", b"hello"), ProbeResult(True, "wharf: http ok", 200)),
+        (http("204 No Content"), ProbeResult(True, "", 204)),
+        (http("302 Found", b"over there", "Location: http://127.0.0.1:1/\r\n"), ProbeResult(True, "over there", 302)),
+        (http("404 Not Found", b"nothing"), ProbeResult(False, "nothing", 404)),
+        (http("500 Error", b"\xff"), ProbeResult(False, "\ufffd", 500)),
     ],
 )
-def test_a_service_is_well_when_its_status_is_below_400(answer: bytes, finding: Finding) -> None:
+def test_a_service_is_well_when_its_status_is_below_400(answer: bytes, finding: ProbeResult) -> None:
     async def work() -> None:
         async with service(answer) as port:
-            assert finding == await ask(wanted("http", port=port), no_task)
+            assert finding == await probe_service(wanted("http", port=port), no_task)
 
     run(work())
 
@@ -89,7 +88,7 @@ def test_method_path_headers_and_body_are_the_checks() -> None:
             check = wanted(
                 "http", port=port, method="PUT", path="health", headers=(("X-A", "1"), ("X-A", "2")), body="{}"
             )
-            await ask(check, no_task)
+            await probe_service(check, no_task)
 
         head = heard[0].lower()
         assert head.startswith(b"put /health http/1.1\r\n")
@@ -101,10 +100,10 @@ def test_method_path_headers_and_body_are_the_checks() -> None:
 
 def test_a_long_answer_is_cut() -> None:
     async def work() -> None:
-        async with service(http("500 Error", "é".encode() * OUTPUT_MAX_BYTES)) as port:
-            found = await ask(wanted("http", port=port), no_task)
+        async with service(http("500 Error", "é".encode() * MAX_OUTPUT_BYTES)) as port:
+            found = await probe_service(wanted("http", port=port), no_task)
 
-        assert "é" * (OUTPUT_MAX_BYTES // 2) == found.output
+        assert "é" * (MAX_OUTPUT_BYTES // 2) == found.output
 
     run(work())
 
@@ -112,9 +111,9 @@ def test_a_long_answer_is_cut() -> None:
 @pytest.mark.parametrize("kind", ["http", "tcp", "grpc"])
 def test_a_service_that_is_not_there_is_not_well(kind: str) -> None:
     async def work() -> None:
-        found = await ask(wanted(kind, port=1), no_task)
+        found = await probe_service(wanted(kind, port=1), no_task)
 
-        assert not found.is_well
+        assert not found.is_healthy
         assert found.output.startswith(f"{kind}: ")
 
     run(work())
@@ -123,9 +122,9 @@ def test_a_service_that_is_not_there_is_not_well(kind: str) -> None:
 def test_a_service_that_says_nothing_is_not_well() -> None:
     async def work() -> None:
         async with service(None) as port:
-            found = await ask(wanted("http", port=port, timeout_s=0.1), no_task)
+            found = await probe_service(wanted("http", port=port, timeout_s=0.1), no_task)
 
-        assert Finding(False, "http: no answer within 0.1 s") == found
+        assert ProbeResult(False, "http: no answer within 0.1 s") == found
 
     run(work())
 
@@ -133,16 +132,16 @@ def test_a_service_that_says_nothing_is_not_well() -> None:
 def test_a_port_that_takes_connections_is_well() -> None:
     async def work() -> None:
         async with service(None) as port:
-            assert Finding(True, "wharf: tcp ok") == await ask(wanted("tcp", port=port), no_task)
+            assert ProbeResult(True, "wharf: tcp ok") == await probe_service(wanted("tcp", port=port), no_task)
 
     run(work())
 
 
 @pytest.mark.parametrize(
     ("service_name", "finding"),
-    [("", Finding(True, "grpc: SERVING")), ("shop", Finding(False, "grpc: NOT_SERVING"))],
+    [("", ProbeResult(True, "grpc: SERVING")), ("shop", ProbeResult(False, "grpc: NOT_SERVING"))],
 )
-def test_a_grpc_service_tells_of_itself(service_name: str, finding: Finding) -> None:
+def test_a_grpc_service_tells_of_itself(service_name: str, finding: ProbeResult) -> None:
     async def check(request: bytes, _: grpc.aio.ServicerContext) -> bytes:
         return b"\x08\x02" if b"shop" in request else b"\x08\x01"
 
@@ -153,7 +152,7 @@ def test_a_grpc_service_tells_of_itself(service_name: str, finding: Finding) -> 
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         try:
-            assert finding == await ask(wanted("grpc", port=port, service=service_name), no_task)
+            assert finding == await probe_service(wanted("grpc", port=port, grpc_service=service_name), no_task)
         finally:
             await server.stop(None)
 
@@ -161,9 +160,10 @@ def test_a_grpc_service_tells_of_itself(service_name: str, finding: Finding) -> 
 
 
 @pytest.mark.parametrize(
-    ("code", "finding"), [(0, Finding(True, "x")), (1, Finding(False, "x", is_warning=True)), (2, Finding(False, "x"))]
+    ("code", "finding"),
+    [(0, ProbeResult(True, "x")), (1, ProbeResult(False, "x", is_warning=True)), (2, ProbeResult(False, "x"))],
 )
-def test_a_script_tells_by_its_exit_code(code: int, finding: Finding) -> None:
+def test_a_script_tells_by_its_exit_code(code: int, finding: ProbeResult) -> None:
     ran: list[tuple[str, ...]] = []
 
     async def run_in_task(command: tuple[str, ...]) -> tuple[int, str]:
@@ -171,7 +171,7 @@ def test_a_script_tells_by_its_exit_code(code: int, finding: Finding) -> None:
         return code, "x"
 
     async def work() -> None:
-        assert finding == await ask(wanted("script", command=("/bin/check", "-a")), run_in_task)
+        assert finding == await probe_service(wanted("script", command=("/bin/check", "-a")), run_in_task)
 
     run(work())
     assert [("/bin/check", "-a")] == ran
@@ -183,7 +183,9 @@ def test_a_script_that_takes_too_long_is_not_well() -> None:
         return 0, ""
 
     async def work() -> None:
-        assert Finding(False, "script: no answer within 0.05 s") == await ask(wanted("script", timeout_s=0.05), hang)
+        assert ProbeResult(False, "script: no answer within 0.05 s") == await probe_service(
+            wanted("script", timeout_s=0.05), hang
+        )
 
     run(work())
 
@@ -191,10 +193,10 @@ def test_a_script_that_takes_too_long_is_not_well() -> None:
 # -- what a row of findings means
 
 
-def row(check: Wanted, *findings: Finding, runs_for_s: float = 100.0) -> Standing:
-    standing = begin(check)
+def row(check: CheckSpec, *findings: ProbeResult, runs_for_s: float = 100.0) -> CheckState:
+    standing = create_check_state(check)
     for at_ns, finding in enumerate(findings):
-        standing = hear(standing, check, finding, at_ns=at_ns, runs_for_s=runs_for_s)
+        standing = apply_probe_result(standing, check, finding, at_ns=at_ns, running_for_s=runs_for_s)
     return standing
 
 
@@ -202,7 +204,7 @@ def row(check: Wanted, *findings: Finding, runs_for_s: float = 100.0) -> Standin
     ("check", "findings", "status"),
     [
         (wanted(), [], CheckStatus.PENDING),
-        (wanted(is_well_at_first=True), [], CheckStatus.SUCCESS),
+        (wanted(is_initially_passing=True), [], CheckStatus.SUCCESS),
         (wanted(), [WELL], CheckStatus.SUCCESS),
         (wanted(), [WELL, ILL], CheckStatus.FAILURE),
         (wanted(successes_needed=2), [WELL], CheckStatus.PENDING),
@@ -211,11 +213,11 @@ def row(check: Wanted, *findings: Finding, runs_for_s: float = 100.0) -> Standin
         (wanted(failures_needed=3), [WELL, ILL, ILL], CheckStatus.SUCCESS),
         (wanted(failures_needed=3), [WELL, ILL, ILL, ILL], CheckStatus.FAILURE),
         (wanted(), [WARNED], CheckStatus.FAILURE),
-        (wanted(takes_warnings=True), [WARNED], CheckStatus.SUCCESS),
+        (wanted(should_ignore_warnings=True), [WARNED], CheckStatus.SUCCESS),
     ],
 )
 def test_a_status_changes_when_enough_in_a_row_say_so(
-    check: Wanted, findings: list[Finding], status: CheckStatus
+    check: CheckSpec, findings: list[ProbeResult], status: CheckStatus
 ) -> None:
     assert status == row(check, *findings).status
 
@@ -230,17 +232,17 @@ def test_a_status_changes_when_enough_in_a_row_say_so(
         (wanted(restart_limit=1, restart_grace_s=10), [ILL, ILL], 9, False),
         (wanted(restart_limit=1, restart_grace_s=10), [ILL], 10, True),
         (wanted(restart_limit=1), [WARNED], 100, True),
-        (wanted(restart_limit=1, restart_takes_warnings=True), [WARNED], 100, False),
+        (wanted(restart_limit=1, should_ignore_warnings_for_restart=True), [WARNED], 100, False),
     ],
 )
 def test_a_task_is_started_anew_after_so_many_failures(
-    check: Wanted, findings: list[Finding], runs_for_s: float, wants: bool
+    check: CheckSpec, findings: list[ProbeResult], runs_for_s: float, wants: bool
 ) -> None:
-    assert wants is wants_restart(row(check, *findings, runs_for_s=runs_for_s), check)
+    assert wants is should_restart(row(check, *findings, runs_for_s=runs_for_s), check)
 
 
 def test_what_a_check_was_answered_is_one_line_with_its_status() -> None:
     page = {"Status": "failure", "StatusCode": 404, "Output": "<html>\n  <p>not   here\n" + "x" * 200}
 
-    assert f"404: <html> <p>not here {'x' * 81}…" == output_shown(page)
-    assert "wharf: http ok" == output_shown({"Status": "success", "StatusCode": 200, "Output": "wharf: http ok"})
+    assert f"404: <html> <p>not here {'x' * 81}…" == format_check_output(page)
+    assert "wharf: http ok" == format_check_output({"Status": "success", "StatusCode": 200, "Output": "wharf: http ok"})

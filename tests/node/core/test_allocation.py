@@ -3,15 +3,15 @@
 import pytest
 
 from tests.node.core.tasks import ENDED_WELL, KILLED, Stage, a_batch_task, a_plan, a_policy, a_task, failed
-from wharf.model.allocation import ClientStatus
-from wharf.model.task_state import TaskEventType
-from wharf.node.core import happenings as on
-from wharf.node.core.allocation import after_boot, resume
+from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.allocations.task_states import TaskEventType
+from wharf.node.core import events as on
+from wharf.node.core.allocation import list_interrupted_actions, reset_after_boot
+from wharf.node.core.allocation_spec import HealthSpec
 from wharf.node.core.outcome import UNKNOWN
-from wharf.node.core.plan import HealthPlan
 from wharf.node.core.steps import TaskStep
 
-DEAD, RUNNING, WAITING, RESTING = TaskStep.DEAD, TaskStep.RUNNING, TaskStep.WAITING, TaskStep.RESTING
+DEAD, RUNNING, WAITING, RESTING = TaskStep.DEAD, TaskStep.RUNNING, TaskStep.WAITING, TaskStep.BACKOFF
 
 
 def test_a_batch_task_that_ends_well_completes_its_allocation() -> None:
@@ -26,7 +26,7 @@ def test_a_batch_task_that_ends_well_completes_its_allocation() -> None:
 
 
 def test_a_task_that_ends_badly_is_started_again_after_its_delay() -> None:
-    stage = Stage(a_plan(a_batch_task(policy=a_policy(2, delay_s=10))))
+    stage = Stage(a_plan(a_batch_task(restart_policy=a_policy(2, delay_s=10))))
     stage.chance = 0.5
     stage.end("work", failed())
 
@@ -43,7 +43,7 @@ def test_a_task_that_ends_badly_is_started_again_after_its_delay() -> None:
 
 
 def test_when_its_attempts_are_used_up_the_allocation_has_failed() -> None:
-    stage = Stage(a_plan(a_batch_task(policy=a_policy(1, delay_s=1))))
+    stage = Stage(a_plan(a_batch_task(restart_policy=a_policy(1, delay_s=1))))
     stage.end("work", failed())
     stage.pass_s(2)
     stage.end("work", failed(3))
@@ -56,7 +56,7 @@ def test_when_its_attempts_are_used_up_the_allocation_has_failed() -> None:
 
 
 def test_after_the_interval_attempts_are_counted_anew() -> None:
-    stage = Stage(a_plan(a_batch_task(policy=a_policy(1, delay_s=1, interval_s=60))))
+    stage = Stage(a_plan(a_batch_task(restart_policy=a_policy(1, delay_s=1, interval_s=60))))
     for _ in range(4):
         stage.end("work", failed())
         stage.pass_s(61)
@@ -65,7 +65,7 @@ def test_after_the_interval_attempts_are_counted_anew() -> None:
 
 
 def test_in_mode_delay_the_rest_of_the_interval_is_waited_for() -> None:
-    stage = Stage(a_plan(a_batch_task(policy=a_policy(1, delay_s=1, interval_s=60, mode="delay"))))
+    stage = Stage(a_plan(a_batch_task(restart_policy=a_policy(1, delay_s=1, interval_s=60, mode="delay"))))
     stage.end("work", failed())
     stage.pass_s(10)
     stage.end("work", failed())
@@ -80,15 +80,15 @@ def test_in_mode_delay_the_rest_of_the_interval_is_waited_for() -> None:
 
 
 def test_a_service_that_ends_well_is_started_again_too() -> None:
-    stage = Stage(a_plan(a_task(policy=a_policy(2))))
+    stage = Stage(a_plan(a_task(restart_policy=a_policy(2))))
     stage.end("web")
 
     assert stage.steps() == {"web": RESTING}
 
 
 def test_what_cannot_be_started_at_all_is_not_tried_again() -> None:
-    stage = Stage(a_plan(a_task(policy=a_policy(5))), starts=False)
-    stage.happen(on.NotStarted("web", 1, "no such program", is_final=True))
+    stage = Stage(a_plan(a_task(restart_policy=a_policy(5))), starts=False)
+    stage.happen(on.TaskStartFailed("web", 1, "no such program", is_final=True))
 
     assert stage.status() is ClientStatus.FAILED
     assert stage.events("web") == ["Received", "Driver Failure", "Not Restarting"]
@@ -97,7 +97,11 @@ def test_what_cannot_be_started_at_all_is_not_tried_again() -> None:
 def test_why_it_cannot_be_started_is_told_by_the_event_that_it_is() -> None:
     stage = Stage(a_plan(a_task()), starts=False)
     kind = TaskEventType.FAILED_VALIDATION
-    stage.happen(on.NotStarted("web", 1, "nobody knows ${x}", is_final=True, kind=kind, detail="validation_error"))
+    stage.happen(
+        on.TaskStartFailed(
+            "web", 1, "nobody knows ${x}", is_final=True, event_type=kind, detail_name="validation_error"
+        )
+    )
 
     assert stage.details("web", kind) == {"validation_error": "nobody knows ${x}"}
 
@@ -116,10 +120,10 @@ def test_an_end_that_nobody_saw_counts_as_a_failure_and_is_told_so() -> None:
 def test_main_tasks_wait_for_what_comes_before_them() -> None:
     stage = Stage(
         a_plan(
-            a_task("first", hook="prestart", ends=True),
+            a_task("first", hook="prestart", is_run_to_completion=True),
             a_task("beside", hook="prestart", is_sidecar=True),
             a_task("main"),
-            a_task("then", hook="poststart", ends=True),
+            a_task("then", hook="poststart", is_run_to_completion=True),
         )
     )
     assert stage.steps() == {"first": RUNNING, "beside": RUNNING, "main": WAITING, "then": WAITING}
@@ -130,14 +134,16 @@ def test_main_tasks_wait_for_what_comes_before_them() -> None:
 
 
 def test_what_comes_after_the_start_of_the_main_task_does_not_come_after_one_that_nobody_saw() -> None:
-    plan = a_plan(a_task("main", policy=a_policy(5)), a_task("then", hook="poststart", ends=True))
+    plan = a_plan(
+        a_task("main", restart_policy=a_policy(5)), a_task("then", hook="poststart", is_run_to_completion=True)
+    )
     stage = Stage(plan, starts=False)
-    stage.happen(on.Ended("main", 1, UNKNOWN))
+    stage.happen(on.TaskEnded("main", 1, UNKNOWN))
 
     assert stage.steps() == {"main": RESTING, "then": WAITING}
     stage.pass_s(60)
-    stage.happen(on.Prepared("main"))
-    stage.happen(on.Started("main", 2))
+    stage.happen(on.TaskPrepared("main"))
+    stage.happen(on.TaskStarted("main", 2))
     assert stage.steps()["main"] is RUNNING
     assert stage.steps()["then"] is not WAITING
 
@@ -147,7 +153,7 @@ def test_when_the_main_tasks_are_dead_sidecars_end_and_then_what_comes_after() -
         a_plan(
             a_task("beside", hook="prestart", is_sidecar=True),
             a_batch_task("main"),
-            a_task("after", hook="poststop", ends=True),
+            a_task("after", hook="poststop", is_run_to_completion=True),
         )
     )
     stage.end("main")
@@ -161,7 +167,7 @@ def test_when_the_main_tasks_are_dead_sidecars_end_and_then_what_comes_after() -
 
 
 def test_a_prestart_task_that_fails_keeps_the_main_task_from_starting() -> None:
-    stage = Stage(a_plan(a_task("first", hook="prestart", ends=True), a_task("main")))
+    stage = Stage(a_plan(a_task("first", hook="prestart", is_run_to_completion=True), a_task("main")))
     stage.end("first", failed())
 
     assert stage.status() is ClientStatus.FAILED
@@ -205,12 +211,12 @@ def test_a_stop_sends_the_signal_and_after_the_timeout_kills() -> None:
     stage = Stage(a_plan(a_task(kill_signal="SIGTERM", kill_timeout_s=5.0)))
     stage.take_actions()
     stage.stop()
-    assert stage.take_actions() == [on.Signal("web", 1, "SIGTERM")]
+    assert stage.take_actions() == [on.SignalTask("web", 1, "SIGTERM")]
 
     stage.pass_s(4.9)
     assert stage.take_actions() == []
     stage.pass_s(0.2)
-    assert stage.take_actions() == [on.Kill("web", 1)]
+    assert stage.take_actions() == [on.KillTask("web", 1)]
     stage.end("web", KILLED)
     assert stage.status() is ClientStatus.COMPLETE
     assert stage.events("web") == ["Received", "Started", "Killing", "Terminated", "Killed"]
@@ -223,7 +229,7 @@ def test_what_does_not_die_is_killed_again_less_and_less_often() -> None:
     kills = []
     for second in range(1, 400):
         stage.pass_s(1.0)
-        kills += [second for action in stage.take_actions() if isinstance(action, on.Kill)]
+        kills += [second for action in stage.take_actions() if isinstance(action, on.KillTask)]
 
     assert kills == [1, 6, 26, 106, 226, 346]
 
@@ -233,7 +239,7 @@ def test_shutdown_delays_come_one_after_the_other_and_can_be_skipped() -> None:
     stage.stop()
     assert stage.steps() == {"web": RUNNING}
     stage.pass_s(3.0)
-    assert stage.steps() == {"web": TaskStep.LEAVING}
+    assert stage.steps() == {"web": TaskStep.SHUTDOWN_DELAY}
     stage.pass_s(2.0)
     assert stage.steps() == {"web": TaskStep.STOPPING}
 
@@ -243,7 +249,7 @@ def test_shutdown_delays_come_one_after_the_other_and_can_be_skipped() -> None:
 
 
 def test_what_is_stopped_before_it_began_is_complete() -> None:
-    stage = Stage(a_plan(a_task("first", hook="prestart", ends=True), a_task("main")), prepares=False)
+    stage = Stage(a_plan(a_task("first", hook="prestart", is_run_to_completion=True), a_task("main")), prepares=False)
     stage.stop()
 
     assert stage.status() is ClientStatus.COMPLETE
@@ -255,13 +261,13 @@ def test_a_stop_while_a_task_starts_ends_it_as_soon_as_it_has_started() -> None:
     assert stage.steps() == {"web": TaskStep.STARTING}
     stage.take_actions()
 
-    stage.happen(on.Started("web", 1))
+    stage.happen(on.TaskStarted("web", 1))
 
-    assert stage.take_actions() == [on.Signal("web", 1, "")]
+    assert stage.take_actions() == [on.SignalTask("web", 1, "")]
 
 
 def test_a_task_between_two_tries_is_not_started_after_a_stop() -> None:
-    stage = Stage(a_plan(a_task(policy=a_policy(3))))
+    stage = Stage(a_plan(a_task(restart_policy=a_policy(3))))
     stage.end("web", failed())
     stage.stop()
 
@@ -269,8 +275,8 @@ def test_a_task_between_two_tries_is_not_started_after_a_stop() -> None:
 
 
 def test_a_restart_that_is_asked_for_neither_waits_nor_counts() -> None:
-    stage = Stage(a_plan(a_task(policy=a_policy(1))))
-    stage.happen(on.RestartAsked())
+    stage = Stage(a_plan(a_task(restart_policy=a_policy(1))))
+    stage.happen(on.RestartRequested())
     assert stage.steps() == {"web": TaskStep.STOPPING}
     stage.end("web", KILLED)
     stage.pass_s(0)
@@ -281,12 +287,12 @@ def test_a_restart_that_is_asked_for_neither_waits_nor_counts() -> None:
 
 
 def test_a_restart_of_what_was_found_ill_counts_and_ends_as_its_policy_says() -> None:
-    stage = Stage(a_plan(a_task(policy=a_policy(1))))
-    stage.happen(on.RestartAsked(is_failure=True))
+    stage = Stage(a_plan(a_task(restart_policy=a_policy(1))))
+    stage.happen(on.RestartRequested(is_failure=True))
     stage.end("web", KILLED)
-    assert (stage.steps(), stage.task("web").window.count) == ({"web": TaskStep.RESTING}, 1)
+    assert (stage.steps(), stage.task("web").window.count) == ({"web": TaskStep.BACKOFF}, 1)
     stage.pass_s(60)
-    stage.happen(on.RestartAsked(is_failure=True))
+    stage.happen(on.RestartRequested(is_failure=True))
     stage.end("web", KILLED)
 
     assert stage.status() is ClientStatus.FAILED
@@ -295,7 +301,7 @@ def test_a_restart_of_what_was_found_ill_counts_and_ends_as_its_policy_says() ->
 
 def test_a_stop_during_a_restart_that_was_asked_for_is_a_stop() -> None:
     stage = Stage(a_plan())
-    stage.happen(on.RestartAsked())
+    stage.happen(on.RestartRequested())
     stage.stop()
     stage.end("web", KILLED)
 
@@ -314,22 +320,22 @@ def test_what_runs_for_too_long_has_failed() -> None:
 
 
 def test_without_servers_it_stops_as_its_group_says_and_not_when_they_come_back_in_time() -> None:
-    back = Stage(a_plan(stop_after_lost_s=30.0))
-    back.happen(on.ContactLost(back.now_s))
+    back = Stage(a_plan(stop_after_contact_lost_s=30.0))
+    back.happen(on.ServerContactLost(back.now_s))
     back.pass_s(29)
-    back.happen(on.ContactMade())
+    back.happen(on.ServerContactRestored())
     back.pass_s(100)
     assert back.steps() == {"web": RUNNING}
 
-    gone = Stage(a_plan(stop_after_lost_s=30.0))
-    gone.happen(on.ContactLost(gone.now_s))
+    gone = Stage(a_plan(stop_after_contact_lost_s=30.0))
+    gone.happen(on.ServerContactLost(gone.now_s))
     gone.pass_s(31)
     assert gone.steps() == {"web": TaskStep.STOPPING}
 
 
 # -- health
 
-HEALTH = HealthPlan(min_healthy_s=10.0, deadline_s=60.0)
+HEALTH = HealthSpec(min_healthy_s=10.0, deadline_s=60.0)
 
 
 def test_what_ran_for_long_enough_is_healthy() -> None:
@@ -341,7 +347,7 @@ def test_what_ran_for_long_enough_is_healthy() -> None:
 
 
 def test_a_restart_begins_the_time_of_health_anew() -> None:
-    stage = Stage(a_plan(a_task(policy=a_policy(3, delay_s=1)), health=HEALTH))
+    stage = Stage(a_plan(a_task(restart_policy=a_policy(3, delay_s=1)), health=HEALTH))
     stage.pass_s(8)
     stage.end("web", failed())
     stage.pass_s(10)
@@ -367,15 +373,15 @@ def test_what_does_not_run_by_the_deadline_is_unhealthy() -> None:
 
 
 def test_checks_must_pass_for_as_long_too() -> None:
-    stage = Stage(a_plan(health=HealthPlan(10.0, 60.0, needs_checks=True), keeps_checks=("c1",)))
+    stage = Stage(a_plan(health=HealthSpec(10.0, 60.0, should_wait_for_checks=True), required_checks=("c1",)))
     stage.pass_s(20)
     assert stage.record.is_healthy is None
-    stage.happen(on.ChecksTold(True))
+    stage.happen(on.ChecksChanged(True))
     stage.pass_s(9)
-    stage.happen(on.ChecksTold(False))
+    stage.happen(on.ChecksChanged(False))
     stage.pass_s(5)
     assert stage.record.is_healthy is None
-    stage.happen(on.ChecksTold(True))
+    stage.happen(on.ChecksChanged(True))
     stage.pass_s(10)
     assert stage.record.is_healthy is True
 
@@ -383,7 +389,7 @@ def test_checks_must_pass_for_as_long_too() -> None:
 def test_a_new_deployment_wants_to_know_anew() -> None:
     stage = Stage(a_plan(health=HEALTH))
     stage.pass_s(20)
-    stage.happen(on.Judged())
+    stage.happen(on.HealthWatchStarted())
 
     # It has run for long enough already.
     assert stage.record.is_healthy is True
@@ -395,48 +401,48 @@ def test_a_new_deployment_wants_to_know_anew() -> None:
 @pytest.mark.parametrize(
     ("stage", "expected"),
     [
-        (Stage(a_plan(), prepares=False), (on.Prepare("web"),)),
-        (Stage(a_plan(), starts=False), (on.Start("web", 1),)),
+        (Stage(a_plan(), prepares=False), (on.PrepareTask("web"),)),
+        (Stage(a_plan(), starts=False), (on.StartTask("web", 1),)),
         (Stage(a_plan()), ()),
     ],
 )
-def test_what_was_under_way_is_asked_for_again(stage: Stage, expected: tuple[on.Action, ...]) -> None:
-    assert resume(stage.record, stage.plan) == expected
+def test_what_was_under_way_is_asked_for_again(stage: Stage, expected: tuple[on.TaskAction, ...]) -> None:
+    assert list_interrupted_actions(stage.record, stage.plan) == expected
 
 
 def test_a_start_that_the_machine_went_down_in_is_asked_after_and_not_repeated() -> None:
-    stage = Stage(a_plan(a_batch_task(policy=a_policy(attempts=1))), starts=False)
-    stage.record = after_boot(stage.record)
+    stage = Stage(a_plan(a_batch_task(restart_policy=a_policy(attempts=1))), starts=False)
+    stage.record = reset_after_boot(stage.record)
     (task,) = stage.record.tasks
 
-    assert (resume(stage.record, stage.plan), task.must_be_asked_for) == ((), True)
+    assert (list_interrupted_actions(stage.record, stage.plan), task.should_recover) == ((), True)
 
-    stage.happen(on.Ended(task.name, task.run, UNKNOWN))
+    stage.happen(on.TaskEnded(task.name, task.run, UNKNOWN))
 
-    assert stage.record.tasks[0].step is TaskStep.RESTING
-    assert not stage.record.tasks[0].must_be_asked_for
+    assert stage.record.tasks[0].step is TaskStep.BACKOFF
+    assert not stage.record.tasks[0].should_recover
 
 
 def test_attempts_are_counted_on_after_another_boot_and_their_interval_ends_by_the_new_clock() -> None:
     policy = a_policy(attempts=1, interval_s=60)
-    stage = Stage(a_plan(a_batch_task(policy=policy)))
+    stage = Stage(a_plan(a_batch_task(restart_policy=policy)))
     stage.pass_s(1_000_000)
     stage.end("work", failed(1))
-    stage.record = after_boot(stage.record)
+    stage.record = reset_after_boot(stage.record)
     stage.now_s = 100.0
     stage.pass_s(1)
     stage.end("work", failed(1))
 
-    assert stage.record.tasks[0].step is TaskStep.RESTING
+    assert stage.record.tasks[0].step is TaskStep.BACKOFF
 
 
 def test_word_of_an_earlier_run_changes_nothing() -> None:
-    stage = Stage(a_plan(a_batch_task(policy=a_policy(2, delay_s=1))))
+    stage = Stage(a_plan(a_batch_task(restart_policy=a_policy(2, delay_s=1))))
     stage.end("work", failed())
     stage.pass_s(2)
     before = stage.record
 
-    stage.happen(on.Ended("work", 1, ENDED_WELL))
+    stage.happen(on.TaskEnded("work", 1, ENDED_WELL))
 
     assert stage.record == before
 
@@ -447,7 +453,7 @@ def test_what_takes_the_place_of_another_begins_when_that_has_ended() -> None:
     assert (stage.steps(), stage.status()) == ({"web": TaskStep.WAITING}, ClientStatus.PENDING)
     assert stage.events("web") == ["Received"]
 
-    stage.happen(on.FormerEnded())
+    stage.happen(on.PredecessorEnded())
     assert stage.steps() == {"web": TaskStep.RUNNING}
 
 

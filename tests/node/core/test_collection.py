@@ -3,30 +3,35 @@
 from hypothesis import given
 from hypothesis import strategies as some
 
-from wharf.node.core.collection import Bounds, Ended, Room, choose
+from wharf.node.core.garbage_collection import (
+    CollectionLimits,
+    DiskUsage,
+    EndedAllocation,
+    choose_allocations_to_remove,
+)
 
-BOUNDS = Bounds(allocations=3, disk_percent=80.0, inodes_percent=70.0, at_once=2)
-ROOMY = Room(10.0, 10.0)
-ENDED = [Ended("new", 30.0), Ended("old", 10.0), Ended("middle", 20.0)]
+BOUNDS = CollectionLimits(max_allocations=3, max_disk_percent=80.0, max_inodes_percent=70.0, max_parallel_removals=2)
+ROOMY = DiskUsage(10.0, 10.0)
+ENDED = [EndedAllocation("new", 30.0), EndedAllocation("old", 10.0), EndedAllocation("middle", 20.0)]
 
 
 def test_nothing_is_removed_while_there_is_room() -> None:
-    assert choose(ENDED, 0, ROOMY, BOUNDS) == []
+    assert choose_allocations_to_remove(ENDED, 0, ROOMY, BOUNDS) == []
 
 
 def test_beyond_the_number_the_oldest_go() -> None:
-    assert choose(ENDED, 1, ROOMY, BOUNDS) == ["old"]
-    assert choose(ENDED, 2, ROOMY, BOUNDS) == ["old", "middle"]
+    assert choose_allocations_to_remove(ENDED, 1, ROOMY, BOUNDS) == ["old"]
+    assert choose_allocations_to_remove(ENDED, 2, ROOMY, BOUNDS) == ["old", "middle"]
 
 
 def test_when_the_disk_or_its_inodes_are_full_the_oldest_go_step_by_step() -> None:
-    assert choose(ENDED, 0, Room(80.0, 0.0), BOUNDS) == ["old", "middle"]
-    assert choose(ENDED, 0, Room(0.0, 70.0), BOUNDS) == ["old", "middle"]
+    assert choose_allocations_to_remove(ENDED, 0, DiskUsage(80.0, 0.0), BOUNDS) == ["old", "middle"]
+    assert choose_allocations_to_remove(ENDED, 0, DiskUsage(0.0, 70.0), BOUNDS) == ["old", "middle"]
 
 
 @given(some.integers(0, 100), some.floats(0.0, 100.0))
 def test_however_full_it_is_only_what_has_ended_is_removed(live: int, percent: float) -> None:
-    chosen = choose(ENDED, live, Room(percent, percent), BOUNDS)
+    chosen = choose_allocations_to_remove(ENDED, live, DiskUsage(percent, percent), BOUNDS)
 
     assert set(chosen) <= {"old", "middle", "new"}
     assert len(set(chosen)) == len(chosen)

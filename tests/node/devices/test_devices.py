@@ -7,8 +7,8 @@ import pytest
 
 from tests.node.nodes import BROKE_OFF, ANode, a_node, a_raw_job, a_server, ended
 from tests.waiting import wait_until
-from wharf.client import ClientSettings, Unreachable, run_command_and_wait
-from wharf.model.refusal import Refusal
+from wharf.contract.client import ClientSettings, Unreachable, run_command_blocking
+from wharf.contract.model.refusal import Refusal
 
 ENTRIES = """\
 [wharf.devices]
@@ -103,7 +103,7 @@ def test_a_command_beside_a_task_finds_its_devices_also_after_the_agent_was_kill
 
     def asked() -> str | None:
         try:
-            beside = run_command_and_wait(
+            beside = run_command_blocking(
                 str(allocation["ID"]),
                 "t",
                 ["sh", "-c", "echo $LAMPS"],

@@ -4,15 +4,20 @@ from typing import Any
 
 import pytest
 
-from wharf.node.docker.config import ConfigProblem, DockerSettings, read_config
-from wharf.node.docker.container import Place, Port, container_body, container_name
-from wharf.node.docker.frames import Chunk, Frames
-from wharf.node.docker.pulls import Progress, full_name
-from wharf.node.docker.shapes import Layer, PullLine
+from wharf.node.drivers.docker.config import DockerConfigError, DockerSettings, parse_config
+from wharf.node.drivers.docker.container import (
+    ContainerContext,
+    ContainerPort,
+    build_container_body,
+    make_container_name,
+)
+from wharf.node.drivers.docker.images import PullProgress, normalize_image_name
+from wharf.node.drivers.docker.output_stream import FrameDecoder, OutputChunk
+from wharf.node.drivers.docker.responses import LayerProgress, PullProgressLine
 
 STRICT = DockerSettings()
 OPEN = DockerSettings(volumes_enabled=True, allow_privileged=True)
-PLACE = Place(
+PLACE = ContainerContext(
     allocation_id="a1",
     task="web",
     labels={"wharf.job": "shop"},
@@ -25,15 +30,15 @@ PLACE = Place(
     cpu_mhz=500,
     cpu_total_mhz=4_000,
     cores="",
-    ports=(Port("http", "10.0.0.1", 21_000, 80), Port("other", "10.0.0.1", 21_001, 0)),
+    ports=(ContainerPort("http", "10.0.0.1", 21_000, 80), ContainerPort("other", "10.0.0.1", 21_001, 0)),
     volumes=(("/srv/files", "/files", True),),
     user="nobody",
     network="",
 )
 
 
-def body_of(place: Place = PLACE, **config: Any) -> dict[str, Any]:
-    return container_body(read_config({"image": "box", **config}, OPEN), place)
+def body_of(place: ContainerContext = PLACE, **config: Any) -> dict[str, Any]:
+    return build_container_body(parse_config({"image": "box", **config}, OPEN), place)
 
 
 @pytest.mark.parametrize(
@@ -56,15 +61,15 @@ def body_of(place: Place = PLACE, **config: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_a_config_that_cannot_be_is_refused(config: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigProblem) as refused:
-        read_config(config, STRICT)
+    with pytest.raises(DockerConfigError) as refused:
+        parse_config(config, STRICT)
 
     assert told in str(refused.value)
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
-    with pytest.raises(ConfigProblem) as refused:
-        read_config({"privileged": True, "imago": "x"}, STRICT)
+    with pytest.raises(DockerConfigError) as refused:
+        parse_config({"privileged": True, "imago": "x"}, STRICT)
 
     assert 3 == len(refused.value.problems)
 
@@ -77,7 +82,7 @@ def test_blocks_may_come_as_lists_of_one() -> None:
         "mount": [{"target": "/t", "type": "tmpfs", "tmpfs_options": [{"size": 1_000}]}],
     }
 
-    read = read_config(config, STRICT)
+    read = parse_config(config, STRICT)
 
     assert read.auth is not None
     assert read.mount[0].tmpfs_options is not None
@@ -87,7 +92,7 @@ def test_blocks_may_come_as_lists_of_one() -> None:
 def test_a_container_is_named_after_its_task_and_allocation_and_carries_them_as_labels() -> None:
     labels = body_of(labels={"mine": "x", "wharf.alloc_id": "forged"})["Labels"]
 
-    assert "web-a1" == container_name(PLACE)
+    assert "web-a1" == make_container_name(PLACE)
     assert {"mine": "x", "wharf.job": "shop", "wharf.alloc_id": "a1"}.items() <= labels.items()
 
 
@@ -133,7 +138,7 @@ def test_a_folder_in_memory_is_open_unless_the_job_says_otherwise() -> None:
         (PLACE, {"ulimit": {"nofile": "10:20"}}, {"Ulimits": [{"Name": "nofile", "Soft": 10, "Hard": 20}]}),
     ],
 )
-def test_limits_are_those_of_the_task(place: Place, config: dict[str, Any], limits: dict[str, Any]) -> None:
+def test_limits_are_those_of_the_task(place: ContainerContext, config: dict[str, Any], limits: dict[str, Any]) -> None:
     assert limits.items() <= body_of(place, **config)["HostConfig"].items()
 
 
@@ -160,23 +165,23 @@ def test_command_and_arguments_are_one_list() -> None:
     ],
 )
 def test_an_image_without_a_tag_is_the_latest(image: str, full: str) -> None:
-    assert full == full_name(image)
+    assert full == normalize_image_name(image)
 
 
 def test_progress_is_one_line() -> None:
-    progress = Progress()
+    progress = PullProgress()
     assert "begun" == str(progress)
-    progress.hear(PullLine(status="Pulling", stream=""))
+    progress.add_line(PullProgressLine(status="Pulling", stream=""))
     assert "Pulling" == str(progress)
-    progress.hear(PullLine(id="a", progress_detail=Layer(2_000_000, 5_000_000)))
-    progress.hear(PullLine(id="b", progress_detail=Layer(9_000_000, 5_000_000)))
+    progress.add_line(PullProgressLine(id="a", progress_detail=LayerProgress(2_000_000, 5_000_000)))
+    progress.add_line(PullProgressLine(id="b", progress_detail=LayerProgress(9_000_000, 5_000_000)))
     assert "7 of 10 MB in 2 layers" == str(progress)
 
 
 @pytest.mark.parametrize("cut", [1, 3, 8, 9, 11, 100])
 def test_output_and_errors_are_told_apart_wherever_the_bytes_are_cut(cut: int) -> None:
     data = b"\x01\0\0\0\0\0\0\x03abc\x02\0\0\0\0\0\0\x02xy\x01\0\0\0\0\0\0\0"
-    frames, said = Frames(is_tty=False), {"stdout": b"", "stderr": b""}
+    frames, said = FrameDecoder(is_tty=False), {"stdout": b"", "stderr": b""}
 
     for begin in range(0, len(data), cut):
         for chunk in frames.feed(data[begin : begin + cut]):
@@ -186,7 +191,7 @@ def test_output_and_errors_are_told_apart_wherever_the_bytes_are_cut(cut: int) -
 
 
 def test_a_terminal_has_one_stream() -> None:
-    assert [Chunk("stdout", b"\x01raw")] == list(Frames(is_tty=True).feed(b"\x01raw"))
+    assert [OutputChunk("stdout", b"\x01raw")] == list(FrameDecoder(is_tty=True).feed(b"\x01raw"))
 
 
 def test_device_files_that_the_task_was_given_are_beside_those_that_its_job_names() -> None:

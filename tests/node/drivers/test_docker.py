@@ -14,13 +14,12 @@ import pytest
 
 from tests.node.docker.podman import Podman, Registry, running_podman
 from tests.waiting import wait_on_loop_until
-from wharf.model.task import LogConfig
+from wharf.contract.model.jobs.groups import LogConfig
 from wharf.node.core.outcome import Outcome
-from wharf.node.docker.config import DockerSettings
-from wharf.node.docker.shapes import Container, State
-from wharf.node.drivers.beside import CommandOrder, Stream
-from wharf.node.drivers.docker import GONE, Docker, outcome_of
-from wharf.node.drivers.port import CannotStart, Given, TaskNetwork, TaskOrder
+from wharf.node.drivers.docker.config import DockerSettings
+from wharf.node.drivers.docker.driver import CONTAINER_GONE_MESSAGE, DockerDriver, build_outcome
+from wharf.node.drivers.docker.responses import ContainerInfo, ContainerState
+from wharf.node.drivers.port import CannotStart, CommandOrder, Given, Stream, TaskNetwork, TaskOrder
 from wharf.node.networks import namespaces
 from wharf.world import RealWorld
 
@@ -88,15 +87,15 @@ class Machine:
         self.heard = Heard()
 
     @asynccontextmanager
-    async def driver(self) -> AsyncIterator[Docker]:
-        docker = Docker(
+    async def driver(self) -> AsyncIterator[DockerDriver]:
+        docker = DockerDriver(
             RealWorld(),
             self.heard,
             socket=self.podman.socket,
             settings=DockerSettings(),
             node_id=self.node,
             folder=self.folder / "kept",
-            is_wanted=lambda run: run in self.heard.wanted,
+            is_current_run=lambda run: run in self.heard.wanted,
         )
         try:
             yield docker
@@ -131,7 +130,7 @@ class Machine:
         await wait_on_loop_until(is_so, what="what the driver does", within_s=WITHIN_S)
 
     @staticmethod
-    async def until_healthy(docker: Docker) -> None:
+    async def until_healthy(docker: DockerDriver) -> None:
         """A busy engine may take longer to answer than one probe waits. The test's own bound is that of this, too."""
         while not (await docker.probe()).is_healthy:
             pass
@@ -233,10 +232,12 @@ def test_a_container_that_a_person_removed_is_told_as_that(machine: Machine) -> 
     async def story() -> None:
         async with machine.driver() as docker:
             await docker.start(machine.order("a6.0.1", "sleep 60"))
-            for found in await docker._engine.containers("wharf.run=a6.0.1"):  # As a person would, by the same engine.
-                await docker._engine.remove(found.id)
+            for found in await docker._engine.list_containers(
+                "wharf.run=a6.0.1"
+            ):  # As a person would, by the same engine.
+                await docker._engine.remove_container(found.id)
             told = await machine.ended("a6.0.1")
-            assert (False, GONE) == (told.is_known, told.message)
+            assert (False, CONTAINER_GONE_MESSAGE) == (told.is_known, told.message)
 
     run(story())
 
@@ -403,8 +404,8 @@ def test_memory_beyond_its_bound_ends_a_task(machine: Machine) -> None:
 
 def test_what_the_engine_says_of_memory_is_passed_on() -> None:
     # Not every engine says it: Podman under control groups of version 1 does not.
-    state = State(status="exited", exit_code=137, oom_killed=True)
-    assert Outcome(137, is_out_of_memory=True) == outcome_of(Container(id="c1", state=state))
+    state = ContainerState(status="exited", exit_code=137, oom_killed=True)
+    assert Outcome(137, is_out_of_memory=True) == build_outcome(ContainerInfo(id="c1", state=state))
 
 
 def test_long_output_is_rotated_by_size(machine: Machine) -> None:
@@ -424,7 +425,7 @@ def test_a_container_joins_the_network_of_its_allocation(machine: Machine) -> No
     folder.mkdir(parents=True)
     file, hosts = folder / "namespace", folder / "hosts"
     hosts.write_text("192.0.2.7 of-the-allocation\n")
-    namespaces.make(file)
+    namespaces.create_namespace(file)
 
     async def story() -> None:
         async with machine.driver() as docker:
@@ -445,10 +446,10 @@ def test_a_container_joins_the_network_of_its_allocation(machine: Machine) -> No
     try:
         run(story())
     finally:
-        namespaces.release(file)
+        namespaces.release_namespace(file)
 
 
-async def no_container(docker: Docker, run: str) -> None:
+async def no_container(docker: DockerDriver, run: str) -> None:
     async with asyncio.timeout(WITHIN_S):
-        while found := await docker._engine.containers(f"wharf.run={run}"):
-            await docker._engine.wait(found[0].id)
+        while found := await docker._engine.list_containers(f"wharf.run={run}"):
+            await docker._engine.wait_for_exit(found[0].id)

@@ -9,7 +9,7 @@ from tests.node.walls.walled import run, walled
 from wharf.node.core.outcome import Outcome
 from wharf.node.drivers import exec as walled_programs
 from wharf.node.drivers.port import CannotStart, TaskNetwork
-from wharf.node.drivers.raw_exec import KEYS, find_program, read_config
+from wharf.node.drivers.raw_exec import CONFIG_KEYS, find_program, parse_program_config
 
 NOBODY = 65534
 
@@ -90,7 +90,7 @@ def test_nor_does_that_of_a_command_beside_it_that_enters_its_network(way: Path)
 )
 def test_a_config_that_cannot_be_is_refused_for_good(config: dict[str, object], told: str) -> None:
     with pytest.raises(CannotStart) as refused:
-        read_config(config, KEYS, "raw_exec")
+        parse_program_config(config, CONFIG_KEYS, "raw_exec")
 
     assert (told, True) == (str(refused.value), refused.value.is_final)
 
@@ -98,7 +98,7 @@ def test_a_config_that_cannot_be_is_refused_for_good(config: dict[str, object], 
 def test_within_walls_it_has_the_keys_of_walls() -> None:
     config = {"command": "sh", "cap_add": [], "cap_drop": [], "pid_mode": "host", "ipc_mode": "host"}
 
-    assert ("sh", [], "") == read_config(config, walled_programs.KEYS, "exec")
+    assert ("sh", [], "") == parse_program_config(config, walled_programs.CONFIG_KEYS, "exec")
 
 
 def test_a_folder_is_told_from_a_program_that_is_not_there(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from wharf.model.refusal import Code, Refusal
-from wharf.node.files import Folder
-from wharf.node.files.folder import mode_text, sniffed
+from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.node.files import ReadOnlyFolder
+from wharf.node.files.folder import detect_content_type, format_mode
 
 
 @pytest.fixture
@@ -25,116 +25,118 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def folder(root: Path) -> Folder:
-    return Folder(root)
+def folder(root: Path) -> ReadOnlyFolder:
+    return ReadOnlyFolder(root)
 
 
-def read(folder: Folder, path: str) -> bytes:
-    with os.fdopen(folder.open(path), "rb") as file:
+def read(folder: ReadOnlyFolder, path: str) -> bytes:
+    with os.fdopen(folder.open_file(path), "rb") as file:
         return file.read()
 
 
-def refusal_of(act: Callable[[], object]) -> tuple[Code, str]:
+def refusal_of(act: Callable[[], object]) -> tuple[RefusalCode, str]:
     with pytest.raises(Refusal) as refused:
         act()
     return refused.value.code, refused.value.text
 
 
-def test_a_folder_is_listed_by_name_with_hidden_files(root: Path, folder: Folder) -> None:
+def test_a_folder_is_listed_by_name_with_hidden_files(root: Path, folder: ReadOnlyFolder) -> None:
     (root / "web/local/.hidden").touch()
 
-    assert [".hidden", "page.html"] == [entry.name for entry in folder.entries("web/local")]
-    assert ["alloc", "db", "web"] == [entry.name for entry in folder.entries("/")]
-    assert ["local", "private", "secrets"] == [entry.name for entry in folder.entries("/web/./local/..")]
+    assert [".hidden", "page.html"] == [entry.name for entry in folder.list_entries("web/local")]
+    assert ["alloc", "db", "web"] == [entry.name for entry in folder.list_entries("/")]
+    assert ["local", "private", "secrets"] == [entry.name for entry in folder.list_entries("/web/./local/..")]
 
 
-def test_a_file_is_told_with_size_mode_time_and_kind(root: Path, folder: Folder) -> None:
+def test_a_file_is_told_with_size_mode_time_and_kind(root: Path, folder: ReadOnlyFolder) -> None:
     page = root / "web/local/page.html"
     page.chmod(0o640)
     os.utime(page, ns=(0, 1_500_000_000_120_000_000))
 
-    found = folder.stat("web/local/page.html")
+    found = folder.read_info("web/local/page.html")
 
     assert ("page.html", False, 18, "-rw-r-----") == (found.name, found.is_dir, found.size, found.file_mode)
     assert ("2017-07-14T02:40:00.12Z", "text/plain; charset=utf-8") == (found.mod_time, found.content_type)
 
 
-def test_what_is_a_folder_says_so(folder: Folder) -> None:
-    assert (True, "application/octet-stream") == ((found := folder.stat("web")).is_dir, found.content_type)
-    assert folder.stat("/").is_dir
-    assert (Code.INVALID, 'file "web" is a directory') == refusal_of(lambda: folder.open("web"))
-    assert (Code.INVALID, 'file "/" is a directory') == refusal_of(lambda: folder.open("/"))
-    assert (Code.INVALID, 'file "web/local/page.html" is not a directory') == refusal_of(
-        lambda: folder.entries("web/local/page.html")
+def test_what_is_a_folder_says_so(folder: ReadOnlyFolder) -> None:
+    assert (True, "application/octet-stream") == ((found := folder.read_info("web")).is_dir, found.content_type)
+    assert folder.read_info("/").is_dir
+    assert (RefusalCode.INVALID, 'file "web" is a directory') == refusal_of(lambda: folder.open_file("web"))
+    assert (RefusalCode.INVALID, 'file "/" is a directory') == refusal_of(lambda: folder.open_file("/"))
+    assert (RefusalCode.INVALID, 'file "web/local/page.html" is not a directory') == refusal_of(
+        lambda: folder.list_entries("web/local/page.html")
     )
 
 
-def test_a_link_within_the_folder_is_followed(root: Path, folder: Folder) -> None:
+def test_a_link_within_the_folder_is_followed(root: Path, folder: ReadOnlyFolder) -> None:
     (root / "web/local/now").symlink_to("../../web/local/page.html")
     (root / "db/local/web").symlink_to("../../web/local")
 
     assert b"<html>hello</html>" == read(folder, "web/local/now") == read(folder, "db/local/web/page.html")
-    assert "page.html" == folder.stat("web/local/now").name
+    assert "page.html" == folder.read_info("web/local/now").name
 
 
 @pytest.mark.parametrize("path", ["../../outside", "web/../../../outside", "..", "web/local/../../.."])
-def test_a_path_that_leads_out_is_refused(folder: Folder, path: str) -> None:
-    for act in (folder.open, folder.stat, folder.entries):
-        assert (Code.INVALID, "Path escapes the alloc directory") == refusal_of(partial(act, path))
+def test_a_path_that_leads_out_is_refused(folder: ReadOnlyFolder, path: str) -> None:
+    for act in (folder.open_file, folder.read_info, folder.list_entries):
+        assert (RefusalCode.INVALID, "Path escapes the alloc directory") == refusal_of(partial(act, path))
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../../../../outside", "/", "../../..", "loop"])
-def test_a_link_that_leads_out_is_refused(root: Path, folder: Folder, target: str) -> None:
+def test_a_link_that_leads_out_is_refused(root: Path, folder: ReadOnlyFolder, target: str) -> None:
     (root / "web/local/loop").symlink_to("loop" if target == "loop" else "x")
     (root / "web/local/way").symlink_to(target)
 
-    assert (Code.INVALID, "Path escapes the alloc directory") == refusal_of(lambda: folder.open("web/local/way"))
-    assert "Lrwxrwxrwx" == next(entry.file_mode for entry in folder.entries("web/local") if entry.name == "way")
+    assert (RefusalCode.INVALID, "Path escapes the alloc directory") == refusal_of(
+        lambda: folder.open_file("web/local/way")
+    )
+    assert "Lrwxrwxrwx" == next(entry.file_mode for entry in folder.list_entries("web/local") if entry.name == "way")
 
 
-def test_secrets_are_listed_and_never_read_also_through_a_link(root: Path, folder: Folder) -> None:
+def test_secrets_are_listed_and_never_read_also_through_a_link(root: Path, folder: ReadOnlyFolder) -> None:
     (root / "web/local/peek").symlink_to("../secrets/token")
     (root / "web/local/all").symlink_to("../secrets")
 
-    assert ["token"] == [entry.name for entry in folder.entries("web/secrets")]
-    assert 6 == folder.stat("web/secrets/token").size
+    assert ["token"] == [entry.name for entry in folder.list_entries("web/secrets")]
+    assert 6 == folder.read_info("web/secrets/token").size
     for path in ("web/secrets/token", "web/local/peek", "web/local/all/token", "db/../web/secrets/token"):
         told = f"Reading secret file prohibited: {path}"
-        assert (Code.FORBIDDEN, told) == refusal_of(partial(folder.open, path))
+        assert (RefusalCode.FORBIDDEN, told) == refusal_of(partial(folder.open_file, path))
 
 
 @pytest.mark.parametrize("path", ["none", "web/none/x", "web/local/page.html/x", "x" * 300])
-def test_what_is_not_there_is_told(folder: Folder, path: str) -> None:
-    assert (Code.UNKNOWN, f'file "{path}" does not exist') == refusal_of(lambda: folder.open(path))
+def test_what_is_not_there_is_told(folder: ReadOnlyFolder, path: str) -> None:
+    assert (RefusalCode.NOT_FOUND, f'file "{path}" does not exist') == refusal_of(lambda: folder.open_file(path))
 
 
-def test_a_file_must_be_named(folder: Folder) -> None:
-    assert (Code.INVALID, "must provide a file name") == refusal_of(lambda: folder.stat(""))
-    assert (Code.INVALID, "must provide a file name") == refusal_of(lambda: folder.open(""))
-    assert (Code.INVALID, "a path holds no zero byte") == refusal_of(lambda: folder.open("a\0b"))
+def test_a_file_must_be_named(folder: ReadOnlyFolder) -> None:
+    assert (RefusalCode.INVALID, "must provide a file name") == refusal_of(lambda: folder.read_info(""))
+    assert (RefusalCode.INVALID, "must provide a file name") == refusal_of(lambda: folder.open_file(""))
+    assert (RefusalCode.INVALID, "a path holds no zero byte") == refusal_of(lambda: folder.open_file("a\0b"))
 
 
-def test_a_pipe_is_not_waited_for(root: Path, folder: Folder) -> None:
+def test_a_pipe_is_not_waited_for(root: Path, folder: ReadOnlyFolder) -> None:
     os.mkfifo(root / "web/local/pipe")
 
-    assert (Code.INVALID, 'file "web/local/pipe" is no regular file') == refusal_of(
-        lambda: folder.open("web/local/pipe")
+    assert (RefusalCode.INVALID, 'file "web/local/pipe" is no regular file') == refusal_of(
+        lambda: folder.open_file("web/local/pipe")
     )
-    assert "prw-r--r--" == folder.stat("web/local/pipe").file_mode
+    assert "prw-r--r--" == folder.read_info("web/local/pipe").file_mode
 
 
 def test_files_of_an_allocation_that_was_collected_are_told_to_be_gone(tmp_path: Path) -> None:
-    expected = (Code.UNKNOWN, "the allocation's files are gone from its node")
+    expected = (RefusalCode.NOT_FOUND, "the allocation's files are gone from its node")
 
-    assert expected == refusal_of(lambda: Folder(tmp_path / "gone").entries("/"))
+    assert expected == refusal_of(lambda: ReadOnlyFolder(tmp_path / "gone").list_entries("/"))
 
 
-def test_no_descriptor_stays_open(root: Path, folder: Folder) -> None:
+def test_no_descriptor_stays_open(root: Path, folder: ReadOnlyFolder) -> None:
     (root / "web/local/way").symlink_to("/")
     before = len(os.listdir("/proc/self/fd"))
 
     for path in ("web/local/page.html", "web/local/way", "none/x", "web/secrets/token", "web/local/..", ".."):
-        for act in (folder.stat, folder.entries, folder.open):
+        for act in (folder.read_info, folder.list_entries, folder.open_file):
             try:
                 made = act(path)
             except Refusal:
@@ -158,15 +160,15 @@ def test_no_descriptor_stays_open(root: Path, folder: Folder) -> None:
     ],
 )
 def test_modes_are_written_with_the_kind_in_front(mode: int, text: str) -> None:
-    assert text == mode_text(mode)
+    assert text == format_mode(mode)
 
 
-def test_a_socket_is_listed(root: Path, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_is_listed(root: Path, folder: ReadOnlyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root / "web/local")  # The path of a socket must be short.
     with socket.socket(socket.AF_UNIX) as channel:
         channel.bind("s")
 
-        assert "S" == folder.stat("web/local/s").file_mode[0]
+        assert "S" == folder.read_info("web/local/s").file_mode[0]
 
 
 @pytest.mark.parametrize(
@@ -182,4 +184,4 @@ def test_a_socket_is_listed(root: Path, folder: Folder, monkeypatch: pytest.Monk
     ],
 )
 def test_what_a_file_holds_is_seen_from_its_beginning(head: bytes, name: str, kind: str) -> None:
-    assert kind == sniffed(head, name)
+    assert kind == detect_content_type(head, name)

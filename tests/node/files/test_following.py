@@ -7,8 +7,16 @@ import msgspec
 import pytest
 
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
-from wharf.model.refusal import Refusal
-from wharf.node.files import Folder, Frame, Origin, encoded, follow_file, follow_logs, plain
+from wharf.contract.model.refusal import Refusal
+from wharf.node.files import (
+    FileFrame,
+    ReadOnlyFolder,
+    ReadOrigin,
+    encode_frames,
+    extract_data,
+    follow_file,
+    follow_logs,
+)
 from wharf.world import SimulatedWorld
 
 
@@ -23,32 +31,38 @@ def write(root: Path, number: int, text: str, *, task: str = "web", stream: str 
         file.write(text)
 
 
-async def all_of(frames: AsyncGenerator[Frame, None]) -> list[Frame]:
+async def all_of(frames: AsyncGenerator[FileFrame, None]) -> list[FileFrame]:
     return [frame async for frame in frames]
 
 
 def of_file(
-    root: Path, *, origin: Origin = Origin.START, offset: int = 0, follows: bool = False
-) -> AsyncGenerator[Frame, None]:
-    return follow_file(Folder(root), "f", origin=origin, offset=offset, follows=follows)
+    root: Path, *, origin: ReadOrigin = ReadOrigin.START, offset: int = 0, follows: bool = False
+) -> AsyncGenerator[FileFrame, None]:
+    return follow_file(ReadOnlyFolder(root), "f", origin=origin, offset=offset, should_follow=follows)
 
 
 def of_logs(
-    root: Path, *, origin: Origin = Origin.START, offset: int = 0, follows: bool = False, is_over: bool = False
-) -> AsyncGenerator[Frame, None]:
+    root: Path, *, origin: ReadOrigin = ReadOrigin.START, offset: int = 0, follows: bool = False, is_over: bool = False
+) -> AsyncGenerator[FileFrame, None]:
     return follow_logs(
-        Folder(root), "web", "stdout", origin=origin, offset=offset, follows=follows, is_over=lambda: is_over
+        ReadOnlyFolder(root),
+        "web",
+        "stdout",
+        origin=origin,
+        offset=offset,
+        should_follow=follows,
+        is_over=lambda: is_over,
     )
 
 
 class Follower:
     """Takes frames until it is cancelled."""
 
-    def __init__(self, frames: AsyncGenerator[Frame, None]) -> None:
-        self.frames: list[Frame] = []
+    def __init__(self, frames: AsyncGenerator[FileFrame, None]) -> None:
+        self.frames: list[FileFrame] = []
         self.is_done = False
         self._source = frames
-        self.task = SimulatedWorld(1, now_s).start(self._take(), name="follower")
+        self.task = SimulatedWorld(1, now_s).start_task(self._take(), name="follower")
 
     async def _take(self) -> None:
         async for frame in self._source:
@@ -63,16 +77,16 @@ class Follower:
 @pytest.mark.parametrize(
     ("origin", "offset", "data"),
     [
-        (Origin.START, 0, b"0123456789"),
-        (Origin.START, 7, b"789"),
-        (Origin.START, 99, b""),
-        (Origin.END, 0, b""),
-        (Origin.END, 3, b"789"),
-        (Origin.END, 99, b"0123456789"),
+        (ReadOrigin.START, 0, b"0123456789"),
+        (ReadOrigin.START, 7, b"789"),
+        (ReadOrigin.START, 99, b""),
+        (ReadOrigin.END, 0, b""),
+        (ReadOrigin.END, 3, b"789"),
+        (ReadOrigin.END, 99, b"0123456789"),
     ],
 )
 def test_a_file_is_read_from_a_place_counted_from_either_end(
-    root: Path, origin: Origin, offset: int, data: bytes
+    root: Path, origin: ReadOrigin, offset: int, data: bytes
 ) -> None:
     (root / "f").write_text("0123456789")
 
@@ -130,7 +144,7 @@ def test_while_nothing_comes_an_empty_frame_says_each_second_that_one_still_look
         follower.task.cancel()
         await pass_time(0.1)
 
-        assert [Frame()] * 5 == follower.frames
+        assert [FileFrame()] * 5 == follower.frames
 
     work()
 
@@ -147,15 +161,15 @@ def test_a_file_that_is_not_there_is_refused_before_the_first_frame(root: Path) 
 @pytest.mark.parametrize(
     ("origin", "offset", "text"),
     [
-        (Origin.START, 0, "aaabbbccc"),
-        (Origin.START, 4, "bbccc"),
-        (Origin.END, 4, "bccc"),
-        (Origin.END, 0, ""),
-        (Origin.END, 99, "aaabbbccc"),
-        (Origin.START, 99, ""),
+        (ReadOrigin.START, 0, "aaabbbccc"),
+        (ReadOrigin.START, 4, "bbccc"),
+        (ReadOrigin.END, 4, "bccc"),
+        (ReadOrigin.END, 0, ""),
+        (ReadOrigin.END, 99, "aaabbbccc"),
+        (ReadOrigin.START, 99, ""),
     ],
 )
-def test_a_log_is_one_text_over_its_files(root: Path, origin: Origin, offset: int, text: str) -> None:
+def test_a_log_is_one_text_over_its_files(root: Path, origin: ReadOrigin, offset: int, text: str) -> None:
     for number, part in ((9, "aaa"), (10, "bbb"), (11, "ccc")):
         write(root, number, part)
     write(root, 10, "other", stream="stderr")
@@ -233,17 +247,17 @@ def test_a_log_that_is_not_there_yet_is_refused_or_waited_for(root: Path) -> Non
 
 
 def test_frames_leave_out_what_is_empty() -> None:
-    async def frames() -> AsyncGenerator[Frame, None]:
-        yield Frame(3, b"abc", "f")
-        yield Frame()
-        yield Frame(3, b"", "f", "file deleted")
+    async def frames() -> AsyncGenerator[FileFrame, None]:
+        yield FileFrame(3, b"abc", "f")
+        yield FileFrame()
+        yield FileFrame(3, b"", "f", "file deleted")
 
     @in_virtual_time
     async def work() -> None:
-        shown = [msgspec.json.decode(part) async for part in encoded(frames())]
+        shown = [msgspec.json.decode(part) async for part in encode_frames(frames())]
         assert {"Offset": 3, "Data": "YWJj", "File": "f"} == shown[0]
         assert {} == shown[1]
         assert {"Offset": 3, "File": "f", "FileEvent": "file deleted"} == shown[2]
-        assert [b"abc", b"", b""] == [part async for part in plain(frames())]
+        assert [b"abc", b"", b""] == [part async for part in extract_data(frames())]
 
     work()

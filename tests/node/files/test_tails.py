@@ -2,30 +2,30 @@
 
 from pathlib import Path
 
-from wharf.node.files import Folder
-from wharf.node.files.tails import tail_of
+from wharf.node.files import ReadOnlyFolder
+from wharf.node.files.streams import read_log_tail
 
 
-def a_log(folder: Path, *files: str) -> Folder:
+def a_log(folder: Path, *files: str) -> ReadOnlyFolder:
     logs = folder / "alloc/logs"
     logs.mkdir(parents=True)
     for number, text in enumerate(files):
         (logs / f"web.stdout.{number}").write_text(text)
-    return Folder(folder)
+    return ReadOnlyFolder(folder)
 
 
 def test_the_end_goes_over_files_and_begins_with_a_line(tmp_path: Path) -> None:
     folder = a_log(tmp_path, "one\ntwo\n", "three\nfour\n")
 
-    assert b"two\nthree\nfour\n" == tail_of(folder, "web", "stdout", 16)
+    assert b"two\nthree\nfour\n" == read_log_tail(folder, "web", "stdout", 16)
 
 
 def test_a_short_log_is_there_as_a_whole(tmp_path: Path) -> None:
-    assert b"one\ntwo" == tail_of(a_log(tmp_path, "one\ntwo"), "web", "stdout", 100)
+    assert b"one\ntwo" == read_log_tail(a_log(tmp_path, "one\ntwo"), "web", "stdout", 100)
 
 
 def test_one_long_line_is_cut(tmp_path: Path) -> None:
-    assert b"x" * 10 == tail_of(a_log(tmp_path, "x" * 100), "web", "stdout", 10)
+    assert b"x" * 10 == read_log_tail(a_log(tmp_path, "x" * 100), "web", "stdout", 10)
 
 
 def test_of_what_is_no_log_there_is_no_end(tmp_path: Path) -> None:
@@ -33,5 +33,5 @@ def test_of_what_is_no_log_there_is_no_end(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "alloc/logs/web.stdout.0").symlink_to(tmp_path / "secret")
 
-    assert b"" == tail_of(folder, "web", "stdout", 100)
-    assert b"" == tail_of(folder, "other", "stdout", 100)
+    assert b"" == read_log_tail(folder, "web", "stdout", 100)
+    assert b"" == read_log_tail(folder, "other", "stdout", 100)

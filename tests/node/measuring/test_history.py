@@ -3,7 +3,7 @@
 import os
 import time
 
-from wharf.node.measuring.history import KEPT, History, Sample, added, shown
+from wharf.node.statistics.history import MAX_SAMPLES, UsageHistory, UsageSample, render_samples, sum_histories
 
 MINUTE_NS = 60_000_000_000
 
@@ -15,52 +15,57 @@ def burn(seconds: float) -> None:
 
 
 def test_what_a_run_used_between_two_looks_is_told_with_its_memory() -> None:
-    history = History()
+    history = UsageHistory()
     pids = [os.getpid()]
 
-    history.note_run("r", pids, at_ns=0, at_s=0.0)
+    history.record_run("r", pids, at_ns=0, at_s=0.0)
     burn(0.2)
-    history.note_run("r", pids, at_ns=MINUTE_NS, at_s=0.4)
+    history.record_run("r", pids, at_ns=MINUTE_NS, at_s=0.4)
 
-    (sample,) = history.of_run("r", 0)
+    (sample,) = history.list_run_samples("r", 0)
     assert 40.0 < sample.percent < 200.0
     assert sample.bytes > 1 << 20
     assert MINUTE_NS == sample.at_ns
 
 
 def test_the_machine_has_a_history_too() -> None:
-    history = History()
+    history = UsageHistory()
 
-    history.note_machine(0)
+    history.record_machine(0)
     burn(0.1)
-    history.note_machine(MINUTE_NS)
+    history.record_machine(MINUTE_NS)
 
-    (sample,) = history.of_machine(0)
+    (sample,) = history.list_machine_samples(0)
     assert 0.0 < sample.percent <= 100.0
-    assert [] == history.of_machine(MINUTE_NS + 1)
+    assert [] == history.list_machine_samples(MINUTE_NS + 1)
 
 
 def test_only_the_last_minutes_are_kept_and_nothing_of_runs_that_are_over() -> None:
-    history = History()
-    for minute in range(2 * KEPT):
-        history.note_run("r", [os.getpid()], at_ns=minute, at_s=float(minute))
+    history = UsageHistory()
+    for minute in range(2 * MAX_SAMPLES):
+        history.record_run("r", [os.getpid()], at_ns=minute, at_s=float(minute))
 
-    assert (KEPT, 2 * KEPT - 1) == (len(history.of_run("r", 0)), history.of_run("r", 0)[-1].at_ns)
-    history.keep_only(["other"])
-    assert [] == history.of_run("r", 0)
+    assert (MAX_SAMPLES, 2 * MAX_SAMPLES - 1) == (
+        len(history.list_run_samples("r", 0)),
+        history.list_run_samples("r", 0)[-1].at_ns,
+    )
+    history.drop_other_runs(["other"])
+    assert [] == history.list_run_samples("r", 0)
 
 
 def test_a_run_whose_processes_are_gone_is_passed_over() -> None:
-    history = History()
+    history = UsageHistory()
 
-    history.note_run("r", [2**22 + 1], at_ns=0, at_s=0.0)
-    history.note_run("r", [], at_ns=1, at_s=1.0)
+    history.record_run("r", [2**22 + 1], at_ns=0, at_s=0.0)
+    history.record_run("r", [], at_ns=1, at_s=1.0)
 
-    assert [] == history.of_run("r", 0)
+    assert [] == history.list_run_samples("r", 0)
 
 
 def test_the_tasks_of_an_allocation_are_added_moment_by_moment() -> None:
-    together = added([[Sample(1, 10.0, 5), Sample(2, 20.0, 5)], [Sample(2, 1.0, 7)]])
+    together = sum_histories([[UsageSample(1, 10.0, 5), UsageSample(2, 20.0, 5)], [UsageSample(2, 1.0, 7)]])
 
-    assert [Sample(1, 10.0, 5), Sample(2, 21.0, 12)] == together
-    assert {"Timestamp": 2, "Percent": 21.0, "TotalTicks": 630.0, "Memory": 12} == shown(together, mhz=3_000)[1]
+    assert [UsageSample(1, 10.0, 5), UsageSample(2, 21.0, 12)] == together
+    assert {"Timestamp": 2, "Percent": 21.0, "TotalTicks": 630.0, "Memory": 12} == render_samples(together, mhz=3_000)[
+        1
+    ]

@@ -15,8 +15,8 @@ from tests.agent.processes import ANSWERED_WITHIN_S
 from tests.node.networks.declaring import ADDRESS, NAME, TTL, Office, declare
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server
 from tests.waiting import wait_until
-from wharf.node.networks import Networks, Plugins, namespaces
-from wharf.node.networks.keeping import RUN
+from wharf.node.networks import CniPlugins, NetworkManager, namespaces
+from wharf.node.networks.manager import STATE_ROOT
 from wharf.world import RealWorld
 
 pytestmark = [pytest.mark.needs("bridges"), pytest.mark.needs_program("iptables")]
@@ -56,8 +56,8 @@ def listed(node: ANode) -> list[dict[str, Any]]:
 
 async def take_all_away(node: str) -> None:
     """What tests that failed have left on the machine."""
-    networks = Networks(RealWorld(), Plugins(""), node)
-    networks.sweep(())
+    networks = NetworkManager(RealWorld(), CniPlugins(""), node)
+    networks.sweep_unknown_networks(())
     await networks.close()
 
 
@@ -108,7 +108,7 @@ def stop(node: ANode, job: str) -> None:
 
 
 def folder_of(allocation: dict[str, Any]) -> Path:
-    return RUN / str(allocation["NodeID"]) / str(allocation["ID"])
+    return STATE_ROOT / str(allocation["NodeID"]) / str(allocation["ID"])
 
 
 def rules() -> str:
@@ -200,11 +200,11 @@ def test_what_an_agent_that_was_killed_left_is_taken_away_by_the_next(node: ANod
     other.mkdir()
     record = json.loads((mine / "record.json").read_text())
     (other / "record.json").write_text(json.dumps({"asked": {**record["asked"], "ports": []}}))
-    namespaces.make(other / "namespace")
+    namespaces.create_namespace(other / "namespace")
     node.kill_agent()
     node.wait_ready()
     wait_until(lambda: not other.exists(), what="nothing of the other is left", within_s=WITHIN_S)
-    assert namespaces.is_held(mine / "namespace")
+    assert namespaces.is_namespace_mounted(mine / "namespace")
     (port,) = allocation["AllocatedResources"]["Shared"]["Ports"]
     assert "hello\n" == get(f"{port['HostIP']}:{port['Value']}")
     stop(node, "left")

@@ -9,12 +9,19 @@ import pytest
 import uvloop
 
 from tests.waiting import wait_on_loop_until
-from wharf.model.network import DNS
-from wharf.node.networks.chain import CannotConnect, Chain, Mapping, Place, connect, disconnect
-from wharf.node.networks.declared import declared
-from wharf.node.networks.keeping import resolver_of
-from wharf.node.networks.plugins import Plugins
-from wharf.node.supervisor.processes import look_up
+from wharf.contract.model.jobs.networks import DNS
+from wharf.node.networks.cni_plugins import CniPlugins
+from wharf.node.networks.manager import build_resolv_conf
+from wharf.node.networks.plugin_chain import (
+    NetworkAttachment,
+    NetworkError,
+    PluginChain,
+    PortMapping,
+    connect_namespace,
+    disconnect_namespace,
+    read_declared_chains,
+)
+from wharf.node.supervisor.processes import find_process
 
 SAYS = """#!/bin/sh
 if [ -z "$CNI_COMMAND" ]; then echo "CNI {name} plugin {version}\nCNI protocol versions supported: 0.9.0, 0.10.0" >&2; exit; fi
@@ -28,7 +35,7 @@ REFUSES = 'echo \'{"code": 7, "msg": "no", "details": "none left"}\'; exit 1'
 class Made:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.plugins = Plugins(f"{folder / 'first'}:{folder / 'bin'}")
+        self.plugins = CniPlugins(f"{folder / 'first'}:{folder / 'bin'}")
         (folder / "bin").mkdir()
 
     def plugin(self, name: str, then: str, version: str = "v1.2.3") -> None:
@@ -43,8 +50,8 @@ class Made:
         return dict(json.loads((self.folder / f"{command}.{name}").read_text()))
 
 
-PLACE = Place("a1", Path("/run/x"), (Mapping(20000, 80, "tcp", "192.0.2.1"),), "A=b")
-CHAIN = Chain("net", ({"type": "one", "key": 1}, {"type": "two", "capabilities": {"portMappings": True}}))
+PLACE = NetworkAttachment("a1", Path("/run/x"), (PortMapping(20000, 80, "tcp", "192.0.2.1"),), "A=b")
+CHAIN = PluginChain("net", ({"type": "one", "key": 1}, {"type": "two", "capabilities": {"portMappings": True}}))
 
 
 @pytest.fixture
@@ -56,10 +63,10 @@ def test_each_plugin_gets_what_the_one_before_it_made_and_the_last_are_undone_fi
     made.plugin("one", GIVES % "one")
     made.plugin("two", GIVES % "two")
     kept: list[Any] = []
-    address = asyncio.run(connect(made.plugins, CHAIN, PLACE, keep=kept.append))
+    address = asyncio.run(connect_namespace(made.plugins, CHAIN, PLACE, on_result=kept.append))
     assert ("eth0", "192.0.2.9", "2001:db8::9") == (address.interface, address.address, address.address_ipv6)
     assert ["one", "two"] == [each["by"] for each in kept]
-    asyncio.run(disconnect(made.plugins, CHAIN, PLACE, kept=kept[-1]))
+    asyncio.run(disconnect_namespace(made.plugins, CHAIN, PLACE, result=kept[-1]))
     steps = [("ADD", "one"), ("ADD", "two"), ("DEL", "two"), ("DEL", "one")]
     assert [f"{command} {name} eth0 a1 A=b" for command, name in steps] == made.asked()
     assert {"cniVersion": "0.4.0", "name": "net", "type": "one", "key": 1} == made.heard("ADD", "one")
@@ -72,28 +79,32 @@ def test_each_plugin_gets_what_the_one_before_it_made_and_the_last_are_undone_fi
 def test_why_a_plugin_refuses_is_told_and_all_others_are_undone_nevertheless(made: Made) -> None:
     made.plugin("one", GIVES % "one")
     made.plugin("two", REFUSES)
-    with pytest.raises(CannotConnect, match="the network plugin two refuses: no: none left"):
-        asyncio.run(connect(made.plugins, CHAIN, PLACE, keep=lambda _: None))
-    with pytest.raises(CannotConnect, match="two refuses"):
-        asyncio.run(disconnect(made.plugins, CHAIN, PLACE, kept=None))
+    with pytest.raises(NetworkError, match="the network plugin two refuses: no: none left"):
+        asyncio.run(connect_namespace(made.plugins, CHAIN, PLACE, on_result=lambda _: None))
+    with pytest.raises(NetworkError, match="two refuses"):
+        asyncio.run(disconnect_namespace(made.plugins, CHAIN, PLACE, result=None))
     assert "DEL one eth0 a1 A=b" == made.asked()[-1]
-    with pytest.raises(CannotConnect, match="there is no network plugin three in "):
-        asyncio.run(connect(made.plugins, Chain("net", ({"type": "three"},)), PLACE, keep=lambda _: None))
-    assert made.plugins.find("../bin/one") is None
+    with pytest.raises(NetworkError, match="there is no network plugin three in "):
+        asyncio.run(
+            connect_namespace(made.plugins, PluginChain("net", ({"type": "three"},)), PLACE, on_result=lambda _: None)
+        )
+    assert made.plugins.find_program("../bin/one") is None
 
 
 def test_the_version_is_the_plugins_own_or_else_that_of_its_protocol(made: Made) -> None:
     made.plugin("one", "")
     made.plugin("two", "", version="version unknown")
-    versions = [asyncio.run(made.plugins.version(name)) for name in ("one", "two", "three")]
+    versions = [asyncio.run(made.plugins.find_version(name)) for name in ("one", "two", "three")]
     assert ["1.2.3", "0.10.0", ""] == versions
 
 
 def test_a_plugin_may_end_before_it_reads_what_it_is_told(made: Made) -> None:
     """As the agent asks, on its own event loop, which writes to no pipe that is closed already."""
     (made.folder / "bin" / "one").symlink_to("/bin/true")
-    address = uvloop.run(connect(made.plugins, Chain("net", ({"type": "one"},)), PLACE, keep=lambda _: None))
-    versions = [uvloop.run(made.plugins.version("one")) for _ in range(20)]
+    address = uvloop.run(
+        connect_namespace(made.plugins, PluginChain("net", ({"type": "one"},)), PLACE, on_result=lambda _: None)
+    )
+    versions = [uvloop.run(made.plugins.find_version("one")) for _ in range(20)]
     assert ("", [""] * 20) == (address.address, versions)
 
 
@@ -102,13 +113,13 @@ def test_a_plugin_for_which_nobody_waits_any_more_is_ended(made: Made) -> None:
     made.plugin("one", f"echo $$ >{told}.new; mv {told}.new {told}; exec sleep 1000")
 
     async def story() -> int:
-        asking = asyncio.ensure_future(connect(made.plugins, CHAIN, PLACE, keep=lambda _made: None))
+        asking = asyncio.ensure_future(connect_namespace(made.plugins, CHAIN, PLACE, on_result=lambda _made: None))
         await wait_on_loop_until(told.exists, what="it runs")
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         return int(told.read_text())
 
-    assert look_up(asyncio.run(story())) is None
+    assert find_process(asyncio.run(story())) is None
 
 
 def test_declared_networks_are_read_and_what_cannot_be_is_left_out(tmp_path: Path) -> None:
@@ -117,12 +128,12 @@ def test_declared_networks_are_read_and_what_cannot_be_is_left_out(tmp_path: Pat
     (tmp_path / "3.conflist").write_text("{")
     (tmp_path / "4.conflist").write_text('{"name": "typeless", "plugins": [{}]}')
     (tmp_path / "5.txt").write_text("")
-    found = {chain.name: [plugin["type"] for plugin in chain.plugins] for chain in declared(tmp_path)}
+    found = {chain.name: [plugin["type"] for plugin in chain.plugins] for chain in read_declared_chains(tmp_path)}
     assert {"many": ["one", "two"], "single": ["one"]} == found
-    assert [] == list(declared(tmp_path / "nowhere"))
+    assert [] == list(read_declared_chains(tmp_path / "nowhere"))
 
 
 def test_a_resolver_is_written_only_where_the_group_or_the_machine_needs_one() -> None:
     wanted = DNS(servers=("192.0.2.1", "192.0.2.2"), searches=("a", "b"), options=("ndots:1",))
-    assert "nameserver 192.0.2.1\nnameserver 192.0.2.2\nsearch a b\noptions ndots:1\n" == resolver_of(wanted)
-    assert "search a\n" in resolver_of(DNS(searches=("a",)))
+    assert "nameserver 192.0.2.1\nnameserver 192.0.2.2\nsearch a b\noptions ndots:1\n" == build_resolv_conf(wanted)
+    assert "search a\n" in build_resolv_conf(DNS(searches=("a",)))

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.kit.virtual_time import in_virtual_time, pass_time
-from wharf.client import Unreachable
-from wharf.model.durations import SECOND
-from wharf.model.identity import WorkloadIdentity
-from wharf.model.task import Task
-from wharf.model.task_state import TaskEventType
-from wharf.node.agent.folders import TaskFolders
-from wharf.node.agent.interpolation import Facts
+from wharf.contract.client import Unreachable
+from wharf.contract.model.allocations.task_states import TaskEventType
+from wharf.contract.model.jobs.groups import Task
+from wharf.contract.model.jobs.identities import WorkloadIdentity
+from wharf.contract.model.times import SECOND
+from wharf.contract.wire.nodes.messages import SignedIdentity
 from wharf.node.drivers.port import View
-from wharf.node.preparing.identities import TaskIdentities
-from wharf.node.preparing.work import TaskWork
-from wharf.wire.identity_shapes import SignedIdentity
+from wharf.node.tasks.context import TaskContext
+from wharf.node.tasks.folders import TaskFolders
+from wharf.node.tasks.identities.tokens import TaskIdentities
+from wharf.node.tasks.interpolation import ReferenceValues
 from wharf.world import SimulatedWorld, World
 
 TTL_S = 100
@@ -31,9 +31,9 @@ class Servers:
         self.behind_ns = 0
         """How far their clock is behind that of the node."""
 
-    async def sign(self, _alloc: str, _task: str, names: Sequence[str]) -> Sequence[SignedIdentity]:
+    async def sign_identities(self, _alloc: str, _task: str, names: Sequence[str]) -> Sequence[SignedIdentity]:
         if self.are_away:
-            raise Unreachable("nobody answers", sent=False)
+            raise Unreachable("nobody answers", is_sent=False)
         self.signed += 1
         assert self.signed < 20, "nobody asks as often"
         now_ns = self._world.now_ns() - self.behind_ns
@@ -49,25 +49,25 @@ class Told:
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def say(self, kind: TaskEventType, message: str = "", **_details: str) -> None:
+    def record_event(self, kind: TaskEventType, message: str = "", **_details: str) -> None:
         self.said.append(f"{kind}: {message}")
 
-    def restart(self, reason: str) -> None:
+    def restart_task(self, reason: str) -> None:
         self.said.append(reason)
 
-    def signal(self, name: str, reason: str) -> None:
+    def signal_task(self, name: str, reason: str) -> None:
         self.said.append(f"{name}: {reason}")
 
-    async def run(self, _command: tuple[str, ...], *, within_s: float) -> tuple[int, str]:
-        raise AssertionError(f"nothing is to be run within {within_s}")
+    async def run_command(self, _command: tuple[str, ...], *, timeout_s: float) -> tuple[int, str]:
+        raise AssertionError(f"nothing is to be run within {timeout_s}")
 
 
-def a_task_of(folder: Path) -> TaskWork:
+def a_task_of(folder: Path) -> TaskContext:
     short = WorkloadIdentity(name="short", ttl=TTL_S * SECOND, file=True, change_mode="restart")
     task = Task(name="t", driver="raw_exec", identities=(short,))
     (folder / "secrets").mkdir(exist_ok=True)
     (folder / "private").mkdir(exist_ok=True)
-    return TaskWork("a1", "default", "global", task, TaskFolders(folder, folder), View.HOST, {}, Facts({}))
+    return TaskContext("a1", "default", "global", task, TaskFolders(folder, folder), View.HOST, {}, ReferenceValues({}))
 
 
 def a_world() -> SimulatedWorld:
@@ -80,10 +80,10 @@ async def test_an_identity_is_renewed_in_the_middle_of_its_life_and_not_by_an_ag
 ) -> None:
     world, told, work = a_world(), Told(), a_task_of(tmp_path)
     servers, file = Servers(world), tmp_path / "secrets" / "nomad_short.jwt"
-    await TaskIdentities(world, servers, work).prepare(told.say)
+    await TaskIdentities(world, servers, work).prepare_task(told.record_event)
     await pass_time(TTL_S * 0.3)
 
-    keeping = world.start(TaskIdentities(world, servers, work).keep(told), name="the next agent")
+    keeping = world.start_task(TaskIdentities(world, servers, work).keep_renewed(told), name="the next agent")
     await pass_time(TTL_S * 0.1)
     before = (file.read_text(), list(told.said))
     await pass_time(TTL_S * 0.2)
@@ -100,9 +100,9 @@ async def test_a_clock_that_is_ahead_of_that_of_the_servers_renews_no_identity_e
     servers = Servers(world)
     servers.behind_ns = TTL_S * SECOND
     identities = TaskIdentities(world, servers, a_task_of(tmp_path))
-    await identities.prepare(told.say)
+    await identities.prepare_task(told.record_event)
 
-    keeping = world.start(identities.keep(told), name="keeps them")
+    keeping = world.start_task(identities.keep_renewed(told), name="keeps them")
     await pass_time(TTL_S * 0.6)
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
@@ -116,7 +116,7 @@ async def test_a_task_waits_for_servers_that_are_away_and_says_so(tmp_path: Path
     servers = Servers(world)
     servers.are_away = True
     identities = TaskIdentities(world, servers, a_task_of(tmp_path))
-    preparing = world.start(identities.prepare(told.say), name="prepare")
+    preparing = world.start_task(identities.prepare_task(told.record_event), name="prepare")
 
     await pass_time(20)
     while_away = (preparing.done(), told.said)

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import wait_on_loop_until
-from wharf.client import ONCE, AsyncClient, Reply, Request
-from wharf.client.exchange import Opened
-from wharf.model.task import Task
-from wharf.model.template import Template
-from wharf.node.agent.folders import TaskFolders
-from wharf.node.agent.interpolation import Facts
+from wharf.contract.client import NO_RETRIES, AsyncClient, ClientReply, ClientRequest
+from wharf.contract.client.transport import StreamedReply
+from wharf.contract.model.jobs.groups import Task
+from wharf.contract.model.jobs.templates import Template
 from wharf.node.drivers.port import View
-from wharf.node.preparing.cluster import Cluster
-from wharf.node.preparing.rendering import TaskTemplates
-from wharf.node.preparing.work import NotReady, TaskWork
+from wharf.node.tasks.context import TaskContext, TaskSetupError
+from wharf.node.tasks.folders import TaskFolders
+from wharf.node.tasks.interpolation import ReferenceValues
+from wharf.node.tasks.templates.queries import ClusterQueries
+from wharf.node.tasks.templates.rendering import TaskTemplates
 from wharf.world import RealWorld
 
 ASKS_AND_WAITS = '{{ with nomadVar "a" }}{{ .v }}{{ end }} at {{ timestamp "unix" }}'
@@ -44,25 +44,27 @@ class Servers:
         self.asked = 0
         self.may_answer = asyncio.Event()
 
-    async def send(self, request: Request) -> Reply:
+    async def send(self, request: ClientRequest) -> ClientReply:
         self.asked += 1
         if "index" in dict(request.query):
             await asyncio.Event().wait()  # Nothing changes.
         await self.may_answer.wait()
         variable = b'{"Namespace":"default","Path":"a","CreateIndex":3,"ModifyIndex":3,"Items":{"v":"kept"}}'
-        return Reply(200, {"x-cluster-index": "3"}, variable if request.path == "/v1/var/a" else b"[%s]" % variable)
+        return ClientReply(
+            200, {"x-cluster-index": "3"}, variable if request.path == "/v1/var/a" else b"[%s]" % variable
+        )
 
-    async def open(self, request: Request) -> Opened:
+    async def open(self, request: ClientRequest) -> StreamedReply:
         raise AssertionError(f"{request.path} is no stream")
 
     async def close(self) -> None:
         pass
 
 
-def a_work(folder: Path, template: str) -> TaskWork:
+def a_work(folder: Path, template: str) -> TaskContext:
     (folder / "local").mkdir()
     task = Task(name="t", driver="raw_exec", templates=(Template(embedded_tmpl=template, dest_path="local/it"),))
-    return TaskWork("a1", "default", "global", task, TaskFolders(folder, folder), View.HOST, {}, Facts({}))
+    return TaskContext("a1", "default", "global", task, TaskFolders(folder, folder), View.HOST, {}, ReferenceValues({}))
 
 
 def test_what_becomes_known_while_a_template_is_made_is_not_left_out_of_it(tmp_path: Path) -> None:
@@ -70,18 +72,18 @@ def test_what_becomes_known_while_a_template_is_made_is_not_left_out_of_it(tmp_p
 
     async def story() -> None:
         world, servers = Held(), Servers()
-        client = AsyncClient(world, [servers], retries=ONCE)
-        cluster = Cluster(world, client, "default", lambda: None)
+        client = AsyncClient(world, [servers], retry_policy=NO_RETRIES)
+        cluster = ClusterQueries(world, client, "default", lambda: None)
         templates = TaskTemplates(world, work, lambda _on_change: cluster)
-        given_up = world.start(templates.render_first(lambda *_, **__: None), name="a first try")
+        given_up = world.start_task(templates.render_initial(lambda *_, **__: None), name="a first try")
         await wait_on_loop_until(lambda: servers.asked, what="the variable is asked for")
         given_up.cancel()
         world.may_tell.clear()
         before = world.asked
-        trying = world.start(templates.render_first(lambda *_, **__: None), name="a second try")
+        trying = world.start_task(templates.render_initial(lambda *_, **__: None), name="a second try")
         await wait_on_loop_until(lambda: world.asked > before, what="it is rendered without the answer")
         servers.may_answer.set()
-        await wait_on_loop_until(lambda: cluster.answer("variable", "a"), what="the answer is there")
+        await wait_on_loop_until(lambda: cluster.find_result("variable", "a"), what="the answer is there")
         world.may_tell.set()
         await trying
         await templates.close()
@@ -91,9 +93,9 @@ def test_what_becomes_known_while_a_template_is_made_is_not_left_out_of_it(tmp_p
     assert "kept at 7" == (tmp_path / "local" / "it").read_text()
 
 
-def templates_of(work: TaskWork, world: RealWorld) -> TaskTemplates:
-    client = AsyncClient(world, [Servers()], retries=ONCE)
-    return TaskTemplates(world, work, lambda on_change: Cluster(world, client, "default", on_change))
+def templates_of(work: TaskContext, world: RealWorld) -> TaskTemplates:
+    client = AsyncClient(world, [Servers()], retry_policy=NO_RETRIES)
+    return TaskTemplates(world, work, lambda on_change: ClusterQueries(world, client, "default", on_change))
 
 
 def test_a_file_that_a_template_waits_for_is_seen_when_it_comes(tmp_path: Path) -> None:
@@ -102,7 +104,7 @@ def test_a_file_that_a_template_waits_for_is_seen_when_it_comes(tmp_path: Path) 
     async def story() -> None:
         world = Held()
         templates = templates_of(work, world)
-        waiting = world.start(templates.render_first(lambda *_, **__: None), name="its templates")
+        waiting = world.start_task(templates.render_initial(lambda *_, **__: None), name="its templates")
         await wait_on_loop_until(lambda: world.asked, what="it is rendered without the file")
         (tmp_path / "local" / "late").write_text("here")
         await waiting
@@ -119,8 +121,8 @@ def test_a_file_that_a_template_may_never_read_fails_it_at_its_place(tmp_path: P
     async def story() -> None:
         world = RealWorld()
         templates = templates_of(work, world)
-        with pytest.raises(NotReady, match="line 2, column 4: Path escapes the alloc directory"):
-            await templates.render_first(lambda *_, **__: None)
+        with pytest.raises(TaskSetupError, match="line 2, column 4: Path escapes the alloc directory"):
+            await templates.render_initial(lambda *_, **__: None)
         await templates.close()
 
     asyncio.run(story())

@@ -16,24 +16,24 @@ import msgspec
 from tests.agent.processes import is_alive
 from tests.control_groups import remove_groups_of
 from tests.waiting import WITHIN_S, wait_until
-from wharf.node.supervisor.keeper import RUNS, SOCKET
-from wharf.node.supervisor.leftovers import mark_of
 from wharf.node.supervisor.messages import (
-    AllTold,
+    AllRunsSent,
     ForgetRun,
-    Frames,
     FromSupervisor,
     Hello,
-    Limits,
-    LogOrder,
+    MessageReader,
     RunBegun,
     RunEnded,
-    RunOrder,
+    RunLimits,
+    RunLogSettings,
+    RunRequest,
     RunStarting,
     StartRun,
-    framed,
+    encode_frame,
 )
-from wharf.node.supervisor.processes import with_mark
+from wharf.node.supervisor.process_tracker import build_mark
+from wharf.node.supervisor.processes import find_marked_processes
+from wharf.node.supervisor.task_supervisor import RUNS_FOLDER, SOCKET_FILE
 
 _decoder: Final = msgspec.msgpack.Decoder(FromSupervisor)
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -48,7 +48,7 @@ class ASupervisor:
         self.logs = folder / "logs"
         self._way = way
         self._connection: socket.socket | None = None
-        self._frames = Frames()
+        self._frames = MessageReader()
         self._told: dict[str, list[FromSupervisor]] = {}
         self.names: list[str] = []
         self.pid = 0
@@ -64,7 +64,7 @@ class ASupervisor:
 
     def connect(self) -> None:
         self._hang_up()
-        self._frames, self._told = Frames(), {}
+        self._frames, self._told = MessageReader(), {}
         self._connection = wait_until(self._try_to_connect, what="the supervisor listens")
         wait_until(self._has_heard_all, what="all runs are told")
 
@@ -76,7 +76,7 @@ class ASupervisor:
         connection = socket.socket(socket.AF_UNIX)
         folder = os.open(self.folder, os.O_PATH)
         try:
-            connection.connect(f"/proc/self/fd/{folder}/{SOCKET}")
+            connection.connect(f"/proc/self/fd/{folder}/{SOCKET_FILE}")
         except OSError:
             connection.close()
             return None
@@ -90,19 +90,19 @@ class ASupervisor:
             data = self._connection.recv(65_536)
             if not data:
                 return
-            for frame in self._frames.add(data):
+            for frame in self._frames.feed(data):
                 message = _decoder.decode(frame)
                 match message:
                     case Hello(pid, finds_by, bounds):
                         self.pid, self.finds_by, self.bounds = pid, finds_by, bounds
-                    case AllTold():
+                    case AllRunsSent():
                         self._told.setdefault("", [])
                     case _:
                         self._told.setdefault(message.name, []).append(message)
 
     def say(self, message: msgspec.Struct) -> None:
         assert self._connection is not None
-        self._connection.sendall(framed(message))
+        self._connection.sendall(encode_frame(message))
 
     def start(
         self,
@@ -110,17 +110,17 @@ class ASupervisor:
         command: Sequence[str],
         *,
         environment: dict[str, str] | None = None,
-        log: LogOrder | None = None,
-        limits: Limits | None = None,
+        log: RunLogSettings | None = None,
+        limits: RunLimits | None = None,
     ) -> None:
         self.names.append(name)
-        order = RunOrder(
+        order = RunRequest(
             name,
             tuple(command),
             {"PATH": PATH} | (environment or {}),
             work_folder=str(self.folder),
-            log=log or LogOrder(str(self.logs), name),
-            limits=limits or Limits(),
+            log=log or RunLogSettings(str(self.logs), name),
+            limits=limits or RunLimits(),
         )
         self.say(StartRun(order))
 
@@ -156,7 +156,7 @@ class ASupervisor:
 
     def shim(self, name: str) -> int:
         """The process id of the run's shim."""
-        file = self.folder / RUNS / name / "pid"
+        file = self.folder / RUNS_FOLDER / name / "pid"
         wait_until(lambda: file.exists() and file.read_text(), what="the shim has written its number down")
         return int(file.read_text().split()[0])
 
@@ -173,8 +173,8 @@ class ASupervisor:
 
     def left(self) -> list[int]:
         """Processes that carry the mark of a run of ours."""
-        marks = frozenset(map(mark_of, self.names))
-        return [pid for pid, _ in with_mark(marks) if is_alive(pid)]
+        marks = frozenset(map(build_mark, self.names))
+        return [pid for pid, _ in find_marked_processes(marks) if is_alive(pid)]
 
     def end(self) -> None:
         self._hang_up()

@@ -11,8 +11,8 @@ import pytest
 from tests.agent.processes import is_alive
 from tests.node.supervisor.keeping import ASupervisor, a_supervisor
 from tests.waiting import wait_until
-from wharf.node.supervisor.keeper import RUNS, has_keeper
-from wharf.node.supervisor.messages import KillRun, LogOrder, RunEnded, ShutDown, SignalRun
+from wharf.node.supervisor.messages import KillRun, RunEnded, RunLogSettings, ShutDown, SignalRun
+from wharf.node.supervisor.task_supervisor import RUNS_FOLDER, has_running_supervisor
 
 CODES = (0, 1, 2, *range(126, 256))
 HARMLESS = (signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH)
@@ -61,7 +61,7 @@ def test_the_shell_that_waits_adds_nothing_to_the_output(supervisor: ASupervisor
 
 
 def test_logs_are_kept_to_a_size_and_a_count(supervisor: ASupervisor) -> None:
-    log = LogOrder(str(supervisor.logs), "long", max_files=3, max_file_bytes=10_000)
+    log = RunLogSettings(str(supervisor.logs), "long", max_files=3, max_file_bytes=10_000)
     supervisor.shell("long", "seq 1 20000", log=log)
     supervisor.ended("long")
 
@@ -129,7 +129,7 @@ def test_what_is_said_between_an_end_and_its_hearing_troubles_nobody(supervisor:
 
 
 def has_news(supervisor: ASupervisor, name: str) -> bool:
-    pipe = os.open(supervisor.folder / RUNS / name / "news", os.O_RDWR | os.O_NONBLOCK)
+    pipe = os.open(supervisor.folder / RUNS_FOLDER / name / "news", os.O_RDWR | os.O_NONBLOCK)
     try:
         return bool(select.select([pipe], [], [], 0)[0])
     finally:
@@ -254,8 +254,8 @@ def test_it_ends_when_told_to_and_nothing_runs(supervisor: ASupervisor) -> None:
 
 
 def test_whether_something_runs_in_a_folder_can_be_asked_from_outside(supervisor: ASupervisor, tmp_path: Path) -> None:
-    assert has_keeper(supervisor.folder) is False
-    assert has_keeper(tmp_path / "nowhere") is False
+    assert has_running_supervisor(supervisor.folder) is False
+    assert has_running_supervisor(tmp_path / "nowhere") is False
     supervisor.start("stays", ("/bin/sleep", "1000"))
     supervisor.begun("stays")
-    assert has_keeper(supervisor.folder) is True
+    assert has_running_supervisor(supervisor.folder) is True

@@ -3,7 +3,7 @@
 import os
 import selectors
 
-from wharf.node.supervisor.turns import calls
+from wharf.node.supervisor.selector_loop import list_callbacks
 
 
 def test_what_an_earlier_call_closed_is_not_called_though_its_number_is_given_again() -> None:
@@ -22,7 +22,7 @@ def test_what_an_earlier_call_closed_is_not_called_though_its_number_is_given_ag
         for end in (first_end, second_end):
             os.write(end, b"x")
         heard = selector.select(0)
-        for call in calls(selector, heard):
+        for call in list_callbacks(selector, heard):
             call()
 
         assert (2, ["the first"]) == (len(heard), called)

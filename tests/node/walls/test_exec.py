@@ -10,8 +10,8 @@ from tests.node.walls.walled import run, walled
 from wharf.node.core.outcome import Outcome
 from wharf.node.drivers.port import CannotStart, Given, GivenDevice, GivenVolume
 from wharf.node.settings import ExecSettings
-from wharf.node.supervisor.folder import read_outcome
 from wharf.node.supervisor.messages import RunEnded
+from wharf.node.supervisor.run_folder import parse_outcome
 
 pytestmark = pytest.mark.needs("namespaces")
 SIGKILL = 9
@@ -272,7 +272,7 @@ def test_who_waits_for_the_program_can_write_its_end_down_when_there_is_room_aga
             assert waits.poll() is None
         (tmp_path / "outcome").rmdir()
         assert b"ended\n" == os.read(news, 100)
-        told = read_outcome("r", (tmp_path / "outcome").read_text())
+        told = parse_outcome("r", (tmp_path / "outcome").read_text())
         assert told == RunEnded("r", 9)
     finally:
         waits.kill()

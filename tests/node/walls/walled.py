@@ -10,17 +10,16 @@ from typing import Any, Final
 
 from tests.control_groups import remove_groups_of
 from tests.waiting import wait_on_loop_until
-from wharf.model.task import LogConfig
-from wharf.node.agent.keeper_link import KeeperLink
+from wharf.contract.model.jobs.groups import LogConfig
 from wharf.node.core.outcome import Outcome
-from wharf.node.drivers.beside import CommandOrder, Stream
-from wharf.node.drivers.exec import Exec
-from wharf.node.drivers.port import Given, TaskNetwork, TaskOrder
-from wharf.node.drivers.raw_exec import RawExec
+from wharf.node.drivers.exec import ExecDriver
+from wharf.node.drivers.port import CommandOrder, Given, Stream, TaskNetwork, TaskOrder
+from wharf.node.drivers.raw_exec import RawExecDriver
+from wharf.node.sandbox import DEFAULT_FOLDERS
 from wharf.node.settings import ExecSettings
-from wharf.node.supervisor.leftovers import mark_of
-from wharf.node.supervisor.processes import with_mark
-from wharf.node.walls import DEFAULT_FOLDERS
+from wharf.node.supervisor.client import SupervisorClient
+from wharf.node.supervisor.process_tracker import build_mark
+from wharf.node.supervisor.processes import find_marked_processes
 from wharf.world import RealWorld
 
 WITHIN_S: Final = 60.0
@@ -39,9 +38,9 @@ class Walled:
         state = folder / "state"
         state.mkdir(exist_ok=True)
         self.node = f"walled-{os.getpid()}"
-        self.link = KeeperLink(RealWorld(), state, self.node, self)
-        self.walls = Exec(self.link, settings, DEFAULT_FOLDERS, state)
-        self.driver: Exec | RawExec = RawExec(self.link, is_allowed=True) if is_raw else self.walls
+        self.link = SupervisorClient(RealWorld(), state, self.node, self)
+        self.walls = ExecDriver(self.link, settings, DEFAULT_FOLDERS, state)
+        self.driver: ExecDriver | RawExecDriver = RawExecDriver(self.link, is_allowed=True) if is_raw else self.walls
 
     # -- the watcher
 
@@ -146,12 +145,12 @@ class Walled:
         return code, said.decode(), also_said.decode()
 
     def pid(self, run: str) -> int:
-        pid = self.link.pid_of(run)
+        pid = self.link.find_pid(run)
         assert pid is not None
         return pid
 
     def left(self, run: str) -> list[int]:
-        return [pid for pid, _ in with_mark(frozenset({mark_of(run)}))]
+        return [pid for pid, _ in find_marked_processes(frozenset({build_mark(run)}))]
 
     async def gone(self, run: str) -> None:
         """Told to its end, and forgotten."""

@@ -4,29 +4,29 @@ import contextlib
 import logging
 from pathlib import Path
 
-from wharf.agent import saving, snapshots
-from wharf.agent.life import CannotStart, Life
-from wharf.agent.log_access import engine_for
-from wharf.agent.refusal import Refused
-from wharf.engines.port import Unavailable
+from wharf.agent.engine import build_engine
+from wharf.agent.errors import CommandError, StartupError
+from wharf.agent.process_context import ProcessContext
+from wharf.agent.snapshots import commands, schedule
+from wharf.cluster.engines.port import LogUnavailable
 
 log = logging.getLogger(__name__)
 
 
-async def run(life: Life) -> None:
+async def run(life: ProcessContext) -> None:
     settings = life.order.settings
-    folder = snapshots.folder_of(settings, Path(life.order.data_folder))
-    engine = engine_for(life.order.settings, life.world)
-    path = folder / snapshots.name_at(life.world.now_ns())
+    folder = schedule.get_snapshot_folder(settings, Path(life.order.data_folder))
+    engine = build_engine(life.order.settings, life.world)
+    path = folder / schedule.build_snapshot_name(life.world.now_ns())
     try:
         await engine.open()
         try:
-            facts = await saving.save(engine, path, world=life.world)
+            facts = await commands.save_snapshot(engine, path, world=life.world)
         finally:
             await engine.close()
-    except (Unavailable, Refused) as error:
-        raise CannotStart(str(error)) from error
-    removed = snapshots.to_remove(snapshots.scheduled(folder), keep=settings.snapshots.keep)
+    except (LogUnavailable, CommandError) as error:
+        raise StartupError(str(error)) from error
+    removed = schedule.select_surplus(schedule.list_scheduled_snapshots(folder), keep_count=settings.snapshots.keep)
     for old in removed:
         with contextlib.suppress(FileNotFoundError):
             old.unlink()

@@ -7,21 +7,26 @@ nothing about what is asked. It knows the headers and texts of large code hosts,
 `over_httpx2` and `over_requests` put it under those libraries; docs/limits-client.md shows how.
 """
 
-from wharf.limits.client.conversation import Waiting
-from wharf.limits.client.errors import LimitError, PrimaryExceeded, SecondaryExceeded, WaitTooLong
-from wharf.limits.client.ledgers import AsyncRedisLedger, FileLedger, Ledger, MemoryLedger, RedisLedger
-from wharf.limits.client.manner import Manner
+from wharf.limits.client.policy import ClientPolicy
+from wharf.limits.client.state_stores import (
+    AsyncRedisStateStore,
+    FileStateStore,
+    LimitStateStore,
+    MemoryStateStore,
+    RedisStateStore,
+)
+from wharf.limits.client.steps import LimitError, PrimaryExceeded, SecondaryExceeded, WaitNotice, WaitTooLong
 
 __all__ = [
-    "AsyncRedisLedger",
-    "FileLedger",
-    "Ledger",
+    "AsyncRedisStateStore",
+    "ClientPolicy",
+    "FileStateStore",
     "LimitError",
-    "Manner",
-    "MemoryLedger",
+    "LimitStateStore",
+    "MemoryStateStore",
     "PrimaryExceeded",
-    "RedisLedger",
+    "RedisStateStore",
     "SecondaryExceeded",
+    "WaitNotice",
     "WaitTooLong",
-    "Waiting",
 ]

@@ -8,9 +8,9 @@ from enum import Enum
 
 import msgspec
 
-from wharf.limits.core.call import Taken
-from wharf.limits.core.plan import Charge, Plan
+from wharf.limits.core.plans import Charge, ChargePlan
 from wharf.limits.core.rule import UNLIMITED, Algorithm
+from wharf.limits.core.store_calls import TakeResult
 
 
 class Verdict(Enum):
@@ -27,7 +27,7 @@ class Verdict(Enum):
     """A query beyond the bounds that are read."""
 
 
-class LookedAt(msgspec.Struct, frozen=True, gc=False):
+class EvaluatedLimit(msgspec.Struct, frozen=True, gc=False):
     """One limit in a decision: its counter before and after, for people who ask why."""
 
     rule: str
@@ -44,13 +44,13 @@ class LookedAt(msgspec.Struct, frozen=True, gc=False):
     line: int
 
 
-class Decision(msgspec.Struct, frozen=True, eq=False, gc=False):
+class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
     request_id: str
     verdict: Verdict
-    plan: Plan
+    plan: ChargePlan
     charges: tuple[Charge, ...]
-    taken: Taken
-    told_by: int | None = None
+    result: TakeResult
+    refusing_index: int | None = None
     """Which charge answers a refusal: of the kind that counts most, the one that ends last."""
     problem: str = ""
     """What is wrong with a request that no limit refused."""
@@ -60,21 +60,21 @@ class Decision(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self.verdict is Verdict.ADMITTED
 
     @property
-    def shown(self) -> Charge:
+    def bucket_charge(self) -> Charge:
         """The primary bucket of the request, with this caller's ceiling."""
-        return self.plan.shown if self.plan.is_free else self.charges[0]
+        return self.plan.bucket_charge if self.plan.is_free else self.charges[0]
 
     @property
     def limit(self) -> int:
-        return self.shown.ceiling
+        return self.bucket_charge.ceiling
 
     @property
     def used(self) -> int:
         """Of the primary bucket, after this request; never more than the limit."""
         if self.verdict is Verdict.PRIMARY:
             return self.limit  # A query that costs more than is left: nothing is left for it.
-        charged = self.shown.cost if self.is_admitted and not self.plan.is_free else 0
-        return min(self.limit, self.taken.shown_before + charged)
+        charged = self.bucket_charge.cost if self.is_admitted and not self.plan.is_free else 0
+        return min(self.limit, self.result.bucket_count_before + charged)
 
     @property
     def remaining(self) -> int:
@@ -82,38 +82,38 @@ class Decision(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def reset_s(self) -> int:
-        return -(-self.taken.shown_end_ms // 1_000)
+        return -(-self.result.bucket_end_ms // 1_000)
 
     @property
-    def told(self) -> Charge | None:
+    def refusing_charge(self) -> Charge | None:
         """The limit that a refusal is told by."""
-        return None if self.told_by is None else self.charges[self.told_by]
+        return None if self.refusing_index is None else self.charges[self.refusing_index]
 
     @property
     def retry_after_s(self) -> int | None:
         """How long to wait, at least 1; None when admitted, or when waiting does not help."""
         if self.verdict is Verdict.BANNED:
-            until_ms = max(self.taken.banned_until_ms, *self._ends(), 0)
+            until_ms = max(self.result.banned_until_ms, *self._ends(), 0)
         elif self.verdict in (Verdict.PRIMARY, Verdict.SECONDARY):
             until_ms = max(self._ends())
         else:
             return None
-        return max(1, -(-(until_ms - self.taken.now_ms) // 1_000))
+        return max(1, -(-(until_ms - self.result.now_ms) // 1_000))
 
     def _ends(self) -> list[int]:
         return [
             free_ms
-            for index, free_ms in zip(self.taken.hits, self.taken.free_at_ms, strict=True)
+            for index, free_ms in zip(self.result.hit_indexes, self.result.free_at_ms, strict=True)
             if self.charges[index].is_enforced
         ]
 
-    def looked_at(self) -> Iterator[LookedAt]:
+    def list_limits(self) -> Iterator[EvaluatedLimit]:
         """Every limit that was looked at, in order."""
-        free = dict(zip(self.taken.hits, self.taken.free_at_ms, strict=True))
-        for index, (charge, before) in enumerate(zip(self.charges, self.taken.befores, strict=False)):
-            yield LookedAt(
+        free = dict(zip(self.result.hit_indexes, self.result.free_at_ms, strict=True))
+        for index, (charge, before) in enumerate(zip(self.charges, self.result.counts_before, strict=False)):
+            yield EvaluatedLimit(
                 rule=charge.name,
-                key=self.taken.keys[index] if self.taken.keys else charge.key,
+                key=self.result.keys[index] if self.result.keys else charge.key,
                 before=before,
                 after=before + charge.cost * self.is_admitted,
                 ceiling=charge.ceiling,
@@ -125,37 +125,37 @@ class Decision(msgspec.Struct, frozen=True, eq=False, gc=False):
                 line=charge.rule.line,
             )
 
-    def hit_rules(self, *, is_enforced: bool) -> list[str]:
+    def list_hit_rules(self, *, is_enforced: bool) -> list[str]:
         """The rules that were hit: those that refused, or those in shadow that would have."""
-        return [self.charges[i].name for i in self.taken.hits if self.charges[i].is_enforced is is_enforced]
+        return [self.charges[i].name for i in self.result.hit_indexes if self.charges[i].is_enforced is is_enforced]
 
 
-def decide(request_id: str, plan: Plan, charges: tuple[Charge, ...], taken: Taken) -> Decision:
+def build_decision(request_id: str, plan: ChargePlan, charges: tuple[Charge, ...], result: TakeResult) -> LimitDecision:
     """Say what the store's answer means. A ban comes first, then the primary limit, then secondary ones."""
-    if taken.admitted:
-        return Decision(request_id, Verdict.ADMITTED, plan, charges, taken)
+    if result.is_admitted:
+        return LimitDecision(request_id, Verdict.ADMITTED, plan, charges, result)
     hit = [
         (index, free_ms)
-        for index, free_ms in zip(taken.hits, taken.free_at_ms, strict=True)
+        for index, free_ms in zip(result.hit_indexes, result.free_at_ms, strict=True)
         if charges[index].is_enforced
     ]
-    if taken.banned_until_ms and not plan.ban_is_shadow:
-        return Decision(request_id, Verdict.BANNED, plan, charges, taken)
-    never = [index for index, _ in hit if charges[index].needs > charges[index].ceiling]
+    if result.banned_until_ms and not plan.is_ban_shadow:
+        return LimitDecision(request_id, Verdict.BANNED, plan, charges, result)
+    never = [index for index, _ in hit if charges[index].required > charges[index].ceiling]
     if never:
-        return Decision(request_id, Verdict.NEVER, plan, charges, taken, told_by=never[0])
+        return LimitDecision(request_id, Verdict.NEVER, plan, charges, result, refusing_index=never[0])
     primary = [(free_ms, index) for index, free_ms in hit if charges[index].rule.is_primary]
     kind = Verdict.PRIMARY if primary else Verdict.SECONDARY
     among = primary or [(free_ms, index) for index, free_ms in hit]
     # Of several that end together the first in the rules answers.
     last_ms = max(free_ms for free_ms, _ in among)
     told_by = min(index for free_ms, index in among if free_ms == last_ms)
-    return Decision(request_id, kind, plan, charges, taken, told_by=told_by)
+    return LimitDecision(request_id, kind, plan, charges, result, refusing_index=told_by)
 
 
 def is_unlimited(charge: Charge) -> bool:
     return charge.ceiling >= UNLIMITED
 
 
-def is_concurrency(charge: Charge) -> bool:
+def is_concurrency_limit(charge: Charge) -> bool:
     return charge.rule.algorithm is Algorithm.LEASES

@@ -28,22 +28,22 @@ from graphql.language import (
 from wharf.limits.core.request import QueryFacts
 from wharf.limits.core.rule import GraphqlRules
 
-PAGE_MOST: Final = 100
-REQUESTS_A_POINT: Final = 100
-BODY_BYTES_MOST: Final = 1 << 20
+MAX_PAGE_NODES: Final = 100
+REQUESTS_PER_POINT: Final = 100
+MAX_BODY_BYTES: Final = 1 << 20
 
 _OPENING: Final = frozenset({TokenKind.BRACE_L, TokenKind.PAREN_L, TokenKind.BRACKET_L})
 _CLOSING: Final = frozenset({TokenKind.BRACE_R, TokenKind.PAREN_R, TokenKind.BRACKET_R})
 
-REMEMBERED_QUERIES: Final = 4_096
-REMEMBERED_CHARACTERS: Final = 4_096
+MAX_CACHED_QUERIES: Final = 4_096
+MAX_CACHED_QUERY_CHARACTERS: Final = 4_096
 _NO_VARIABLES: Final[Mapping[str, Any]] = {}
 
 # What is charged for what cannot be read: the service itself will say what is wrong with it.
-UNREADABLE: Final = QueryFacts(cost=1, points=1)
+UNREADABLE_QUERY: Final = QueryFacts(cost=1, points=1)
 
 
-class TooComplex(Exception):
+class QueryTooComplex(Exception):
     """A query beyond the bounds, or none that can be read. Its text says why, and how to mend it."""
 
 
@@ -68,7 +68,7 @@ _BODY: Final = msgspec.json.Decoder(_Sent | list[_Sent])
 _VARIABLES: Final = msgspec.json.Decoder(dict[str, Any])
 
 
-class QueryCosts:
+class QueryCostCalculator:
     """Tells the cost of queries, and remembers those that come again: clients send few texts many times.
 
     Of a text only the variables that are sizes of pages matter, so these are its key with the text.
@@ -79,29 +79,29 @@ class QueryCosts:
         self._pages: dict[str, tuple[str, ...]] = {}
         self._facts: dict[tuple[str, str | None, tuple[int | None, ...]], QueryFacts] = {}
 
-    def of_body(self, body: bytes) -> QueryFacts:
+    def compute_body_cost(self, body: bytes) -> QueryFacts:
         """The cost of all queries in a body. Raises TooComplex; a text that is no query costs 1: the service refuses it."""
-        if len(body) > BODY_BYTES_MOST:
-            raise TooComplex(f"The body is too long: of its bytes at most {BODY_BYTES_MOST} are read.")
+        if len(body) > MAX_BODY_BYTES:
+            raise QueryTooComplex(f"The body is too long: of its bytes at most {MAX_BODY_BYTES} are read.")
         try:
             sent = _BODY.decode(body)
         except (msgspec.DecodeError, RecursionError):
             # Compressed, in another encoding, as a form: what reads that would run it at whatever cost.
-            raise TooComplex(
+            raise QueryTooComplex(
                 "The body is no GraphQL request: send JSON with a text `query`, in UTF-8 and not compressed."
             ) from None
         entries = sent if isinstance(sent, list) else [sent]
         if len(entries) > self._rules.entries_most:
             most = self._rules.entries_most
-            raise TooComplex(f"The array has {len(entries)} queries; at most {most} are taken at once.")
-        facts = [self.of_query(e.query, _variables(e.variables), e.operation_name) for e in entries]
+            raise QueryTooComplex(f"The array has {len(entries)} queries; at most {most} are taken at once.")
+        facts = [self.compute_query_cost(e.query, _variables(e.variables), e.operation_name) for e in entries]
         return QueryFacts(
             cost=sum(fact.cost for fact in facts) or 1,
             points=sum(fact.points for fact in facts) or 1,
             content=sum(fact.content for fact in facts),
         )
 
-    def of_query(
+    def compute_query_cost(
         self, text: str, variables: Mapping[str, Any] = _NO_VARIABLES, operation_name: str | None = None
     ) -> QueryFacts:
         pages = self._pages.get(text)
@@ -110,8 +110,8 @@ class QueryCosts:
             if known is not None:
                 return known
         facts, pages = _read(text, variables, operation_name, self._rules)
-        if len(text) <= REMEMBERED_CHARACTERS and len(operation_name or "") <= REMEMBERED_CHARACTERS:
-            if len(self._facts) >= REMEMBERED_QUERIES:
+        if len(text) <= MAX_CACHED_QUERY_CHARACTERS and len(operation_name or "") <= MAX_CACHED_QUERY_CHARACTERS:
+            if len(self._facts) >= MAX_CACHED_QUERIES:
                 self._pages.clear()
                 self._facts.clear()
             self._pages[text] = pages
@@ -135,8 +135,8 @@ def _page_sizes(variables: Mapping[str, Any], names: Sequence[str]) -> tuple[int
 
 def _as_page(value: object) -> int:
     """A page size out of a request; what is none is taken to be full, as the service refuses it or fills it."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= PAGE_MOST:
-        return PAGE_MOST
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_PAGE_NODES:
+        return MAX_PAGE_NODES
     return value
 
 
@@ -150,15 +150,15 @@ def _read(
         operations = [node for node in document.definitions if isinstance(node, OperationDefinitionNode)]
         chosen = [o for o in operations if o.name is not None and o.name.value == operation_name] or operations
         if not chosen:
-            return UNREADABLE, ()
+            return UNREADABLE_QUERY, ()
         fragments = {n.name.value: n for n in document.definitions if isinstance(n, FragmentDefinitionNode)}
         reader = _Reader(fragments, rules)
         # Without a name that fits, the service refuses several operations; until then the dearest is charged.
         facts = max((reader.facts_of(operation, variables) for operation in chosen), key=lambda f: (f.points, f.cost))
     except GraphQLError:
-        return UNREADABLE, ()
+        return UNREADABLE_QUERY, ()
     except RecursionError:
-        raise TooComplex("The query and its fragments are nested too deep. Ask for less at once.") from None
+        raise QueryTooComplex("The query and its fragments are nested too deep. Ask for less at once.") from None
     return facts, tuple(sorted(reader.pages_from))
 
 
@@ -170,9 +170,11 @@ def _check_bounds(text: str, rules: GraphqlRules) -> None:
         tokens += 1
         depth += (token.kind in _OPENING) - (token.kind in _CLOSING)
         if tokens > rules.tokens_most:
-            raise TooComplex(f"The query has more than {rules.tokens_most} words and signs. Send it in parts.")
+            raise QueryTooComplex(f"The query has more than {rules.tokens_most} words and signs. Send it in parts.")
         if depth > rules.depth_most:
-            raise TooComplex(f"The query is nested more than {rules.depth_most} levels deep. Ask for less at once.")
+            raise QueryTooComplex(
+                f"The query is nested more than {rules.depth_most} levels deep. Ask for less at once."
+            )
 
 
 class _Reader:
@@ -190,14 +192,14 @@ class _Reader:
         self._sizes.clear()
         size = self._size_of(operation.selection_set)
         if size.nodes > self._rules.nodes_most:
-            raise TooComplex(
+            raise QueryTooComplex(
                 f"The query may return {size.nodes} nodes; at most {self._rules.nodes_most} are possible. "
                 "Ask for smaller pages."
             )
         is_mutation = operation.operation is OperationType.MUTATION
         return QueryFacts(
             # Halves are rounded up, so that the sum never costs more than it says.
-            cost=max(1, (size.requests + REQUESTS_A_POINT // 2) // REQUESTS_A_POINT),
+            cost=max(1, (size.requests + REQUESTS_PER_POINT // 2) // REQUESTS_PER_POINT),
             points=self._rules.mutation_points if is_mutation else self._rules.query_points,
             content=self._content_of(operation.selection_set) if is_mutation else 0,
         )
@@ -231,7 +233,9 @@ class _Reader:
         if fragment is None or name in self._open:
             return _NOTHING  # Not valid; the service refuses it.
         if len(self._open) >= self._rules.depth_most:
-            raise TooComplex(f"Fragments are nested more than {self._rules.depth_most} deep. Ask for less at once.")
+            raise QueryTooComplex(
+                f"Fragments are nested more than {self._rules.depth_most} deep. Ask for less at once."
+            )
         self._open.append(name)
         size = self._sizes[name] = self._size_of(fragment.selection_set)
         self._open.pop()
@@ -245,11 +249,11 @@ class _Reader:
     def _number(self, value: object) -> int:
         if isinstance(value, IntValueNode):
             # A number of a thousand digits is no page, and is not worth reading.
-            return _as_page(int(value.value) if len(value.value) <= len(str(PAGE_MOST)) else PAGE_MOST)
+            return _as_page(int(value.value) if len(value.value) <= len(str(MAX_PAGE_NODES)) else MAX_PAGE_NODES)
         if isinstance(value, VariableNode):
             self.pages_from.add(value.name.value)
             return _as_page(self._variables.get(value.name.value))
-        return PAGE_MOST
+        return MAX_PAGE_NODES
 
     def _content_of(self, selections: SelectionSetNode | None, depth: int = 0) -> int:
         """How many of the mutations make content. Those in fragments count too, once a spread."""

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-BODY_BYTES_MOST: Final = 1 << 20
+MAX_BODY_BYTES: Final = 1 << 20
 
 
 class UnreadableBatch(Exception):
@@ -19,9 +19,9 @@ _BATCH: Final = msgspec.json.Decoder(_Batch)
 
 
 def count_objects(body: bytes) -> int:
-    if len(body) > BODY_BYTES_MOST:
+    if len(body) > MAX_BODY_BYTES:
         raise UnreadableBatch(
-            f"The batch is too long: of its bytes at most {BODY_BYTES_MOST} are read. Name fewer objects."
+            f"The batch is too long: of its bytes at most {MAX_BODY_BYTES} are read. Name fewer objects."
         )
     try:
         return len(_BATCH.decode(body).objects)

@@ -9,13 +9,13 @@ from typing import Final
 
 import msgspec
 
-from wharf.limits.core.call import Call, Reading, Taken
-from wharf.limits.core.caller import Caller
-from wharf.limits.core.decision import Decision, Verdict, decide
-from wharf.limits.core.plan import Charge, Plan
-from wharf.limits.core.request import Request
+from wharf.limits.core.callers.caller import Caller
+from wharf.limits.core.decision import LimitDecision, Verdict, build_decision
+from wharf.limits.core.plans import Charge, ChargePlan
+from wharf.limits.core.request import RequestFacts
 from wharf.limits.core.rule import UNLIMITED, RuleSet
 from wharf.limits.core.rulebook import Rulebook
+from wharf.limits.core.store_calls import CounterReading, StoreCall, TakeResult
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,11 +32,11 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
 class Limiter:
     def __init__(self, rules: RuleSet, grants: Iterable[Grant] = ()) -> None:
-        self.book: Final = Rulebook(rules)
+        self.rulebook: Final = Rulebook(rules)
         self._grants: Mapping[tuple[str, str], Sequence[Grant]] = {}
         self.set_grants(grants)
 
-    def with_rules(self, rules: RuleSet) -> "Limiter":
+    def copy_with_rules(self, rules: RuleSet) -> "Limiter":
         """Another limiter with these rules and the same grants."""
         return Limiter(rules, (grant for grants in self._grants.values() for grant in grants))
 
@@ -46,24 +46,24 @@ class Limiter:
             by_bucket.setdefault((grant.owner, grant.resource), []).append(grant)
         self._grants = by_bucket
 
-    def call_for(self, request: Request, now_ms: int) -> Call:
+    def build_call(self, request: RequestFacts, now_ms: int) -> StoreCall:
         """What to ask the store about this request. The moment decides about grants; counters have the store's own."""
-        plan = self.book.plan(request)
+        plan = self.rulebook.get_plan(request)
         charges = plan.charges
         if self._grants and not plan.is_free:
             charges = self._granted(charges, now_ms)
-        return Call(request.id, plan, charges, self.book.rules.ban)
+        return StoreCall(request.id, plan, charges, self.rulebook.rules.ban)
 
-    def failed_login_call(self, request_id: str, caller: Caller) -> Call:
+    def build_failed_login_call(self, request_id: str, caller: Caller) -> StoreCall:
         """What to ask the store when a credential was wrong. `caller` is the address."""
-        plan = self.book.failed_login_plan(caller)
-        return Call(request_id, plan, plan.charges, self.book.rules.ban)
+        plan = self.rulebook.build_failed_login_plan(caller)
+        return StoreCall(request_id, plan, plan.charges, self.rulebook.rules.ban)
 
     def _granted(self, charges: tuple[Charge, ...], now_ms: int) -> tuple[Charge, ...]:
-        shown = self.with_grants(charges[0], now_ms)
+        shown = self.apply_grants(charges[0], now_ms)
         return charges if shown is charges[0] else (shown, *charges[1:])
 
-    def with_grants(self, charge: Charge, now_ms: int) -> Charge:
+    def apply_grants(self, charge: Charge, now_ms: int) -> Charge:
         """The charge with the ceiling that grants give now."""
         grants = self._grants.get((charge.owner, charge.rule.resource or ""), ())
         amount = sum(grant.amount for grant in grants if now_ms < grant.until_ms)
@@ -71,20 +71,22 @@ class Limiter:
             return charge
         return msgspec.structs.replace(charge, ceiling=charge.ceiling + amount)
 
-    def decide(self, call: Call, taken: Taken) -> Decision:
-        return decide(call.id, call.plan, call.charges, taken)
+    def decide(self, call: StoreCall, result: TakeResult) -> LimitDecision:
+        return build_decision(call.id, call.plan, call.charges, result)
 
-    def refuse_unread(self, call: Call, shown: Reading, now_ms: int, *, verdict: Verdict, problem: str) -> Decision:
+    def build_unread_refusal(
+        self, call: StoreCall, bucket_reading: CounterReading, now_ms: int, *, verdict: Verdict, problem: str
+    ) -> LimitDecision:
         """A refusal for what a request asks for, not for its caller's use. Nothing is charged; `shown` was looked at."""
-        taken = Taken(False, now_ms, (), (), (), (), shown.used, shown.end_ms)
-        return Decision(call.id, verdict, call.plan, call.charges, taken, problem=problem)
+        taken = TakeResult(False, now_ms, (), (), (), (), bucket_reading.used, bucket_reading.end_ms)
+        return LimitDecision(call.id, verdict, call.plan, call.charges, taken, problem=problem)
 
 
-def objects_problem(plan: Plan, objects: int | None) -> str:
+def find_objects_problem(plan: ChargePlan, objects: int | None) -> str:
     """What is wrong with the number of objects in a batch; empty if nothing is."""
-    if objects is None or plan.objects_most is None or objects <= plan.objects_most:
+    if objects is None or plan.max_objects is None or objects <= plan.max_objects:
         return ""
     return (
-        f"The batch names {objects} objects; at most {plan.objects_most} can be asked for in one request. "
+        f"The batch names {objects} objects; at most {plan.max_objects} can be asked for in one request. "
         "Send it in several."
     )

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from wharf.limits.core.caller import Caller
-from wharf.limits.core.rule import Connection
+from wharf.limits.core.callers.caller import Caller
+from wharf.limits.core.rule import ConnectionClass
 
 
 class QueryFacts(msgspec.Struct, frozen=True, gc=False):
@@ -17,13 +17,13 @@ class QueryFacts(msgspec.Struct, frozen=True, gc=False):
     """How many mutations in it make content."""
 
 
-class Request(msgspec.Struct, frozen=True, eq=False, gc=False):
+class RequestFacts(msgspec.Struct, frozen=True, eq=False, gc=False):
     id: str
     """Made by whoever serves the request, never taken from its sender: an id is charged once."""
     method: str
     path: str
     caller: Caller
     query: QueryFacts | None = None
-    objects: int | None = None
+    object_count: int | None = None
     """How many objects a large-file batch names."""
-    connection: Connection = Connection.PLAIN
+    connection: ConnectionClass = ConnectionClass.PLAIN

@@ -11,11 +11,11 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from wharf.limits.core.rule import READING_METHODS
+from wharf.limits.core.rule import READ_METHODS
 
 T = TypeVar("T")
 
-KNOWN_METHODS: Final = READING_METHODS | {"POST", "PUT", "PATCH", "DELETE"}
+KNOWN_METHODS: Final = READ_METHODS | {"POST", "PUT", "PATCH", "DELETE"}
 OTHER: Final = "other"
 
 _PATTERN: Final = re.compile(r"(\*|[A-Z]+(?:,[A-Z]+)*) (/\S*)")
@@ -32,37 +32,37 @@ class BadPattern(ValueError):
     """A pattern that cannot be read, with what a right one looks like."""
 
 
-class Pattern(msgspec.Struct, frozen=True):
+class RoutePattern(msgspec.Struct, frozen=True):
     text: str
     methods: frozenset[str]
     """Empty for all."""
     segments: tuple[str, ...]
-    takes_rest: bool
+    has_wildcard: bool
 
     @property
     def is_template(self) -> bool:
         """Whether it names one endpoint, and so is the name that its requests are counted under."""
-        return not self.takes_rest and bool(self.methods)
+        return not self.has_wildcard and bool(self.methods)
 
-    def accepts_method(self, method: str) -> bool:
+    def matches_method(self, method: str) -> bool:
         return not self.methods or method in self.methods or (method == "HEAD" and "GET" in self.methods)
 
-    def accepts_path(self, segments: Sequence[str]) -> bool:
-        if self.takes_rest:
+    def matches_path(self, segments: Sequence[str]) -> bool:
+        if self.has_wildcard:
             if len(segments) <= len(self.segments):
                 return False
         elif len(segments) != len(self.segments):
             return False
         return all(_fits(wanted, given) for wanted, given in zip(self.segments, segments, strict=False))
 
-    def covers(self, other: "Pattern") -> bool:
+    def covers(self, other: "RoutePattern") -> bool:
         """Whether every request that the other matches is matched by this one."""
-        if self.methods and not (other.methods and all(self.accepts_method(method) for method in other.methods)):
+        if self.methods and not (other.methods and all(self.matches_method(method) for method in other.methods)):
             return False
-        if other.takes_rest and not self.takes_rest:
+        if other.has_wildcard and not self.has_wildcard:
             return False
-        longer = len(other.segments) + other.takes_rest
-        if (longer <= len(self.segments)) if self.takes_rest else (longer != len(self.segments)):
+        longer = len(other.segments) + other.has_wildcard
+        if (longer <= len(self.segments)) if self.has_wildcard else (longer != len(self.segments)):
             return False
         if len(other.segments) < len(self.segments):
             return False
@@ -85,7 +85,7 @@ def _takes(after: str, segment: str) -> bool:
     return segment.endswith(after) and (segment.startswith("{") or len(segment) > len(after))
 
 
-def parse_pattern(text: str) -> Pattern:
+def parse_pattern(text: str) -> RoutePattern:
     found = _PATTERN.fullmatch(text)
     if found is None:
         raise BadPattern(
@@ -100,14 +100,14 @@ def parse_pattern(text: str) -> Pattern:
             raise BadPattern(
                 f"{text!r}: the segment {segment!r} is neither text nor '{{name}}'; '*' stands only at the end of a path"
             )
-    return Pattern(text, frozenset() if methods == "*" else frozenset(methods.split(",")), plain, takes_rest)
+    return RoutePattern(text, frozenset() if methods == "*" else frozenset(methods.split(",")), plain, takes_rest)
 
 
 def split_path(path: str) -> tuple[str, ...]:
     return tuple(path[1:].split("/")) if len(path) > 1 else ()
 
 
-def tidy_path(path: str) -> str:
+def normalize_path(path: str) -> str:
     """The path as a service will read it: no query, no escapes that hide letters, no empty or dot segments."""
     if _NEEDS_TIDYING.search(path) is None:
         return path
@@ -122,7 +122,7 @@ def tidy_path(path: str) -> str:
     return "/" + "/".join(kept)
 
 
-def shape_of(method: str, path: str) -> str:
+def derive_endpoint_name(method: str, path: str) -> str:
     """The name of an endpoint that no template names: what stands for one thing among many is replaced."""
     segments = ("*" if _NAMES_ONE.fullmatch(segment) else segment for segment in split_path(path))
     return f"{method if method in KNOWN_METHODS else OTHER} /{'/'.join(segments)}"
@@ -134,8 +134,8 @@ class _Branch(Generic[T]):
     def __init__(self) -> None:
         self.by_text: dict[str, _Branch[T]] = {}
         self.by_value: dict[str, _Branch[T]] = {}  # `{}` and what stands after it.
-        self.ends: list[tuple[Pattern, T]] = []
-        self.rests: list[tuple[Pattern, T]] = []
+        self.ends: list[tuple[RoutePattern, T]] = []
+        self.rests: list[tuple[RoutePattern, T]] = []
 
 
 class RouteTree(Generic[T]):
@@ -144,28 +144,28 @@ class RouteTree(Generic[T]):
     def __init__(self) -> None:
         self._root: _Branch[T] = _Branch()
 
-    def add(self, pattern: Pattern, value: T) -> None:
+    def add(self, pattern: RoutePattern, value: T) -> None:
         branch = self._root
         for segment in pattern.segments:
             is_value = segment.startswith("{")
             branches = branch.by_value if is_value else branch.by_text
             branch = branches.setdefault(segment.partition("}")[2] if is_value else segment, _Branch())
-        (branch.rests if pattern.takes_rest else branch.ends).append((pattern, value))
+        (branch.rests if pattern.has_wildcard else branch.ends).append((pattern, value))
 
-    def find(self, method: str, path: str) -> list[tuple[Pattern, T]]:
+    def find_matches(self, method: str, path: str) -> list[tuple[RoutePattern, T]]:
         """All patterns that match, the most specific first: text before `{name}`, whole paths before `*`."""
-        found: list[tuple[Pattern, T]] = []
+        found: list[tuple[RoutePattern, T]] = []
         _walk(self._root, split_path(path), 0, found)
-        return [pair for pair in found if pair[0].accepts_method(method)]
+        return [pair for pair in found if pair[0].matches_method(method)]
 
-    def covering(self, narrow: Pattern) -> list[T]:
+    def find_covering(self, narrow: RoutePattern) -> list[T]:
         """The values of all patterns that match whatever the narrow one matches."""
-        found: list[tuple[Pattern, T]] = []
+        found: list[tuple[RoutePattern, T]] = []
         _walk_covering(self._root, narrow, 0, found)
         return [value for pattern, value in found if pattern.covers(narrow)]
 
 
-def _walk(branch: _Branch[T], segments: Sequence[str], depth: int, found: list[tuple[Pattern, T]]) -> None:
+def _walk(branch: _Branch[T], segments: Sequence[str], depth: int, found: list[tuple[RoutePattern, T]]) -> None:
     if depth == len(segments):
         found += branch.ends
         return
@@ -178,9 +178,9 @@ def _walk(branch: _Branch[T], segments: Sequence[str], depth: int, found: list[t
     found += branch.rests
 
 
-def _walk_covering(branch: _Branch[T], narrow: Pattern, depth: int, found: list[tuple[Pattern, T]]) -> None:
+def _walk_covering(branch: _Branch[T], narrow: RoutePattern, depth: int, found: list[tuple[RoutePattern, T]]) -> None:
     if depth == len(narrow.segments):
-        found += branch.rests if narrow.takes_rest else branch.ends
+        found += branch.rests if narrow.has_wildcard else branch.ends
         return
     segment = narrow.segments[depth]
     if (exact := branch.by_text.get(segment)) is not None:

@@ -9,12 +9,12 @@ from typing import Final
 
 import msgspec
 
-from wharf.limits.core.caller import ORDINARY_CASE, Caller, Case
+from wharf.limits.core.callers.caller import ORDINARY_CLASSES, Caller, CallerClass
 
 UNLIMITED: Final = 10**15 - 1
 """A ceiling that nobody reaches: the largest number that headers may hold. The use is counted, so that it can be seen."""
 
-HIT_SLICES: Final = 12
+DEFAULT_SLICES: Final = 12
 MINUTE_MS: Final = 60_000
 
 
@@ -29,7 +29,7 @@ class Algorithm(Enum):
     """Charged afterwards, so it may go into debt; the debt leaves with its slices."""
 
 
-class Counts(Enum):
+class CountedUnit(Enum):
     """What a rule counts."""
 
     REQUESTS = "requests"
@@ -45,18 +45,18 @@ class Counts(Enum):
 
 
 # What is counted decides how, where a rule does not say.
-USUAL_ALGORITHM: Final = {
-    Counts.REQUESTS: Algorithm.WINDOW,
-    Counts.QUERY_COST: Algorithm.WINDOW,
-    Counts.POINTS: Algorithm.SLICES,
-    Counts.CONTENT: Algorithm.SLICES,
-    Counts.CPU_MS: Algorithm.METER,
-    Counts.CONNECTIONS: Algorithm.LEASES,
-    Counts.FAILED_LOGINS: Algorithm.SLICES,
+DEFAULT_ALGORITHMS: Final = {
+    CountedUnit.REQUESTS: Algorithm.WINDOW,
+    CountedUnit.QUERY_COST: Algorithm.WINDOW,
+    CountedUnit.POINTS: Algorithm.SLICES,
+    CountedUnit.CONTENT: Algorithm.SLICES,
+    CountedUnit.CPU_MS: Algorithm.METER,
+    CountedUnit.CONNECTIONS: Algorithm.LEASES,
+    CountedUnit.FAILED_LOGINS: Algorithm.SLICES,
 }
 
 
-class Connection(Enum):
+class ConnectionClass(Enum):
     """How a request occupies the service; each class has its own concurrency limit."""
 
     PLAIN = "plain"
@@ -65,7 +65,7 @@ class Connection(Enum):
     """Blocking queries and streams, whose waiting is no work."""
 
 
-class StoreLoss(Enum):
+class StoreOutagePolicy(Enum):
     """What a rule answers while its counters cannot be asked."""
 
     OPEN = "open"
@@ -89,7 +89,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     most: int = UNLIMITED
     per_item: PerItem = PerItem.ALL
 
-    def ceiling(self, base: int, *, repositories: int, users: int) -> int:
+    def compute_ceiling(self, base: int, *, repositories: int, users: int) -> int:
         grown = base + self._items(repositories) * self.per_repository + self._items(users) * self.per_user
         return max(base, min(grown, self.most))
 
@@ -117,15 +117,15 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """Which interfaces it is about; none means all."""
     resource: str | None = None
     """The primary bucket, told in headers; a rule without one is a secondary limit."""
-    counts: Counts = Counts.REQUESTS
+    counts: CountedUnit = CountedUnit.REQUESTS
     algorithm: Algorithm = Algorithm.WINDOW
     scope: tuple[str, ...] = ("caller",)
     per_endpoint: bool = False
     window_ms: int = 60 * MINUTE_MS
-    slices: int = HIT_SLICES
-    ceilings: Mapping[Case, int] = {}
+    slices: int = DEFAULT_SLICES
+    ceilings: Mapping[CallerClass, int] = {}
     scale: Scale | None = None
-    connection: Connection = Connection.PLAIN
+    connection: ConnectionClass = ConnectionClass.PLAIN
     keys_most: int = 256
     """Keys below one owner (endpoints, addresses of a user); all further ones share one. 0 is without bound."""
     objects_most: int | None = None
@@ -133,7 +133,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     hidden: bool = False
     shadow: bool = False
     enforce_percent: int = 100
-    on_store_loss: StoreLoss = StoreLoss.LOCAL
+    on_store_loss: StoreOutagePolicy = StoreOutagePolicy.LOCAL
     status: int | None = None
     """The status of its refusals; by default 403, and 429 for large files."""
     line: int = 0
@@ -149,18 +149,18 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         """Whether one owner has several counters."""
         return self.per_endpoint or len(self.scope) > 1
 
-    def applies_to(self, case: Case) -> bool:
-        return case in self.ceilings or ORDINARY_CASE.get(case) in self.ceilings
+    def applies_to(self, case: CallerClass) -> bool:
+        return case in self.ceilings or ORDINARY_CLASSES.get(case) in self.ceilings
 
-    def ceiling_for(self, caller: Caller) -> int:
+    def get_ceiling(self, caller: Caller) -> int:
         """What this caller may use in a window, before grants. Only for callers that the rule applies to."""
-        case = caller.case
+        case = caller.caller_class
         base = self.ceilings.get(case)
         if base is None:
-            base = self.ceilings[ORDINARY_CASE[case]]
-        if self.scale is None or case is not Case.INSTALLATION:
+            base = self.ceilings[ORDINARY_CLASSES[case]]
+        if self.scale is None or case is not CallerClass.INSTALLATION:
             return base
-        return self.scale.ceiling(base, repositories=caller.repositories, users=caller.members)
+        return self.scale.compute_ceiling(base, repositories=caller.repositories, users=caller.members)
 
 
 class EndpointRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,11 +183,11 @@ class MethodPoints(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     read: int = 1
     write: int = 5
 
-    def of(self, method: str) -> int:
-        return self.read if method in READING_METHODS else self.write
+    def get_points(self, method: str) -> int:
+        return self.read if method in READ_METHODS else self.write
 
 
-READING_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+READ_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class GraphqlRules(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,8 +3,8 @@
 import re
 from typing import Final
 
-SIZE_LINE_BYTES_MOST: Final = 256
-TRAILER_BYTES_MOST: Final = 8_192
+MAX_SIZE_LINE_BYTES: Final = 256
+MAX_TRAILER_BYTES: Final = 8_192
 _SIZE: Final = re.compile(rb"([0-9a-fA-F]{1,15})(?:[ \t]*;[\t\x20-\x7e]*)?")
 _TRAILER: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\r\n\0]*")
 
@@ -53,7 +53,7 @@ class ChunkReader:
                 self._state = _AT_SIZE
                 continue
             end = data.find(b"\n", at)
-            most = SIZE_LINE_BYTES_MOST if self._state == _AT_SIZE else TRAILER_BYTES_MOST
+            most = MAX_SIZE_LINE_BYTES if self._state == _AT_SIZE else MAX_TRAILER_BYTES
             if (end if end >= 0 else len(data)) - at > most:
                 raise BadChunk("A line between the chunks is too long.")
             if end < 0:
@@ -73,7 +73,7 @@ class ChunkReader:
             self._trailer_bytes += len(line) + 2
             if not line:
                 self.is_done = True
-            elif self._trailer_bytes > TRAILER_BYTES_MOST or _TRAILER.fullmatch(line) is None:
+            elif self._trailer_bytes > MAX_TRAILER_BYTES or _TRAILER.fullmatch(line) is None:
                 raise BadChunk("What follows the last chunk are no headers.")
             return
         found = _SIZE.fullmatch(line)
@@ -91,5 +91,5 @@ _IN_TRAILERS: Final = 3
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
-def as_chunk(data: bytes) -> bytes:
+def encode_chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)

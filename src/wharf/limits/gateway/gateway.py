@@ -12,20 +12,20 @@ from typing import Final
 
 import msgspec
 
-from wharf.limits.building import Limits
-from wharf.limits.configuration.settings import GatewaySettings, Upstream
-from wharf.limits.core.answer import JSON
-from wharf.limits.desk.arrival import Arrival, Reply
-from wharf.limits.desk.desk import Desk
-from wharf.limits.gateway.caller_side import CallerConnection
-from wharf.limits.gateway.exchange import Exchange
-from wharf.limits.gateway.service_side import Pool
+from wharf.limits.config.settings import GatewaySettings, Upstream
+from wharf.limits.core.responses import JSON_TYPE
+from wharf.limits.decisions.requests import IncomingRequest, LocalReply
+from wharf.limits.decisions.service import DecisionService
+from wharf.limits.gateway.caller.connection import CallerConnection
+from wharf.limits.gateway.proxied_request import ProxiedRequest
+from wharf.limits.gateway.upstream import UpstreamPool
+from wharf.limits.rate_limiter import RateLimiter
 from wharf.world import World
 
 log = logging.getLogger(__name__)
 
-CLOCK_EVERY_S: Final = 0.5
-BACKLOG: Final = 4_096
+CLOCK_INTERVAL_S: Final = 0.5
+LISTEN_BACKLOG: Final = 4_096
 ALIVE_PATH: Final = "/healthz"
 READY_PATH: Final = "/readyz"
 
@@ -33,15 +33,15 @@ READY_PATH: Final = "/readyz"
 class Gateway:
     """`is_bare`: without limits at all, to measure what they cost."""
 
-    def __init__(self, limits: Limits, upstream: Upstream, world: World, *, is_bare: bool = False) -> None:
+    def __init__(self, limits: RateLimiter, upstream: Upstream, world: World, *, is_bare: bool = False) -> None:
         self.limits: Final = limits
-        self.desk: Final[Desk] = limits.desk
+        self.decision_service: Final[DecisionService] = limits.decision_service
         self.settings: Final[GatewaySettings] = limits.settings.gateway
-        self.pool: Final = Pool(upstream, self.settings, world)
+        self.pool: Final = UpstreamPool(upstream, self.settings, world)
         self.now_s: Final = world.monotonic_s
         self.is_bare: Final = is_bare
         self.own_paths: Final = frozenset({ALIVE_PATH, READY_PATH})
-        self.is_page: Final = self.desk.pages.answers
+        self.is_page: Final = self.decision_service.pages.is_own_path
         self.head_s: Final = self.settings.head_ms / 1_000
         self.idle_s: Final = self.settings.idle_ms / 1_000
         self.is_ending = False
@@ -49,7 +49,7 @@ class Gateway:
         self.failures = 0
         self.statuses: Final[dict[int, int]] = {}
         """Replies by the hundred of their status."""
-        self.turned_away = 0
+        self.rejected_connections = 0
         self.port = 0
         self.connections: Final[set[CallerConnection]] = set()
         self._world = world
@@ -70,10 +70,10 @@ class Gateway:
             tls = _tls_of(str(settings.certificate_file), str(settings.key_file))
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: CallerConnection(self), settings.host, settings.port, ssl=tls, backlog=BACKLOG
+            lambda: CallerConnection(self), settings.host, settings.port, ssl=tls, backlog=LISTEN_BACKLOG
         )
         self.port = self._server.sockets[0].getsockname()[1]
-        self._clock = self._world.start(self._keep_looking_at_clock(), name="gateway: look at the clock")
+        self._clock = self._world.start_task(self._keep_looking_at_clock(), name="gateway: look at the clock")
 
     async def close(self) -> None:
         """Take no more connections, let running requests end within a bound, then close all."""
@@ -95,18 +95,18 @@ class Gateway:
 
     async def _keep_looking_at_clock(self) -> None:
         while True:
-            await asyncio.sleep(CLOCK_EVERY_S)
+            await asyncio.sleep(CLOCK_INTERVAL_S)
             now_s = self.now_s()
             for connection in list(self.connections):
                 if connection.deadline_s and now_s >= connection.deadline_s:
                     connection.on_deadline()
-            self.pool.look_at_clock(now_s)
+            self.pool.expire_deadlines(now_s)
 
     # -- what connections tell -------------------------------------------------------------------------------------
 
     def on_connection(self, connection: CallerConnection) -> None:
         if len(self.connections) >= self.settings.connections_most:
-            self.turned_away += 1
+            self.rejected_connections += 1
             connection.close()
             return
         self.connections.add(connection)
@@ -116,21 +116,21 @@ class Gateway:
         if self.is_ending and not self.connections:
             self._all_gone.set()
 
-    def date(self) -> str:
+    def format_date(self) -> str:
         """The moment, as replies that are ours tell it."""
         return formatdate(self._world.now_ns() // 1_000_000_000, usegmt=True)
 
-    def on_reply(self, status: int) -> None:
+    def count_reply(self, status: int) -> None:
         kind = status // 100
         self.statuses[kind] = self.statuses.get(kind, 0) + 1
 
     # -- what is sent to the service -------------------------------------------------------------------------------
 
-    def request_head(self, exchange: Exchange, peer: str, proto: bytes) -> bytes:
+    def build_request_head(self, exchange: ProxiedRequest, peer: str, proto: bytes) -> bytes:
         """The head of a request as the service gets it."""
         head = exchange.head
         parts = [b"%b %b%b HTTP/1.1\r\n" % (head.method, self._base, head.target)]
-        parts += head.kept
+        parts += head.lines
         if head.host is None:
             parts.append(b"Host: %b\r\n" % self._authority)
         if head.length:
@@ -153,7 +153,7 @@ class Gateway:
 
     # -- pages -----------------------------------------------------------------------------------------------------
 
-    async def own_page(self, arrival: Arrival) -> Reply:
+    async def render_own_page(self, arrival: IncomingRequest) -> LocalReply:
         """Whether the process lives, and whether its rules are loaded. Neither is charged to anyone."""
         problems = [file.problem for file in self.limits.watcher.files if file.problem]
         is_ready = not self.is_ending
@@ -161,11 +161,14 @@ class Gateway:
             status, body = 200, {"status": "alive"}
         else:
             status = 200 if is_ready else 503
-            body = {"status": "ready" if is_ready else "ending", "rules": self.desk.service.limiter.book.hash}
-        told = await self.desk.error(arrival, status, "")
+            body = {
+                "status": "ready" if is_ready else "ending",
+                "rules": self.decision_service.evaluator.limiter.rulebook.hash,
+            }
+        told = await self.decision_service.render_error(arrival, status, "")
         kept = tuple((name, value) for name, value in told.headers if name != "content-type")
         page = {**body, **({"warnings": [line.partition("\n")[0] for line in problems]} if problems else {})}
-        return Reply(status, (*kept, ("content-type", JSON)), msgspec.json.encode(page))
+        return LocalReply(status, (*kept, ("content-type", JSON_TYPE)), msgspec.json.encode(page))
 
 
 def _tls_of(certificate_file: str, key_file: str) -> ssl.SSLContext:

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-TARGET_BYTES_MOST: Final = 8_192
+MAX_TARGET_BYTES: Final = 8_192
 METHOD_BYTES_MOST: Final = 32
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 _REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb"{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])\r\n")
@@ -47,9 +47,9 @@ class RequestHead(msgspec.Struct, gc=False):
     method: bytes
     target: bytes
     """Path and query, as they are passed on."""
-    is_old: bool
+    is_http_10: bool
     """HTTP/1.0."""
-    kept: list[bytes]
+    lines: list[bytes]
     """The lines that are passed on, as they were sent."""
     length: int = 0
     """Of the body; CHUNKED when its parts tell."""
@@ -57,8 +57,8 @@ class RequestHead(msgspec.Struct, gc=False):
     authorization: bytes | None = None
     is_conditional: bool = False
     has_origin: bool = False
-    wants_close: bool = False
-    expects_continue: bool = False
+    has_close: bool = False
+    has_expect_continue: bool = False
     is_websocket: bool = False
     forwarded_for: list[bytes] = []
     forwarded: list[bytes] = []
@@ -66,28 +66,28 @@ class RequestHead(msgspec.Struct, gc=False):
 
 class ReplyHead(msgspec.Struct, gc=False):
     status: int
-    line: bytes
+    status_line: bytes
     """The status line for the caller."""
-    kept: list[bytes]
+    lines: list[bytes]
     length: int
-    may_stay: bool
+    is_reusable: bool
     """Whether the connection can be used again."""
     measured_ms: int | None = None
-    makes_content: bool = False
+    is_content: bool = False
     has_upgrade: bool = False
     has_limits: bool = False
     """Whether it tells limits of its own."""
     has_date: bool = False
 
 
-def read_request_head(data: bytes, end: int, *, headers_most: int) -> RequestHead:
+def read_request_head(data: bytes, end: int, *, max_headers: int) -> RequestHead:
     """Read the head that stands in `data` up to `end`, behind its empty line. Raises BadHead."""
     line = _REQUEST_LINE.match(data, 0, end)
     if line is None:
         raise BadHead(_why_no_request_line(data))
     method, target, minor = line.groups()
-    if len(target) > TARGET_BYTES_MOST:
-        raise BadHead(f"The target of the request has {len(target)} bytes; at most {TARGET_BYTES_MOST} are read.", 414)
+    if len(target) > MAX_TARGET_BYTES:
+        raise BadHead(f"The target of the request has {len(target)} bytes; at most {MAX_TARGET_BYTES} are read.", 414)
     start = line.end()
     checked = _REQUEST_HEADERS.match(data, start, end - 2)
     if checked is None or checked.end() != end - 2:
@@ -95,10 +95,10 @@ def read_request_head(data: bytes, end: int, *, headers_most: int) -> RequestHea
             "A header is malformed: each is a name, a colon and a value of ASCII signs, in one line that ends with CR LF."
         )
     lines = _LINES.findall(data, start, end - 2)
-    if len(lines) > headers_most:
-        raise BadHead(f"The request has {len(lines)} headers; at most {headers_most} are read.", 431)
+    if len(lines) > max_headers:
+        raise BadHead(f"The request has {len(lines)} headers; at most {max_headers} are read.", 431)
     head = RequestHead(method, target, minor == b"0", [], forwarded_for=[], forwarded=[])
-    kept = head.kept
+    kept = head.lines
     watched: list[tuple[bytes, bytes, bytes]] | None = None
     for whole, name, value in lines:
         lower = name.lower()
@@ -115,7 +115,7 @@ def read_request_head(data: bytes, end: int, *, headers_most: int) -> RequestHea
 
 
 def _note_watched(head: RequestHead, watched: list[tuple[bytes, bytes, bytes]]) -> None:
-    kept = head.kept
+    kept = head.lines
     has_length = has_encoding = False
     upgrade = b""
     options: list[bytes] = []
@@ -154,17 +154,17 @@ def _note_watched(head: RequestHead, watched: list[tuple[bytes, bytes, bytes]]) 
         elif name == b"expect":
             if value.lower() != b"100-continue":
                 raise BadHead("Of expectations only `100-continue` is met.", 417)
-            head.expects_continue = not head.is_old
+            head.has_expect_continue = not head.is_http_10
         elif name == b"x-forwarded-for":
             head.forwarded_for.append(value)
         elif name == b"forwarded":
             head.forwarded.append(value)
     if has_length and has_encoding:
         raise BadHead("The request has both Content-Length and Transfer-Encoding: send one of them.")
-    if has_encoding and head.is_old:
+    if has_encoding and head.is_http_10:
         raise BadHead("HTTP/1.0 knows no Transfer-Encoding: send a Content-Length.")
     if options:
-        head.wants_close = b"close" in options
+        head.has_close = b"close" in options
         head.is_websocket = b"upgrade" in options and upgrade == b"websocket" and head.method == b"GET"
         _drop_named(kept, options)
 
@@ -185,13 +185,13 @@ def _check_request(head: RequestHead) -> None:
         if found is None:
             raise BadHead("The target of a request is a path that begins with a slash.")
         head.host = found[1]
-        head.kept[:] = [line for line in head.kept if line[:5].lower() != b"host:"]
-        head.kept.append(b"Host: %s\r\n" % found[1])
+        head.lines[:] = [line for line in head.lines if line[:5].lower() != b"host:"]
+        head.lines.append(b"Host: %s\r\n" % found[1])
         head.target = found[2] if found[2][:1] == b"/" else b"/" + found[2]
     if b"#" in head.target:
         raise BadHead("The target of a request has no fragment: leave out what begins with `#`.")
     if head.host is None:
-        if not head.is_old:
+        if not head.is_http_10:
             raise BadHead("The request has no Host header.")
     elif _HOST.fullmatch(head.host) is None:
         raise BadHead("The Host header is no name of a host.")
@@ -215,7 +215,7 @@ def read_reply_head(data: bytes, end: int, *, is_head: bool) -> ReplyHead:
     minor, code, reason = line.groups()
     status = int(code)
     head = ReplyHead(status, b"HTTP/1.1 %s %s\r\n" % (code, reason or b""), [], UNTIL_CLOSE, minor == b"1")
-    kept = head.kept
+    kept = head.lines
     length: int | None = None
     is_chunked = False
     options: list[bytes] = []
@@ -248,9 +248,9 @@ def read_reply_head(data: bytes, end: int, *, is_head: bool) -> ReplyHead:
             kept.append(whole)
     if options:
         if b"close" in options:
-            head.may_stay = False
+            head.is_reusable = False
         elif b"keep-alive" in options:
-            head.may_stay = True
+            head.is_reusable = True
         _drop_named(kept, options)
     if is_chunked and length is not None:
         raise BadHead("the reply has both a length and a transfer encoding")
@@ -261,7 +261,7 @@ def read_reply_head(data: bytes, end: int, *, is_head: bool) -> ReplyHead:
     elif length is not None:
         head.length = length
     else:
-        head.may_stay = False
+        head.is_reusable = False
     return head
 
 
@@ -269,14 +269,14 @@ def _note_mark(head: ReplyHead, name: bytes, value: bytes) -> None:
     if name == b"x-wharf-cpu-ms" and value.isdigit() and len(value) <= 9:
         head.measured_ms = int(value)
     elif name == b"x-wharf-content":
-        head.makes_content = value == b"1"
+        head.is_content = value == b"1"
 
 
-def without_limits(kept: list[bytes]) -> list[bytes]:
+def drop_limit_headers(lines: list[bytes]) -> list[bytes]:
     """The lines without those that the limiter's own take the place of."""
     return [
         line
-        for line in kept
+        for line in lines
         if not (
             line[:11].lower() == b"x-ratelimit"
             or (

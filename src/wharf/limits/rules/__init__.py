@@ -4,8 +4,8 @@ What is read here is handed to `wharf.limits.core` as values. Nothing here decid
 """
 
 from wharf.limits.rules.directory_file import read_directory
-from wharf.limits.rules.lint import Finding, Severity, lint
-from wharf.limits.rules.problems import FileRefused, Problem
-from wharf.limits.rules.reader import read_rules
+from wharf.limits.rules.lint import LintFinding, Severity, lint_rules
+from wharf.limits.rules.rules_file import read_rules
+from wharf.limits.toml.problems import FileProblem, InvalidFile
 
-__all__ = ["FileRefused", "Finding", "Problem", "Severity", "lint", "read_directory", "read_rules"]
+__all__ = ["FileProblem", "InvalidFile", "LintFinding", "Severity", "lint_rules", "read_directory", "read_rules"]

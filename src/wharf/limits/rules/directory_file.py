@@ -4,42 +4,42 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from wharf.limits.core.caller import CredentialKind
-from wharf.limits.core.directory import App, Installation, Organization, Register, Repository, Token, User
-from wharf.limits.rules.document import Document, Entry, nearest, say
-from wharf.limits.rules.schema import (
-    APP,
-    ENTERPRISE,
-    INNER_LISTS,
-    ORGANIZATION,
-    REPOSITORY,
-    USER,
-    Table,
+from wharf.limits.core.callers.caller import CredentialKind
+from wharf.limits.core.callers.directory import (
+    App,
+    DirectoryToken,
+    Installation,
+    MemoryDirectory,
+    Organization,
+    Repository,
+    User,
 )
+from wharf.limits.rules.document import TableEntry, TomlDocument, format_key, suggest_name
+from wharf.limits.rules.schema import APP, ENTERPRISE, INNER_LISTS, ORGANIZATION, REPOSITORY, USER, TableSchema
 
 _REPOSITORY: Final = re.compile(r"[^\s/]+/[^\s/]+")
 ENTERPRISE_TIER: Final = "enterprise"
 
 
-def read_directory(text: str, file: str = "directory.toml") -> Register:
+def read_directory(text: str, file: str = "directory.toml") -> MemoryDirectory:
     """Read a directory file. Raises FileRefused with everything that is wrong with it."""
-    document = Document(text, file)
+    document = TomlDocument(text, file)
     document.check_names({"user", "organization", "enterprise", "app", "repository"})
     reader = _Reader(document)
     register = reader.read()
-    document.finish()
+    document.raise_problems()
     return register
 
 
 class _Reader:
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: TomlDocument) -> None:
         self._document = document
-        self._tokens: dict[str, Token] = {}
+        self._tokens: dict[str, DirectoryToken] = {}
         self._apps: dict[int, App] = {}
-        self._app_places: list[tuple[Entry, int]] = []
+        self._app_places: list[tuple[TableEntry, int]] = []
         self._installations: dict[int, Installation] = {}
 
-    def read(self) -> Register:
+    def read(self) -> MemoryDirectory:
         organizations = dict(self._organizations())
         enterprises = frozenset(entry.values.get("name", "") for entry in self._entries(ENTERPRISE))
         for entry in self._entries(APP):
@@ -50,7 +50,7 @@ class _Reader:
             if app not in self._apps:
                 self._note(entry, "app", f"there is no app {app}: add it as [[app]] with `id = {app}`")
         self._check_members(organizations, users, enterprises)
-        return Register(
+        return MemoryDirectory(
             users=users,
             organizations=organizations,
             enterprises=enterprises,
@@ -92,7 +92,7 @@ class _Reader:
                 ),
             )
 
-    def _read_app(self, entry: Entry) -> None:
+    def _read_app(self, entry: TableEntry) -> None:
         values = entry.values
         app_id = values.get("id", 0)
         if app_id in self._apps:
@@ -109,7 +109,7 @@ class _Reader:
         for installation in installations:
             self._read_installation(installation, app_id)
 
-    def _read_installation(self, entry: Entry, app_id: int) -> None:
+    def _read_installation(self, entry: TableEntry, app_id: int) -> None:
         values = entry.values
         number = values.get("id", 0)
         if number in self._installations:
@@ -117,7 +117,7 @@ class _Reader:
         self._installations[number] = Installation(
             id=number,
             app=app_id,
-            on=values.get("on", ""),
+            account=values.get("on", ""),
             repositories=values.get("repositories", 0),
             members=values.get("members", 0),
         )
@@ -135,7 +135,7 @@ class _Reader:
 
     def _add_token(
         self,
-        entry: Entry,
+        entry: TableEntry,
         *,
         kind: CredentialKind,
         user: str | None = None,
@@ -149,7 +149,7 @@ class _Reader:
             self._note(entry, "sha256", "the same token is here twice: it can be of one owner only")
         if app is None and "app" in values and user is None:
             self._note(entry, "app", "is only for tokens of a user")
-        self._tokens[sha256] = Token(
+        self._tokens[sha256] = DirectoryToken(
             sha256=sha256,
             kind=kind,
             user=user,
@@ -168,7 +168,7 @@ class _Reader:
         for entry in self._entries_again(ORGANIZATION):
             for key, member in [(of, name) for of in ("members", "owners") for name in entry.values.get(of, ())]:
                 if member not in users:
-                    self._note(entry, key, f"{member!r} is no user{nearest(member, set(users) or {'none'})}")
+                    self._note(entry, key, f"{member!r} is no user{suggest_name(member, set(users) or {'none'})}")
             enterprise = entry.values.get("enterprise")
             if enterprise is not None and enterprise not in enterprises:
                 self._note(entry, "enterprise", f"{enterprise!r} is no enterprise: add it as [[enterprise]]")
@@ -179,27 +179,27 @@ class _Reader:
                     self._note(
                         entry,
                         "approved_by",
-                        f"{name!r} is no organization{nearest(name, set(organizations) or {'none'})}",
+                        f"{name!r} is no organization{suggest_name(name, set(organizations) or {'none'})}",
                     )
             owner = entry.values.get("owner", "")
             if owner and owner not in accounts:
-                self._note(entry, "owner", f"{owner!r} is no account{nearest(owner, accounts or {'none'})}")
+                self._note(entry, "owner", f"{owner!r} is no account{suggest_name(owner, accounts or {'none'})}")
 
-    def _entries(self, table: Table) -> Iterator[Entry]:
+    def _entries(self, table: TableSchema) -> Iterator[TableEntry]:
         inner = set(INNER_LISTS.get(table.name, {}))
-        return self._document.entries(table, self._document.raw, (), table.name, inner)
+        return self._document.read_entries(table, self._document.raw, (), table.name, inner)
 
-    def _entries_again(self, table: Table) -> Iterator[Entry]:
+    def _entries_again(self, table: TableSchema) -> Iterator[TableEntry]:
         """The entries a second time, without noting their problems a second time."""
         noted = len(self._document.problems)
         entries = list(self._entries(table))
         del self._document.problems[noted:]
         return iter(entries)
 
-    def _inner(self, entry: Entry, outer: str, name: str) -> Iterator[Entry]:
+    def _inner(self, entry: TableEntry, outer: str, name: str) -> Iterator[TableEntry]:
         table = INNER_LISTS[outer][name]
         inner = set(INNER_LISTS.get(table.name, {}))
-        return self._document.entries(table, entry.raw, entry.path, name, inner)
+        return self._document.read_entries(table, entry.raw, entry.path, name, inner)
 
-    def _note(self, entry: Entry, key: str, what: str) -> None:
-        self._document.note(entry.places.get(key, entry.place), say(entry.path, key), what)
+    def _note(self, entry: TableEntry, key: str, what: str) -> None:
+        self._document.add_problem(entry.locations.get(key, entry.location), format_key(entry.path, key), what)

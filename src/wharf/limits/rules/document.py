@@ -8,114 +8,120 @@ from typing import Any, Final
 
 import msgspec
 
-from wharf.limits.rules.places import Path, find_places
-from wharf.limits.rules.problems import FileRefused, Place, Problem
-from wharf.limits.rules.schema import NEEDED, Table
-from wharf.limits.rules.values import Unfit, show
+from wharf.limits.rules.schema import REQUIRED, TableSchema
+from wharf.limits.rules.values import InvalidValue, format_value
+from wharf.limits.toml.locations import KeyPath, find_locations
+from wharf.limits.toml.problems import FileProblem, InvalidFile, SourceLocation
 
-FILE_CHARACTERS_MOST: Final = 64 << 20
+MAX_FILE_CHARACTERS: Final = 64 << 20
 _AT: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
-class Entry(msgspec.Struct, frozen=True):
+class TableEntry(msgspec.Struct, frozen=True):
     """The keys of one table that were given, read by their kinds. Any: the kind of each key says what it is."""
 
     values: Mapping[str, Any]
-    places: Mapping[str, Place]
-    place: Place
+    locations: Mapping[str, SourceLocation]
+    location: SourceLocation
     file: str
     raw: Mapping[str, Any]
-    path: Path
+    path: KeyPath
 
 
-class Document:
+class TomlDocument:
     """One file. Reading a table notes what is wrong with it and goes on; `finish` raises if anything was."""
 
     def __init__(self, text: str, file: str) -> None:
         self.file = file
-        self.problems: list[Problem] = []
+        self.problems: list[FileProblem] = []
         self._forgiven: set[str] = set()
-        if len(text) > FILE_CHARACTERS_MOST:
-            raise FileRefused(
-                [Problem(file, Place(1, 1), "", f"the file is longer than {FILE_CHARACTERS_MOST} characters")]
+        if len(text) > MAX_FILE_CHARACTERS:
+            raise InvalidFile(
+                [
+                    FileProblem(
+                        file, SourceLocation(1, 1), "", f"the file is longer than {MAX_FILE_CHARACTERS} characters"
+                    )
+                ]
             )
         try:
             self.raw: Mapping[str, Any] = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            raise FileRefused([_syntax_problem(str(error), text, file)]) from None
+            raise InvalidFile([_syntax_problem(str(error), text, file)]) from None
         except RecursionError:
-            raise FileRefused([Problem(file, Place(1, 1), "", "the file is nested too deeply")]) from None
-        self._places = find_places(text.replace("\r\n", "\n"))
+            raise InvalidFile([FileProblem(file, SourceLocation(1, 1), "", "the file is nested too deeply")]) from None
+        self._places = find_locations(text.replace("\r\n", "\n"))
 
-    def finish(self) -> None:
+    def raise_problems(self) -> None:
         if self.problems:
-            raise FileRefused(self.problems)
+            raise InvalidFile(self.problems)
 
-    def forgive(self, keys: set[str]) -> None:
+    def set_optional_keys(self, keys: set[str]) -> None:
         """These keys need not be there, although their table says so: another file gives them."""
         self._forgiven = keys
 
-    def note(self, place: Place, key: str, what: str) -> None:
-        self.problems.append(Problem(self.file, place, key, what))
+    def add_problem(self, location: SourceLocation, key: str, message: str) -> None:
+        self.problems.append(FileProblem(self.file, location, key, message))
 
-    def place(self, path: Path) -> Place:
+    def get_location(self, path: KeyPath) -> SourceLocation:
         while path and path not in self._places:
             path = path[:-1]
-        return self._places.get(path, Place(1, 1))
+        return self._places.get(path, SourceLocation(1, 1))
 
     def check_names(self, known: set[str]) -> None:
         for name in self.raw:
             if name not in known:
-                self.note(self.place((name,)), name, f"is not known{nearest(name, known)}")
+                self.add_problem(self.get_location((name,)), name, f"is not known{suggest_name(name, known)}")
 
-    def entries(self, table: Table, raw: Mapping[str, Any], path: Path, name: str, inner: set[str]) -> Iterator[Entry]:
+    def read_entries(
+        self, table: TableSchema, raw: Mapping[str, Any], path: KeyPath, name: str, inner: set[str]
+    ) -> Iterator[TableEntry]:
         """Every entry of a list of tables."""
         given = raw.get(name, [])
         if not isinstance(given, list) or not all(isinstance(entry, dict) for entry in given):
-            self.note(self.place((*path, name)), name, f"is a list of tables: write [[{name}]]")
+            self.add_problem(self.get_location((*path, name)), name, f"is a list of tables: write [[{name}]]")
             return
         for index, entry in enumerate(given):
-            yield self.entry(table, entry, (*path, name, index), inner)
+            yield self.read_entry(table, entry, (*path, name, index), inner)
 
-    def entry(self, table: Table, raw: Mapping[str, Any], path: Path, inner: set[str]) -> Entry:
+    def read_entry(self, table: TableSchema, raw: Mapping[str, Any], path: KeyPath, inner: set[str]) -> TableEntry:
         """One table. `inner` are names of tables in it that are read on their own."""
         values: dict[str, Any] = {}
-        places: dict[str, Place] = {}
+        places: dict[str, SourceLocation] = {}
         for name, value in raw.items():
             if name in inner:
                 continue
-            place = self.place((*path, name))
-            key = table.key(name)
+            place = self.get_location((*path, name))
+            key = table.find_key(name)
             if key is None:
                 known = {key.name for key in table.keys} | inner
-                self.note(place, say(path, name), f"is not known{nearest(name, known)}")
+                self.add_problem(place, format_key(path, name), f"is not known{suggest_name(name, known)}")
                 continue
             try:
                 values[name] = key.kind.read(value)
                 places[name] = place
-            except Unfit as problem:
-                self.note(place, say(path, name), str(problem))
+            except InvalidValue as problem:
+                self.add_problem(place, format_key(path, name), str(problem))
         for key in table.keys:
-            said = say(path, key.name)
-            if key.default == NEEDED and key.name not in raw and said not in self._forgiven:
-                self.note(self.place(path), said, f"is missing. {key.about} {key.kind.says}")
-        return Entry(values, places, self.place(path), self.file, raw, path)
+            said = format_key(path, key.name)
+            if key.default == REQUIRED and key.name not in raw and said not in self._forgiven:
+                self.add_problem(self.get_location(path), said, f"is missing. {key.description} {key.kind.description}")
+        return TableEntry(values, places, self.get_location(path), self.file, raw, path)
 
-    def single(self, table: Table, name: str) -> Entry:
+    def read_table(self, table: TableSchema, name: str) -> TableEntry:
         """A table that there is once, or not at all."""
         raw = self.raw.get(name, {})
         if not isinstance(raw, dict):
-            self.note(self.place((name,)), name, f"{show(raw)} is no table: write [{name}]")
+            self.add_problem(self.get_location((name,)), name, f"{format_value(raw)} is no table: write [{name}]")
             raw = {}
-        return self.entry(table, raw, (name,), set())
+        return self.read_entry(table, raw, (name,), set())
 
 
-def nearest(name: str, known: set[str]) -> str:
+def suggest_name(name: str, known: set[str]) -> str:
     close = difflib.get_close_matches(name, sorted(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted(known))}"
 
 
-def say(path: Path, name: str) -> str:
+def format_key(path: KeyPath, name: str) -> str:
     """A key as a person names it: `rule[2].ceiling`."""
     said = ""
     for part in (*path, name):
@@ -123,11 +129,11 @@ def say(path: Path, name: str) -> str:
     return said
 
 
-def _syntax_problem(error: str, text: str, file: str) -> Problem:
+def _syntax_problem(error: str, text: str, file: str) -> FileProblem:
     found = _AT.search(error)
     if found is not None and found[1]:
-        place = Place(int(found[1]), int(found[2]))
+        place = SourceLocation(int(found[1]), int(found[2]))
     else:
         lines = text.split("\n")
-        place = Place(len(lines), len(lines[-1]) + 1)
-    return Problem(file, place, "", f"is not TOML: {_AT.sub('', error)}")
+        place = SourceLocation(len(lines), len(lines[-1]) + 1)
+    return FileProblem(file, place, "", f"is not TOML: {_AT.sub('', error)}")

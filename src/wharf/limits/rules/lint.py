@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from wharf.limits.core.caller import ORDINARY_CASE, Case
+from wharf.limits.core.callers.caller import ORDINARY_CLASSES, CallerClass
 from wharf.limits.core.route import RouteTree, parse_pattern
-from wharf.limits.core.rule import UNLIMITED, Algorithm, Counts, EndpointRule, Interface, Rule, RuleSet
+from wharf.limits.core.rule import UNLIMITED, Algorithm, CountedUnit, EndpointRule, Interface, Rule, RuleSet
 
 
 class Severity(Enum):
@@ -20,7 +20,7 @@ class Severity(Enum):
     NOTE = "note"
 
 
-class Finding(msgspec.Struct, frozen=True):
+class LintFinding(msgspec.Struct, frozen=True):
     severity: Severity
     code: str
     file: str
@@ -34,14 +34,14 @@ class Finding(msgspec.Struct, frozen=True):
 
 # Members of a scope that are the caller's own bucket for these callers, and so are counted with it in one call.
 _OWN_MEMBERS: Final = {
-    Case.NONE: {"caller", "address", "user", "app", "installation", "repository", "token"},
-    Case.USER: {"caller", "user", "installation", "repository"},
-    Case.INSTALLATION: {"caller", "installation", "user", "repository"},
-    Case.CLIENT: {"caller", "app", "user", "installation", "repository", "token"},
-    Case.WORKFLOW: {"caller", "repository", "user", "app", "installation"},
+    CallerClass.NONE: {"caller", "address", "user", "app", "installation", "repository", "token"},
+    CallerClass.USER: {"caller", "user", "installation", "repository"},
+    CallerClass.INSTALLATION: {"caller", "installation", "user", "repository"},
+    CallerClass.CLIENT: {"caller", "app", "user", "installation", "repository", "token"},
+    CallerClass.WORKFLOW: {"caller", "repository", "user", "app", "installation"},
 }
 
-WRITING: Final = ("POST", "PUT", "PATCH", "DELETE")
+WRITE_METHODS: Final = ("POST", "PUT", "PATCH", "DELETE")
 NODE_ROUTES: Final = frozenset(
     f"/v1/node/{node}/{word}"
     for node in ("*", "{id}", "{node}", "{node_id}")
@@ -50,7 +50,7 @@ NODE_ROUTES: Final = frozenset(
 """What nodes of our own cluster say."""
 
 
-def lint(rules: RuleSet, before: RuleSet | None = None) -> list[Finding]:
+def lint_rules(rules: RuleSet, previous: RuleSet | None = None) -> list[LintFinding]:
     """Every finding, errors first, then by place. `before` are the rules in force that these would replace."""
     found = [
         *_limiting_machines(rules),
@@ -61,18 +61,18 @@ def lint(rules: RuleSet, before: RuleSet | None = None) -> list[Finding]:
         *_never_passing(rules),
         *_unknown_names(rules),
         *_same_resource(rules),
-        *(_lost_counters(rules, before) if before is not None else ()),
+        *(_lost_counters(rules, previous) if previous is not None else ()),
     ]
     order = list(Severity)
     return sorted(found, key=lambda f: (order.index(f.severity), f.file, f.line, f.rule, f.code))
 
 
-def _finding(severity: Severity, code: str, rule: Rule, what: str) -> Finding:
-    return Finding(severity, code, rule.file, rule.line, rule.name, what)
+def _finding(severity: Severity, code: str, rule: Rule, what: str) -> LintFinding:
+    return LintFinding(severity, code, rule.file, rule.line, rule.name, what)
 
 
-def _cases(rule: Rule) -> set[Case]:
-    return {case for case in Case if rule.applies_to(case)}
+def _cases(rule: Rule) -> set[CallerClass]:
+    return {case for case in CallerClass if rule.applies_to(case)}
 
 
 class _Reach:
@@ -89,7 +89,7 @@ class _Reach:
 
     def meeting(self, endpoint: EndpointRule) -> Iterator[Rule]:
         """The rules whose patterns match all requests to one of the endpoint's."""
-        by_text = [self._tree.covering(parse_pattern(text)) for text in endpoint.match]
+        by_text = [self._tree.find_covering(parse_pattern(text)) for text in endpoint.match]
         for index in sorted({index for found in by_text for index in found}):
             rule = self._rules[index]
             if not rule.interface or endpoint.interface in rule.interface:
@@ -97,7 +97,7 @@ class _Reach:
 
     def covering(self, narrow: Rule) -> Iterator[tuple[int, Rule]]:
         """With their numbers, in order. A rule covers itself."""
-        by_text = [set(self._tree.covering(parse_pattern(text))) for text in narrow.match]
+        by_text = [set(self._tree.find_covering(parse_pattern(text))) for text in narrow.match]
         found = self._everywhere | set.intersection(*by_text) if by_text else self._everywhere
         for index in sorted(found):
             wide = self._rules[index]
@@ -105,11 +105,11 @@ class _Reach:
                 yield index, wide
 
 
-def _limiting_machines(rules: RuleSet) -> Iterator[Finding]:
+def _limiting_machines(rules: RuleSet) -> Iterator[LintFinding]:
     """A node whose heartbeat is refused counts as lost, and its work is placed elsewhere: so nothing may refuse one."""
-    has_machines = any(Case.MACHINE in rule.ceilings for rule in rules.rules)
+    has_machines = any(CallerClass.MACHINE in rule.ceilings for rule in rules.rules)
     for rule in rules.rules:
-        ceiling = rule.ceilings.get(Case.MACHINE)
+        ceiling = rule.ceilings.get(CallerClass.MACHINE)
         if ceiling is not None and ceiling < UNLIMITED:
             what = (
                 "would refuse heartbeats: node agents and servers are never limited. "
@@ -121,7 +121,7 @@ def _limiting_machines(rules: RuleSet) -> Iterator[Finding]:
             yield _finding(Severity.ERROR, "limits-machines", rule, what)
 
 
-def _unreachable(rules: RuleSet) -> Iterator[Finding]:
+def _unreachable(rules: RuleSet) -> Iterator[LintFinding]:
     """A primary rule that others before it take everything from; any rule that holds for nobody."""
     primaries = [rule for rule in rules.rules if rule.is_primary]
     reach = _Reach(primaries)
@@ -138,17 +138,17 @@ def _unreachable(rules: RuleSet) -> Iterator[Finding]:
             yield _finding(Severity.ERROR, "unreachable", rule, "is never reached: its ceiling names no kind of caller")
 
 
-def _unbounded(rules: RuleSet) -> Iterator[Finding]:
+def _unbounded(rules: RuleSet) -> Iterator[LintFinding]:
     for rule in rules.rules:
         if rule.is_partitioned and rule.keys_most == 0:
             what = "one owner can open counters without bound: give `keys_most`, such as 256"
             yield _finding(Severity.WARNING, "unbounded", rule, what)
-        elif rule.scope[0] == "address" and _cases(rule) - {Case.NONE}:
+        elif rule.scope[0] == "address" and _cases(rule) - {CallerClass.NONE}:
             what = "callers with credentials can open a counter from every address they have; count by `caller`, or only `none`"
             yield _finding(Severity.WARNING, "unbounded", rule, what)
 
 
-def _above_parent(rules: RuleSet) -> Iterator[Finding]:
+def _above_parent(rules: RuleSet) -> Iterator[LintFinding]:
     """A narrower limit in no longer a window that is higher than a wider one is never the one that refuses."""
     secondaries = [rule for rule in rules.rules if not rule.is_primary and rule.algorithm is not Algorithm.LEASES]
     reach = _Reach(secondaries)
@@ -158,7 +158,7 @@ def _above_parent(rules: RuleSet) -> Iterator[Finding]:
                 continue
             higher = [
                 case.value
-                for case in Case
+                for case in CallerClass
                 if rule.applies_to(case) and parent.applies_to(case) and _base(rule, case) > _base(parent, case)
             ]
             if higher:
@@ -177,15 +177,15 @@ def _is_parent(parent: Rule, rule: Rule) -> bool:
     )
 
 
-def _base(rule: Rule, case: Case) -> int:
+def _base(rule: Rule, case: CallerClass) -> int:
     found = rule.ceilings.get(case)
-    return rule.ceilings[ORDINARY_CASE[case]] if found is None else found
+    return rule.ceilings[ORDINARY_CLASSES[case]] if found is None else found
 
 
-def _second_calls(rules: RuleSet) -> Iterator[Finding]:
+def _second_calls(rules: RuleSet) -> Iterator[LintFinding]:
     """On a cluster of stores, a limit whose owner is not the caller's own costs another call."""
     for rule in rules.rules:
-        if rule.counts is Counts.FAILED_LOGINS:
+        if rule.counts is CountedUnit.FAILED_LOGINS:
             continue  # Asked for instead of a request's limits, not beside them.
         others = [
             case.value for case, own in _OWN_MEMBERS.items() if rule.applies_to(case) and rule.scope[0] not in own
@@ -195,14 +195,14 @@ def _second_calls(rules: RuleSet) -> Iterator[Finding]:
             yield _finding(Severity.NOTE, "second-call", rule, what)
 
 
-def _never_passing(rules: RuleSet) -> Iterator[Finding]:
+def _never_passing(rules: RuleSet) -> Iterator[LintFinding]:
     """Costs in points above the whole ceiling of a rule that they count against."""
-    counting = [rule for rule in rules.rules if rule.counts is Counts.POINTS]
+    counting = [rule for rule in rules.rules if rule.counts is CountedUnit.POINTS]
     for rule, cost, what, file, line in (*_costs_by_method(rules, counting), *_costs_of_endpoints(rules, counting)):
         lowest = min((ceiling for ceiling in rule.ceilings.values() if ceiling), default=UNLIMITED)
         if cost > lowest:
             said = f"{what} costs {cost} points and can never pass: the ceiling is {lowest}"
-            yield Finding(Severity.ERROR, "never-passes", file, line, rule.name, said)
+            yield LintFinding(Severity.ERROR, "never-passes", file, line, rule.name, said)
 
 
 _Cost = tuple[Rule, int, str, str, int]
@@ -219,12 +219,12 @@ def _costs_by_method(rules: RuleSet, counting: Sequence[Rule]) -> Iterator[_Cost
     for rule in counting:
         if rule.interface and set(rule.interface) <= {Interface.GRAPHQL}:
             continue
-        plain = [pattern for pattern in map(parse_pattern, rule.match) if not priced.covering(pattern)]
-        if not rule.match or any(pattern.accepts_method("GET") for pattern in plain):
+        plain = [pattern for pattern in map(parse_pattern, rule.match) if not priced.find_covering(pattern)]
+        if not rule.match or any(pattern.matches_method("GET") for pattern in plain):
             yield rule, rules.points.read, "GET", rule.file, rule.line
-        writing = next((method for method in WRITING if any(p.accepts_method(method) for p in plain)), None)
+        writing = next((method for method in WRITE_METHODS if any(p.matches_method(method) for p in plain)), None)
         if not rule.match or writing:
-            yield rule, rules.points.write, writing or WRITING[0], rule.file, rule.line
+            yield rule, rules.points.write, writing or WRITE_METHODS[0], rule.file, rule.line
 
 
 def _costs_of_endpoints(rules: RuleSet, counting: Sequence[Rule]) -> Iterator[_Cost]:
@@ -250,13 +250,13 @@ def _costs_at(endpoint: EndpointRule, rule: Rule, rules: RuleSet) -> Iterator[_C
         yield rule, endpoint.points, " and ".join(endpoint.match), endpoint.file, endpoint.line
 
 
-def _unknown_names(rules: RuleSet) -> Iterator[Finding]:
+def _unknown_names(rules: RuleSet) -> Iterator[LintFinding]:
     """What is a name of nothing: an endpoint's patterns that no other of them leaves anything to."""
     described: set[str] = set()
     for endpoint in rules.endpoints:
         for text in endpoint.match:
             if text in described:
-                yield Finding(
+                yield LintFinding(
                     Severity.WARNING,
                     "unreachable",
                     endpoint.file,
@@ -267,7 +267,7 @@ def _unknown_names(rules: RuleSet) -> Iterator[Finding]:
         described.update(endpoint.match)
 
 
-def _same_resource(rules: RuleSet) -> Iterator[Finding]:
+def _same_resource(rules: RuleSet) -> Iterator[LintFinding]:
     """Two buckets of one name: callers cannot tell them apart."""
     seen: dict[str, Rule] = {}
     for rule in rules.rules:
@@ -279,7 +279,7 @@ def _same_resource(rules: RuleSet) -> Iterator[Finding]:
             yield _finding(Severity.WARNING, "same-resource", rule, what)
 
 
-def _lost_counters(rules: RuleSet, before: RuleSet) -> Iterator[Finding]:
+def _lost_counters(rules: RuleSet, before: RuleSet) -> Iterator[LintFinding]:
     names = {rule.name for rule in rules.rules} | {rule.was for rule in rules.rules}
     known = {rule.name: rule for rule in before.rules}
     for rule in before.rules:

@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from wharf.limits.core.caller import LIMITED_CASES, Case
-from wharf.limits.core.rule import UNLIMITED, Counts, Rule
-from wharf.limits.rules.reader import PROFILES, read_profile
-from wharf.limits.rules.schema import DIRECTORY_TABLES, RULES_TABLES, Table
+from wharf.limits.core.callers.caller import LIMITED_CLASSES, CallerClass
+from wharf.limits.core.rule import UNLIMITED, CountedUnit, Rule
+from wharf.limits.rules.rules_file import PROFILES, read_profile
+from wharf.limits.rules.schema import DIRECTORY_TABLES, RULES_TABLES, TableSchema
 
 PAGE: Final = "docs/limits-rules.md"
 MARKER: Final = "<!-- All below is written by `python -m wharf.limits.rules.reference`. -->"
 
-_WITH_CREDENTIAL: Final = [case for case in LIMITED_CASES if case is not Case.NONE]
+_WITH_CREDENTIAL: Final = [case for case in LIMITED_CLASSES if case is not CallerClass.NONE]
 _UNITS_MS: Final = ((3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
 
 
-def render(page: str) -> str:
+def render_page(page: str) -> str:
     """The page with its tables made anew."""
     introduction = page.partition(MARKER)[0]
     parts = [MARKER, "", "## Keys of a rules file", "", *_tables(RULES_TABLES)]
@@ -29,14 +29,14 @@ def render(page: str) -> str:
     return introduction + "\n".join(parts)
 
 
-def _tables(tables: tuple[Table, ...]) -> Iterator[str]:
+def _tables(tables: tuple[TableSchema, ...]) -> Iterator[str]:
     for table in tables:
         brackets = f"[[{table.name}]]" if table.is_list else f"[{table.name}]"
         yield f"### `{brackets}`" if table.name else "### The file"
-        yield f"\n{table.about}\n"
+        yield f"\n{table.description}\n"
         yield "| key | what | default |\n|---|---|---|"
         for key in table.keys:
-            yield f"| `{key.name}` | {key.about} {key.kind.says} | {key.default} |"
+            yield f"| `{key.name}` | {key.description} {key.kind.description} | {key.default} |"
         yield ""
 
 
@@ -62,7 +62,7 @@ def _requests(rule: Rule) -> str:
 
 
 def _window(rule: Rule) -> str:
-    if rule.counts is Counts.CONNECTIONS:
+    if rule.counts is CountedUnit.CONNECTIONS:
         return "at once"
     size_ms, name = next(unit for unit in _UNITS_MS if rule.window_ms % unit[0] == 0)
     count = rule.window_ms // size_ms
@@ -70,8 +70,8 @@ def _window(rule: Rule) -> str:
 
 
 def _ceilings(rule: Rule) -> str:
-    values = {case: rule.ceilings[case] for case in Case if case in rule.ceilings}
-    if len(set(values.values())) == 1 and set(values) == set(LIMITED_CASES):
+    values = {case: rule.ceilings[case] for case in CallerClass if case in rule.ceilings}
+    if len(set(values.values())) == 1 and set(values) == set(LIMITED_CLASSES):
         return _number(next(iter(values.values())))
     said = []
     for ceiling in dict.fromkeys(values.values()):
@@ -94,7 +94,7 @@ def _number(ceiling: int) -> str:
 
 def main() -> None:
     page = Path(PAGE)
-    page.write_text(render(page.read_text("utf-8")), "utf-8")
+    page.write_text(render_page(page.read_text("utf-8")), "utf-8")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,6 @@ on Redis is in `wharf.limits.stores.redis`, so that only those who use it load i
 """
 
 from wharf.limits.stores.memory import MemoryStore
-from wharf.limits.stores.port import GaveBack, Store, StoreFull, StoreLost, StoreRefused
+from wharf.limits.stores.port import RefundReason, Store, StoreFull, StoreUnavailable, UnsuitableStore
 
-__all__ = ["GaveBack", "MemoryStore", "Store", "StoreFull", "StoreLost", "StoreRefused"]
+__all__ = ["MemoryStore", "RefundReason", "Store", "StoreFull", "StoreUnavailable", "UnsuitableStore"]

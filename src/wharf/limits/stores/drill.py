@@ -4,46 +4,46 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from wharf.limits.core.call import Call, Reading, Taken
-from wharf.limits.core.plan import Charge
+from wharf.limits.core.plans import Charge
 from wharf.limits.core.rule import RuleSet
-from wharf.limits.stores.port import GaveBack, StoreLost
-from wharf.limits.stores.quota import LeasingStore
+from wharf.limits.core.store_calls import CounterReading, StoreCall, TakeResult
+from wharf.limits.stores.port import RefundReason, StoreUnavailable
+from wharf.limits.stores.quota_leases import LeasableStore
 
 
 class DrillStore:
     """`is_lost` while a drill is on: requests are answered as by a store that is away. Operators' calls pass."""
 
-    def __init__(self, store: LeasingStore) -> None:
-        self.is_lost = False
+    def __init__(self, store: LeasableStore) -> None:
+        self.is_active = False
         self._store = store
 
     def _check(self) -> None:
-        if self.is_lost:
-            raise StoreLost("a drill is on: the store is held for away")
+        if self.is_active:
+            raise StoreUnavailable("a drill is on: the store is held for away")
 
-    def take_now(self, call: Call) -> Taken | None:
-        return None if self.is_lost else self._store.take_now(call)
+    def take_now(self, call: StoreCall) -> TakeResult | None:
+        return None if self.is_active else self._store.take_now(call)
 
-    def begin(self, call: Call) -> "asyncio.Future[Taken]":
-        if not self.is_lost:
-            return self._store.begin(call)
-        lost: asyncio.Future[Taken] = asyncio.get_running_loop().create_future()
-        lost.set_exception(StoreLost("a drill is on: the store is held for away"))
+    def start_take(self, call: StoreCall) -> "asyncio.Future[TakeResult]":
+        if not self.is_active:
+            return self._store.start_take(call)
+        lost: asyncio.Future[TakeResult] = asyncio.get_running_loop().create_future()
+        lost.set_exception(StoreUnavailable("a drill is on: the store is held for away"))
         lost.exception()  # Looked at, so that nobody need wait for it.
         return lost
 
-    async def take(self, call: Call) -> Taken:
+    async def take(self, call: StoreCall) -> TakeResult:
         self._check()
         return await self._store.take(call)
 
-    def begin_release(self, request_id: str) -> "list[asyncio.Future[Any]]":
-        return self._store.begin_release(request_id)
+    def start_release(self, request_id: str) -> "list[asyncio.Future[Any]]":
+        return self._store.start_release(request_id)
 
     async def release(self, request_id: str) -> None:
         await self._store.release(request_id)
 
-    async def undo(self, call: Call) -> None:
+    async def undo(self, call: StoreCall) -> None:
         self._check()
         await self._store.undo(call)
 
@@ -51,25 +51,25 @@ class DrillStore:
         self._check()
         await self._store.check()
 
-    def remember(self, call: Call, taken: Taken) -> None:
-        self._store.remember(call, taken)
+    def record_admission(self, call: StoreCall, taken: TakeResult) -> None:
+        self._store.record_admission(call, taken)
 
-    async def hand_back(self, charge: Charge, amount: int, end_ms: int, lease_id: str) -> bool:
-        return await self._store.hand_back(charge, amount, end_ms, lease_id)
+    async def return_quota(self, charge: Charge, amount: int, end_ms: int, lease_id: str) -> bool:
+        return await self._store.return_quota(charge, amount, end_ms, lease_id)
 
     async def renew(self, request_ids: Iterable[str]) -> int:
         self._check()
         return await self._store.renew(request_ids)
 
-    async def give_back(self, request_id: str, why: GaveBack) -> bool:
+    async def refund(self, request_id: str, reason: RefundReason) -> bool:
         self._check()
-        return await self._store.give_back(request_id, why)
+        return await self._store.refund(request_id, reason)
 
-    async def spend(self, charges: Iterable[Charge], amount: int) -> None:
+    async def add_usage(self, charges: Iterable[Charge], amount: int) -> None:
         self._check()
-        await self._store.spend(charges, amount)
+        await self._store.add_usage(charges, amount)
 
-    async def peek(self, charges: Iterable[Charge]) -> tuple[Reading, ...]:
+    async def peek(self, charges: Iterable[Charge]) -> tuple[CounterReading, ...]:
         self._check()
         return await self._store.peek(charges)
 
@@ -79,8 +79,8 @@ class DrillStore:
     async def ban(self, subject: str, until_ms: int) -> None:
         await self._store.ban(subject, until_ms)
 
-    async def banned_until_ms(self, subject: str) -> int:
-        return await self._store.banned_until_ms(subject)
+    async def get_ban_end_ms(self, subject: str) -> int:
+        return await self._store.get_ban_end_ms(subject)
 
-    async def adopt(self, rules: RuleSet) -> None:
-        await self._store.adopt(rules)
+    async def set_rules(self, rules: RuleSet) -> None:
+        await self._store.set_rules(rules)

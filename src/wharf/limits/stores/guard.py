@@ -1,4 +1,6 @@
-"""A store that may be away or slow, and nobody waits for it longer than was said.
+"""When a store is held for away, and when it is tried again. A pure machine.
+
+A store that may be away or slow, and nobody waits for it longer than was said.
 
 What has no answer in time is decided by the rules' own policies; the answer that comes late is settled: a charge stays
 if the request was admitted, and is taken back if it was refused. While the store is away no request asks it.
@@ -8,21 +10,60 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Coroutine, Iterable
+from enum import Enum
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from wharf.limits.core.call import Call, Reading, Taken
-from wharf.limits.core.plan import Charge
+from wharf.limits.core.plans import Charge
 from wharf.limits.core.rule import RuleSet
-from wharf.limits.stores.breaker import Breaker
-from wharf.limits.stores.fallback import Fallback
-from wharf.limits.stores.port import GaveBack, Store, StoreLost, StoreRefused
+from wharf.limits.core.store_calls import CounterReading, StoreCall, TakeResult
+from wharf.limits.stores.fallback import FallbackCounters
+from wharf.limits.stores.port import RefundReason, Store, StoreUnavailable, UnsuitableStore
 from wharf.world import World
+
+
+class BreakerState(Enum):
+    CLOSED = "closed"
+    """Requests ask the store."""
+    OPEN = "open"
+    """No request asks. One probe, which no request waits for, finds out when the store is back."""
+
+
+class Breaker(msgspec.Struct):
+    max_losses: int = 3
+    """So many losses running, and the store is held for away."""
+    state: BreakerState = BreakerState.CLOSED
+    losses: int = 0
+    open_count: int = 0
+    """How often it has opened."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is BreakerState.OPEN
+
+    def record_answer(self) -> None:
+        """An answer in time. Late ones of before say nothing about now, so an open breaker stays open."""
+        self.losses = 0
+
+    def record_loss(self) -> bool:
+        """No answer in time. True if this opened it."""
+        self.losses += 1
+        if self.is_open or self.losses < self.max_losses:
+            return False
+        self.state = BreakerState.OPEN
+        self.open_count += 1
+        return True
+
+    def record_probe(self) -> None:
+        """The store has answered a probe."""
+        self.state = BreakerState.CLOSED
+        self.losses = 0
+
 
 log = logging.getLogger(__name__)
 
-UNDONE_MOST: Final = 10_000
+MAX_PENDING_UNDOS: Final = 10_000
 
 
 class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,41 +79,41 @@ class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
 class GuardCounts(msgspec.Struct):
     """What the metrics show."""
 
-    lost: int = 0
+    lost_calls: int = 0
     """Calls without an answer in time."""
-    decided_here: int = 0
-    refused_here: int = 0
+    local_decisions: int = 0
+    local_refusals: int = 0
     late_kept: int = 0
     late_undone: int = 0
     unsettled: int = 0
     """Outcomes that were never learned, beyond what is remembered."""
-    times_away: int = 0
+    outages: int = 0
     is_away: bool = False
 
 
-class FarStore(Store, Protocol):
+class RemoteStore(Store, Protocol):
     """A store that is asked over a network."""
 
-    def take_now(self, call: Call) -> Taken | None: ...
-    def begin(self, call: Call) -> "asyncio.Future[Taken]": ...
-    def begin_release(self, request_id: str) -> "list[asyncio.Future[Any]]": ...
-    async def undo(self, call: Call) -> None: ...
+    def take_now(self, call: StoreCall) -> TakeResult | None: ...
+    def start_take(self, call: StoreCall) -> "asyncio.Future[TakeResult]": ...
+    def start_release(self, request_id: str) -> "list[asyncio.Future[Any]]": ...
+    async def undo(self, call: StoreCall) -> None: ...
     async def check(self) -> None: ...
 
 
 class GuardedStore:
-    def __init__(self, store: FarStore, rules: RuleSet, settings: GuardSettings, world: World) -> None:
+    def __init__(self, store: RemoteStore, rules: RuleSet, settings: GuardSettings, world: World) -> None:
         self.counts: Final = GuardCounts()
-        self.fallback: Final = Fallback(rules, processes=settings.fallback_processes)
+        self.fallback: Final = FallbackCounters(rules, process_count=settings.fallback_processes)
         self._store = store
         self._settings = settings
         self._world = world
-        self._breaker = Breaker(losses_most=settings.losses_most)
+        self._breaker = Breaker(max_losses=settings.losses_most)
         self._wait_s = settings.wait_ms / 1_000
         self._here: dict[str, bool] = {}  # Requests decided here: whether they were admitted.
-        self._late: dict[str, asyncio.Future[Taken]] = {}
+        self._late: dict[str, asyncio.Future[TakeResult]] = {}
         self._ended_early: set[str] = set()
-        self._to_undo: deque[Call] = deque()
+        self._to_undo: deque[StoreCall] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
 
@@ -80,9 +121,9 @@ class GuardedStore:
         return self._world.now_ns() // 1_000_000
 
     async def open(self) -> None:
-        self._watch = self._world.start(self._keep_watching(), name="limits: watch the store")
+        self._watch = self._world.start_task(self._keep_watching(), name="limits: watch the store")
 
-    def begin_away(self) -> None:
+    def start_unavailable(self) -> None:
         """The store was not there when we began: nobody asks it until it is."""
         while not self._breaker.is_open:
             self._note_loss()
@@ -95,28 +136,28 @@ class GuardedStore:
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
-    async def take(self, call: Call) -> Taken:
+    async def take(self, call: StoreCall) -> TakeResult:
         held = self._store.take_now(call)  # Quota that was charged before is good while the store is away, too.
         if held is not None:
             return held
         if self._breaker.is_open:
             return self._decide_here(call)
-        asked = self._store.begin(call)
+        asked = self._store.start_take(call)
         try:
             taken = await self._within_time(asked)
         except asyncio.CancelledError:
             self._settle_when_known(call, asked, was_admitted=False)  # The caller is gone before it was let in.
             raise
         if taken is not None:
-            self._breaker.note_answer()
-            self.fallback.learn(call, taken)
+            self._breaker.record_answer()
+            self.fallback.record_result(call, taken)
             return taken
         self._note_loss()
         decided = self._decide_here(call)
-        self._settle_when_known(call, asked, was_admitted=decided.admitted)
+        self._settle_when_known(call, asked, was_admitted=decided.is_admitted)
         return decided
 
-    async def _within_time(self, asked: "asyncio.Future[Taken]") -> Taken | None:
+    async def _within_time(self, asked: "asyncio.Future[TakeResult]") -> TakeResult | None:
         """The answer, or None when there is none in time. What was asked goes on in any case."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
@@ -134,18 +175,18 @@ class GuardedStore:
             asked.remove_done_callback(wake)
         if not asked.done():
             return None
-        return None if isinstance(asked.exception(), StoreLost) else asked.result()
+        return None if isinstance(asked.exception(), StoreUnavailable) else asked.result()
 
-    def _decide_here(self, call: Call) -> Taken:
+    def _decide_here(self, call: StoreCall) -> TakeResult:
         taken = self.fallback.take(call, self.now_ms())
-        self.counts.decided_here += 1
-        self.counts.refused_here += not taken.admitted
-        if taken.admitted:
+        self.counts.local_decisions += 1
+        self.counts.local_refusals += not taken.is_admitted
+        if taken.is_admitted:
             self._here[call.id] = True
         return taken
 
-    def _settle_when_known(self, call: Call, asked: "asyncio.Future[Taken]", *, was_admitted: bool) -> None:
-        def settle(done: "asyncio.Future[Taken]") -> None:
+    def _settle_when_known(self, call: StoreCall, asked: "asyncio.Future[TakeResult]", *, was_admitted: bool) -> None:
+        def settle(done: "asyncio.Future[TakeResult]") -> None:
             self._late.pop(call.id, None)
             has_ended = call.id in self._ended_early
             self._ended_early.discard(call.id)
@@ -153,7 +194,7 @@ class GuardedStore:
                 if not was_admitted:
                     self._undo_later(call)
                 return
-            if not done.result().admitted:
+            if not done.result().is_admitted:
                 return
             if not was_admitted:
                 self.counts.late_undone += 1
@@ -166,30 +207,30 @@ class GuardedStore:
         self._late[call.id] = asked
         asked.add_done_callback(settle)
 
-    def _undo_later(self, call: Call) -> None:
-        if len(self._to_undo) >= UNDONE_MOST:
+    def _undo_later(self, call: StoreCall) -> None:
+        if len(self._to_undo) >= MAX_PENDING_UNDOS:
             self._to_undo.popleft()
             self.counts.unsettled += 1
         self._to_undo.append(call)
 
-    async def _undo(self, call: Call) -> None:
+    async def _undo(self, call: StoreCall) -> None:
         try:
             await self._store.undo(call)
-        except StoreLost:
+        except StoreUnavailable:
             self._undo_later(call)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._world.start(work, name="limits: settle")
+        task = self._world.start_task(work, name="limits: settle")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     # -- whether the store is there --------------------------------------------------------------------------------
 
     def _note_loss(self) -> None:
-        self.counts.lost += 1
-        if not self._breaker.note_loss():
+        self.counts.lost_calls += 1
+        if not self._breaker.record_loss():
             return
-        self.counts.times_away += 1
+        self.counts.outages += 1
         self.counts.is_away = True
         log.warning(
             "The store of the limiter does not answer within %d ms: limits are decided here, by each rule's on_store_loss",
@@ -205,23 +246,23 @@ class GuardedStore:
             if not self._breaker.is_open and quiet_ms < self._settings.check_every_ms:
                 continue
             quiet_ms = 0
-            probe = self._world.start(self._store.check(), name="limits: probe the store")
+            probe = self._world.start_task(self._store.check(), name="limits: probe the store")
             self._tasks.add(probe)
             probe.add_done_callback(self._tasks.discard)
             await asyncio.wait([probe])  # It ends by its own time-out; another beside it would tell no more.
             problem = probe.exception()
-            if isinstance(problem, StoreRefused):
+            if isinstance(problem, UnsuitableStore):
                 log.error("The store of the limiter is there and is not used: %s", problem)
-            if isinstance(problem, StoreLost | StoreRefused):
+            if isinstance(problem, StoreUnavailable | UnsuitableStore):
                 continue
             probe.result()
             if self._breaker.is_open:
-                self._breaker.note_probe()
+                self._breaker.record_probe()
                 self.counts.is_away = False
                 log.warning(
                     "The store of the limiter is back: %d requests were decided here so far, %d of them refused",
-                    self.counts.decided_here,
-                    self.counts.refused_here,
+                    self.counts.local_decisions,
+                    self.counts.local_refusals,
                 )
             await self._undo_what_waits()
 
@@ -239,23 +280,23 @@ class GuardedStore:
         if self._breaker.is_open:
             work.close()
             return None
-        task = self._world.start(work, name=f"limits: {name}")
+        task = self._world.start_task(work, name=f"limits: {name}")
         self._tasks.add(task)  # type: ignore[arg-type] # What it returns is not looked at there.
         task.add_done_callback(self._forget)
         await asyncio.wait([task], timeout=self._wait_s)
-        if not task.done() or isinstance(task.exception(), StoreLost):
+        if not task.done() or isinstance(task.exception(), StoreUnavailable):
             self._note_loss()
             return None
         return task.result()
 
     def _forget(self, task: "asyncio.Task[object]") -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and isinstance(task.exception(), StoreLost):
+        if not task.cancelled() and isinstance(task.exception(), StoreUnavailable):
             self.counts.unsettled += 1
 
     def _release_quietly(self, request_id: str) -> None:
         """Nobody waits for a slot to be free; one whose release is lost runs out by itself."""
-        for asked in self._store.begin_release(request_id):
+        for asked in self._store.start_release(request_id):
             asked.add_done_callback(self._note_release)
 
     def _note_release(self, asked: "asyncio.Future[Any]") -> None:
@@ -274,13 +315,13 @@ class GuardedStore:
         revived = await self._bounded(self._store.renew(request_ids), "renew")
         return revived if isinstance(revived, int) else 0
 
-    async def give_back(self, request_id: str, why: GaveBack) -> bool:
-        return bool(await self._bounded(self._store.give_back(request_id, why), "give back"))
+    async def refund(self, request_id: str, reason: RefundReason) -> bool:
+        return bool(await self._bounded(self._store.refund(request_id, reason), "give back"))
 
-    async def spend(self, charges: Iterable[Charge], amount: int) -> None:
-        await self._bounded(self._store.spend(charges, amount), "spend")
+    async def add_usage(self, charges: Iterable[Charge], amount: int) -> None:
+        await self._bounded(self._store.add_usage(charges, amount), "spend")
 
-    async def peek(self, charges: Iterable[Charge]) -> tuple[Reading, ...]:
+    async def peek(self, charges: Iterable[Charge]) -> tuple[CounterReading, ...]:
         charges = tuple(charges)
         readings = await self._bounded(self._store.peek(charges), "peek")
         if isinstance(readings, tuple):
@@ -294,10 +335,10 @@ class GuardedStore:
     async def ban(self, subject: str, until_ms: int) -> None:
         await self._store.ban(subject, until_ms)
 
-    async def banned_until_ms(self, subject: str) -> int:
+    async def get_ban_end_ms(self, subject: str) -> int:
         """For operators: who asks for it is told when the store is away."""
-        return await self._store.banned_until_ms(subject)
+        return await self._store.get_ban_end_ms(subject)
 
-    async def adopt(self, rules: RuleSet) -> None:
-        self.fallback.adopt(rules)
-        await self._store.adopt(rules)
+    async def set_rules(self, rules: RuleSet) -> None:
+        self.fallback.set_rules(rules)
+        await self._store.set_rules(rules)

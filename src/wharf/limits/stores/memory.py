@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from wharf.limits.core.call import Call, Reading, Taken
-from wharf.limits.core.counters import Counters
-from wharf.limits.core.plan import Charge
+from wharf.limits.core.counting.counters import Counters
+from wharf.limits.core.plans import Charge
 from wharf.limits.core.rule import RuleSet
-from wharf.limits.stores.changes import Changes, NotedCounters
-from wharf.limits.stores.port import GaveBack
-from wharf.limits.stores.saved import SavedRefused, read_frames, write_frames
+from wharf.limits.core.store_calls import CounterReading, StoreCall, TakeResult
+from wharf.limits.stores.change_log import ChangeLog, TrackedCounters
+from wharf.limits.stores.port import RefundReason
+from wharf.limits.stores.snapshot import InvalidSnapshot, generate_frames, read_frames
 from wharf.world import World
 
 log = logging.getLogger(__name__)
 
-SAVED_EVERY_S: Final = 10.0
+SAVE_INTERVAL_S: Final = 10.0
 
 
 class MemoryStore:
@@ -31,12 +31,12 @@ class MemoryStore:
         *,
         path: Path | None = None,
         clock: Callable[[], int] | None = None,
-        keeps_changes: bool = False,
+        has_change_log: bool = False,
     ) -> None:
         """`keeps_changes`: what is answered outlives a killed process, where `path` is given too."""
-        self._changes = Changes(path) if keeps_changes and path is not None else None
-        kind = NotedCounters if self._changes is not None else Counters
-        self.counters: Final = kind(rules.rules, keys_most=rules.keys_most)
+        self._changes = ChangeLog(path) if has_change_log and path is not None else None
+        kind = TrackedCounters if self._changes is not None else Counters
+        self.counters: Final = kind(rules.rules, max_keys=rules.keys_most)
         self._world = world
         self._path = path
         self._clock = clock
@@ -51,8 +51,8 @@ class MemoryStore:
             return
         await self.load()
         if self._changes is not None:
-            self._changes.begin()
-        self._saver = self._world.start(self._keep_saving(), name="limits: save counters")
+            self._changes.start_file()
+        self._saver = self._world.start_task(self._keep_saving(), name="limits: save counters")
 
     async def close(self) -> None:
         """Save for the last time."""
@@ -67,7 +67,7 @@ class MemoryStore:
 
     async def _keep_saving(self) -> None:
         while True:
-            await asyncio.sleep(SAVED_EVERY_S)
+            await asyncio.sleep(SAVE_INTERVAL_S)
             for _ in self.counters.sweep(self.now_ms()):
                 await asyncio.sleep(0)
             try:
@@ -80,25 +80,25 @@ class MemoryStore:
         if self._path is None:
             return
         new = self._path.with_name(f"{self._path.name}.new")
-        number = None if self._changes is None else self._changes.begin()
+        number = None if self._changes is None else self._changes.start_file()
         with new.open("wb") as file:
             os.fchmod(file.fileno(), 0o600)
-            for frame in write_frames(self.counters):
+            for frame in generate_frames(self.counters):
                 file.write(frame)
                 await asyncio.sleep(0)
             file.flush()
             await asyncio.to_thread(os.fsync, file.fileno())
         new.replace(self._path)
         if self._changes is not None and number is not None:
-            self._changes.end_before(number)
+            self._changes.delete_before(number)
 
     def write_changes(self) -> None:
         """Write what changed since the last time, so that it outlives this process."""
-        if self._changes is not None and isinstance(self.counters, NotedCounters):
-            self._changes.write(self.counters)
+        if self._changes is not None and isinstance(self.counters, TrackedCounters):
+            self._changes.write_changes(self.counters)
 
     async def load(self) -> None:
-        """Read what was saved. Raises SavedRefused for a file that is not ours or of a newer form."""
+        """Read what was saved. Raises InvalidSnapshot for a file that is not ours or of a newer form."""
         if self._path is not None and self._path.exists():
             with self._path.open("rb") as file:
                 for rows in read_frames(file, self._path.name):
@@ -109,11 +109,11 @@ class MemoryStore:
 
     # -- the port --------------------------------------------------------------------------------------------------
 
-    def take_now(self, call: Call) -> Taken:
+    def take_now(self, call: StoreCall) -> TakeResult:
         """`take` for those on the same thread: it waits for nothing."""
         return self.counters.take(call, self.now_ms())
 
-    async def take(self, call: Call) -> Taken:
+    async def take(self, call: StoreCall) -> TakeResult:
         return self.counters.take(call, self.now_ms())
 
     async def release(self, request_id: str) -> None:
@@ -122,13 +122,13 @@ class MemoryStore:
     async def renew(self, request_ids: Iterable[str]) -> int:
         return self.counters.renew(request_ids, self.now_ms())
 
-    async def give_back(self, request_id: str, why: GaveBack) -> bool:
-        return self.counters.give_back(request_id, self.now_ms(), is_fault=why is GaveBack.FAULT)
+    async def refund(self, request_id: str, reason: RefundReason) -> bool:
+        return self.counters.refund(request_id, self.now_ms(), is_fault=reason is RefundReason.FAULT)
 
-    async def spend(self, charges: Iterable[Charge], amount: int) -> None:
-        self.counters.spend(charges, amount, self.now_ms())
+    async def add_usage(self, charges: Iterable[Charge], amount: int) -> None:
+        self.counters.add_usage(charges, amount, self.now_ms())
 
-    async def peek(self, charges: Iterable[Charge]) -> tuple[Reading, ...]:
+    async def peek(self, charges: Iterable[Charge]) -> tuple[CounterReading, ...]:
         return self.counters.peek(charges, self.now_ms())
 
     async def reset(self, charges: Iterable[Charge]) -> None:
@@ -137,12 +137,12 @@ class MemoryStore:
     async def ban(self, subject: str, until_ms: int) -> None:
         self.counters.ban(subject, until_ms)
 
-    async def banned_until_ms(self, subject: str) -> int:
+    async def get_ban_end_ms(self, subject: str) -> int:
         record = self.counters.bans.get(subject)
         return record.banned_until_ms if record is not None and record.is_banned(self.now_ms()) else 0
 
-    async def adopt(self, rules: RuleSet) -> None:
-        self.counters.adopt(rules.rules, keys_most=rules.keys_most)
+    async def set_rules(self, rules: RuleSet) -> None:
+        self.counters.set_rules(rules.rules, max_keys=rules.keys_most)
 
 
-__all__ = ["SAVED_EVERY_S", "MemoryStore", "SavedRefused"]
+__all__ = ["SAVE_INTERVAL_S", "InvalidSnapshot", "MemoryStore"]

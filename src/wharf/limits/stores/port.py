@@ -4,24 +4,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Protocol
 
-from wharf.limits.core.call import Call, Reading, Taken
-from wharf.limits.core.plan import Charge
+from wharf.limits.core.plans import Charge
 from wharf.limits.core.rule import RuleSet
+from wharf.limits.core.store_calls import CounterReading, StoreCall, TakeResult
 
 
-class StoreLost(Exception):
+class StoreUnavailable(Exception):
     """The store cannot be asked, or did not answer in time: whether a charge was made is unknown."""
 
 
-class StoreFull(StoreLost):
+class StoreFull(StoreUnavailable):
     """The store has no memory left. Nothing was charged."""
 
 
-class StoreRefused(Exception):
+class UnsuitableStore(Exception):
     """This store may not hold counters. Its text says why, and what to do."""
 
 
-class GaveBack(Enum):
+class RefundReason(Enum):
     """Why a primary charge is given back."""
 
     UNCHANGED = "unchanged"
@@ -38,7 +38,7 @@ class Store(Protocol):
     Of each call all limits are checked, then all charged or none. The same request id never charges twice.
     """
 
-    async def take(self, call: Call) -> Taken:
+    async def take(self, call: StoreCall) -> TakeResult:
         """Check and charge. Raises StoreLost when the outcome is unknown; asking again with the same id is safe."""
         ...
 
@@ -50,15 +50,15 @@ class Store(Protocol):
         """Hold on to the slots of requests that still run, in one call for all. Returns how many had run out."""
         ...
 
-    async def give_back(self, request_id: str, why: GaveBack) -> bool:
+    async def refund(self, request_id: str, reason: RefundReason) -> bool:
         """Return the primary charge of a request, once, into the window that it came from. Whether it was returned."""
         ...
 
-    async def spend(self, charges: Iterable[Charge], amount: int) -> None:
+    async def add_usage(self, charges: Iterable[Charge], amount: int) -> None:
         """Charge to now what is known afterwards; it may go above the ceiling."""
         ...
 
-    async def peek(self, charges: Iterable[Charge]) -> tuple[Reading, ...]:
+    async def peek(self, charges: Iterable[Charge]) -> tuple[CounterReading, ...]:
         """Look at counters; nothing is opened or charged."""
         ...
 
@@ -70,35 +70,35 @@ class Store(Protocol):
         """Ban, or with a moment that is past, end a ban. For operators."""
         ...
 
-    async def banned_until_ms(self, subject: str) -> int:
+    async def get_ban_end_ms(self, subject: str) -> int:
         """The end of a ban that holds now; 0 where none does."""
         ...
 
-    async def adopt(self, rules: RuleSet) -> None:
+    async def set_rules(self, rules: RuleSet) -> None:
         """Count by these rules from now on; counters with the same rule name go on."""
         ...
 
 
-class Board(Protocol):
+class OverrideStore(Protocol):
     """Where operators leave what holds for all processes that share a store."""
 
-    async def read_board(self, known: int) -> tuple[int, Mapping[str, bytes]] | None:
+    async def read_overrides(self, known_version: int) -> tuple[int, Mapping[str, bytes]] | None:
         """All that stands there, with its version; None while that is the known one. Raises StoreLost."""
         ...
 
-    async def write_board(self, name: str, value: bytes | None) -> None:
-        """Put something there under a name, or with None take it away. Raises StoreLost."""
+    async def write_override(self, name: str, value: bytes | None) -> None:
+        """Put something there under a name, or with None take it away. Raises StoreUnavailable."""
         ...
 
 
-class Records(Protocol):
+class RecordStore(Protocol):
     """What processes that share a store tell each other beside counters, for operators who ask one of them.
 
     It is bounded by count and by age, and whoever decides never waits for it.
     """
 
     async def write_decisions(self, entries: Sequence[tuple[str, bytes]]) -> None:
-        """Put decisions there by their request ids, behind those that are there. Raises StoreLost."""
+        """Put decisions there by their request ids, behind those that are there. Raises StoreUnavailable."""
         ...
 
     async def find_decision(self, request_id: str, since_ms: int) -> bytes | None:
@@ -106,9 +106,9 @@ class Records(Protocol):
         ...
 
     async def write_activity(self, minute: int, process: str, rows: bytes) -> None:
-        """What a process saw in a minute, in place of what it said of that minute before. Raises StoreLost."""
+        """What a process saw in a minute, in place of what it said of that minute before. Raises StoreUnavailable."""
         ...
 
     async def read_activity(self, minutes: Iterable[int]) -> Mapping[str, Sequence[bytes]]:
-        """What each process said of these minutes. Raises StoreLost."""
+        """What each process said of these minutes. Raises StoreUnavailable."""
         ...

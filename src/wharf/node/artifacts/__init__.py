@@ -5,6 +5,6 @@ task's folder or grows over its bounds. It never runs anything of what it fetche
 """
 
 from wharf.node.artifacts.errors import ArtifactError
-from wharf.node.artifacts.fetching import Bounds, Wanted, fetch
+from wharf.node.artifacts.fetcher import ArtifactLimits, ArtifactRequest, fetch_artifact
 
-__all__ = ["ArtifactError", "Bounds", "Wanted", "fetch"]
+__all__ = ["ArtifactError", "ArtifactLimits", "ArtifactRequest", "fetch_artifact"]

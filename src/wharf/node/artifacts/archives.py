@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Final, cast
 
+from wharf.node.artifacts.confined_folder import ConfinedFolder
 from wharf.node.artifacts.errors import ArtifactError
-from wharf.node.artifacts.inside import Inside
 
-PIECE_BYTES: Final = 1 << 20
+CHUNK_BYTES: Final = 1 << 20
 # The longest first: `.tar.gz` is not `.gz`.
-KINDS: Final = ("tar.gz", "tgz", "tar.bz2", "tbz2", "tar.xz", "txz", "tar", "zip", "gz", "bz2", "xz")
+ARCHIVE_KINDS: Final = ("tar.gz", "tgz", "tar.bz2", "tbz2", "tar.xz", "txz", "tar", "zip", "gz", "bz2", "xz")
 _SINGLE: Final[Mapping[str, Callable[..., IO[bytes]]]] = {
     "gz": cast(Callable[..., IO[bytes]], gzip.open),
     "bz2": cast(Callable[..., IO[bytes]], bz2.open),
@@ -28,39 +28,43 @@ _SINGLE: Final[Mapping[str, Callable[..., IO[bytes]]]] = {
 }  # Their types name no common one; opened for reading, all of them read bytes.
 
 
-class Budget:
+class UnpackBudget:
     """What an artifact may still grow by. `is_wanted` ends the work of a task that is gone."""
 
-    def __init__(self, bytes_max: int, files_max: int, is_wanted: Callable[[], bool] = lambda: True) -> None:
-        self._bytes_left, self._bytes_max = bytes_max, bytes_max
-        self._files_left, self._files_max = files_max, files_max
+    def __init__(self, max_bytes: int, max_files: int, is_wanted: Callable[[], bool] = lambda: True) -> None:
+        self._bytes_left, self._bytes_max = max_bytes, max_bytes
+        self._files_left, self._files_max = max_files, max_files
         self._is_wanted = is_wanted
 
-    def file(self) -> None:
+    def count_file(self) -> None:
         self._files_left -= 1
         if self._files_left < 0:
-            raise ArtifactError(f"it holds more than {self._files_max:,} files", is_lasting=True)
+            raise ArtifactError(f"it holds more than {self._files_max:,} files", is_permanent=True)
 
-    def bytes(self, count: int) -> None:
+    def count_bytes(self, count: int) -> None:
         self._bytes_left -= count
         if self._bytes_left < 0:
-            raise ArtifactError(f"it grows over {self._bytes_max:,} bytes when unpacked", is_lasting=True)
+            raise ArtifactError(f"it grows over {self._bytes_max:,} bytes when unpacked", is_permanent=True)
         if not self._is_wanted():
             raise ArtifactError("nobody wants it any more")
 
 
-def kind_of(name: str, said: str) -> str:
+def detect_archive_kind(name: str, said: str) -> str:
     """The kind of archive; empty for what is none, or is not to be unpacked. Raises ArtifactError."""
     if said in ("false", "0"):
         return ""
     if said and said != "true":
-        if said not in KINDS:
-            raise ArtifactError(f"archive is {said[:20]}: there are {', '.join(KINDS)}, or false", is_lasting=True)
+        if said not in ARCHIVE_KINDS:
+            raise ArtifactError(
+                f"archive is {said[:20]}: there are {', '.join(ARCHIVE_KINDS)}, or false", is_permanent=True
+            )
         return said
-    return next((kind for kind in KINDS if name.lower().endswith(f".{kind}")), "")
+    return next((kind for kind in ARCHIVE_KINDS if name.lower().endswith(f".{kind}")), "")
 
 
-def unpack(archive: Path, kind: str, name: str, folder: str, inside: Inside, into: str, budget: Budget) -> list[str]:
+def unpack_archive(
+    archive: Path, kind: str, name: str, folder: str, inside: ConfinedFolder, into: str, budget: UnpackBudget
+) -> list[str]:
     """The files made, below `into`. `folder` of the archive only, if one is named. Raises ArtifactError, OSError."""
     try:
         if kind == "zip":
@@ -77,14 +81,14 @@ def unpack(archive: Path, kind: str, name: str, folder: str, inside: Inside, int
         raise ArtifactError(f"{name[:100]} cannot be unpacked: {error}") from None
 
 
-def _unpack_tar(archive: Path, folder: str, inside: Inside, into: str, budget: Budget) -> list[str]:
+def _unpack_tar(archive: Path, folder: str, inside: ConfinedFolder, into: str, budget: UnpackBudget) -> list[str]:
     made = []
     with tarfile.open(archive, "r|*") as opened:
         for entry in opened:
             path = _below(entry.name, folder)
             if path is None:
                 continue
-            budget.file()
+            budget.count_file()
             target = f"{into}/{path}" if path else into
             mode = entry.mode & 0o777 or 0o644
             if entry.isdir():
@@ -95,39 +99,41 @@ def _unpack_tar(archive: Path, folder: str, inside: Inside, into: str, budget: B
                 _write(source, inside, target, mode, budget)
                 made.append(target)
             elif entry.issym():
-                inside.link(target, entry.linkname)
+                inside.create_link(target, entry.linkname)
             elif entry.islnk():
                 other = _below(entry.linkname, folder)
                 if not other:
-                    raise ArtifactError(f"{entry.name[:200]} is another name of what is not unpacked", is_lasting=True)
-                inside.same(target, f"{into}/{other}")
+                    raise ArtifactError(
+                        f"{entry.name[:200]} is another name of what is not unpacked", is_permanent=True
+                    )
+                inside.create_hard_link(target, f"{into}/{other}")
             else:
-                raise ArtifactError(f"{entry.name[:200]} is a device or the like, and not unpacked", is_lasting=True)
+                raise ArtifactError(f"{entry.name[:200]} is a device or the like, and not unpacked", is_permanent=True)
     return made
 
 
-def _unpack_zip(archive: Path, folder: str, inside: Inside, into: str, budget: Budget) -> list[str]:
+def _unpack_zip(archive: Path, folder: str, inside: ConfinedFolder, into: str, budget: UnpackBudget) -> list[str]:
     made = []
     with zipfile.ZipFile(archive) as opened:
         for entry in opened.infolist():
             path = _below(entry.filename, folder)
             if path is None:
                 continue
-            budget.file()
+            budget.count_file()
             target = f"{into}/{path}" if path else into
             mode = entry.external_attr >> 16
             if entry.is_dir():
                 inside.make_folder(target)
             elif stat.S_ISLNK(mode):
                 with opened.open(entry) as source:
-                    inside.link(target, source.read(4_096).decode())
+                    inside.create_link(target, source.read(4_096).decode())
             elif stat.S_IFMT(mode) in (0, stat.S_IFREG):
                 with opened.open(entry) as source:
                     _write(source, inside, target, mode & 0o777 or 0o644, budget)
                 made.append(target)
             else:
                 raise ArtifactError(
-                    f"{entry.filename[:200]} is a device or the like, and not unpacked", is_lasting=True
+                    f"{entry.filename[:200]} is a device or the like, and not unpacked", is_permanent=True
                 )
     return made
 
@@ -142,8 +148,8 @@ def _below(name: str, folder: str) -> str | None:
     return plain.removeprefix(f"{folder}/") if plain.startswith(f"{folder}/") else None
 
 
-def _write(source: IO[bytes], inside: Inside, path: str, mode: int, budget: Budget) -> None:
-    with inside.file(path, mode) as file:
-        while piece := source.read(PIECE_BYTES):
-            budget.bytes(len(piece))
+def _write(source: IO[bytes], inside: ConfinedFolder, path: str, mode: int, budget: UnpackBudget) -> None:
+    with inside.open_new_file(path, mode) as file:
+        while piece := source.read(CHUNK_BYTES):
+            budget.count_bytes(len(piece))
             file.write(piece)

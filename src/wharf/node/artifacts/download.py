@@ -11,26 +11,26 @@ import httpx2
 from wharf.node.artifacts.errors import ArtifactError
 from wharf.node.artifacts.source import Checksum
 
-REDIRECTS_MAX: Final = 10
-CONNECT_S: Final = 30.0
+MAX_REDIRECTS: Final = 10
+CONNECT_TIMEOUT_S: Final = 30.0
 
 
-async def download(
+async def download_file(
     address: str,
     headers: Mapping[str, str],
     into: Path,
     *,
     checksum: Checksum | None,
     is_insecure: bool,
-    bytes_max: int,
-    silent_s: float,
+    max_bytes: int,
+    idle_timeout_s: float,
 ) -> None:
     """Raises ArtifactError, OSError. The job's headers go to the host it names, and not to where that sends us."""
-    timeout = httpx2.Timeout(silent_s, connect=min(CONNECT_S, silent_s))
+    timeout = httpx2.Timeout(idle_timeout_s, connect=min(CONNECT_TIMEOUT_S, idle_timeout_s))
     try:
         async with httpx2.AsyncClient(verify=not is_insecure, timeout=timeout, trust_env=True) as client:
             first, current = urlsplit(address).netloc, httpx2.URL(address)
-            for _ in range(REDIRECTS_MAX + 1):
+            for _ in range(MAX_REDIRECTS + 1):
                 sent = dict(headers) if current.netloc.decode() == first.rpartition("@")[2] else {}
                 async with client.stream("GET", current, headers=sent, follow_redirects=False) as answer:
                     if answer.next_request is not None:
@@ -38,11 +38,11 @@ async def download(
                         continue
                     if answer.status_code != 200:
                         raise ArtifactError(f"{_shown(current)}: bad response code: {answer.status_code}")
-                    await _write(answer, into, checksum, bytes_max)
+                    await _write(answer, into, checksum, max_bytes)
                     return
-            raise ArtifactError(f"{_shown(httpx2.URL(address))}: more than {REDIRECTS_MAX} redirects")
+            raise ArtifactError(f"{_shown(httpx2.URL(address))}: more than {MAX_REDIRECTS} redirects")
     except httpx2.TimeoutException:
-        raise ArtifactError(f"{_shown(current)}: nothing came for {silent_s:g} s") from None
+        raise ArtifactError(f"{_shown(current)}: nothing came for {idle_timeout_s:g} s") from None
     except (httpx2.TransportError, httpx2.InvalidURL, httpx2.DecodingError) as error:
         raise ArtifactError(f"{_shown(httpx2.URL(address))}: {error or type(error).__name__}") from None
 
@@ -56,15 +56,15 @@ def _next(current: httpx2.URL, wanted: httpx2.URL) -> httpx2.URL:
 async def _write(answer: httpx2.Response, into: Path, checksum: Checksum | None, bytes_max: int) -> None:
     said = answer.headers.get("content-length", "")
     if said.isdecimal() and int(said) > bytes_max:
-        raise ArtifactError(f"it has {int(said):,} bytes, and at most {bytes_max:,} are fetched", is_lasting=True)
-    digest = checksum.new() if checksum else None
+        raise ArtifactError(f"it has {int(said):,} bytes, and at most {bytes_max:,} are fetched", is_permanent=True)
+    digest = checksum.new_digest() if checksum else None
     count = 0
     with into.open("wb") as file:
         # As it is, not as a host may have encoded it for the way: `aiter_bytes` takes that off.
         async for piece in answer.aiter_bytes():
             count += len(piece)
             if count > bytes_max:
-                raise ArtifactError(f"it has more than {bytes_max:,} bytes", is_lasting=True)
+                raise ArtifactError(f"it has more than {bytes_max:,} bytes", is_permanent=True)
             await asyncio.to_thread(file.write, piece)
             if digest:
                 digest.update(piece)

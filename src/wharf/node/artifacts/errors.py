@@ -4,6 +4,6 @@
 class ArtifactError(Exception):
     """`is_lasting`: trying again will not help, because the job itself must be changed."""
 
-    def __init__(self, told: str, *, is_lasting: bool = False) -> None:
-        super().__init__(told)
-        self.is_lasting = is_lasting
+    def __init__(self, message: str, *, is_permanent: bool = False) -> None:
+        super().__init__(message)
+        self.is_permanent = is_permanent

@@ -2,6 +2,8 @@
 
 The only writer of records. Every step of a task goes through the table of `steps`; what the table lacks is a fault of
 this module and stops it. It never waits, and performs nothing itself.
+
+When an allocation must be looked at again although nothing happens to it.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,45 +12,49 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from wharf.model.durations import say_duration
-from wharf.model.machine import advance
-from wharf.model.task import LifecycleHook
-from wharf.model.task_state import TaskEventType
-from wharf.node.core import happenings as on
-from wharf.node.core.health import judge
-from wharf.node.core.moment import SECOND_NS, Now
+from wharf.contract.model.allocations.task_states import TaskEventType
+from wharf.contract.model.jobs.groups import LifecycleHook
+from wharf.contract.model.state_machines.machine import advance_state
+from wharf.contract.model.times import format_duration
+from wharf.node.core import events as on
+from wharf.node.core.allocation_spec import AllocationSpec, TaskSpec
+from wharf.node.core.clock import SECOND_NS, ClockReading, find_earliest
+from wharf.node.core.health import find_health_deadline_s, update_health
 from wharf.node.core.outcome import Outcome
-from wharf.node.core.plan import Plan, TaskPlan
-from wharf.node.core.record import AllocationRecord, TaskRecord, with_event
-from wharf.node.core.restart import UNRECOVERABLE, Again, GivenUp, decide
+from wharf.node.core.record import AllocationRecord, TaskRecord, add_task_event
+from wharf.node.core.restart_policy import UNRECOVERABLE_MESSAGE, NoRestart, RestartAfterDelay, decide_restart
 from wharf.node.core.steps import TASK_STEPS, TaskStep
 
-KILL_AGAIN_S: Final = (5.0, 20.0, 80.0, 120.0)
+KILL_RETRY_DELAYS_S: Final = (5.0, 20.0, 80.0, 120.0)
 """How long is waited for a killed task before it is killed again; the last one repeats."""
 
 
-class Turned(msgspec.Struct, frozen=True):
+class Transition(msgspec.Struct, frozen=True):
     record: AllocationRecord
-    actions: tuple[on.Action, ...] = ()
+    actions: tuple[on.TaskAction, ...] = ()
 
 
-def receive(allocation_id: str, plan: Plan, now: Now, *, waits_for_former: bool = False) -> Turned:
+def receive_allocation(
+    allocation_id: str, plan: AllocationSpec, now: ClockReading, *, is_waiting_for_predecessor: bool = False
+) -> Transition:
     """A new allocation, and what its first tasks need."""
-    tasks = tuple(with_event(TaskRecord(task.name), TaskEventType.RECEIVED, now) for task in plan.tasks)
-    turn = _Turn(AllocationRecord(allocation_id, tasks, waits_for_former=waits_for_former), plan, now)
-    turn.take(on.Judged())
+    tasks = tuple(add_task_event(TaskRecord(task.name), TaskEventType.RECEIVED, now) for task in plan.tasks)
+    turn = _Turn(AllocationRecord(allocation_id, tasks, waits_for_former=is_waiting_for_predecessor), plan, now)
+    turn.take(on.HealthWatchStarted())
     turn.settle()
     return turn.done()
 
 
-def step(record: AllocationRecord, plan: Plan, event: on.Event, now: Now) -> Turned:
+def apply_event(
+    record: AllocationRecord, plan: AllocationSpec, event: on.AllocationEvent, now: ClockReading
+) -> Transition:
     turn = _Turn(record, plan, now)
     turn.take(event)
     turn.settle()
     return turn.done()
 
 
-def resume(record: AllocationRecord, plan: Plan) -> tuple[on.Action, ...]:
+def list_interrupted_actions(record: AllocationRecord, plan: AllocationSpec) -> tuple[on.TaskAction, ...]:
     """What must be done again after the node's agent ended in the middle: nobody knows whether it was done."""
     return tuple(
         _resumed(task, plan) for task in record.tasks if task.step in _UNDER_WAY and not task.is_of_former_boot
@@ -58,19 +64,19 @@ def resume(record: AllocationRecord, plan: Plan) -> tuple[on.Action, ...]:
 _UNDER_WAY: Final = frozenset({TaskStep.PREPARING, TaskStep.STARTING, TaskStep.STOPPING, TaskStep.KILLING})
 
 
-def _resumed(task: TaskRecord, plan: Plan) -> on.Action:
+def _resumed(task: TaskRecord, plan: AllocationSpec) -> on.TaskAction:
     match task.step:
         case TaskStep.PREPARING:
-            return on.Prepare(task.name)
+            return on.PrepareTask(task.name)
         case TaskStep.STARTING:
-            return on.Start(task.name, task.run)
+            return on.StartTask(task.name, task.run)
         case TaskStep.STOPPING:
-            return on.Signal(task.name, task.run, plan.task(task.name).kill_signal)
+            return on.SignalTask(task.name, task.run, plan.task(task.name).kill_signal)
         case _:
-            return on.Kill(task.name, task.run)
+            return on.KillTask(task.name, task.run)
 
 
-def after_boot(record: AllocationRecord) -> AllocationRecord:
+def reset_after_boot(record: AllocationRecord) -> AllocationRecord:
     """The record of an earlier life of the machine: its monotonic clock has begun anew, so what was due is due now."""
     tasks = tuple(
         replace(
@@ -97,54 +103,54 @@ def after_boot(record: AllocationRecord) -> AllocationRecord:
 class _Turn:
     """The work on one event. Its parts replace records; nobody outside sees a half-done one."""
 
-    def __init__(self, record: AllocationRecord, plan: Plan, now: Now) -> None:
+    def __init__(self, record: AllocationRecord, plan: AllocationSpec, now: ClockReading) -> None:
         self._record = record
         self._plan = plan
         self._now = now
-        self._actions: list[on.Action] = []
+        self._actions: list[on.TaskAction] = []
 
-    def done(self) -> Turned:
+    def done(self) -> Transition:
         record = self._record
         if record.is_over and record.finished_s is None:
             record = replace(record, finished_s=self._now.monotonic_s)
-        return Turned(record, tuple(self._actions))
+        return Transition(record, tuple(self._actions))
 
     # -- what happened
 
-    def take(self, event: on.Event) -> None:
+    def take(self, event: on.AllocationEvent) -> None:
         match event:
-            case on.StopWanted(skips_delays):
+            case on.StopRequested(skips_delays):
                 self._stop(skips_delays)
-            case on.Said(name, kind, message, details):
+            case on.TaskEventOccurred(name, kind, message, details):
                 task = next((task for task in self._record.tasks if task.name == name and not task.is_dead), None)
                 if task is not None:
-                    self._put(with_event(task, kind, self._now, message=message, **details))
-            case on.Judged():
+                    self._put(add_task_event(task, kind, self._now, message=message, **details))
+            case on.HealthWatchStarted():
                 since_s = self._now.monotonic_s if self._plan.health is not None else None
                 self._record = replace(self._record, judged_since_s=since_s, is_healthy=None)
-            case on.FormerEnded():
+            case on.PredecessorEnded():
                 self._record = replace(self._record, waits_for_former=False)
-            case on.Prepared(name):
+            case on.TaskPrepared(name):
                 self._of(name, TaskStep.PREPARING, self._start)
-            case on.NotPrepared(name):
+            case on.TaskPreparationFailed(name):
                 self._of(name, TaskStep.PREPARING, lambda task: self._not_prepared(task, event))
-            case on.Started(name, run):
+            case on.TaskStarted(name, run):
                 self._of(name, TaskStep.STARTING, self._started, run)
-            case on.NotStarted(name, run):
+            case on.TaskStartFailed(name, run):
                 self._of(name, TaskStep.STARTING, lambda task: self._not_started(task, event), run)
-            case on.Ended(name, run, outcome):
+            case on.TaskEnded(name, run, outcome):
                 self._ended(name, run, outcome)
-            case on.RestartAsked():
+            case on.RestartRequested():
                 self._restart(event)
-            case on.SignalAsked():
+            case on.SignalRequested():
                 self._signal(event)
-            case on.ChecksTold(passes):
+            case on.ChecksChanged(passes):
                 since_s = self._record.checks_pass_since_s if passes else None
                 since_s = self._now.monotonic_s if passes and since_s is None else since_s
                 self._record = replace(self._record, checks_pass_since_s=since_s)
-            case on.ContactLost(since_s):
+            case on.ServerContactLost(since_s):
                 self._record = replace(self._record, lost_contact_s=since_s)
-            case on.ContactMade():
+            case on.ServerContactRestored():
                 self._record = replace(self._record, lost_contact_s=None)
             case _:
                 pass  # Time passes with every event.
@@ -166,19 +172,19 @@ class _Turn:
         self._record = replace(record, is_to_stop=True, skips_delays=skips_delays, stop_due_s=due_s)
         if skips_delays:  # Those that wait already need not.
             for task in self._record.tasks:
-                if task.step is TaskStep.LEAVING:
+                if task.step is TaskStep.SHUTDOWN_DELAY:
                     self._interrupt(task)
 
-    def _not_prepared(self, task: TaskRecord, event: on.NotPrepared) -> None:
-        task = with_event(task, event.kind, self._now, **{event.detail: event.why})
+    def _not_prepared(self, task: TaskRecord, event: on.TaskPreparationFailed) -> None:
+        task = add_task_event(task, event.event_type, self._now, **{event.detail_name: event.reason})
         self._try_again(task, is_final=event.is_final)
 
     def _start(self, task: TaskRecord) -> None:
         task = self._move(task, TaskStep.STARTING, run=task.run + 1)
-        self._actions.append(on.Start(task.name, task.run))
+        self._actions.append(on.StartTask(task.name, task.run))
 
     def _started(self, task: TaskRecord) -> None:
-        task = with_event(task, TaskEventType.STARTED, self._now)
+        task = add_task_event(task, TaskEventType.STARTED, self._now)
         now = self._now
         self._move(
             task,
@@ -193,8 +199,8 @@ class _Turn:
         if task.is_to_end:
             self._end(self._record.task(task.name))
 
-    def _not_started(self, task: TaskRecord, event: on.NotStarted) -> None:
-        task = with_event(task, event.kind, self._now, **{event.detail: event.why})
+    def _not_started(self, task: TaskRecord, event: on.TaskStartFailed) -> None:
+        task = add_task_event(task, event.event_type, self._now, **{event.detail_name: event.reason})
         self._try_again(task, is_final=event.is_final)
 
     def _ended(self, name: str, run: int, outcome: Outcome) -> None:
@@ -207,15 +213,15 @@ class _Turn:
             task = replace(self._record.task(name), is_start_doubtful=is_doubtful)
         if not task.has_process:
             return
-        task = replace(with_termination(task, outcome, self._now), finished_ns=self._now.wall_ns)
+        task = replace(add_termination_event(task, outcome, self._now), finished_ns=self._now.wall_ns)
         if task.begins_anew and task.is_ill:
             self._try_again(replace(task, begins_anew=False, is_ill=False, is_to_end=False))
         elif task.begins_anew:
             task = replace(task, begins_anew=False, is_to_end=False)
-            self._rest(task, Again(0.0, "", task.window))
+            self._rest(task, RestartAfterDelay(0.0, "", task.window))
         elif task.is_to_end:
-            self._move(with_event(task, TaskEventType.KILLED, self._now), TaskStep.DEAD)
-        elif outcome.is_success and self._plan.task(name).ends:
+            self._move(add_task_event(task, TaskEventType.KILLED, self._now), TaskStep.DEAD)
+        elif outcome.is_success and self._plan.task(name).is_run_to_completion:
             self._move(task, TaskStep.DEAD)
         else:
             self._try_again(task, is_success=outcome.is_success)
@@ -223,52 +229,54 @@ class _Turn:
     def _try_again(self, task: TaskRecord, *, is_final: bool = False, is_success: bool = False) -> None:
         """As its restart policy says; what is to end does not begin again."""
         if task.is_to_end:
-            self._move(with_event(task, TaskEventType.KILLED, self._now), TaskStep.DEAD, finished_ns=self._now.wall_ns)
+            self._move(
+                add_task_event(task, TaskEventType.KILLED, self._now), TaskStep.DEAD, finished_ns=self._now.wall_ns
+            )
             return
-        policy = self._plan.task(task.name).policy
-        decision = GivenUp(UNRECOVERABLE) if is_final else decide(policy, task.window, self._now)
-        if isinstance(decision, Again):
+        policy = self._plan.task(task.name).restart_policy
+        decision = NoRestart(UNRECOVERABLE_MESSAGE) if is_final else decide_restart(policy, task.window, self._now)
+        if isinstance(decision, RestartAfterDelay):
             self._rest(task, decision)
             return
-        task = with_event(
+        task = add_task_event(
             task, TaskEventType.NOT_RESTARTING, self._now, restart_reason=decision.reason, fails_task="true"
         )
         has_failed = not (is_success and policy.attempts == 0)
         self._move(task, TaskStep.DEAD, has_failed=has_failed, finished_ns=self._now.wall_ns)
 
-    def _rest(self, task: TaskRecord, again: Again) -> None:
+    def _rest(self, task: TaskRecord, again: RestartAfterDelay) -> None:
         delay_ns = round(again.delay_s * SECOND_NS)
-        task = with_event(
+        task = add_task_event(
             task, TaskEventType.RESTARTING, self._now, restart_reason=again.reason, start_delay=str(delay_ns)
         )
         self._move(
             task,
-            TaskStep.RESTING,
+            TaskStep.BACKOFF,
             due_s=self._now.monotonic_s + again.delay_s,
             window=again.window,
             restarts=task.restarts + 1,
             last_restart_ns=self._now.wall_ns,
         )
 
-    def _restart(self, event: on.RestartAsked) -> None:
+    def _restart(self, event: on.RestartRequested) -> None:
         if self._record.is_to_stop:
             return
         for task in self._record.tasks:
             if event.tasks and task.name not in event.tasks:
                 continue
             if task.step is TaskStep.RUNNING:
-                task = with_event(task, TaskEventType.RESTART_SIGNALED, self._now, restart_reason=event.reason)
+                task = add_task_event(task, TaskEventType.RESTART_SIGNALED, self._now, restart_reason=event.reason)
                 self._interrupt(replace(task, begins_anew=True, is_ill=event.is_failure), is_said=False)
-            elif task.step is TaskStep.RESTING:
+            elif task.step is TaskStep.BACKOFF:
                 self._put(replace(task, due_s=self._now.monotonic_s))
-            elif task.is_dead and event.is_all:
+            elif task.is_dead and event.is_including_dead_tasks:
                 self._move(task, TaskStep.WAITING, has_failed=False, is_to_end=False)
 
-    def _signal(self, event: on.SignalAsked) -> None:
+    def _signal(self, event: on.SignalRequested) -> None:
         for task in self._record.tasks:
             if task.step is TaskStep.RUNNING and (not event.tasks or task.name in event.tasks):
-                self._put(with_event(task, TaskEventType.SIGNALING, self._now, signal=event.signal))
-                self._actions.append(on.Signal(task.name, task.run, event.signal))
+                self._put(add_task_event(task, TaskEventType.SIGNALING, self._now, signal=event.signal))
+                self._actions.append(on.SignalTask(task.name, task.run, event.signal))
 
     # -- what follows from it
 
@@ -283,7 +291,7 @@ class _Turn:
                 break
         else:
             raise AssertionError(f"allocation {self._record.id} does not come to rest")
-        self._record = judge(self._record, self._plan, self._now)
+        self._record = update_health(self._record, self._plan, self._now)
 
     def _on_time(self) -> None:
         now_s, record, plan = self._now.monotonic_s, self._record, self._plan
@@ -292,9 +300,9 @@ class _Turn:
                 self._record = replace(record, is_overdue=True)
                 self._stop(False)
             elif (
-                plan.stop_after_lost_s is not None
+                plan.stop_after_contact_lost_s is not None
                 and record.lost_contact_s is not None
-                and now_s >= record.lost_contact_s + plan.stop_after_lost_s
+                and now_s >= record.lost_contact_s + plan.stop_after_contact_lost_s
             ):
                 self._stop(False)
         if record.stop_due_s is not None and now_s >= record.stop_due_s:
@@ -303,9 +311,9 @@ class _Turn:
             if task.due_s is None or now_s < task.due_s:
                 continue
             match task.step:
-                case TaskStep.RESTING:
+                case TaskStep.BACKOFF:
                     self._prepare(task)
-                case TaskStep.LEAVING:
+                case TaskStep.SHUTDOWN_DELAY:
                     self._interrupt(task)
                 case TaskStep.STOPPING | TaskStep.KILLING:
                     self._kill(task)
@@ -319,7 +327,7 @@ class _Turn:
                 continue
             if kind is not None:
                 details = {"failed_sibling": reason} if kind is TaskEventType.SIBLING_TASK_FAILED else {}
-                task = with_event(task, kind, self._now, **details)
+                task = add_task_event(task, kind, self._now, **details)
             self._end(task)
 
     def _doomed(self) -> Iterator[tuple[str, str, TaskEventType | None]]:
@@ -365,7 +373,7 @@ class _Turn:
                 case _:
                     pass
 
-    def _turn_of(self, task: TaskPlan) -> bool | None:
+    def _turn_of(self, task: TaskSpec) -> bool | None:
         """Whether the task may begin; None: it never will."""
         record, plan = self._record, self._plan
         match task.hook:
@@ -387,7 +395,7 @@ class _Turn:
 
     def _prepare(self, task: TaskRecord) -> None:
         self._move(task, TaskStep.PREPARING)
-        self._actions.append(on.Prepare(task.name))
+        self._actions.append(on.PrepareTask(task.name))
 
     def _end(self, task: TaskRecord) -> None:
         """Have it end, from wherever it is."""
@@ -395,41 +403,39 @@ class _Turn:
         match task.step:
             case TaskStep.WAITING:
                 self._move(task, TaskStep.DEAD)
-            case TaskStep.PREPARING | TaskStep.RESTING:
-                task = with_event(task, TaskEventType.KILLED, self._now)
+            case TaskStep.PREPARING | TaskStep.BACKOFF:
+                task = add_task_event(task, TaskEventType.KILLED, self._now)
                 self._move(task, TaskStep.DEAD, finished_ns=self._now.wall_ns)
             case TaskStep.RUNNING:
                 delay_s = self._plan.task(task.name).shutdown_delay_s
                 if not delay_s or self._record.skips_delays:
                     self._interrupt(task)
                     return
-                said = (
-                    f"Waiting for shutdown_delay of {say_duration(round(delay_s * SECOND_NS))} before killing the task."
-                )
-                task = with_event(task, TaskEventType.WAITING_FOR_SHUTDOWN_DELAY, self._now, message=said)
-                self._move(task, TaskStep.LEAVING, due_s=self._now.monotonic_s + delay_s)
+                said = f"Waiting for shutdown_delay of {format_duration(round(delay_s * SECOND_NS))} before killing the task."
+                task = add_task_event(task, TaskEventType.WAITING_FOR_SHUTDOWN_DELAY, self._now, message=said)
+                self._move(task, TaskStep.SHUTDOWN_DELAY, due_s=self._now.monotonic_s + delay_s)
             case TaskStep.STARTING:
                 self._put(task)
-                self._actions.append(on.GiveUp(task.name, task.run))
+                self._actions.append(on.CancelStart(task.name, task.run))
             case _:
                 self._put(task)
 
     def _interrupt(self, task: TaskRecord, *, is_said: bool = True) -> None:
         plan = self._plan.task(task.name)
         if is_said:
-            timeout = say_duration(round(plan.kill_timeout_s * SECOND_NS))
-            task = with_event(task, TaskEventType.KILLING, self._now, kill_timeout=timeout)
+            timeout = format_duration(round(plan.kill_timeout_s * SECOND_NS))
+            task = add_task_event(task, TaskEventType.KILLING, self._now, kill_timeout=timeout)
         self._move(task, TaskStep.STOPPING, due_s=self._now.monotonic_s + plan.kill_timeout_s)
-        self._actions.append(on.Signal(task.name, task.run, plan.kill_signal))
+        self._actions.append(on.SignalTask(task.name, task.run, plan.kill_signal))
 
     def _kill(self, task: TaskRecord) -> None:
-        wait_s = KILL_AGAIN_S[min(task.kill_tries, len(KILL_AGAIN_S) - 1)]
+        wait_s = KILL_RETRY_DELAYS_S[min(task.kill_tries, len(KILL_RETRY_DELAYS_S) - 1)]
         tries = task.kill_tries + 1
         self._move(task, TaskStep.KILLING, due_s=self._now.monotonic_s + wait_s, kill_tries=tries)
-        self._actions.append(on.Kill(task.name, task.run))
+        self._actions.append(on.KillTask(task.name, task.run))
 
     def _move(self, task: TaskRecord, target: TaskStep, *, due_s: float | None = None, **changes: object) -> TaskRecord:
-        advance(TASK_STEPS, task.step, target, record_id=f"{self._record.id}/{task.name}")
+        advance_state(TASK_STEPS, task.step, target, record_id=f"{self._record.id}/{task.name}")
         if target is not TaskStep.KILLING:
             changes["kill_tries"] = 0
         if target is TaskStep.DEAD and not task.finished_ns and task.has_started:
@@ -443,10 +449,21 @@ class _Turn:
         self._record = replace(self._record, tasks=tasks)
 
 
-def with_termination(task: TaskRecord, outcome: Outcome, now: Now) -> TaskRecord:
+def add_termination_event(task: TaskRecord, outcome: Outcome, now: ClockReading) -> TaskRecord:
     details = {"exit_code": str(outcome.exit_code), "signal": str(outcome.signal)}
     if outcome.message:
         details["exit_message"] = outcome.message
     if outcome.is_out_of_memory:
         details["oom_killed"] = "true"
-    return with_event(task, TaskEventType.TERMINATED, now, **details)
+    return add_task_event(task, TaskEventType.TERMINATED, now, **details)
+
+
+def find_next_deadline_s(record: AllocationRecord, plan: AllocationSpec) -> float | None:
+    dues = [task.due_s for task in record.tasks]
+    dues += [record.stop_due_s, find_health_deadline_s(record, plan)]
+    if not record.is_to_stop and not record.is_over:
+        if plan.max_run_s is not None and record.began_s is not None:
+            dues.append(record.began_s + plan.max_run_s)
+        if plan.stop_after_contact_lost_s is not None and record.lost_contact_s is not None:
+            dues.append(record.lost_contact_s + plan.stop_after_contact_lost_s)
+    return find_earliest(dues)

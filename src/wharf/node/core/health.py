@@ -4,17 +4,17 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from wharf.model.task import LifecycleHook
-from wharf.model.task_state import TaskEventType
-from wharf.node.core.moment import Now, earliest
-from wharf.node.core.plan import HealthPlan, Plan
-from wharf.node.core.record import AllocationRecord, with_event
+from wharf.contract.model.allocations.task_states import TaskEventType
+from wharf.contract.model.jobs.groups import LifecycleHook
+from wharf.node.core.allocation_spec import AllocationSpec, HealthSpec
+from wharf.node.core.clock import ClockReading, find_earliest
+from wharf.node.core.record import AllocationRecord, add_task_event
 from wharf.node.core.steps import TaskStep
 
-NOT_IN_TIME: Final = "Task not running by healthy_deadline"
+HEALTHY_DEADLINE_MESSAGE: Final = "Task not running by healthy_deadline"
 
 
-def judge(record: AllocationRecord, plan: Plan, now: Now) -> AllocationRecord:
+def update_health(record: AllocationRecord, plan: AllocationSpec, now: ClockReading) -> AllocationRecord:
     """The record with what is known by now. What was found healthy is so until a task fails; unhealthy it stays."""
     if plan.health is None or record.judged_since_s is None or record.is_healthy is False or record.is_to_stop:
         return record
@@ -30,7 +30,7 @@ def judge(record: AllocationRecord, plan: Plan, now: Now) -> AllocationRecord:
     if now.monotonic_s < record.judged_since_s + plan.health.deadline_s:
         return record
     tasks = tuple(
-        with_event(task, TaskEventType.ALLOC_UNHEALTHY, now, message=NOT_IN_TIME)
+        add_task_event(task, TaskEventType.ALLOC_UNHEALTHY, now, message=HEALTHY_DEADLINE_MESSAGE)
         if task.step is not TaskStep.RUNNING and not task.is_dead
         else task
         for task in record.tasks
@@ -38,18 +38,18 @@ def judge(record: AllocationRecord, plan: Plan, now: Now) -> AllocationRecord:
     return replace(record, is_healthy=False, tasks=tasks)
 
 
-def judged_at_s(record: AllocationRecord, plan: Plan) -> float | None:
+def find_health_deadline_s(record: AllocationRecord, plan: AllocationSpec) -> float | None:
     """When time alone will decide."""
     if plan.health is None or record.judged_since_s is None or record.is_healthy is not None or record.is_to_stop:
         return None
-    return earliest((record.judged_since_s + plan.health.deadline_s, _healthy_at_s(record, plan, plan.health)))
+    return find_earliest((record.judged_since_s + plan.health.deadline_s, _healthy_at_s(record, plan, plan.health)))
 
 
-def _has_ended_early(record: AllocationRecord, plan: Plan) -> bool:
+def _has_ended_early(record: AllocationRecord, plan: AllocationSpec) -> bool:
     return any(record.task(task.name).is_dead for task in plan.tasks if task.is_main)
 
 
-def _healthy_at_s(record: AllocationRecord, plan: Plan, health: HealthPlan) -> float | None:
+def _healthy_at_s(record: AllocationRecord, plan: AllocationSpec, health: HealthSpec) -> float | None:
     """When it has been as it should be for long enough; None while it is not."""
     since_s = 0.0
     for task in plan.tasks:
@@ -59,7 +59,7 @@ def _healthy_at_s(record: AllocationRecord, plan: Plan, health: HealthPlan) -> f
         if known.step is not TaskStep.RUNNING:
             return None
         since_s = max(since_s, known.started_s)
-    if health.needs_checks and plan.keeps_checks:
+    if health.should_wait_for_checks and plan.required_checks:
         if record.checks_pass_since_s is None:
             return None
         since_s = max(since_s, record.checks_pass_since_s)

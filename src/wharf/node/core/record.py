@@ -2,12 +2,18 @@
 
 import msgspec
 
-from wharf.model.allocation import ClientStatus
-from wharf.model.moment import to_time
-from wharf.model.task_state import MAX_EVENTS_KEPT, TaskEvent, TaskEventType, TaskState, TaskStatus
-from wharf.node.core.moment import Now
-from wharf.node.core.restart import Window
-from wharf.node.core.steps import HAS_PROCESS, TOLD, TaskStep
+from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.allocations.task_states import (
+    MAX_TASK_EVENTS,
+    TaskEvent,
+    TaskEventType,
+    TaskState,
+    TaskStatus,
+)
+from wharf.contract.model.times import to_datetime
+from wharf.node.core.clock import ClockReading
+from wharf.node.core.restart_policy import RestartWindow
+from wharf.node.core.steps import STATUS_BY_STEP, STEPS_WITH_PROCESS, TaskStep
 
 
 class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -29,7 +35,7 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     is_start_doubtful: bool = False
     """Nobody saw it begin, and nobody knows how it ended: it may never have begun."""
     restarts: int = 0
-    window: Window = Window()
+    window: RestartWindow = RestartWindow()
     kill_tries: int = 0
     started_s: float = 0.0
     started_ns: int = 0
@@ -43,10 +49,10 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def has_process(self) -> bool:
-        return self.step in HAS_PROCESS
+        return self.step in STEPS_WITH_PROCESS
 
     @property
-    def must_be_asked_for(self) -> bool:
+    def should_recover(self) -> bool:
         """Whether the driver knows more of it than this node's agent, when that was away."""
         return self.has_process or self.is_of_former_boot
 
@@ -54,15 +60,15 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     def has_started(self) -> bool:
         return self.started_ns != 0
 
-    def told(self) -> TaskState:
+    def to_task_state(self) -> TaskState:
         """As servers hear of it."""
         return TaskState(
-            state=TOLD[self.step],
+            state=STATUS_BY_STEP[self.step],
             failed=self.has_failed,
             restarts=self.restarts,
-            last_restart=to_time(self.last_restart_ns) if self.last_restart_ns else None,
-            started_at=to_time(self.started_ns) if self.started_ns else None,
-            finished_at=to_time(self.finished_ns) if self.finished_ns else None,
+            last_restart=to_datetime(self.last_restart_ns) if self.last_restart_ns else None,
+            started_at=to_datetime(self.started_ns) if self.started_ns else None,
+            finished_at=to_datetime(self.finished_ns) if self.finished_ns else None,
             events=self.events,
         )
 
@@ -100,7 +106,7 @@ class AllocationRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.is_over:
             has_failed = self.is_overdue or any(task.has_failed for task in self.tasks)
             return ClientStatus.FAILED if has_failed else ClientStatus.COMPLETE
-        if any(TOLD[task.step] is TaskStatus.RUNNING for task in self.tasks):
+        if any(STATUS_BY_STEP[task.step] is TaskStatus.RUNNING for task in self.tasks):
             return ClientStatus.RUNNING
         return ClientStatus.PENDING
 
@@ -108,10 +114,10 @@ class AllocationRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     def description(self) -> str:
         if self.is_over and self.is_overdue:
             return "allocation exceeded max_run_duration"
-        return DESCRIPTIONS[self.status]
+        return STATUS_DESCRIPTIONS[self.status]
 
 
-DESCRIPTIONS = {
+STATUS_DESCRIPTIONS = {
     ClientStatus.PENDING: "No tasks have started",
     ClientStatus.RUNNING: "Tasks are running",
     ClientStatus.COMPLETE: "All tasks have completed",
@@ -119,7 +125,9 @@ DESCRIPTIONS = {
 }
 
 
-def with_event(task: TaskRecord, kind: TaskEventType, now: Now, *, message: str = "", **details: str) -> TaskRecord:
+def add_task_event(
+    task: TaskRecord, kind: TaskEventType, now: ClockReading, *, message: str = "", **details: str
+) -> TaskRecord:
     """The task with one more thing that happened to it; of many the oldest are dropped."""
     event = TaskEvent(type=kind, time=now.wall_ns, message=message, details=details or None)
-    return msgspec.structs.replace(task, events=(*task.events, event)[-MAX_EVENTS_KEPT:])
+    return msgspec.structs.replace(task, events=(*task.events, event)[-MAX_TASK_EVENTS:])

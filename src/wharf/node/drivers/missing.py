@@ -6,7 +6,7 @@ from wharf.node.core.outcome import UNKNOWN
 from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View, Watcher
 
 
-class Missing:
+class MissingDriver:
     name = ""
     view = View.HOST
 

@@ -9,18 +9,18 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from wharf.node.core.moment import SECOND_NS
+from wharf.contract.wire.times import DurationError, parse_duration_ns
+from wharf.node.core.clock import SECOND_NS
 from wharf.node.core.outcome import UNKNOWN, Outcome
 from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View, Watcher
-from wharf.wire.go_duration import DurationError, parse_duration_ns
 
-DURATIONS: Final = ("run_for", "start_block_for", "kill_after")
-ENDED_BY_SIGNAL: Final = 128
+DURATION_KEYS: Final = ("run_for", "start_block_for", "kill_after")
+SIGNAL_EXIT_CODE_BASE: Final = 128
 SIGINT: Final = 2
 SIGKILL: Final = 9
 
 
-class Mock:
+class MockDriver:
     view = View.HOST
 
     def __init__(self, watcher: Watcher, *, name: str = "mock") -> None:
@@ -40,7 +40,7 @@ class Mock:
         if config.get("start_error"):
             raise CannotStart(str(config["start_error"]), is_final=not config.get("start_error_recoverable"))
         self._configs[order.run] = config
-        self._after(order.run, seconds(config, "start_block_for") or 0.0, lambda: self._begin(order.run))
+        self._after(order.run, read_duration_s(config, "start_block_for") or 0.0, lambda: self._begin(order.run))
 
     async def recover(self, runs: Collection[str]) -> None:
         for run in runs:
@@ -49,15 +49,15 @@ class Mock:
 
     def signal(self, run: str, _name: str) -> None:
         if run in self._configs:
-            wait_s = seconds(self._configs[run], "kill_after") or 0.0
-            self._after(run, wait_s, lambda: self._end(run, Outcome(ENDED_BY_SIGNAL + SIGINT, SIGINT)))
+            wait_s = read_duration_s(self._configs[run], "kill_after") or 0.0
+            self._after(run, wait_s, lambda: self._end(run, Outcome(SIGNAL_EXIT_CODE_BASE + SIGINT, SIGINT)))
 
     def give_up(self, run: str) -> None:
         """What blocks it is its script, which ends."""
 
     def kill(self, run: str) -> None:
         if run in self._configs:
-            self._end(run, Outcome(ENDED_BY_SIGNAL + SIGKILL, SIGKILL))
+            self._end(run, Outcome(SIGNAL_EXIT_CODE_BASE + SIGKILL, SIGKILL))
 
     def forget(self, run: str) -> None:
         self._configs.pop(run, None)
@@ -65,9 +65,9 @@ class Mock:
     def _begin(self, run: str) -> None:
         config = self._configs[run]
         self._watcher.on_begun(run)
-        run_s = seconds(config, "run_for")
+        run_s = read_duration_s(config, "run_for")
         if run_s is not None:
-            self._after(run, run_s, lambda: self._end(run, scripted_outcome(config)))
+            self._after(run, run_s, lambda: self._end(run, read_scripted_outcome(config)))
 
     def _after(self, run: str, wait_s: float, then: Callable[[], None]) -> None:
         self._stop_timer(run)
@@ -82,13 +82,13 @@ class Mock:
             timer.cancel()
 
 
-def scripted_outcome(config: Mapping[str, object]) -> Outcome:
+def read_scripted_outcome(config: Mapping[str, object]) -> Outcome:
     code, number = (_whole(config.get(name)) for name in ("exit_code", "exit_signal"))
     message = str(config.get("exit_err_msg") or "")
-    return Outcome(ENDED_BY_SIGNAL + number if number else code, number, message=message)
+    return Outcome(SIGNAL_EXIT_CODE_BASE + number if number else code, number, message=message)
 
 
-def seconds(config: Mapping[str, object], name: str) -> float | None:
+def read_duration_s(config: Mapping[str, object], name: str) -> float | None:
     given = config.get(name)
     if isinstance(given, int | float):
         return given / SECOND_NS
@@ -102,8 +102,8 @@ def seconds(config: Mapping[str, object], name: str) -> float | None:
 
 def check_durations(config: Mapping[str, object]) -> None:
     """Raises CannotStart: a task whose script cannot be read would else run on for ever."""
-    for name in DURATIONS:
-        if config.get(name) is not None and seconds(config, name) is None:
+    for name in DURATION_KEYS:
+        if config.get(name) is not None and read_duration_s(config, name) is None:
             raise CannotStart(f"config: `{name}` is to be a duration, as 10s", is_final=True)
 
 

@@ -8,42 +8,60 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from wharf.node.core.outcome import Outcome
-from wharf.node.drivers.beside import Command, CommandOrder, RunsBeside
-from wharf.node.drivers.port import CannotStart, Driver, DriverHome, Health, TaskOrder, View, Watcher
-from wharf.node.measuring.tasks import Measurable
-from wharf.node.plugins import PluginFailed, answer, installed
+from wharf.node.drivers.port import (
+    CannotStart,
+    Command,
+    CommandDriver,
+    CommandOrder,
+    Driver,
+    DriverHome,
+    Health,
+    TaskOrder,
+    View,
+    Watcher,
+)
+from wharf.node.plugins import PluginError, call_plugin, list_entry_points
+from wharf.node.statistics.tasks import MeasurableDriver
 from wharf.world import World
 
 log = logging.getLogger(__name__)
 
-ENTRY_POINTS: Final = "wharf.drivers"
+ENTRY_POINT_GROUP: Final = "wharf.drivers"
 
-Tell = Callable[..., None]
+NodeEventReporter = Callable[..., None]
 """(message, **details): an event of the node."""
 
 
-class Runs(Watcher, Protocol):
-    def is_wanted(self, run: str) -> bool: ...
+class RunRegistry(Watcher, Protocol):
+    def is_current_run(self, run: str) -> bool: ...
 
-    def when_kept(self, forget: Callable[[], None]) -> None: ...
+    def run_when_stored(self, forget: Callable[[], None]) -> None: ...
 
 
 class DriverPlugins:
-    def __init__(self, world: World, runs: Runs, *, options: Mapping[str, str], folder: Path, tell: Tell) -> None:
+    def __init__(
+        self,
+        world: World,
+        runs: RunRegistry,
+        *,
+        options: Mapping[str, str],
+        folder: Path,
+        report_event: NodeEventReporter,
+    ) -> None:
         """`folder`: where each has one of its own."""
         self._world = world
         self._runs = runs
         self._options = options
         self._folder = folder
-        self._tell = tell
+        self._tell = report_event
 
-    async def add_to(self, drivers: MutableMapping[str, Driver]) -> None:
+    async def load_into(self, drivers: MutableMapping[str, Driver]) -> None:
         """Those that are installed, under their own names. One that takes another's name is left out."""
-        for point in installed(ENTRY_POINTS):
-            guard = Guarded(self._world, self._runs)
+        for point in list_entry_points(ENTRY_POINT_GROUP):
+            guard = GuardedDriver(self._world, self._runs)
             try:
-                guard.stand_before(await answer(self._world, self._loaded(point, guard)))
-            except PluginFailed as error:
+                guard.attach_plugin(await call_plugin(self._world, self._loaded(point, guard)))
+            except PluginError as error:
                 self._refuse(point, f"it cannot be loaded: {error}")
                 continue
             if guard.name in drivers:
@@ -63,25 +81,25 @@ class DriverPlugins:
         self._tell(f"The driver {point.name} is not used", plugin=point.name, error=why)
 
 
-class Guarded:
+class GuardedDriver:
     """Looks like the plugin to the node, and like the node to the plugin."""
 
     name = ""
     view = View.HOST
 
-    def __init__(self, world: World, runs: Runs) -> None:
+    def __init__(self, world: World, runs: RunRegistry) -> None:
         self._world = world
         self._runs = runs
         self._plugin: Driver
         self._unknown: set[str] = set()
         """Runs of which it could not tell what became of them: it is asked again."""
 
-    def stand_before(self, plugin: Driver) -> None:
+    def attach_plugin(self, plugin: Driver) -> None:
         self.name, self.view, self._plugin = plugin.name, plugin.view, plugin
         # What a driver need not have is there only if it has it.
-        if isinstance(plugin, RunsBeside):
+        if isinstance(plugin, CommandDriver):
             self.run_beside = self._run_beside
-        if isinstance(plugin, Measurable):
+        if isinstance(plugin, MeasurableDriver):
             self.processes_of = self._processes_of
 
     # -- as the node sees it
@@ -90,20 +108,20 @@ class Guarded:
         if self._unknown:
             await self.recover(tuple(self._unknown))
         try:
-            return await answer(self._world, _healthy(self._plugin))
-        except PluginFailed as error:
+            return await call_plugin(self._world, _healthy(self._plugin))
+        except PluginError as error:
             return Health(is_healthy=False, why=f"its plugin failed: {error}")
 
     async def start(self, order: TaskOrder) -> None:
         try:
-            await answer(self._world, self._plugin.start(order), within_s=None, sentences=(CannotStart,))
-        except PluginFailed as error:
+            await call_plugin(self._world, self._plugin.start(order), timeout_s=None, expected_errors=(CannotStart,))
+        except PluginError as error:
             raise CannotStart(f"the driver {self.name} failed: {error}") from error
 
     async def recover(self, runs: Collection[str]) -> None:
         try:
-            await answer(self._world, self._plugin.recover(runs))
-        except PluginFailed as error:
+            await call_plugin(self._world, self._plugin.recover(runs))
+        except PluginError as error:
             # Nobody guesses that they have ended: they may run on.
             self._unknown.update(runs)
             log.warning("a driver does not tell what became of its tasks: %s", error, extra={"driver": self.name})
@@ -123,14 +141,16 @@ class Guarded:
         self._have(lambda: self._plugin.forget(run))
 
     async def _run_beside(self, order: CommandOrder) -> Command:
-        assert isinstance(self._plugin, RunsBeside), "else nobody is led here"
+        assert isinstance(self._plugin, CommandDriver), "else nobody is led here"
         try:
-            return await answer(self._world, self._plugin.run_beside(order), within_s=None, sentences=(CannotStart,))
-        except PluginFailed as error:
+            return await call_plugin(
+                self._world, self._plugin.run_beside(order), timeout_s=None, expected_errors=(CannotStart,)
+            )
+        except PluginError as error:
             raise CannotStart(f"the driver {self.name} failed: {error}") from error
 
     def _processes_of(self, run: str) -> list[int]:
-        assert isinstance(self._plugin, Measurable), "else nobody is led here"
+        assert isinstance(self._plugin, MeasurableDriver), "else nobody is led here"
         try:
             return [int(each) for each in self._plugin.processes_of(run)]
         except Exception as error:  # Where a plugin's code begins, as at the top of a task.
@@ -139,7 +159,7 @@ class Guarded:
 
     def _have(self, do: Callable[[], None]) -> None:
         """One after the other, as they were asked for."""
-        task = self._world.start(_done(do), name=f"driver {self.name}")
+        task = self._world.start_task(_done(do), name=f"driver {self.name}")
         task.add_done_callback(self._look_at)
 
     def _look_at(self, task: asyncio.Task[None]) -> None:
@@ -155,10 +175,10 @@ class Guarded:
         self._runs.on_refused(run, str(why))
 
     def on_ended(self, run: str, outcome: Outcome) -> None:
-        if self._runs.is_wanted(run):
+        if self._runs.is_current_run(run):
             self._runs.on_ended(run, outcome)
         else:
-            self._runs.when_kept(lambda: self.forget(run))
+            self._runs.run_when_stored(lambda: self.forget(run))
 
     def on_said(self, run: str, message: str) -> None:
         self._runs.on_said(run, str(message))

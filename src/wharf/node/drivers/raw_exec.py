@@ -16,77 +16,86 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from wharf.node.agent.keeper_link import KeeperLink
-from wharf.node.drivers import processes_beside
-from wharf.node.drivers.beside import Command, CommandOrder
-from wharf.node.drivers.keys import unknown_keys
-from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View
-from wharf.node.drivers.supervised import Supervised, log_order
-from wharf.node.measuring.tasks import group_of, groups_of
-from wharf.node.supervisor.messages import Limits, RunOrder, StartRun
-from wharf.node.supervisor.run import FIRST_PAPER, IN_NETWORK, SHELL
-from wharf.node.walls.launching import BETWEEN, ENTER, SESSION, become
+from wharf.node.drivers import command_process
+from wharf.node.drivers.config_keys import describe_unknown_keys
+from wharf.node.drivers.port import CannotStart, Command, CommandOrder, Health, TaskOrder, View
+from wharf.node.drivers.supervised import SupervisedDriver, build_log_settings
+from wharf.node.sandbox.launcher import ENTER_SCRIPT_PATH, LAUNCH_ENVIRONMENT, SETSID_PATH, build_user_command
+from wharf.node.statistics.tasks import find_cgroup, list_cgroups
+from wharf.node.supervisor.client import SupervisorClient
+from wharf.node.supervisor.messages import RunLimits, RunRequest, StartRun
+from wharf.node.supervisor.run import FIRST_INPUT_DESCRIPTOR, NSENTER_PATH, SHELL
 
-AS_USER: Final = "/usr/bin/setpriv"
-MOST_OOM_SCORE: Final = 1_000
-KEYS: Final = ("command", "args", "work_dir", "oom_score_adj", "denied_envvars")
-NEEDED: Final = ("/bin/dash", "/bin/sleep", "/usr/bin/setsid", "/usr/bin/env")
+SETPRIV_PATH: Final = "/usr/bin/setpriv"
+MAX_OOM_SCORE: Final = 1_000
+CONFIG_KEYS: Final = ("command", "args", "work_dir", "oom_score_adj", "denied_envvars")
+REQUIRED_PROGRAMS: Final = ("/bin/dash", "/bin/sleep", "/usr/bin/setsid", "/usr/bin/env")
 
 
-class RawExec(Supervised):
+class RawExecDriver(SupervisedDriver):
     name = "raw_exec"
     view = View.HOST
 
-    def __init__(self, link: KeeperLink, *, is_allowed: bool, bounds_memory: bool = True) -> None:
+    def __init__(self, link: SupervisorClient, *, is_allowed: bool, is_memory_limited: bool = True) -> None:
         super().__init__(link)
         self._is_allowed = is_allowed
-        self._bounds_memory = bounds_memory
+        self._bounds_memory = is_memory_limited
 
     async def probe(self) -> Health:
         if not self._is_allowed:
             return Health(is_healthy=False, why="disabled: client.drivers.raw_exec.enabled = true allows it")
-        missing = [path for path in NEEDED if not os.access(path, os.X_OK)]
+        missing = [path for path in REQUIRED_PROGRAMS if not os.access(path, os.X_OK)]
         if missing:
             return Health(is_healthy=False, why=f"the machine lacks {', '.join(missing)}", is_there=False)
-        bounds = [bound for bound in self._link.bounds if self._bounds_memory or bound != "memory"]
+        bounds = [bound for bound in self._link.enforced_limits if self._bounds_memory or bound != "memory"]
         return Health(is_healthy=True, attributes={"driver.raw_exec.bounds": ",".join(bounds) or "none"})
 
     async def start(self, order: TaskOrder) -> None:
-        command, arguments, work_folder = read_config(order.config, KEYS, self.name)
+        command, arguments, work_folder = parse_program_config(order.config, CONFIG_KEYS, self.name)
         folder = work_folder or str(order.task_folder)
         program = find_program(command, folder, order.environment.get("PATH", os.defpath))
-        rights = find_rights(order.user)
-        limits = Limits(
+        rights = build_user_switch(order.user)
+        limits = RunLimits(
             memory_mb=(order.given.memory_max_mb or order.given.memory_mb) if self._bounds_memory else 0,
             cpu_shares=order.given.cpu_mhz,
-            oom_score=read_oom_score(order.config),
+            oom_score=parse_oom_score(order.config),
             cores=order.given.cores,
         )
-        run = RunOrder(
+        run = RunRequest(
             order.run,
             (program, *arguments),
-            without(order.environment, order.config),
+            remove_denied_variables(order.environment, order.config),
             work_folder=folder,
-            log=log_order(order),
+            log=build_log_settings(order),
             limits=limits,
             network=order.network.namespace if order.network is not None else "",
         )
         if rights:
-            as_other = become(rights, run.environment, (SESSION, *run.command), paper_at=FIRST_PAPER)
-            run = replace(run, command=as_other.words, environment=BETWEEN, papers=(as_other.paper,), leads_itself=True)
-        self._link.say(StartRun(run))
+            as_other = build_user_command(
+                rights, run.environment, (SETSID_PATH, *run.command), input_descriptor=FIRST_INPUT_DESCRIPTOR
+            )
+            run = replace(
+                run,
+                command=as_other.command_prefix,
+                environment=LAUNCH_ENVIRONMENT,
+                papers=(as_other.input_text,),
+                leads_itself=True,
+            )
+        self._link.send_message(StartRun(run))
 
     async def run_beside(self, order: CommandOrder) -> Command:
-        pid = self._link.pid_of(order.run)
+        pid = self._link.find_pid(order.run)
         if pid is None:
             raise CannotStart("the task does not run")
         program = find_program(order.command[0], order.folder, order.environment.get("PATH", os.defpath))
-        if is_elsewhere(pid):
-            return await enter_network(order, pid)
-        return await processes_beside.start(order, program, owner=Path(f"/proc/{pid}"), group=group_of(pid, order.run))
+        if is_in_other_network(pid):
+            return await start_command_in_network(order, pid)
+        return await command_process.start_command(
+            order, program, owner=Path(f"/proc/{pid}"), cgroup=find_cgroup(pid, order.run)
+        )
 
 
-def is_elsewhere(pid: int) -> bool:
+def is_in_other_network(pid: int) -> bool:
     """Whether it is in a network that is not ours. Raises CannotStart where it is gone."""
     try:
         return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
@@ -94,23 +103,25 @@ def is_elsewhere(pid: int) -> bool:
         raise CannotStart("the task does not run") from error
 
 
-async def enter_network(order: CommandOrder, pid: int) -> Command:
+async def start_command_in_network(order: CommandOrder, pid: int) -> Command:
     """Raises CannotStart."""
-    groups = [str(group / "cgroup.procs") for group in groups_of(pid, order.run)]
-    words = [SHELL, ENTER, *groups, "--", IN_NETWORK, f"--net=/proc/{pid}/ns/net", "--"]
-    environment = {**order.environment, processes_beside.MARK: order.name}
+    groups = [str(group / "cgroup.procs") for group in list_cgroups(pid, order.run)]
+    words = [SHELL, ENTER_SCRIPT_PATH, *groups, "--", NSENTER_PATH, f"--net=/proc/{pid}/ns/net", "--"]
+    environment = {**order.environment, command_process.COMMAND_MARK_VARIABLE: order.name}
     rights = _of_who_runs(pid)
     owner = Path(f"/proc/{pid}")
     if not rights:
-        way = processes_beside.Entry(tuple(words), environment, order.folder)
-        return await processes_beside.enter(order, way, owner=owner)
+        way = command_process.NamespaceEntry(tuple(words), environment, order.folder)
+        return await command_process.start_command_in_namespace(order, way, owner=owner)
     paper = os.memfd_create("paper")
     try:
-        as_other = become(rights, environment, (), paper_at=paper)
-        os.write(paper, as_other.paper.encode())
-        between = {**BETWEEN, processes_beside.MARK: order.name}
-        way = processes_beside.Entry((*words, *as_other.words), between, order.folder, papers=(paper,))
-        return await processes_beside.enter(order, way, owner=owner)
+        as_other = build_user_command(rights, environment, (), input_descriptor=paper)
+        os.write(paper, as_other.input_text.encode())
+        between = {**LAUNCH_ENVIRONMENT, command_process.COMMAND_MARK_VARIABLE: order.name}
+        way = command_process.NamespaceEntry(
+            (*words, *as_other.command_prefix), between, order.folder, input_descriptors=(paper,)
+        )
+        return await command_process.start_command_in_namespace(order, way, owner=owner)
     finally:
         os.close(paper)
 
@@ -127,12 +138,14 @@ def _of_who_runs(pid: int) -> list[str]:
 
 
 def _rights(uid: int, gid: int) -> list[str]:
-    return [AS_USER, f"--reuid={uid}", f"--regid={gid}", "--init-groups", "--"]
+    return [SETPRIV_PATH, f"--reuid={uid}", f"--regid={gid}", "--init-groups", "--"]
 
 
-def read_config(config: Mapping[str, object], keys: Collection[str], driver: str) -> tuple[str, list[str], str]:
+def parse_program_config(
+    config: Mapping[str, object], keys: Collection[str], driver: str
+) -> tuple[str, list[str], str]:
     """Command, arguments, folder to work in. Raises CannotStart."""
-    if unknown := unknown_keys(config, keys, driver):
+    if unknown := describe_unknown_keys(config, keys, driver):
         raise CannotStart(f"config: {'; '.join(unknown)}", is_final=True)
     command, arguments, work_folder = (config.get(name) for name in ("command", "args", "work_dir"))
     if command is None or command == "":
@@ -149,17 +162,17 @@ def read_config(config: Mapping[str, object], keys: Collection[str], driver: str
     return command, list(arguments), work_folder or ""
 
 
-def read_oom_score(config: Mapping[str, object]) -> int:
+def parse_oom_score(config: Mapping[str, object]) -> int:
     """Raises CannotStart."""
     score = config.get("oom_score_adj")
     if score is None:
         return 0
-    if not isinstance(score, int) or isinstance(score, bool) or not 0 <= score <= MOST_OOM_SCORE:
-        raise CannotStart(f"config: `oom_score_adj` is to be a number from 0 to {MOST_OOM_SCORE}", is_final=True)
+    if not isinstance(score, int) or isinstance(score, bool) or not 0 <= score <= MAX_OOM_SCORE:
+        raise CannotStart(f"config: `oom_score_adj` is to be a number from 0 to {MAX_OOM_SCORE}", is_final=True)
     return score
 
 
-def without(environment: dict[str, str], config: Mapping[str, object]) -> dict[str, str]:
+def remove_denied_variables(environment: dict[str, str], config: Mapping[str, object]) -> dict[str, str]:
     """The environment without the names that the job does not want. Raises CannotStart."""
     denied = config.get("denied_envvars") or ()
     if not isinstance(denied, list | tuple) or not all(isinstance(each, str) for each in denied):
@@ -169,7 +182,7 @@ def without(environment: dict[str, str], config: Mapping[str, object]) -> dict[s
     return {n: value for n, value in environment.items() if not any(fnmatch.fnmatchcase(n, each) for each in denied)}
 
 
-def find_rights(name: str) -> list[str]:
+def build_user_switch(name: str) -> list[str]:
     """The words that make a program one of this user; nothing where it runs as we do. Raises CannotStart."""
     if not name:
         return []
@@ -181,8 +194,8 @@ def find_rights(name: str) -> list[str]:
         return []
     if os.geteuid() != 0:
         raise CannotStart(f"the node may not run programs as {name}: it does not run as root", is_final=True)
-    if not os.access(AS_USER, os.X_OK):
-        raise CannotStart(f"the node cannot run programs as {name}: the machine lacks {AS_USER}", is_final=True)
+    if not os.access(SETPRIV_PATH, os.X_OK):
+        raise CannotStart(f"the node cannot run programs as {name}: the machine lacks {SETPRIV_PATH}", is_final=True)
     return _rights(found.pw_uid, found.pw_gid)
 
 

@@ -4,8 +4,7 @@ Responsible for showing what lies in an allocation's folder and nothing beside i
 Secrets are not read. It writes nothing.
 """
 
-from wharf.node.files.folder import Folder
-from wharf.node.files.following import Origin, follow_file, follow_logs
-from wharf.node.files.frames import Frame, encoded, plain
+from wharf.node.files.folder import ReadOnlyFolder
+from wharf.node.files.streams import FileFrame, ReadOrigin, encode_frames, extract_data, follow_file, follow_logs
 
-__all__ = ["Folder", "Frame", "Origin", "encoded", "follow_file", "follow_logs", "plain"]
+__all__ = ["FileFrame", "ReadOnlyFolder", "ReadOrigin", "encode_frames", "extract_data", "follow_file", "follow_logs"]

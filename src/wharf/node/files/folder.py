@@ -15,16 +15,16 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from wharf.model.refusal import Code, Refusal, invalid, unknown
-from wharf.wire.client_shapes import AllocFileInfo
+from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
+from wharf.contract.wire.allocations.messages import AllocFileInfo
 
 T = TypeVar("T")
 
-LINKS_MAX: Final = 40
-SNIFFED_BYTES: Final = 512
+MAX_LINKS: Final = 40
+CONTENT_SAMPLE_BYTES: Final = 512
 # Below each task's folder. What is in them is listed, and not read.
 SECRET_FOLDERS: Final = ("secrets", "private")
-ESCAPES: Final = "Path escapes the alloc directory"
+PATH_ESCAPES_MESSAGE: Final = "Path escapes the alloc directory"
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A pipe or a device of a task must not make us wait.
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -36,11 +36,11 @@ class _Found(NamedTuple):
     steps: tuple[str, ...]  # Where it really lies.
 
 
-class Folder:
+class ReadOnlyFolder:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def entries(self, path: str) -> list[AllocFileInfo]:
+    def list_entries(self, path: str) -> list[AllocFileInfo]:
         """What lies in a folder, by name. Raises Refusal."""
         with self._resolved(path) as found:
             handle = self._open_folder(found, path)
@@ -52,10 +52,10 @@ class Folder:
                 os.close(handle)
         return sorted(infos, key=lambda info: info.name)
 
-    def stat(self, path: str) -> AllocFileInfo:
+    def read_info(self, path: str) -> AllocFileInfo:
         """Raises Refusal."""
         if not path:
-            raise invalid("must provide a file name")
+            raise invalid_request("must provide a file name")
         with self._resolved(path) as found:
             if not found.name:
                 return _info("/", os.fstat(found.parent), "application/octet-stream")
@@ -64,31 +64,31 @@ class Folder:
             if stat.S_ISREG(info.st_mode) and not _is_secret(found.steps):
                 handle = os.open(found.name, _FILE, dir_fd=found.parent)
                 with contextlib.closing(os.fdopen(handle, "rb")) as file:
-                    kind = sniffed(file.read(SNIFFED_BYTES), found.name)
+                    kind = detect_content_type(file.read(CONTENT_SAMPLE_BYTES), found.name)
             return _info(found.name, info, kind)
 
-    def open(self, path: str) -> int:
+    def open_file(self, path: str) -> int:
         """A descriptor of a regular file, which the caller closes. Raises Refusal."""
         if not path:
-            raise invalid("must provide a file name")
+            raise invalid_request("must provide a file name")
         with self._resolved(path) as found:
             if _is_secret(found.steps):
-                raise Refusal(Code.FORBIDDEN, f"Reading secret file prohibited: {path}")
+                raise Refusal(RefusalCode.FORBIDDEN, f"Reading secret file prohibited: {path}")
             if not found.name:
-                raise invalid(f'file "{path}" is a directory')
+                raise invalid_request(f'file "{path}" is a directory')
             handle = _missing_told(path, lambda: os.open(found.name, _FILE, dir_fd=found.parent))
         mode = os.fstat(handle).st_mode
         if not stat.S_ISREG(mode):
             os.close(handle)
-            raise invalid(f'file "{path}" is {"a directory" if stat.S_ISDIR(mode) else "no regular file"}')
+            raise invalid_request(f'file "{path}" is {"a directory" if stat.S_ISDIR(mode) else "no regular file"}')
         return handle
 
-    def names(self, path: str) -> list[str]:
+    def list_names(self, path: str) -> list[str]:
         """Of a folder that may not be there yet."""
         try:
-            return [entry.name for entry in self.entries(path)]
+            return [entry.name for entry in self.list_entries(path)]
         except Refusal as refusal:
-            if refusal.code is Code.UNKNOWN:
+            if refusal.code is RefusalCode.NOT_FOUND:
                 return []
             raise
 
@@ -98,17 +98,17 @@ class Folder:
         try:
             opened = _missing_told(path, lambda: os.open(found.name, _FOLDER, dir_fd=found.parent))
         except NotADirectoryError:
-            raise invalid(f'file "{path}" is not a directory') from None
+            raise invalid_request(f'file "{path}" is not a directory') from None
         return opened
 
     @contextlib.contextmanager
     def _resolved(self, path: str) -> Iterator[_Found]:
         if "\0" in path:
-            raise invalid("a path holds no zero byte")
+            raise invalid_request("a path holds no zero byte")
         try:
             handles = [os.open(self._root, _FOLDER)]
         except FileNotFoundError:
-            raise unknown("the allocation's files are gone from its node") from None
+            raise not_found("the allocation's files are gone from its node") from None
         try:
             yield self._walk(path, handles)
         finally:
@@ -124,7 +124,7 @@ class Folder:
             step = left.pop(0)
             if step == "..":
                 if not steps:
-                    raise invalid(ESCAPES)
+                    raise invalid_request(PATH_ESCAPES_MESSAGE)
                 steps.pop()
                 os.close(handles.pop())
                 continue
@@ -132,8 +132,8 @@ class Folder:
             if target is not None:
                 links += 1
                 # A task in a root of its own means that root; from here it cannot be told from the machine's.
-                if target.startswith("/") or links > LINKS_MAX:
-                    raise invalid(ESCAPES)
+                if target.startswith("/") or links > MAX_LINKS:
+                    raise invalid_request(PATH_ESCAPES_MESSAGE)
                 left = _split(target) + left
                 continue
             if not left:
@@ -141,7 +141,7 @@ class Folder:
             try:
                 handles.append(_missing_told(path, lambda: os.open(step, _FOLDER, dir_fd=handles[-1])))  # noqa: B023  # called at once
             except NotADirectoryError:
-                raise unknown(f'file "{path}" does not exist') from None
+                raise not_found(f'file "{path}" does not exist') from None
             steps.append(step)
         if not steps:
             return _Found(handles[-1], "", ())
@@ -168,9 +168,9 @@ def _missing_told(path: str, look: Callable[[], T]) -> T:
         return look()
     except (FileNotFoundError, OSError) as error:
         if isinstance(error, FileNotFoundError) or error.errno == errno.ENAMETOOLONG:
-            raise unknown(f'file "{path[:500]}" does not exist') from None
+            raise not_found(f'file "{path[:500]}" does not exist') from None
         if error.errno == errno.ELOOP:  # It became a link while we looked.
-            raise invalid(ESCAPES) from None
+            raise invalid_request(PATH_ESCAPES_MESSAGE) from None
         raise
 
 
@@ -185,13 +185,13 @@ def _info(name: str, found: os.stat_result, kind: str = "") -> AllocFileInfo:
         name=name,
         is_dir=stat.S_ISDIR(found.st_mode),
         size=found.st_size,
-        file_mode=mode_text(found.st_mode),
+        file_mode=format_mode(found.st_mode),
         mod_time=text,
         content_type=kind or msgspec.UNSET,
     )
 
 
-def mode_text(mode: int) -> str:
+def format_mode(mode: int) -> str:
     """`drwxr-xr-x`, with each special bit as a letter of its own in front."""
     letters = (
         (stat.S_ISDIR(mode), "d"),
@@ -208,7 +208,7 @@ def mode_text(mode: int) -> str:
     return kind + "".join(letter if mode & 1 << 8 - bit else "-" for bit, letter in enumerate("rwxrwxrwx"))
 
 
-def sniffed(head: bytes, name: str) -> str:
+def detect_content_type(head: bytes, name: str) -> str:
     """What kind of content begins so. A page is never called one: no browser should run what a task wrote."""
     signs = (
         (b"\x89PNG\r\n\x1a\n", "image/png"),

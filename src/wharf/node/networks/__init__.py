@@ -1,17 +1,17 @@
 """Networks of allocations' own: a namespace that an allocation's tasks share, its interface, its ports on the machine."""
 
-from wharf.node.networks.chain import CannotConnect, Chain, Mapping, bridge_chain
-from wharf.node.networks.keeping import Asked, Networks, Shared
-from wharf.node.networks.plugins import CannotRun, Plugins
+from wharf.node.networks.cni_plugins import CniPluginError, CniPlugins
+from wharf.node.networks.manager import AllocationNetwork, NetworkManager, NetworkRequest
+from wharf.node.networks.plugin_chain import NetworkError, PluginChain, PortMapping, build_bridge_chain
 
 __all__ = [
-    "Asked",
-    "CannotConnect",
-    "CannotRun",
-    "Chain",
-    "Mapping",
-    "Networks",
-    "Plugins",
-    "Shared",
-    "bridge_chain",
+    "AllocationNetwork",
+    "CniPluginError",
+    "CniPlugins",
+    "NetworkError",
+    "NetworkManager",
+    "NetworkRequest",
+    "PluginChain",
+    "PortMapping",
+    "build_bridge_chain",
 ]

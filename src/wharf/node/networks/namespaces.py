@@ -12,46 +12,46 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from wharf.node.mounts import MS_BIND, check, libc, mount, unmount
+from wharf.node.mounts import MS_BIND, check_result, load_libc, mount, unmount
 
 CLONE_NEWNET: Final = 0x40000000
 SIOCGIFFLAGS: Final = 0x8913
 SIOCSIFFLAGS: Final = 0x8914
 SIOCBRADDBR: Final = 0x89A0
 IFF_UP: Final = 1
-FIRST_FREE_PORT: Final = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
-OWN: Final = "/proc/thread-self/ns/net"
+UNPRIVILEGED_PORT_FILE: Final = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
+OWN_NAMESPACE_PATH: Final = "/proc/thread-self/ns/net"
 
 
-def make(file: Path) -> None:
+def create_namespace(file: Path) -> None:
     """With its loopback up. Raises OSError. A file that is there holds one already, or is made to."""
-    if is_held(file):
+    if is_namespace_mounted(file):
         return
     file.touch(mode=0o600)
 
     def enter_and_hold() -> None:
         _enter_new()
-        mount(OWN, file, flags=MS_BIND)
+        mount(OWN_NAMESPACE_PATH, file, flags=MS_BIND)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
             _raise_up(asking, b"lo")
         # Nobody but the allocation's tasks is in it: they may all listen at port 80.
-        Path(FIRST_FREE_PORT).write_text("0")
+        Path(UNPRIVILEGED_PORT_FILE).write_text("0")
 
     _in_thread(enter_and_hold)
 
 
-def is_held(file: Path) -> bool:
+def is_namespace_mounted(file: Path) -> bool:
     return file.exists() and os.path.ismount(file)
 
 
-def release(file: Path) -> None:
+def release_namespace(file: Path) -> None:
     """What still runs in it keeps it until then. Twice does no harm."""
     if os.path.ismount(file):
         unmount(file)
     file.unlink(missing_ok=True)
 
 
-def why_no_bridge() -> str:
+def find_bridge_error() -> str:
     """Found by trying, in a namespace that is gone at once. Empty: it can be made."""
 
     def enter_and_try() -> None:
@@ -67,7 +67,7 @@ def why_no_bridge() -> str:
 
 
 def _enter_new() -> None:
-    check(libc().unshare(CLONE_NEWNET), "a network namespace")
+    check_result(load_libc().unshare(CLONE_NEWNET), "a network namespace")
 
 
 def _raise_up(asking: socket.socket, name: bytes) -> None:

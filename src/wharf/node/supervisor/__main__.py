@@ -6,8 +6,8 @@ import signal
 import sys
 from pathlib import Path
 
-from wharf.node.supervisor.keeper import Keeper, OtherKeeper
-from wharf.node.supervisor.leftovers import ByMark, find_way
+from wharf.node.supervisor.process_tracker import MarkTracker, choose_tracker
+from wharf.node.supervisor.task_supervisor import SupervisorRunning, TaskSupervisor
 
 
 def main() -> int:
@@ -21,8 +21,8 @@ def main() -> int:
         signal.signal(number, lambda *_: None)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s supervisor %(levelname)s %(message)s")
     try:
-        keeper = Keeper(folder, ByMark() if way == "mark" else find_way(node))
-    except OtherKeeper:
+        keeper = TaskSupervisor(folder, MarkTracker() if way == "mark" else choose_tracker(node))
+    except SupervisorRunning:
         return 0
     keeper.run()
     return 0

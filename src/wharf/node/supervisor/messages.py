@@ -5,11 +5,11 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-HEAD_BYTES: Final = 4
-FRAME_BYTES_MAX: Final = 4_000_000
+HEADER_BYTES: Final = 4
+MAX_FRAME_BYTES: Final = 4_000_000
 
 
-class LogOrder(msgspec.Struct, frozen=True, omit_defaults=True):
+class RunLogSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a program's output is kept, and how much of it."""
 
     folder: str
@@ -19,7 +19,7 @@ class LogOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     is_off: bool = False
 
 
-class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+class RunLimits(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a program may use at most, where the machine lets us say so. 0: no bound."""
 
     memory_mb: int = 0
@@ -33,15 +33,15 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     """Those that it runs on, as ranges; empty: any."""
 
 
-class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
+class RunRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """One start of one program. The same name again starts nothing."""
 
     name: str
     command: tuple[str, ...]
     environment: dict[str, str]
     work_folder: str
-    log: LogOrder
-    limits: Limits = Limits()
+    log: RunLogSettings
+    limits: RunLimits = RunLimits()
     network: str = ""
     """The file of the network namespace that it is in; empty: the machine's."""
     leads_itself: bool = False
@@ -56,7 +56,7 @@ class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StartRun(msgspec.Struct, frozen=True, tag="StartRun"):
-    order: RunOrder
+    order: RunRequest
 
 
 class SignalRun(msgspec.Struct, frozen=True, tag="SignalRun"):
@@ -116,39 +116,39 @@ class RunStarting(msgspec.Struct, frozen=True, tag="RunStarting"):
     name: str
 
 
-class AllTold(msgspec.Struct, frozen=True, tag="AllTold"):
+class AllRunsSent(msgspec.Struct, frozen=True, tag="AllTold"):
     pass
 
 
 FromAgent: TypeAlias = StartRun | SignalRun | KillRun | ForgetRun | ShutDown
-FromSupervisor: TypeAlias = Hello | RunStarting | RunBegun | RunRefused | RunEnded | AllTold
+FromSupervisor: TypeAlias = Hello | RunStarting | RunBegun | RunRefused | RunEnded | AllRunsSent
 
 _encoder: Final = msgspec.msgpack.Encoder()
 
 
-class Riddle(Exception):
+class UndecodableMessage(Exception):
     """The other side sends what cannot be read."""
 
 
-def framed(message: msgspec.Struct) -> bytes:
+def encode_frame(message: msgspec.Struct) -> bytes:
     body = _encoder.encode(message)
-    return len(body).to_bytes(HEAD_BYTES, "big") + body
+    return len(body).to_bytes(HEADER_BYTES, "big") + body
 
 
-class Frames:
+class MessageReader:
     """Bytes as they come, given out as whole frames."""
 
     def __init__(self) -> None:
         self._rest = b""
 
-    def add(self, data: bytes) -> Iterator[bytes]:
-        """Raises Riddle where a frame is larger than any can be."""
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Raises UndecodableMessage where a frame is larger than any can be."""
         self._rest += data
-        while len(self._rest) >= HEAD_BYTES:
-            size = int.from_bytes(self._rest[:HEAD_BYTES], "big")
-            if size > FRAME_BYTES_MAX:
-                raise Riddle(f"a frame of {size} bytes")
-            if len(self._rest) < HEAD_BYTES + size:
+        while len(self._rest) >= HEADER_BYTES:
+            size = int.from_bytes(self._rest[:HEADER_BYTES], "big")
+            if size > MAX_FRAME_BYTES:
+                raise UndecodableMessage(f"a frame of {size} bytes")
+            if len(self._rest) < HEADER_BYTES + size:
                 return
-            frame, self._rest = self._rest[HEAD_BYTES : HEAD_BYTES + size], self._rest[HEAD_BYTES + size :]
+            frame, self._rest = self._rest[HEADER_BYTES : HEADER_BYTES + size], self._rest[HEADER_BYTES + size :]
             yield frame

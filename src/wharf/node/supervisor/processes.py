@@ -13,7 +13,7 @@ PROC: Final = Path("/proc")
 STAT_BYTES: Final = 4096
 
 
-def boot_id() -> str:
+def read_boot_id() -> str:
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -24,7 +24,7 @@ class Process(msgspec.Struct, frozen=True):
     start_ticks: int
 
 
-def look_up(pid: int) -> Process | None:
+def find_process(pid: int) -> Process | None:
     """The process that has this number now; None where none has, or it is dead and only not reaped yet."""
     fields = _stat(pid)
     if fields is None or fields[0] in ("Z", "X"):
@@ -32,7 +32,7 @@ def look_up(pid: int) -> Process | None:
     return Process(pid, int(fields[19]))
 
 
-def is_leader(pid: int) -> bool:
+def is_session_leader(pid: int) -> bool:
     """Whether the process leads a session."""
     fields = _stat(pid)
     return fields is not None and int(fields[3]) == pid
@@ -48,7 +48,7 @@ def _stat(pid: int) -> list[str] | None:
     return text[text.rindex(")") + 2 :].split()
 
 
-def open_handle(process: Process) -> int | None:
+def open_pidfd(process: Process) -> int | None:
     """A descriptor that means this process and no later one; None where it is gone.
 
     What it is, is looked at after the handle is open: before that the number could have been given again.
@@ -57,19 +57,19 @@ def open_handle(process: Process) -> int | None:
         handle = os.pidfd_open(process.pid)
     except OSError:
         return None
-    if look_up(process.pid) != process:
+    if find_process(process.pid) != process:
         os.close(handle)
         return None
     return handle
 
 
-def send(process: Process, number: int, *, to_group: bool) -> bool:
+def send_signal(process: Process, number: int, *, is_to_group: bool) -> bool:
     """False where it is gone. To its group means: the group that it leads."""
-    handle = open_handle(process)
+    handle = open_pidfd(process)
     if handle is None:
         return False
     try:
-        if to_group:
+        if is_to_group:
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, number)
                 return True
@@ -81,14 +81,14 @@ def send(process: Process, number: int, *, to_group: bool) -> bool:
     return True
 
 
-def all_pids() -> list[int]:
+def list_pids() -> list[int]:
     return [int(name) for name in os.listdir(PROC) if name.isdecimal()]
 
 
-def with_mark(marks: frozenset[bytes]) -> Iterator[tuple[int, bytes]]:
+def find_marked_processes(marks: frozenset[bytes]) -> Iterator[tuple[int, bytes]]:
     """Processes whose environment holds one of these assignments, with the one it holds. Environments of other users
     may be closed to us; what cannot be read is not ours."""
-    for pid in all_pids():
+    for pid in list_pids():
         try:
             environment = (PROC / str(pid) / "environ").read_bytes()
         except OSError:
@@ -114,6 +114,6 @@ def has_arguments(pid: int, *arguments: str) -> bool:
         return False
 
 
-def with_arguments(*arguments: str) -> list[int]:
+def find_processes_by_arguments(*arguments: str) -> list[int]:
     """Processes whose command line begins with these."""
-    return [pid for pid in all_pids() if has_arguments(pid, *arguments)]
+    return [pid for pid in list_pids() if has_arguments(pid, *arguments)]

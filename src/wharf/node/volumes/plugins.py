@@ -19,20 +19,20 @@ from typing import Final, Protocol
 
 import msgspec
 
-from wharf.wire.volume_shapes import NodeVolume, NodeVolumeMade
+from wharf.contract.wire.volumes import NodeVolume, NodeVolumeCreated
 
 MKDIR: Final = "mkdir"
 MKDIR_VERSION: Final = "1.0.0"
-FINGERPRINT_WITHIN_S: Final = 5.0
-WITHIN_S: Final = 60.0
-SAID_MAX_BYTES: Final = 64 << 10
-TOLD_MAX: Final = 500
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-VOLUME_ID: Final = re.compile(r"[A-Za-z0-9-]{1,128}")
-MODE_DEFAULT: Final = 0o700
+FINGERPRINT_TIMEOUT_S: Final = 5.0
+OPERATION_TIMEOUT_S: Final = 60.0
+MAX_OUTPUT_BYTES: Final = 64 << 10
+MAX_ERROR_CHARS: Final = 500
+NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+VOLUME_ID_PATTERN: Final = re.compile(r"[A-Za-z0-9-]{1,128}")
+DEFAULT_MODE: Final = 0o700
 
 
-class PluginFailed(Exception):
+class VolumePluginError(Exception):
     """A sentence for whoever asked for the volume."""
 
 
@@ -40,19 +40,19 @@ class VolumePlugin(Protocol):
     name: str
 
     async def fingerprint(self) -> str:
-        """Its version. Raises PluginFailed."""
+        """Its version. Raises VolumePluginError."""
         ...
 
-    async def create(self, volume: NodeVolume) -> NodeVolumeMade:
-        """Raises PluginFailed."""
+    async def create(self, volume: NodeVolume) -> NodeVolumeCreated:
+        """Raises VolumePluginError."""
         ...
 
     async def delete(self, volume: NodeVolume) -> None:
-        """Raises PluginFailed. One that is not there is deleted."""
+        """Raises VolumePluginError. One that is not there is deleted."""
         ...
 
 
-class Mkdir:
+class MkdirPlugin:
     """A folder, named by the volume's id. Parameters: `mode` (octal), `uid`, `gid`."""
 
     name = MKDIR
@@ -63,7 +63,7 @@ class Mkdir:
     async def fingerprint(self) -> str:
         return MKDIR_VERSION
 
-    async def create(self, volume: NodeVolume) -> NodeVolumeMade:
+    async def create(self, volume: NodeVolume) -> NodeVolumeCreated:
         mode, uid, gid = _read_parameters(volume.parameters or {})
         place = self._place(volume)
         try:
@@ -74,8 +74,8 @@ class Mkdir:
             if uid >= 0 or gid >= 0:
                 os.chown(place, uid, gid)
         except OSError as error:
-            raise PluginFailed(f"the folder {place} cannot be made: {error.strerror}") from error
-        return NodeVolumeMade(host_path=str(place))
+            raise VolumePluginError(f"the folder {place} cannot be made: {error.strerror}") from error
+        return NodeVolumeCreated(host_path=str(place))
 
     async def delete(self, volume: NodeVolume) -> None:
         place = self._place(volume)
@@ -86,29 +86,29 @@ class Mkdir:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise PluginFailed(f"the folder {place} cannot be taken away: {error.strerror}") from error
+            raise VolumePluginError(f"the folder {place} cannot be taken away: {error.strerror}") from error
 
     def _place(self, volume: NodeVolume) -> Path:
-        if not VOLUME_ID.fullmatch(volume.id):
-            raise PluginFailed(f"{volume.id!r} is no ID of a volume")
+        if not VOLUME_ID_PATTERN.fullmatch(volume.id):
+            raise VolumePluginError(f"{volume.id!r} is no ID of a volume")
         return self._root / volume.id
 
 
 def _read_parameters(given: Mapping[str, str]) -> tuple[int, int, int]:
     unknown = sorted(set(given) - {"mode", "uid", "gid"})
     if unknown:
-        raise PluginFailed(f"mkdir knows no parameter {unknown[0]}: there are mode, uid and gid")
+        raise VolumePluginError(f"mkdir knows no parameter {unknown[0]}: there are mode, uid and gid")
     try:
-        mode = int(given.get("mode", f"{MODE_DEFAULT:o}"), 8)
+        mode = int(given.get("mode", f"{DEFAULT_MODE:o}"), 8)
         uid, gid = int(given.get("uid", "-1")), int(given.get("gid", "-1"))
     except ValueError:
-        raise PluginFailed("mkdir takes mode as an octal number, as 0755, and uid and gid as numbers") from None
+        raise VolumePluginError("mkdir takes mode as an octal number, as 0755, and uid and gid as numbers") from None
     if not 0 <= mode <= 0o7777:
-        raise PluginFailed(f"mkdir: {mode:o} is no mode of a folder")
+        raise VolumePluginError(f"mkdir: {mode:o} is no mode of a folder")
     return mode, uid, gid
 
 
-class Program:
+class ProgramPlugin:
     """One that the operator put there."""
 
     def __init__(self, path: Path, *, volumes: Path, node_id: str, node_pool: str) -> None:
@@ -123,28 +123,30 @@ class Program:
         self._volumes = volumes
 
     async def fingerprint(self) -> str:
-        said = await self._run("fingerprint", {}, within_s=FINGERPRINT_WITHIN_S)
+        said = await self._run("fingerprint", {}, within_s=FINGERPRINT_TIMEOUT_S)
         version = said.get("version")
         if not isinstance(version, str) or not version:
-            raise PluginFailed(f"plugin {self.name} says no version")
+            raise VolumePluginError(f"plugin {self.name} says no version")
         return version
 
-    async def create(self, volume: NodeVolume) -> NodeVolumeMade:
+    async def create(self, volume: NodeVolume) -> NodeVolumeCreated:
         # In it plugins put what they make; they are started as we are, and may make it where they like.
         with suppress(OSError):
             self._volumes.mkdir(parents=True, exist_ok=True, mode=0o711)
-        said = await self._run("create", self._of(volume), within_s=WITHIN_S)
+        said = await self._run("create", self._of(volume), within_s=OPERATION_TIMEOUT_S)
         path, size = said.get("path"), said.get("bytes", 0)
         if not isinstance(path, str) or not path.startswith("/") or not isinstance(size, int):
-            raise PluginFailed(
-                f'plugin {self.name} is to answer {{"path": "/…", "bytes": 0}}, and says {said}'[:TOLD_MAX]
+            raise VolumePluginError(
+                f'plugin {self.name} is to answer {{"path": "/…", "bytes": 0}}, and says {said}'[:MAX_ERROR_CHARS]
             )
         if not await asyncio.to_thread(os.path.exists, path):
-            raise PluginFailed(f"plugin {self.name} says that it made {path}, and nothing is there")
-        return NodeVolumeMade(host_path=path, capacity_bytes=size)
+            raise VolumePluginError(f"plugin {self.name} says that it made {path}, and nothing is there")
+        return NodeVolumeCreated(host_path=path, capacity_bytes=size)
 
     async def delete(self, volume: NodeVolume) -> None:
-        await self._run("delete", self._of(volume) | {"DHV_CREATED_PATH": volume.host_path}, within_s=WITHIN_S)
+        await self._run(
+            "delete", self._of(volume) | {"DHV_CREATED_PATH": volume.host_path}, within_s=OPERATION_TIMEOUT_S
+        )
 
     @staticmethod
     def _of(volume: NodeVolume) -> dict[str, str]:
@@ -171,7 +173,7 @@ class Program:
                 start_new_session=True,
             )
         except OSError as error:
-            raise PluginFailed(f"plugin {self.name} cannot be run: {error.strerror}") from error
+            raise VolumePluginError(f"plugin {self.name} cannot be run: {error.strerror}") from error
         assert process.stdout is not None
         assert process.stderr is not None
         try:
@@ -179,14 +181,16 @@ class Program:
                 said, complained = await asyncio.gather(_read(process.stdout), _read(process.stderr))
                 code = await process.wait()
         except TimeoutError:
-            raise PluginFailed(f"plugin {self.name} did not {operation} within {within_s:g} s, and was ended") from None
+            raise VolumePluginError(
+                f"plugin {self.name} did not {operation} within {within_s:g} s, and was ended"
+            ) from None
         finally:
             with suppress(ProcessLookupError):  # With all that it started.
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
         if code:
-            why = complained.decode(errors="replace").strip()[-TOLD_MAX:]
-            raise PluginFailed(
+            why = complained.decode(errors="replace").strip()[-MAX_ERROR_CHARS:]
+            raise VolumePluginError(
                 f"plugin {self.name} failed to {operation} with exit code {code}: {why or 'it said nothing'}"
             )
         if operation == "delete" and not said.strip():
@@ -194,24 +198,26 @@ class Program:
         try:
             return msgspec.json.decode(said, type=dict[str, object])
         except msgspec.MsgspecError as error:
-            raise PluginFailed(f"plugin {self.name} is to answer {operation} with a JSON object: {error}") from None
+            raise VolumePluginError(
+                f"plugin {self.name} is to answer {operation} with a JSON object: {error}"
+            ) from None
 
 
 async def _read(stream: asyncio.StreamReader) -> bytes:
     """The end of it, if it is too long: what went wrong stands there."""
     said = b""
-    while piece := await stream.read(SAID_MAX_BYTES):
-        said = (said + piece)[-SAID_MAX_BYTES:]
+    while piece := await stream.read(MAX_OUTPUT_BYTES):
+        said = (said + piece)[-MAX_OUTPUT_BYTES:]
     return said
 
 
-def programs_in(folder: Path, *, volumes: Path, node_id: str, node_pool: str) -> dict[str, VolumePlugin]:
+def find_program_plugins(folder: Path, *, volumes: Path, node_id: str, node_pool: str) -> dict[str, VolumePlugin]:
     """Those that may be run. One that others may write is passed over: whoever wrote it would be us."""
     found: dict[str, VolumePlugin] = {}
     with suppress(OSError):
         for path in sorted(folder.iterdir()):
             mode = path.stat().st_mode
             is_ours = stat.S_ISREG(mode) and mode & 0o111 and not mode & stat.S_IWOTH
-            if is_ours and NAME.fullmatch(path.name) and path.name != MKDIR:
-                found[path.name] = Program(path, volumes=volumes, node_id=node_id, node_pool=node_pool)
+            if is_ours and NAME_PATTERN.fullmatch(path.name) and path.name != MKDIR:
+                found[path.name] = ProgramPlugin(path, volumes=volumes, node_id=node_id, node_pool=node_pool)
     return found

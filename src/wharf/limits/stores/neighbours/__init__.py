@@ -3,7 +3,7 @@
 Whoever counts keeps what it answered over its own death; whoever asks is guarded like anybody who asks a store elsewhere.
 """
 
-from wharf.limits.stores.neighbours.asking import NeighbourStore
-from wharf.limits.stores.neighbours.counting import CountingPlace
+from wharf.limits.stores.neighbours.client import NeighbourStore
+from wharf.limits.stores.neighbours.server import CounterServer
 
-__all__ = ["CountingPlace", "NeighbourStore"]
+__all__ = ["CounterServer", "NeighbourStore"]

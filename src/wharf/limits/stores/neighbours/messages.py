@@ -1,149 +1,154 @@
 """What neighbours say to each other: frames of a length and a message. Both are the same program, so the form has no age.
 
 A plan is packed once and known again by its bytes, on both sides. Nothing of a rule is sent but its name.
+
+The names of Unix sockets, which must be short though their folders may lie deep.
 """
 
+import contextlib
+import os
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from wharf.limits.core.call import Call, Taken
-from wharf.limits.core.plan import Charge
+from wharf.limits.core.plans import Charge
 from wharf.limits.core.rule import BanRules
+from wharf.limits.core.store_calls import StoreCall, TakeResult
 
 LENGTH_BYTES: Final = 4
-FRAME_BYTES_MOST: Final = 1 << 24
+MAX_FRAME_BYTES: Final = 1 << 24
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class WireCharge(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A charge, with its rule by name."""
 
     name: str
     key: str
     ceiling: int
     cost: int
-    needs: int
+    required: int
     is_enforced: bool
-    spare_key: str
+    overflow_key: str
     owner: str
 
 
-class ToldPlan(msgspec.Struct, frozen=True, array_like=True):
-    charges: tuple[Told, ...]
-    shown: Told | None
+class WirePlan(msgspec.Struct, frozen=True, array_like=True):
+    charges: tuple[WireCharge, ...]
+    bucket_charge: WireCharge | None
     """Where it is none of the charges."""
-    leases: tuple[int, ...]
-    bounded: tuple[int, ...]
+    lease_indexes: tuple[int, ...]
+    bounded_indexes: tuple[int, ...]
     ban_subject: str
-    ban_is_shadow: bool
-    ban: BanRules
+    is_ban_shadow: bool
+    ban_rules: BanRules
 
 
-class Take(msgspec.Struct, frozen=True, array_like=True, tag="t", gc=False):
+class TakeRequest(msgspec.Struct, frozen=True, array_like=True, tag="t", gc=False):
     number: int
     id: str
     plan: bytes
 
 
-class Release(msgspec.Struct, frozen=True, array_like=True, tag="r", gc=False):
+class ReleaseRequest(msgspec.Struct, frozen=True, array_like=True, tag="r", gc=False):
     number: int
     id: str
     slots: list[tuple[str, str]]
     """Rule and key of each, for a counting process that began after the request."""
 
 
-class Renew(msgspec.Struct, frozen=True, array_like=True, tag="n"):
+class RenewRequest(msgspec.Struct, frozen=True, array_like=True, tag="n"):
     number: int
     held: list[tuple[str, list[tuple[str, str]]]]
 
 
-class GiveBackAsked(msgspec.Struct, frozen=True, array_like=True, tag="g", gc=False):
+class RefundRequest(msgspec.Struct, frozen=True, array_like=True, tag="g", gc=False):
     number: int
     id: str
     is_fault: bool
 
 
-class Undo(msgspec.Struct, frozen=True, array_like=True, tag="u", gc=False):
+class UndoRequest(msgspec.Struct, frozen=True, array_like=True, tag="u", gc=False):
     number: int
     id: str
 
 
-class Spend(msgspec.Struct, frozen=True, array_like=True, tag="s"):
+class AddUsageRequest(msgspec.Struct, frozen=True, array_like=True, tag="s"):
     number: int
-    charges: list[Told]
+    charges: list[WireCharge]
     amount: int
 
 
-class Peek(msgspec.Struct, frozen=True, array_like=True, tag="p"):
+class PeekRequest(msgspec.Struct, frozen=True, array_like=True, tag="p"):
     number: int
-    charges: list[Told]
+    charges: list[WireCharge]
 
 
-class Reset(msgspec.Struct, frozen=True, array_like=True, tag="z"):
+class ResetRequest(msgspec.Struct, frozen=True, array_like=True, tag="z"):
     number: int
-    charges: list[Told]
+    charges: list[WireCharge]
 
 
-class Ban(msgspec.Struct, frozen=True, array_like=True, tag="b", gc=False):
+class BanRequest(msgspec.Struct, frozen=True, array_like=True, tag="b", gc=False):
     number: int
     subject: str
     until_ms: int
 
 
-class BannedUntil(msgspec.Struct, frozen=True, array_like=True, tag="i", gc=False):
+class BanEndRequest(msgspec.Struct, frozen=True, array_like=True, tag="i", gc=False):
     number: int
     subject: str
 
 
-class ReadBoard(msgspec.Struct, frozen=True, array_like=True, tag="o", gc=False):
+class ReadOverridesRequest(msgspec.Struct, frozen=True, array_like=True, tag="o", gc=False):
     number: int
-    known: int
+    known_version: int
 
 
-class WriteBoard(msgspec.Struct, frozen=True, array_like=True, tag="w", gc=False):
+class WriteOverrideRequest(msgspec.Struct, frozen=True, array_like=True, tag="w", gc=False):
     number: int
     name: str
     value: bytes | None
 
 
-class Hello(msgspec.Struct, frozen=True, array_like=True, tag="h", gc=False):
+class HelloRequest(msgspec.Struct, frozen=True, array_like=True, tag="h", gc=False):
     """Whether somebody is there."""
 
     number: int
 
 
-Message = (
-    Take
-    | Release
-    | Renew
-    | GiveBackAsked
-    | Undo
-    | Spend
-    | Peek
-    | Reset
-    | Ban
-    | BannedUntil
-    | ReadBoard
-    | WriteBoard
-    | Hello
+CounterRequest = (
+    TakeRequest
+    | ReleaseRequest
+    | RenewRequest
+    | RefundRequest
+    | UndoRequest
+    | AddUsageRequest
+    | PeekRequest
+    | ResetRequest
+    | BanRequest
+    | BanEndRequest
+    | ReadOverridesRequest
+    | WriteOverrideRequest
+    | HelloRequest
 )
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class CounterReply(msgspec.Struct, frozen=True, array_like=True, gc=False):
     number: int
     value: Any  # What was asked for says which kind it is.
-    problem: str = ""
+    error: str = ""
     """Why there is no value."""
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-read_message: Final = msgspec.msgpack.Decoder(Message).decode
-read_answer: Final = msgspec.msgpack.Decoder(Answer).decode
-read_plan: Final = msgspec.msgpack.Decoder(ToldPlan).decode
+decode_request: Final = msgspec.msgpack.Decoder(CounterRequest).decode
+decode_reply: Final = msgspec.msgpack.Decoder(CounterReply).decode
+decode_plan: Final = msgspec.msgpack.Decoder(WirePlan).decode
 
 
-def frame_of(value: Message | Answer) -> bytes:
+def encode_frame(value: CounterRequest | CounterReply) -> bytes:
     data = _encode(value)
     return len(data).to_bytes(LENGTH_BYTES, "big") + data
 
@@ -152,12 +157,12 @@ class FrameTooLong(Exception):
     """These are no frames of ours."""
 
 
-def take_frames(buffer: bytearray) -> Iterator[bytes]:
+def split_frames(buffer: bytearray) -> Iterator[bytes]:
     """The frames that are whole; they are taken out of the buffer. Raises FrameTooLong."""
     at, end = 0, len(buffer)
     while end - at >= LENGTH_BYTES:
         size = int.from_bytes(buffer[at : at + LENGTH_BYTES], "big")
-        if size > FRAME_BYTES_MOST:
+        if size > MAX_FRAME_BYTES:
             raise FrameTooLong
         if end - at - LENGTH_BYTES < size:
             break
@@ -166,45 +171,65 @@ def take_frames(buffer: bytearray) -> Iterator[bytes]:
     del buffer[:at]
 
 
-def told(charge: Charge) -> Told:
-    return Told(
+def encode_charge(charge: Charge) -> WireCharge:
+    return WireCharge(
         charge.name,
         charge.key,
         charge.ceiling,
         charge.cost,
-        charge.needs,
+        charge.required,
         charge.is_enforced,
-        charge.spare_key,
+        charge.overflow_key,
         charge.owner,
     )
 
 
-def told_all(charges: Iterable[Charge]) -> list[Told]:
-    return [told(charge) for charge in charges]
+def encode_charges(charges: Iterable[Charge]) -> list[WireCharge]:
+    return [encode_charge(charge) for charge in charges]
 
 
-def pack_plan(call: Call) -> bytes:
+def encode_plan(call: StoreCall) -> bytes:
     plan = call.plan
-    shown = told(plan.shown) if plan.is_free else None
-    charges = tuple(told(charge) for charge in call.charges)
-    return _encode(ToldPlan(charges, shown, plan.leases, plan.bounded, plan.ban_subject, plan.ban_is_shadow, call.ban))
+    shown = encode_charge(plan.bucket_charge) if plan.is_free else None
+    charges = tuple(encode_charge(charge) for charge in call.charges)
+    return _encode(
+        WirePlan(
+            charges,
+            shown,
+            plan.lease_indexes,
+            plan.bounded_indexes,
+            plan.ban_subject,
+            plan.is_ban_shadow,
+            call.ban_rules,
+        )
+    )
 
 
-def taken_told(taken: Taken) -> list[Any]:
+def encode_result(result: TakeResult) -> list[Any]:
     return [
-        taken.admitted,
-        taken.now_ms,
-        taken.befores,
-        taken.hits,
-        taken.free_at_ms,
-        taken.keys,
-        taken.shown_before,
-        taken.shown_end_ms,
-        taken.banned_until_ms,
-        taken.is_repeated,
+        result.is_admitted,
+        result.now_ms,
+        result.counts_before,
+        result.hit_indexes,
+        result.free_at_ms,
+        result.keys,
+        result.bucket_count_before,
+        result.bucket_end_ms,
+        result.banned_until_ms,
+        result.is_repeated,
     ]
 
 
-def taken_of(value: list[Any]) -> Taken:
+def decode_result(value: list[Any]) -> TakeResult:
     admitted, now_ms, befores, hits, free_at_ms, keys, *rest = value
-    return Taken(admitted, now_ms, tuple(befores), tuple(hits), tuple(free_at_ms), tuple(keys), *rest)
+    return TakeResult(admitted, now_ms, tuple(befores), tuple(hits), tuple(free_at_ms), tuple(keys), *rest)
+
+
+@contextlib.contextmanager
+def open_socket_path(path: Path) -> Iterator[str]:
+    """A name for this socket by way of its open folder, good while this lasts."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

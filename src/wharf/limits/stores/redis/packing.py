@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import msgspec
 
-from wharf.limits.core.call import Call, Taken
-from wharf.limits.core.plan import Charge, Plan, shared_key
+from wharf.limits.core.plans import Charge, ChargePlan, build_shared_key
 from wharf.limits.core.route import OTHER
 from wharf.limits.core.rule import Algorithm, BanRules, Rule
+from wharf.limits.core.store_calls import StoreCall, TakeResult
 
-PACKED_PLANS_MOST: Final = 16_384
+MAX_CACHED_PLANS: Final = 16_384
 
 _FORMS: Final[Mapping[Algorithm, str]] = {
     Algorithm.WINDOW: "W",
@@ -25,46 +25,46 @@ _FORMS: Final[Mapping[Algorithm, str]] = {
 _pack: Final = msgspec.msgpack.Encoder().encode
 
 
-class Part(msgspec.Struct, frozen=True, eq=False, gc=False):
+class CallPart(msgspec.Struct, frozen=True, eq=False, gc=False):
     """What of a call lies on one node: which of its charges, and the packed plan for the script."""
 
     owner: str
     indexes: tuple[int, ...]
     plan: msgspec.Raw
     charges: msgspec.Raw
-    shows: bool
+    has_bucket: bool
     """The bucket that headers show is here."""
 
 
-class Packing:
+class CallEncoder:
     """`is_cluster`: owners lie apart; else all of a call is one part."""
 
     def __init__(self, prefix: str, *, is_cluster: bool) -> None:
         self._prefix = prefix
         self.is_cluster: Final = is_cluster
-        self._parts: dict[Plan, tuple[Part, ...]] = {}
+        self._parts: dict[ChargePlan, tuple[CallPart, ...]] = {}
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         self._parts.clear()
 
     # -- keys ------------------------------------------------------------------------------------------------------
 
-    def answer_key(self, owner: str, request_id: str) -> str:
+    def build_answer_key(self, owner: str, request_id: str) -> str:
         return f"{self._prefix}{{{owner}}}?{request_id}"
 
-    def mark_key(self, owner: str, request_id: str) -> str:
+    def build_mark_key(self, owner: str, request_id: str) -> str:
         return f"{self._prefix}{{{owner}}}<{request_id}"
 
-    def ban_key(self, subject: str) -> str:
+    def build_ban_key(self, subject: str) -> str:
         return f"{self._prefix}{{{subject}}}!"
 
-    def rules_key(self) -> str:
+    def build_rules_key(self) -> str:
         return f"{self._prefix}{{rules}}"
 
-    def board_key(self) -> str:
+    def build_overrides_key(self) -> str:
         return f"{self._prefix}{{operators}}"
 
-    def place(self, rule: Rule, key: str, owner: str) -> tuple[str, str]:
+    def build_counter_key(self, rule: Rule, key: str, owner: str) -> tuple[str, str]:
         """Redis' key and the field in it."""
         rest = key[len(owner) + 1 :]
         if rule.algorithm is Algorithm.LEASES:
@@ -73,15 +73,15 @@ class Packing:
             return f"{self._prefix}{{{owner}}}/{rule.name}", rest
         return f"{self._prefix}{{{owner}}}", rule.name
 
-    def lease_keys(self, call: Call) -> Sequence[str]:
-        charges = (call.charges[index] for index in call.plan.leases)
-        return [self.place(charge.rule, charge.key, charge.owner)[0] for charge in charges]
+    def list_lease_keys(self, call: StoreCall) -> Sequence[str]:
+        charges = (call.charges[index] for index in call.plan.lease_indexes)
+        return [self.build_counter_key(charge.rule, charge.key, charge.owner)[0] for charge in charges]
 
     # -- what the script is told -----------------------------------------------------------------------------------
 
-    def charge(self, charge: Charge) -> list[Any]:
+    def encode_charge(self, charge: Charge) -> list[Any]:
         rule = charge.rule
-        key, field = self.place(rule, charge.key, charge.owner)
+        key, field = self.build_counter_key(rule, charge.key, charge.owner)
         width_ms = -(-rule.window_ms // rule.slices)
         kept_ms = width_ms * (rule.slices if rule.algorithm is Algorithm.METER else rule.slices + 1)
         is_bounded = rule.is_partitioned and bool(rule.keys_most) and rule.algorithm is not Algorithm.LEASES
@@ -95,64 +95,64 @@ class Packing:
             kept_ms,
             charge.ceiling,
             charge.cost,
-            charge.needs,
+            charge.required,
             charge.is_enforced,
             rule.keys_most if is_bounded else 0,
             OTHER if is_bounded else "",
             rule.was if is_renamed else "",
         ]
 
-    def charges(self, charges: Iterable[Charge]) -> list[list[Any]]:
-        return [self.charge(charge) for charge in charges]
+    def encode_charges(self, charges: Iterable[Charge]) -> list[list[Any]]:
+        return [self.encode_charge(charge) for charge in charges]
 
     @staticmethod
-    def ban_rules(ban: BanRules) -> list[int]:
+    def encode_ban_rules(ban: BanRules) -> list[int]:
         return [
             *(ban.refusals_least, ban.percent, ban.minutes, ban.grace_ms),
             *(ban.first_ms, ban.most_ms, ban.forget_ms),
         ]
 
-    def parts(self, call: Call) -> tuple[Part, ...]:
+    def split_call(self, call: StoreCall) -> tuple[CallPart, ...]:
         plan = call.plan
         if call.charges is not plan.charges:
             return self._make_parts(call)  # A grant changes a ceiling, and ends by itself.
         parts = self._parts.get(plan)
         if parts is None:
-            if len(self._parts) >= PACKED_PLANS_MOST:
+            if len(self._parts) >= MAX_CACHED_PLANS:
                 self._parts.clear()
             parts = self._parts[plan] = self._make_parts(call)
         return parts
 
-    def _make_parts(self, call: Call) -> tuple[Part, ...]:
+    def _make_parts(self, call: StoreCall) -> tuple[CallPart, ...]:
         plan = call.plan
-        shown = call.charges[0] if not plan.is_free else plan.shown
+        shown = call.charges[0] if not plan.is_free else plan.bucket_charge
         by_owner: dict[str, list[int]] = {}
         for index, charge in enumerate(call.charges):
             by_owner.setdefault(charge.owner if self.is_cluster else shown.owner, []).append(index)
         by_owner.setdefault(shown.owner, [])
         return tuple(self._make_part(call, owner, indexes, shown) for owner, indexes in by_owner.items())
 
-    def _make_part(self, call: Call, owner: str, indexes: list[int], shown: Charge) -> Part:
+    def _make_part(self, call: StoreCall, owner: str, indexes: list[int], shown: Charge) -> CallPart:
         plan = call.plan
-        charges = self.charges(call.charges[index] for index in indexes)
+        charges = self.encode_charges(call.charges[index] for index in indexes)
         shows = owner == shown.owner
         told: Any = 0
         if shows:
-            told = self.charge(shown) if plan.is_free else indexes.index(0) + 1
-        ban_key = "" if self.is_cluster else self.ban_key(plan.ban_subject)
+            told = self.encode_charge(shown) if plan.is_free else indexes.index(0) + 1
+        ban_key = "" if self.is_cluster else self.build_ban_key(plan.ban_subject)
         packed = _pack(
-            [charges, ban_key, not plan.ban_is_shadow, self.ban_rules(call.ban), told, not plan.is_free],
+            [charges, ban_key, not plan.is_ban_shadow, self.encode_ban_rules(call.ban_rules), told, not plan.is_free],
         )
-        return Part(owner, tuple(indexes), msgspec.Raw(packed), msgspec.Raw(_pack(charges)), shows)
+        return CallPart(owner, tuple(indexes), msgspec.Raw(packed), msgspec.Raw(_pack(charges)), shows)
 
 
 # -- what the script answers -----------------------------------------------------------------------------------------
 
 
-def taken_of(call: Call, answer: Sequence[Any], *, is_repeated: bool) -> Taken:
+def decode_result(call: StoreCall, answer: Sequence[Any], *, is_repeated: bool) -> TakeResult:
     """The answer to a call that was one part."""
     admitted, now_ms, befores, hits, frees, spilled, shown_before, shown_end_ms, banned_until_ms = answer
-    return Taken(
+    return TakeResult(
         admitted,
         now_ms,
         tuple(befores),
@@ -166,13 +166,13 @@ def taken_of(call: Call, answer: Sequence[Any], *, is_repeated: bool) -> Taken:
     )
 
 
-def _keys(call: Call, spilled: Sequence[int]) -> tuple[str, ...]:
+def _keys(call: StoreCall, spilled: Sequence[int]) -> tuple[str, ...]:
     return tuple(
-        shared_key(charge.owner) if index in spilled else charge.key for index, charge in enumerate(call.charges)
+        build_shared_key(charge.owner) if index in spilled else charge.key for index, charge in enumerate(call.charges)
     )
 
 
-def merged(call: Call, answers: Sequence[tuple[Part, Sequence[Any]]]) -> Taken:
+def merge_results(call: StoreCall, answers: Sequence[tuple[CallPart, Sequence[Any]]]) -> TakeResult:
     """The answer to a call whose owners lie apart."""
     befores = [0] * len(call.charges)
     hits: list[tuple[int, int]] = []
@@ -183,10 +183,10 @@ def merged(call: Call, answers: Sequence[tuple[Part, Sequence[Any]]]) -> Taken:
             befores[index] = before
         hits += [(part.indexes[at], free_ms) for at, free_ms in zip(answer[3], answer[4], strict=True)]
         spilled += [part.indexes[at] for at in answer[5]]
-        if part.shows:
+        if part.has_bucket:
             shown_before, shown_end_ms = answer[6], answer[7]
     hits.sort()
-    return Taken(
+    return TakeResult(
         all(answer[0] for _, answer in answers),
         max(answer[1] for _, answer in answers),
         tuple(befores),

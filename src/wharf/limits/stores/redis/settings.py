@@ -25,19 +25,19 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
     key_file: str | None = None
     prefix: str = "wharf:limits:"
     """Before every key, so that several services may share one Redis."""
-    give_up_ms: int = 2_000
+    socket_timeout_ms: int = 2_000
     """After so long without a word a connection is dropped, and what was asked on it has an unknown outcome."""
-    lanes: int = 2
+    max_parallel_batches: int = 2
     """Batches under way at once."""
-    batch_most: int = 48
+    max_batch_size: int = 48
     """Decisions in one batch. Redis serves nobody else meanwhile."""
-    remembered_ms: int = 60_000
+    result_ttl_ms: int = 60_000
     """How long an id that was answered is known, in Redis' own time on any clock: messages are repeated in real time."""
     wait_replicas: int = 0
     """Copies that must have a batch before it is answered; fewer raise a count, and refuse nobody."""
     wait_replicas_ms: int = 5
 
-    def endpoints(self) -> list[tuple[str, int]]:
+    def list_endpoints(self) -> list[tuple[str, int]]:
         return [_split(address) for address in self.addresses]
 
 

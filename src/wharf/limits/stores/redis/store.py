@@ -10,20 +10,20 @@ from typing import Any, Final
 
 import msgspec
 
-from wharf.limits.core.call import Call, Reading, Taken
-from wharf.limits.core.counters import FAULTS_PERCENT
-from wharf.limits.core.plan import Charge
+from wharf.limits.core.counting.counters import MAX_FAULT_REFUNDS_PERCENT
+from wharf.limits.core.plans import Charge
 from wharf.limits.core.rule import BanRules, RuleSet
 from wharf.limits.core.rulebook import hash_rules
-from wharf.limits.stores.port import GaveBack, StoreLost
-from wharf.limits.stores.redis.batches import Batches
+from wharf.limits.core.store_calls import CounterReading, StoreCall, TakeResult
+from wharf.limits.stores.port import RefundReason, StoreUnavailable
+from wharf.limits.stores.redis.batches import OperationBatches
 from wharf.limits.stores.redis.link import RedisLink
-from wharf.limits.stores.redis.packing import Packing, Part, merged, taken_of
+from wharf.limits.stores.redis.packing import CallEncoder, CallPart, decode_result, merge_results
 from wharf.limits.stores.redis.settings import RedisKind, RedisSettings
 from wharf.world import World
 
-ANSWERS_REMEMBERED: Final = 32_768
-RULES_KEPT_MS: Final = 15_000
+MAX_REMEMBERED_RESULTS: Final = 32_768
+RULES_TTL_MS: Final = 15_000
 _pack: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -34,25 +34,25 @@ class RedisStore:
         self, world: World, rules: RuleSet, settings: RedisSettings, *, clock: Callable[[], int] | None = None
     ) -> None:
         self.link: Final = RedisLink(settings)
-        self.batches: Final = Batches(self.link, settings, world, clock)
+        self.batches: Final = OperationBatches(self.link, settings, world, clock)
         self.rule_hashes = 1
         """How many different rules count on this store; more than one is a fault of a deployment."""
         self._world = world
-        self._packing = Packing(settings.prefix, is_cluster=settings.kind is RedisKind.CLUSTER)
+        self._packing = CallEncoder(settings.prefix, is_cluster=settings.kind is RedisKind.CLUSTER)
         self._ban_rules: BanRules = rules.ban
         self._rules_hash = hash_rules(rules)
-        self._running: dict[str, tuple[Call, Taken]] = {}
-        self._ended: dict[str, tuple[Call, Taken]] = {}
-        self._ended_before: dict[str, tuple[Call, Taken]] = {}
+        self._running: dict[str, tuple[StoreCall, TakeResult]] = {}
+        self._ended: dict[str, tuple[StoreCall, TakeResult]] = {}
+        self._ended_before: dict[str, tuple[StoreCall, TakeResult]] = {}
 
-    async def open(self, *, may_be_away: bool = False) -> bool:
+    async def open(self, *, can_be_away: bool = False) -> bool:
         """Connect. Raises StoreRefused when this Redis may not hold counters, and StoreLost unless it `may_be_away`: then
         whoever asks it must bear that. Whether it is there."""
         try:
             await self.link.open()
             await self.check()
-        except StoreLost:
-            if may_be_away:
+        except StoreUnavailable:
+            if can_be_away:
                 return False
             await self.link.close()
             raise
@@ -67,68 +67,68 @@ class RedisStore:
 
     async def check(self) -> None:
         """Look whether Redis answers, whether it is the same one, and who else counts there by which rules."""
-        await self.link.check()
+        await self.link.check_server()
         now_ms = self._world.now_ns() // 1_000_000
-        self.rule_hashes = await self.link.note_rules(
-            self._packing.rules_key(), self._rules_hash, now_ms, RULES_KEPT_MS
+        self.rule_hashes = await self.link.record_rules(
+            self._packing.build_rules_key(), self._rules_hash, now_ms, RULES_TTL_MS
         )
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
-    async def take(self, call: Call) -> Taken:
-        return await asyncio.shield(self.begin(call))
+    async def take(self, call: StoreCall) -> TakeResult:
+        return await asyncio.shield(self.start_take(call))
 
-    def begin(self, call: Call) -> "asyncio.Future[Taken]":
+    def start_take(self, call: StoreCall) -> "asyncio.Future[TakeResult]":
         """`take` for those who may leave before it ends: it goes on without them."""
         known = self._find(call.id)
         if known is not None:
-            repeated: asyncio.Future[Taken] = asyncio.get_running_loop().create_future()
+            repeated: asyncio.Future[TakeResult] = asyncio.get_running_loop().create_future()
             repeated.set_result(msgspec.structs.replace(known[1], is_repeated=True))
             return repeated
-        parts = self._packing.parts(call)
+        parts = self._packing.split_call(call)
         if self._packing.is_cluster:
-            return self._world.start(self._take_apart(call, parts), name="limits: ask several nodes")
+            return self._world.start_task(self._take_apart(call, parts), name="limits: ask several nodes")
         part = parts[0]
 
-        def finish(answer: Sequence[Any]) -> Taken:
+        def finish(answer: Sequence[Any]) -> TakeResult:
             is_repeated, told = answer
             if told == "undone":
-                raise StoreLost(f"request {call.id} was given up before")
-            taken = taken_of(call, told, is_repeated=bool(is_repeated))
-            if taken.admitted:
+                raise StoreUnavailable(f"request {call.id} was given up before")
+            taken = decode_result(call, told, is_repeated=bool(is_repeated))
+            if taken.is_admitted:
                 self._running[call.id] = (call, taken)
             return taken
 
         op, key = self._take_op(call.id, part)
-        return self.batches.ask(op, key, finish=finish)
+        return self.batches.send_operation(op, key, finish=finish)
 
     def _take_op(
-        self, request_id: str, part: Part, *, only_look: bool = False, banned_ms: int = 0
+        self, request_id: str, part: CallPart, *, only_look: bool = False, banned_ms: int = 0
     ) -> tuple[bytes, str]:
-        key = self._packing.answer_key(part.owner, request_id)
+        key = self._packing.build_answer_key(part.owner, request_id)
         return _pack(["t", request_id, key, part.plan, only_look, banned_ms]), key
 
-    async def _take_apart(self, call: Call, parts: Sequence[Part]) -> Taken:
+    async def _take_apart(self, call: StoreCall, parts: Sequence[CallPart]) -> TakeResult:
         plan = call.plan
-        ban_key = self._packing.ban_key(plan.ban_subject)
+        ban_key = self._packing.build_ban_key(plan.ban_subject)
         banned_ms = int(await self._ask(["i", ban_key], ban_key, plan.ban_subject))
-        is_refused = banned_ms > 0 and not plan.ban_is_shadow
-        answers: list[tuple[Part, Sequence[Any]]] = []
-        charged: list[Part] = []
+        is_refused = banned_ms > 0 and not plan.is_ban_shadow
+        answers: list[tuple[CallPart, Sequence[Any]]] = []
+        charged: list[CallPart] = []
         repeats = 0
         for part in parts:
             op, key = self._take_op(call.id, part, only_look=is_refused, banned_ms=banned_ms)
-            is_repeated, told = await self.batches.ask(op, key, node=part.owner)
+            is_repeated, told = await self.batches.send_operation(op, key, node=part.owner)
             if told == "undone":
-                raise StoreLost(f"request {call.id} was given up before")
+                raise StoreUnavailable(f"request {call.id} was given up before")
             repeats += bool(is_repeated)
             answers.append((part, told))
             if told[0]:
                 charged.append(part)
             elif not is_refused:
                 is_refused = True
-        taken = merged(call, answers)
-        if taken.admitted:
+        taken = merge_results(call, answers)
+        if taken.is_admitted:
             self._running[call.id] = (call, taken)
         else:
             for part in charged:
@@ -136,65 +136,65 @@ class RedisStore:
             await self._note_refusal(call, taken, ban_key)
         return msgspec.structs.replace(taken, is_repeated=repeats == len(parts))
 
-    async def _note_refusal(self, call: Call, taken: Taken, ban_key: str) -> None:
+    async def _note_refusal(self, call: StoreCall, taken: TakeResult, ban_key: str) -> None:
         waits = [
             (free_ms, call.charges[index].ceiling)
-            for index, free_ms in zip(taken.hits, taken.free_at_ms, strict=True)
-            if call.charges[index].is_enforced and call.charges[index].needs <= call.charges[index].ceiling
+            for index, free_ms in zip(taken.hit_indexes, taken.free_at_ms, strict=True)
+            if call.charges[index].is_enforced and call.charges[index].required <= call.charges[index].ceiling
         ]
         if taken.banned_until_ms or call.plan.is_free or not waits:
             return
         wait_until_ms, ceiling = max(waits)
-        rules = self._packing.ban_rules(call.ban)
+        rules = self._packing.encode_ban_rules(call.ban_rules)
         await self._ask(["o", ban_key, rules, wait_until_ms, ceiling], ban_key, call.plan.ban_subject)
 
-    async def undo(self, call: Call) -> None:
+    async def undo(self, call: StoreCall) -> None:
         """Take back all that this id was charged, if it was; it is never charged after this. Asking twice is safe."""
         self._running.pop(call.id, None)
-        for part in self._packing.parts(call):
+        for part in self._packing.split_call(call):
             await self._undo_part(call.id, part)
 
-    async def _undo_part(self, request_id: str, part: Part) -> None:
-        key = self._packing.answer_key(part.owner, request_id)
+    async def _undo_part(self, request_id: str, part: CallPart) -> None:
+        key = self._packing.build_answer_key(part.owner, request_id)
         await self._ask(["u", request_id, key, part.charges], key, part.owner, settles=True)
 
     async def _ask(self, op: list[Any], key: str, owner: str, *, settles: bool = False) -> Any:
         """One question to the node of one owner, which is not cancelled with whoever asks."""
         node = owner if self._packing.is_cluster else ""
-        return await asyncio.shield(self.batches.ask(_pack(op), key, node=node, settles=settles))
+        return await asyncio.shield(self.batches.send_operation(_pack(op), key, node=node, is_settling=settles))
 
     # -- the end of requests ---------------------------------------------------------------------------------------
 
-    def _find(self, request_id: str) -> tuple[Call, Taken] | None:
+    def _find(self, request_id: str) -> tuple[StoreCall, TakeResult] | None:
         return self._running.get(request_id) or self._ended.get(request_id) or self._ended_before.get(request_id)
 
     async def release(self, request_id: str) -> None:
-        for asked in self.begin_release(request_id):
+        for asked in self.start_release(request_id):
             await asyncio.shield(asked)
 
-    def begin_release(self, request_id: str) -> "list[asyncio.Future[Any]]":
+    def start_release(self, request_id: str) -> "list[asyncio.Future[Any]]":
         """`release` for those who do not wait until the slot is free."""
         found = self._running.pop(request_id, None)
         if found is None:
             return []
-        if len(self._ended) >= ANSWERS_REMEMBERED:
+        if len(self._ended) >= MAX_REMEMBERED_RESULTS:
             self._ended_before, self._ended = self._ended, {}
         self._ended[request_id] = found
         call = found[0]
-        if not call.plan.leases:
+        if not call.plan.lease_indexes:
             return []
         if self._packing.is_cluster:
             by_owner = self._leases_by_owner(call).items()
             return [
-                self.batches.ask(_pack(["r", call.id, keys]), keys[0], node=owner, settles=True)
+                self.batches.send_operation(_pack(["r", call.id, keys]), keys[0], node=owner, is_settling=True)
                 for owner, keys in by_owner
             ]
-        keys = self._packing.lease_keys(call)
-        return [self.batches.ask(_pack(["r", call.id, keys]), keys[0], settles=True)]
+        keys = self._packing.list_lease_keys(call)
+        return [self.batches.send_operation(_pack(["r", call.id, keys]), keys[0], is_settling=True)]
 
-    def _leases_by_owner(self, call: Call) -> dict[str, list[str]]:
+    def _leases_by_owner(self, call: StoreCall) -> dict[str, list[str]]:
         keys: dict[str, list[str]] = {}
-        for index, key in zip(call.plan.leases, self._packing.lease_keys(call), strict=True):
+        for index, key in zip(call.plan.lease_indexes, self._packing.list_lease_keys(call), strict=True):
             keys.setdefault(call.charges[index].owner if self._packing.is_cluster else "", []).append(key)
         return keys
 
@@ -206,32 +206,34 @@ class RedisStore:
                 asked.append(self._ask(["n", request_id, keys], keys[0], owner))
         return sum(await asyncio.gather(*asked))
 
-    async def give_back(self, request_id: str, why: GaveBack) -> bool:
+    async def refund(self, request_id: str, reason: RefundReason) -> bool:
         found = self._find(request_id)
-        if found is None or not found[1].admitted or found[0].plan.is_free:
+        if found is None or not found[1].is_admitted or found[0].plan.is_free:
             return False
         call, taken = found
         charge = call.charges[0]
-        key, field = self._packing.place(charge.rule, taken.keys[0] if taken.keys else charge.key, charge.owner)
-        most = charge.ceiling * FAULTS_PERCENT // 100 if why is GaveBack.FAULT else -1
-        mark = self._packing.mark_key(charge.owner, request_id)
-        op = ["g", mark, key, field, charge.cost, taken.shown_end_ms, most]
+        key, field = self._packing.build_counter_key(
+            charge.rule, taken.keys[0] if taken.keys else charge.key, charge.owner
+        )
+        most = charge.ceiling * MAX_FAULT_REFUNDS_PERCENT // 100 if reason is RefundReason.FAULT else -1
+        mark = self._packing.build_mark_key(charge.owner, request_id)
+        op = ["g", mark, key, field, charge.cost, taken.bucket_end_ms, most]
         return bool(await self._ask(op, key, charge.owner, settles=True))
 
     # -- quota taken for later -------------------------------------------------------------------------------------
 
-    def take_now(self, _call: Call) -> Taken | None:
+    def take_now(self, _call: StoreCall) -> TakeResult | None:
         """Nothing is decided without Redis."""
         return None
 
-    def remember(self, call: Call, taken: Taken) -> None:
+    def record_admission(self, call: StoreCall, taken: TakeResult) -> None:
         """A request was admitted by quota that had been charged before: it may give back like any other."""
         self._running[call.id] = (call, taken)
 
-    async def hand_back(self, charge: Charge, amount: int, end_ms: int, lease_id: str) -> bool:
+    async def return_quota(self, charge: Charge, amount: int, end_ms: int, lease_id: str) -> bool:
         """Return quota that was not used, once, into the window that it came from."""
-        key, field = self._packing.place(charge.rule, charge.key, charge.owner)
-        mark = f"{self._packing.mark_key(charge.owner, lease_id)} {charge.name}"
+        key, field = self._packing.build_counter_key(charge.rule, charge.key, charge.owner)
+        mark = f"{self._packing.build_mark_key(charge.owner, lease_id)} {charge.name}"
         return bool(await self._ask(["g", mark, key, field, amount, end_ms, -1], key, charge.owner, settles=True))
 
     # -- beside requests -------------------------------------------------------------------------------------------
@@ -242,40 +244,40 @@ class RedisStore:
             by_owner.setdefault(charge.owner if self._packing.is_cluster else "", []).append(charge)
         told: list[tuple[Charge, Any]] = []
         for owner, some in by_owner.items():
-            packed = self._packing.charges(some)
+            packed = self._packing.encode_charges(some)
             answer = await self._ask([name, packed, *rest], packed[0][1], owner)
             told += zip(some, answer if isinstance(answer, list) else [None] * len(some), strict=True)
         return told
 
-    async def spend(self, charges: Iterable[Charge], amount: int) -> None:
+    async def add_usage(self, charges: Iterable[Charge], amount: int) -> None:
         if amount:
             await self._ask_by_owner("s", tuple(charges), amount)
 
-    async def peek(self, charges: Iterable[Charge]) -> tuple[Reading, ...]:
+    async def peek(self, charges: Iterable[Charge]) -> tuple[CounterReading, ...]:
         charges = tuple(charges)
-        readings = {id(charge): Reading(*told) for charge, told in await self._ask_by_owner("p", charges)}
+        readings = {id(charge): CounterReading(*told) for charge, told in await self._ask_by_owner("p", charges)}
         return tuple(readings[id(charge)] for charge in charges)
 
     async def reset(self, charges: Iterable[Charge]) -> None:
         await self._ask_by_owner("z", tuple(charges))
 
     async def ban(self, subject: str, until_ms: int) -> None:
-        key = self._packing.ban_key(subject)
-        await self._ask(["b", key, until_ms, self._packing.ban_rules(self._ban_rules)], key, subject)
+        key = self._packing.build_ban_key(subject)
+        await self._ask(["b", key, until_ms, self._packing.encode_ban_rules(self._ban_rules)], key, subject)
 
-    async def banned_until_ms(self, subject: str) -> int:
-        key = self._packing.ban_key(subject)
+    async def get_ban_end_ms(self, subject: str) -> int:
+        key = self._packing.build_ban_key(subject)
         return int(await self._ask(["i", key], key, subject))
 
     # -- what operators leave for all processes --------------------------------------------------------------------
 
-    async def read_board(self, known: int) -> tuple[int, Mapping[str, bytes]] | None:
-        return await self.link.read_board(self._packing.board_key(), known)
+    async def read_overrides(self, known_version: int) -> tuple[int, Mapping[str, bytes]] | None:
+        return await self.link.read_overrides(self._packing.build_overrides_key(), known_version)
 
-    async def write_board(self, name: str, value: bytes | None) -> None:
-        await self.link.write_board(self._packing.board_key(), name, value)
+    async def write_override(self, name: str, value: bytes | None) -> None:
+        await self.link.write_override(self._packing.build_overrides_key(), name, value)
 
-    async def adopt(self, rules: RuleSet) -> None:
+    async def set_rules(self, rules: RuleSet) -> None:
         self._ban_rules = rules.ban
         self._rules_hash = hash_rules(rules)
-        self._packing.forget()
+        self._packing.clear_cache()

@@ -1,0 +1,125 @@
+"""What the jobs of the simulated people look like: which there are, and how each looks with each of its values.
+
+A value decides everything that a change of the job may change. What a job is (its type, whether it is a template for
+dispatches) never changes.
+"""
+
+from random import Random
+from typing import Final
+
+from wharf.contract.model.jobs.group_policies import (
+    DisconnectPolicy,
+    MigratePolicy,
+    ReconcileStrategy,
+    RestartPolicy,
+    UpdatePolicy,
+)
+from wharf.contract.model.jobs.groups import Lifecycle, LifecycleHook, Task, TaskGroup
+from wharf.contract.model.jobs.job import Job, JobType, Parameterized
+from wharf.contract.model.jobs.resources import Resources
+
+JOB_COUNT: Final = 30
+HOOKS: Final = (
+    (LifecycleHook.PRESTART, False), (LifecycleHook.PRESTART, True), (LifecycleHook.POSTSTART, False),
+    (LifecycleHook.POSTSTOP, False),
+)  # fmt: skip
+SECOND_NS: Final = 1_000_000_000
+JOB_TYPES: Final = (
+    *[JobType.SERVICE] * 20, *[JobType.BATCH] * 6, *[JobType.SYSTEM] * 2, *[JobType.SYSBATCH] * 2
+)  # fmt: skip
+MAX_RUNNING_BY_TEMPLATE: Final = {24: 2, 25: 0}
+"""The numbers of those that people dispatch, and how many of their children may run at the same time; 0: any number."""
+
+
+class SimulatedJob:
+    """One of the jobs, whichever value it has."""
+
+    def __init__(self, number: int, random: Random) -> None:
+        self.id = f"job-{number}"
+        self.type = JOB_TYPES[number % len(JOB_TYPES)]
+        self.is_parameterized = number % len(JOB_TYPES) in MAX_RUNNING_BY_TEMPLATE
+        self.max_running = MAX_RUNNING_BY_TEMPLATE.get(number % len(JOB_TYPES), 0)
+        self.cpu = random.choice([50, 100, 300, 700, 1_500])
+
+    def make_job(self, value: int) -> Job:
+        draw = Random(f"{self.id}/{value}")
+        per_node = self.type in (JobType.SYSTEM, JobType.SYSBATCH)
+        config: dict[str, object] = {}
+        # What fails is tried again at once, for ever, so it must not fail too fast.
+        if self.type in (JobType.BATCH, JobType.SYSBATCH):
+            config["exit_code"] = draw.choice([0, 0, 0, 0, 1])
+            config["run_for"] = (draw.randint(20, 60) if config["exit_code"] else draw.randint(1, 40)) * SECOND_NS
+        elif draw.random() < 0.15:
+            config["run_for"] = draw.randint(15, 60) * SECOND_NS
+            config["exit_code"] = 1
+        task = Task(
+            name="task", driver="mock", config=config,
+            resources=Resources(cpu=50 if per_node else self.cpu, memory_mb=draw.choice([32, 64, 256])),
+        )  # fmt: skip
+        restart = RestartPolicy(
+            attempts=draw.choice([0, 0, 1, 2]), interval=1_800 * SECOND_NS, delay=draw.randint(1, 3) * SECOND_NS,
+        )  # fmt: skip
+        group = TaskGroup(
+            name="group", count=1 if per_node else draw.randint(1, 5), tasks=(task, *self._beside(draw)),
+            restart_policy=restart, update=self._update(draw), migrate=self._migrate(draw), disconnect=self._disconnect(draw),
+        )  # fmt: skip
+        datacenters = draw.choice([("*",), ("dc1",), ("dc1", "dc2")])
+        return Job(
+            id=self.id, type=self.type, priority=draw.choice([20, 50, 50, 80]), datacenters=datacenters,
+            meta={"value": str(value)}, task_groups=(group,),
+            parameterized_job=Parameterized(max_running=self.max_running) if self.is_parameterized else None,
+        )  # fmt: skip
+
+    def _beside(self, draw: Random) -> list[Task]:
+        """Tasks before, beside and after the main one: some jobs have some."""
+        if self.type in (JobType.SYSTEM, JobType.SYSBATCH) or draw.random() < 0.75:
+            return []
+        hooks = draw.sample(HOOKS, draw.randint(1, 2))
+        return [
+            Task(
+                name=f"{hook}-{is_sidecar}".lower(), driver="mock",
+                config={} if is_sidecar else {"run_for": draw.randint(1, 3) * SECOND_NS},
+                lifecycle=Lifecycle(hook=hook, sidecar=is_sidecar), resources=Resources(cpu=20, memory_mb=16),
+            )
+            for hook, is_sidecar in hooks
+        ]  # fmt: skip
+
+    def _update(self, draw: Random) -> UpdatePolicy | None:
+        """How it is rolled out: mostly with a deployment, within times that fit a seed."""
+        if self.type not in (JobType.SERVICE, JobType.SYSTEM):
+            return None
+        if draw.random() < 0.3:
+            return UpdatePolicy(max_parallel=0)
+        # Of a system job it is a part of its nodes, in percent.
+        canary = draw.choice([0, 0, 1, 2] if self.type == JobType.SERVICE else [0, 0, 10, 50])
+        return UpdatePolicy(
+            max_parallel=draw.randint(1, 3), canary=canary, auto_promote=bool(canary),
+            auto_revert=draw.random() < 0.4,
+            min_healthy_time=2 * SECOND_NS, healthy_deadline=20 * SECOND_NS, progress_deadline=40 * SECOND_NS,
+        )  # fmt: skip
+
+    def _migrate(self, draw: Random) -> MigratePolicy | None:
+        """How it leaves a node that is drained."""
+        if self.type != JobType.SERVICE:
+            return None
+        return MigratePolicy(
+            max_parallel=draw.randint(1, 2), min_healthy_time=2 * SECOND_NS, healthy_deadline=20 * SECOND_NS
+        )
+
+    def _disconnect(self, draw: Random) -> DisconnectPolicy | None:
+        """What happens to it where contact is lost; most jobs are given up at once."""
+        if self.type != JobType.SERVICE or draw.random() < 0.6:
+            return None
+        return DisconnectPolicy(
+            lost_after=draw.choice([5, 15, 40]) * SECOND_NS, replace=draw.random() < 0.7,
+            reconcile=draw.choice(list(ReconcileStrategy)),
+        )  # fmt: skip
+
+
+def read_value(job: Job) -> tuple[int, bool]:
+    return int((job.meta or {}).get("value", "-1")), job.stop
+
+
+def is_failing(job: Job) -> bool:
+    """Whether its tasks end badly, again and again."""
+    return any((task.config or {}).get("exit_code") for group in job.groups for task in group.tasks or ())

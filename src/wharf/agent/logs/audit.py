@@ -1,0 +1,45 @@
+"""The audit log: one JSON object a line for every write, in a file of its own that only its owner reads.
+
+It keeps what the api tells it. It never keeps a body or a secret: those are not part of a record.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from wharf.agent.logs.lines import format_log_time
+from wharf.agent.logs.redaction import Redactor
+from wharf.agent.logs.rotation import RotatingFile, Rotation
+from wharf.cluster.api.audit import AuditPort, AuditRecord, NoAudit
+from wharf.config.settings import AgentSettings
+from wharf.contract.model.times import SECOND
+
+AUDIT_FILE = "audit.log"
+
+
+class AuditLog:
+    def __init__(self, path: Path, rotation: Rotation, *, secrets: tuple[str, ...] = ()) -> None:
+        """Raises OSError when the file cannot be opened."""
+        self._file = RotatingFile(path, rotation, mode=0o600)
+        self._redactor = Redactor(secrets)
+
+    def record(self, entry: AuditRecord) -> None:
+        document: dict[str, Any] = {"time": format_log_time(entry.at_ns / SECOND), **msgspec.to_builtins(entry)}
+        del document["at_ns"]
+        for name in ("path", "error"):  # The two that callers have words in.
+            if name in document:
+                document[name] = self._redactor.redact(document[name])
+        self._file.write(msgspec.json.encode(document) + b"\n", now_ns=entry.at_ns)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def open_audit_log(settings: AgentSettings, data_folder: Path, *, secrets: tuple[str, ...] = ()) -> AuditPort:
+    """Raises OSError when the file cannot be opened: an agent that cannot keep its audit log does not serve."""
+    audit = settings.audit
+    if not audit.enabled:
+        return NoAudit()
+    rotation = Rotation(audit.rotate_bytes.bytes, audit.rotate_duration.ns, audit.rotate_max_files)
+    return AuditLog(Path(audit.file) if audit.file else data_folder / AUDIT_FILE, rotation, secrets=secrets)

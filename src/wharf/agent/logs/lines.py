@@ -1,0 +1,168 @@
+"""How one line of the log looks: as text for people, and as a JSON object for programs."""
+
+import logging
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from wharf.agent.logs.redaction import Redactor
+from wharf.world.request_id import get_request_id
+
+TRACE_LEVEL: Final = 5
+"""Below DEBUG: what happens to every record. The standard library leaves the numbers to us."""
+
+LEVEL_NAME_BY_NUMBER: Final = {
+    TRACE_LEVEL: "trace",
+    logging.DEBUG: "debug",
+    logging.INFO: "info",
+    logging.WARNING: "warn",
+    logging.ERROR: "error",
+    logging.CRITICAL: "error",
+}
+_COLOURS: Final = {"trace": "2", "debug": "2", "info": "32", "warn": "33", "error": "31;1"}
+_OWN_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "request_id", "taskName"}
+_WORKED_OUT: Final = "_wharf_line"
+_NOT_SHOWN: Final = frozenset({"color_message"})
+
+
+def get_level_name(number: int) -> str:
+    return LEVEL_NAME_BY_NUMBER.get(number) or next(
+        (name for level, name in sorted(LEVEL_NAME_BY_NUMBER.items(), reverse=True) if level <= number), "trace"
+    )
+
+
+def get_level_number(name: str) -> int:
+    """The least number that is called so."""
+    return min(number for number, called in LEVEL_NAME_BY_NUMBER.items() if called == name)
+
+
+class FormattedLine(msgspec.Struct, frozen=True):
+    """What every form shows, already free of secrets."""
+
+    at_s: float
+    level: str
+    process: str
+    logger: str
+    message: str
+    request_id: str
+    fields: dict[str, object]
+    error: str
+    """The traceback, for errors that carry one."""
+
+
+def format_record(record: logging.LogRecord, process: str, redactor: Redactor) -> FormattedLine:
+    """Worked out once for all places that the record goes to: they share one redactor."""
+    known = getattr(record, _WORKED_OUT, None)
+    if known is not None and known[0] is redactor:
+        line: FormattedLine = known[1]
+        return line
+    line = _work_out(record, process, redactor)
+    setattr(record, _WORKED_OUT, (redactor, line))
+    return line
+
+
+def _work_out(record: logging.LogRecord, process: str, redactor: Redactor) -> FormattedLine:
+    fields = {
+        name: value
+        for name, value in vars(record).items()
+        if name not in _OWN_ATTRIBUTES and name not in _NOT_SHOWN and not name.startswith("_")
+    }
+    error = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
+    return FormattedLine(
+        at_s=record.created,
+        level=get_level_name(record.levelno),
+        process=process,
+        logger=record.name,
+        message=redactor.redact(record.getMessage()),
+        request_id=getattr(record, "request_id", "") or get_request_id(),
+        fields=redactor.redact_fields(fields),
+        error=redactor.redact(error),
+    )
+
+
+class JsonLineFormatter(logging.Formatter):
+    def __init__(self, process: str, redactor: Redactor) -> None:
+        super().__init__()
+        self._process = process
+        self._redactor = redactor
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = format_record(record, self._process, self._redactor)
+        document: dict[str, object] = {
+            "time": format_log_time(line.at_s),
+            "level": line.level,
+            "process": line.process,
+            "logger": line.logger,
+            "message": line.message,
+        }
+        if line.request_id:
+            document["request_id"] = line.request_id
+        if line.fields:
+            document["fields"] = line.fields
+        if line.error:
+            document["error"] = line.error
+        return msgspec.json.encode(document).decode()
+
+
+class TextLineFormatter(logging.Formatter):
+    """`12:00:01.250 info   api    listening  address=127.0.0.1:4646  request=8a3f`"""
+
+    def __init__(self, process: str, redactor: Redactor, *, has_colours: bool, has_date: bool) -> None:
+        super().__init__()
+        self._process = process
+        self._redactor = redactor
+        self._colours = has_colours
+        self._date = has_date
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = format_record(record, self._process, self._redactor)
+        time = format_log_time(line.at_s) if self._date else format_log_time(line.at_s)[11:23]
+        fields = dict(line.fields) | ({"request": line.request_id} if line.request_id else {})
+        said = "".join(f"  {self._dim(f'{name}=')}{_say_value(value)}" for name, value in fields.items())
+        # A message of several lines stays one entry for the eye: what follows is moved in.
+        message = line.message.replace("\n", "\n    ")
+        error = "\n    " + line.error.replace("\n", "\n    ") if line.error else ""
+        return f"{self._dim(time)} {self._level(line.level)} {line.process:<6} {message}{said}{error}"
+
+    def _level(self, level: str) -> str:
+        return f"\x1b[{_COLOURS[level]}m{level:<5}\x1b[0m" if self._colours else f"{level:<5}"
+
+    def _dim(self, text: str) -> str:
+        return f"\x1b[2m{text}\x1b[0m" if self._colours else text
+
+
+class WrittenLogLine(msgspec.Struct, frozen=True):
+    """A line as `JsonLines` writes it."""
+
+    time: str
+    level: str
+    process: str
+    logger: str
+    message: str
+    request_id: str = ""
+    fields: dict[str, object] = {}
+    error: str = ""
+
+
+_read_line = msgspec.json.Decoder(WrittenLogLine).decode
+
+
+def render_line(written: str) -> str:
+    """A line that was written as JSON, for people."""
+    line = _read_line(written)
+    fields = dict(line.fields) | ({"request": line.request_id} if line.request_id else {})
+    said = "".join(f"  {name}={_say_value(value)}" for name, value in fields.items())
+    message = line.message.replace("\n", "\n    ")
+    error = "\n    " + line.error.replace("\n", "\n    ") if line.error else ""
+    return f"{line.time} {line.level:<5} {line.process:<6} {message}{said}{error}"
+
+
+def format_log_time(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _say_value(value: object) -> str:
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    needs_quotes = text == "" or any(character in text for character in ' "=\n\t')
+    return msgspec.json.encode(text).decode() if needs_quotes and isinstance(value, str) else text

@@ -1,0 +1,30 @@
+"""."""
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from wharf.node.agent.servers.session import NodeCredentials
+from wharf.node.durable_file import replace_file
+from wharf.world import World
+
+REAL_IDENTITY_FILE: Final = "node.json"
+
+
+def load_own_identity(world: World, state_folder: Path) -> NodeCredentials:
+    """The real node's, made at its first start."""
+    file = state_folder / REAL_IDENTITY_FILE
+    if file.exists():
+        return msgspec.json.decode(file.read_bytes(), type=NodeCredentials)
+    identity = NodeCredentials(world.new_id(), world.new_secret())
+    replace_file(file, msgspec.json.encode(identity))
+    return identity
+
+
+def read_own_node_id(state_folder: Path) -> str:
+    """The real node's id; empty where it has not been started here yet."""
+    try:
+        return msgspec.json.decode((state_folder / REAL_IDENTITY_FILE).read_bytes(), type=NodeCredentials).id
+    except OSError:
+        return ""

@@ -1,0 +1,106 @@
+"""This server as a candidate: what it says of itself in the log, and what its replica knows of the leader."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from wharf import __version__
+from wharf.cluster.engines.election import Election
+from wharf.cluster.server.server import Server
+from wharf.cluster.state.codec import encode_record
+from wharf.cluster.state.formats import NEWEST_FORMAT, get_active_format
+from wharf.cluster.state.tables import LEADER, MEMBERS
+from wharf.cluster.state.watches import WatchTarget, watch_key, watch_table
+from wharf.contract.model.cluster import FIRST_FORMAT, Leader, Member
+from wharf.contract.model.log import WRITE_INDEX
+
+LEADER_TTL_S: Final = 9.0
+"""How long a leader that fell silent is waited for."""
+LEADER_TTL_MARGIN_S: Final = 2.0
+
+
+class ServerCandidate:
+    def __init__(self, server: Server, folder: str) -> None:
+        self._server = server
+        self._folder = folder
+        self._started_ns = server.world.now_ns()
+        self.member_id = server.identity.member_id
+
+    def build_member_record(self) -> bytes:
+        identity = self._server.identity
+        member = Member(
+            id=identity.member_id,
+            name=identity.name,
+            region=identity.region,
+            datacenter=identity.datacenter,
+            address=identity.address,
+            build=__version__,
+            oldest_format=FIRST_FORMAT,
+            newest_format=NEWEST_FORMAT,
+            started_at=self._started_ns,
+            folder=self._folder,
+            door_secret=identity.door_secret,
+        )
+        record = msgspec.structs.replace(member, create_index=WRITE_INDEX, modify_index=WRITE_INDEX)
+        return encode_record(MEMBERS, record, cluster_format=get_active_format(self._server.replica))
+
+    def build_leader_record(self, *, successor: str = "") -> bytes:
+        leader = Leader(member_id=self.member_id, elected_at=self._server.world.now_ns(), heir=successor)
+        record = msgspec.structs.replace(leader, create_index=WRITE_INDEX, modify_index=WRITE_INDEX)
+        return encode_record(LEADER, record, cluster_format=get_active_format(self._server.replica))
+
+
+class ElectionView:
+    """The leader's record and the one under our id, as this process has heard of them."""
+
+    def __init__(self, server: Server, folder: str) -> None:
+        self._folder = folder
+        self._replica = server.replica
+        self._identity = server.identity
+
+    def get_leader_version(self) -> int:
+        return self._replica.get_version(LEADER)
+
+    async def wait_leader_changed(self, version: int) -> None:
+        await self._changed(watch_table(LEADER), lambda: self.get_leader_version() != version)
+
+    def is_successor(self) -> bool:
+        leader = self._replica.get(LEADER)
+        return leader is not None and leader.heir == self._identity.member_id
+
+    def get_member_version(self) -> int:
+        return self._replica.get_version(MEMBERS, self._identity.member_id)
+
+    async def wait_member_changed(self, version: int) -> None:
+        await self._changed(watch_key(MEMBERS, self._identity.member_id), lambda: self.get_member_version() != version)
+
+    def describe_other_holder(self) -> str:
+        """A record with our secret is of a process of this agent. One of our address and our data folder is of the agent
+        before it, whose lock is held by this one. Neither of the two is enough: hosts may advertise the same address, and
+        machines that were cloned whole have the same folder.
+        """
+        record, own = self._replica.get(MEMBERS, self._identity.member_id), self._identity
+        if record is None or (own.door_secret and record.door_secret == own.door_secret):
+            return ""
+        if record.address == own.address and record.folder in ("", self._folder):
+            return ""
+        return f"{record.name or 'another server'} at {record.address}"
+
+    async def _changed(self, watched: WatchTarget, is_so: Callable[[], bool]) -> None:
+        changed = asyncio.Event()
+        subscription = self._replica.watches.subscribe([watched], changed.set)
+        try:
+            while not is_so():
+                changed.clear()
+                subscription.rearm()
+                await changed.wait()
+        finally:
+            subscription.close()
+
+
+def build_election(server: Server, *, folder: str) -> Election:
+    """`folder` names the data folder and the machine it lies on: a copy of it has another name."""
+    candidate, view = ServerCandidate(server, folder), ElectionView(server, folder)
+    return Election(server.world, server.engine, candidate, view, ttl_s=LEADER_TTL_S, margin_s=LEADER_TTL_MARGIN_S)

@@ -1,0 +1,79 @@
+"""Snapshots that come and go over HTTP: they pass through a file of their own in the data folder, on threads.
+
+What an archive looks like is known to `server.snapshot_archive`, what of the state goes into it to `server.saving`.
+"""
+
+import asyncio
+import shutil
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Final
+
+from wharf.agent.data_folder import TRANSFER_FOLDER_PREFIX
+from wharf.cluster.engines.port import LogEngine, LogUnavailable
+from wharf.cluster.server import snapshots
+from wharf.cluster.server.agent_interface import SavedSnapshot
+from wharf.cluster.server.snapshots import InvalidArchive, pack_archive, unpack_archive
+from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
+from wharf.world import World
+
+FILE_CHUNK_BYTES: Final = 256 * 1024
+
+
+class SnapshotTransfer:
+    def __init__(self, world: World, data_folder: Path) -> None:
+        self._world = world
+        self._data_folder = data_folder
+
+    async def save(self, engine: LogEngine) -> SavedSnapshot:
+        folder = await self._new_folder()
+        state, archive = folder / "state.bin", folder / "archive.tgz"
+        try:
+            facts = await snapshots.save_state(engine, state, world=self._world)
+            digest = await asyncio.to_thread(pack_archive, state, archive, facts)
+            return SavedSnapshot(facts.trailer.standing.index, digest, _parts_of(archive, folder))
+        except BaseException as error:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            if isinstance(error, snapshots.SnapshotFailed | LogUnavailable | OSError):
+                raise Refusal(RefusalCode.UNAVAILABLE, f"failed to save a snapshot: {error}") from error
+            raise
+
+    async def restore(self, engine: LogEngine, parts: AsyncIterator[bytes]) -> int:
+        folder = await self._new_folder()
+        archive, state = folder / "archive.tgz", folder / "state.bin"
+        try:
+            with await asyncio.to_thread(archive.open, "wb") as file:
+                async for part in parts:
+                    await asyncio.to_thread(file.write, part)
+            await asyncio.to_thread(unpack_archive, archive, state)
+            return await snapshots.restore_state(engine, state)
+        except (InvalidArchive, snapshots.SnapshotFailed) as error:
+            # Where it lies here means nothing to the caller.
+            why = str(error).replace(str(state), "that was sent")
+            raise invalid_request(f"failed to restore from snapshot: {why}") from error
+        except (LogUnavailable, OSError) as error:
+            raise Refusal(RefusalCode.UNAVAILABLE, f"failed to restore from snapshot: {error}") from error
+        finally:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    async def _new_folder(self) -> Path:
+        """A folder that only this process's user can open."""
+        folder = self._data_folder / f"{TRANSFER_FOLDER_PREFIX}{self._world.new_id()}"
+        await asyncio.to_thread(folder.mkdir, mode=0o700)
+        return folder
+
+
+async def _parts_of(archive: Path, folder: Path) -> AsyncGenerator[bytes, None]:
+    """The file, which goes when it is sent or nobody wants it any more."""
+    try:
+        async for part in read_file_chunks(archive):
+            yield part
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def read_file_chunks(path: Path) -> AsyncGenerator[bytes, None]:
+    """A file from its beginning to where it ends now. Raises OSError."""
+    with await asyncio.to_thread(path.open, "rb") as file:
+        while part := await asyncio.to_thread(file.read, FILE_CHUNK_BYTES):
+            yield part

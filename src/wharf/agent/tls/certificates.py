@@ -1,0 +1,264 @@
+"""Certificates for a cluster: an authority of its own, and certificates for servers, nodes and people under it.
+
+It makes them in memory and writes them as files that only their owner reads. It never replaces a file.
+"""
+
+import contextlib
+import datetime
+import ipaddress
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from wharf.agent.errors import CommandError
+from wharf.contract.model.times import SECOND
+from wharf.world import RealWorld
+
+AUTHORITY_FILES_NAME: Final = "wharf-ca"
+BACKDATING: Final = datetime.timedelta(minutes=5)
+"""Certificates are valid from a little earlier on: clocks of several machines differ."""
+MAX_REGION_CHARS: Final = 50
+"""The whole name, server.<region>.wharf, has room for 64."""
+MAX_HOST_CHARS: Final = 253
+
+_FILES_NAME: Final = re.compile("[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+_LABEL: Final = re.compile("[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?")
+_HOST_LABEL: Final = re.compile("[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+
+
+class CertificateAndKey(msgspec.Struct, frozen=True):
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+
+class CreatedCertificate(msgspec.Struct, frozen=True):
+    """What one call made: what it is, its files, and until when it is valid."""
+
+    role: str
+    certificate_file: Path
+    key_file: Path
+    valid_until: datetime.date
+
+
+def create_certificates(
+    folder: Path,
+    *,
+    region: str,
+    is_server: bool,
+    files_name: str | None,
+    alternative_names: Sequence[str],
+    days: int,
+    authority_days: int,
+) -> list[CreatedCertificate]:
+    """A certificate, and before it the authority where the folder has none yet. Raises Refused, and then makes none.
+
+    Without `files_name` the files are called by the role and the region.
+    """
+    role = "server" if is_server else "client"
+    _check_region(region)
+    if files_name is None:
+        files_name = f"{role}-{region}"
+    _check_files_name(files_name)
+    for name in alternative_names:
+        _check_host(name)
+    for file in get_files(folder, files_name):
+        if file.exists():
+            raise CommandError(f"{file} is there already and is not replaced: choose another --name or --folder")
+    now_ns = RealWorld().now_ns()
+    made: list[CreatedCertificate] = []
+    known = read_authority(folder)
+    authority = known or make_authority(now_ns=now_ns, days=authority_days)
+    _check_days(folder, authority, now_ns=now_ns, days=days)
+    pair = make_certificate(
+        authority,
+        name=f"{role}.{region}.wharf",
+        alternative_names=("localhost", "127.0.0.1", *alternative_names) if is_server else alternative_names,
+        is_server=is_server,
+        now_ns=now_ns,
+        days=days,
+    )
+    if known is None:
+        made.append(_created("authority", folder, AUTHORITY_FILES_NAME, authority))
+    made.append(_created(role, folder, files_name, pair))
+    return made
+
+
+def _check_region(region: str) -> None:
+    """It becomes a part of the certificate's name, and of its files'."""
+    if not _LABEL.fullmatch(region) or len(region) > MAX_REGION_CHARS:
+        raise CommandError(f"--region {region}: expected letters, digits and '-', at most {MAX_REGION_CHARS} of them")
+
+
+def _check_files_name(name: str) -> None:
+    if not _FILES_NAME.fullmatch(name):
+        raise CommandError(
+            f"--name {name}: expected the name of a file without its folder: letters, digits, '.', '_' and '-'"
+        )
+    if name in (AUTHORITY_FILES_NAME, f"{AUTHORITY_FILES_NAME}-key"):
+        raise CommandError(f"--name {name}: so the authority's files are called; choose another")
+
+
+def _check_host(name: str) -> None:
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(name)
+        return
+    labels = name.removeprefix("*.").split(".")
+    is_host = len(name) <= MAX_HOST_CHARS and all(_HOST_LABEL.fullmatch(label) for label in labels)
+    if not is_host or labels[-1].isdigit():
+        raise CommandError(f"--also {name}: expected a host name or an address, such as example.org or 10.0.0.5")
+
+
+def _check_days(folder: Path, authority: CertificateAndKey, *, now_ns: int, days: int) -> None:
+    now = _instant(now_ns)
+    ends = authority.certificate.not_valid_after_utc
+    left_days = (ends - now).days
+    if left_days < 1:
+        raise CommandError(f"the authority in {folder} ended on {ends.date()}: make a new one with another --folder")
+    if now + datetime.timedelta(days=days) > ends:
+        raise CommandError(
+            f"--days {days}: the certificate must not outlive its authority, which ends on {ends.date()}: choose "
+            f"--days {left_days} or fewer"
+        )
+
+
+def _created(what: str, folder: Path, name: str, pair: CertificateAndKey) -> CreatedCertificate:
+    files = write_pair(folder, name, pair)
+    return CreatedCertificate(what, *files, pair.certificate.not_valid_after_utc.date())
+
+
+def make_authority(*, now_ns: int, days: int) -> CertificateAndKey:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Wharf authority")])
+    builder = _builder(name, name, key, now_ns=now_ns, days=days)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    return CertificateAndKey(builder.sign(key, hashes.SHA256()), key)
+
+
+def make_certificate(
+    authority: CertificateAndKey,
+    *,
+    name: str,
+    alternative_names: Sequence[str],
+    is_server: bool,
+    now_ns: int,
+    days: int,
+) -> CertificateAndKey:
+    """`also` are further names and addresses that it is valid for. A server's certificate serves as a client's too."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = _builder(subject, authority.certificate.subject, key, now_ns=now_ns, days=days)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
+    purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if is_server:
+        purposes.insert(0, ExtendedKeyUsageOID.SERVER_AUTH)
+    builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+    names = [_general_name(text) for text in dict.fromkeys((name, *alternative_names))]
+    builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
+    builder = builder.add_extension(issuer, critical=False)
+    return CertificateAndKey(builder.sign(authority.key, hashes.SHA256()), key)
+
+
+def read_authority(folder: Path) -> CertificateAndKey | None:
+    """None when there is none yet. Raises CommandError when what is there is no authority."""
+    certificate_file, key_file = get_files(folder, AUTHORITY_FILES_NAME)
+    if not certificate_file.exists() and not key_file.exists():
+        return None
+    try:
+        certificate_data, key_data = certificate_file.read_bytes(), key_file.read_bytes()
+    except OSError as error:
+        raise CommandError(f"{error.filename} cannot be read: {error.strerror}") from error
+    try:
+        certificate = x509.load_pem_x509_certificate(certificate_data)
+    except ValueError as error:
+        raise CommandError(f"{certificate_file} is no certificate in PEM form") from error
+    try:
+        key = serialization.load_pem_private_key(key_data, password=None)
+    except TypeError as error:
+        raise CommandError(f"{key_file} needs a password: give a key without one") from error
+    except ValueError as error:
+        raise CommandError(f"{key_file} is no key in PEM form") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or certificate.public_key() != key.public_key():
+        raise CommandError(f"{key_file} is not the key of {certificate_file}")
+    return CertificateAndKey(certificate, key)
+
+
+def get_files(folder: Path, name: str) -> tuple[Path, Path]:
+    """Of the certificate and of its key."""
+    return folder / f"{name}.pem", folder / f"{name}-key.pem"
+
+
+def write_pair(folder: Path, name: str, pair: CertificateAndKey) -> tuple[Path, Path]:
+    """Raises CommandError where one of the files is there already, and then writes neither."""
+    certificate_file, key_file = get_files(folder, name)
+    for file in (certificate_file, key_file):
+        if file.exists():
+            raise CommandError(f"{file} is there already and is not replaced: move it away, or choose another --folder")
+    key = pair.key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    _write(key_file, key)
+    _write(certificate_file, pair.certificate.public_bytes(serialization.Encoding.PEM))
+    return certificate_file, key_file
+
+
+def _write(file: Path, data: bytes) -> None:
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as opened:
+            opened.write(data)
+    except OSError as error:
+        raise CommandError(f"{file} cannot be written: {error.strerror}") from error
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, *, now_ns: int, days: int
+) -> x509.CertificateBuilder:
+    now = _instant(now_ns)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATING)
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _instant(now_ns: int) -> datetime.datetime:
+    """To the second, as certificates say it."""
+    return datetime.datetime.fromtimestamp(now_ns // SECOND, tz=datetime.UTC)
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text))
+    except ValueError:
+        return x509.DNSName(text)

@@ -1,0 +1,157 @@
+"""Which record an id means: the whole id, or a beginning of it that only one has.
+
+Which task of an allocation is meant.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from wharf.cli.common.errors import CliError
+
+if TYPE_CHECKING:
+    from wharf.cli.common.server_commands import Session
+    from wharf.contract.model.allocations.allocation import AllocationStub
+    from wharf.contract.model.deployments import Deployment
+    from wharf.contract.model.evaluations import Evaluation
+    from wharf.contract.wire.jobs.messages import JobStub
+    from wharf.contract.wire.nodes.messages import NodeListStub
+
+R = TypeVar("R")
+MAX_LISTED_MATCHES: Final = 12
+FULL_ID_LENGTH: Final = 36
+
+
+def require_single(
+    kind: str,
+    query: str,
+    records: Sequence[R],
+    *,
+    get_id: Callable[[R], str],
+    describe: Callable[[R], str],
+    list_command: str,
+) -> R:
+    """The record that is meant. Raises `Failed`, which lists what could be meant."""
+    if not query:
+        raise CliError(f"which {kind}? `{list_command}` lists all")
+    exact = [record for record in records if get_id(record) == query]
+    if len(exact) == 1:
+        return exact[0]
+    if not records:
+        raise CliError(f"there is no {kind} {query}; `{list_command}` lists all")
+    if len(records) == 1:
+        return records[0]
+    lines = [f"{query} could be {len(records)} {kind}s; give more of the id:"]
+    lines += [f"  {get_id(record)}  {describe(record)}".rstrip() for record in records[:MAX_LISTED_MATCHES]]
+    if len(records) > MAX_LISTED_MATCHES:
+        lines.append(f"  … and {len(records) - MAX_LISTED_MATCHES} more")
+    raise CliError("\n".join(lines))
+
+
+def find_job(session: "Session", query: str) -> "JobStub":
+    found = session.client.jobs.list(prefix=query, per_page=200).value
+    return require_single(
+        "job",
+        query,
+        found,
+        get_id=lambda job: job.id,
+        describe=lambda job: (
+            f"{job.type}, {job.status}" + (f", in {job.namespace}" if session.is_all_namespaces else "")
+        ),
+        list_command="wharf job status",
+    )
+
+
+def find_node(session: "Session", query: str) -> "NodeListStub":
+    """By id or, as people know them, by name."""
+    if query == "self":
+        query = session.client.agent.read_self().stats.get("client", {}).get("node_id", "self")
+    found = match_id_prefix(query, lambda prefix: session.client.nodes.list(prefix=prefix).value)
+    if not found:
+        found = [node for node in session.client.nodes.list().value if node.name == query]
+    return require_single(
+        "node",
+        query,
+        found,
+        get_id=lambda node: node.id,
+        describe=lambda node: node.name,
+        list_command="wharf node status",
+    )
+
+
+def find_allocation(session: "Session", query: str) -> "AllocationStub":
+    found = match_id_prefix(query, lambda prefix: session.client.allocations.list(prefix=prefix, namespace="*").value)
+    if not found and query and any(job.id == query for job in session.client.jobs.list(prefix=query).value):
+        raise CliError(
+            f"{query} is a job: `wharf job status {query}` lists its allocations, and `wharf job logs {query}` writes out "
+            "what all of them print"
+        )
+    return require_single(
+        "allocation",
+        query,
+        found,
+        get_id=lambda allocation: allocation.id,
+        describe=lambda allocation: f"{allocation.name}  {allocation.client_status}",
+        list_command="wharf job status JOB",
+    )
+
+
+def find_evaluation(session: "Session", query: str) -> "Evaluation":
+    found = match_id_prefix(query, lambda prefix: session.client.evaluations.list(prefix=prefix, namespace="*").value)
+    return require_single(
+        "evaluation",
+        query,
+        found,
+        get_id=lambda evaluation: evaluation.id,
+        describe=lambda evaluation: f"{evaluation.job_id}  {evaluation.status}",
+        list_command="wharf eval list",
+    )
+
+
+def find_deployment(session: "Session", query: str) -> "Deployment":
+    """By its id, or by the job whose latest one it is."""
+    found = match_id_prefix(query, lambda prefix: session.client.deployments.list(prefix=prefix, namespace="*").value)
+    if not found:
+        found = [one for one in session.client.deployments.list().value if one.job_id == query]
+        found = sorted(found, key=lambda one: one.create_index)[-1:]
+    return require_single(
+        "deployment",
+        query,
+        found,
+        get_id=lambda deployment: deployment.id,
+        describe=lambda deployment: f"{deployment.job_id}  {deployment.status}",
+        list_command="wharf deployment list",
+    )
+
+
+class _Known(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+K = TypeVar("K", bound=_Known)
+
+
+def match_id_prefix(query: str, fetch: Callable[[str], Sequence[K]]) -> list[K]:
+    """Those whose id begins so. Servers look by whole bytes, of two letters each, and refuse to look for anything else."""
+    if not (0 < len(query) <= FULL_ID_LENGTH and all(letter in "0123456789abcdef-" for letter in query)):
+        return []
+    asked = query[:-1] if len(query.replace("-", "")) % 2 else query
+    return [record for record in fetch(asked) if record.id.startswith(query)]
+
+
+def list_task_names(allocation: "AllocationStub") -> list[str]:
+    return sorted(allocation.task_states or {})
+
+
+def require_task(allocation: "AllocationStub", name: str) -> str:
+    """The one that is named, or the only one there is. Raises CliError."""
+    names = list_task_names(allocation)
+    if name:
+        if names and name not in names:
+            raise CliError(f"{allocation.name} has no task {name}; it has {', '.join(names)}")
+        return name
+    if len(names) == 1:
+        return names[0]
+    if not names:
+        raise CliError(f"{allocation.name} has no tasks yet: its node has not begun it")
+    raise CliError(f"{allocation.name} has {len(names)} tasks: say which of {', '.join(names)}")

@@ -1,0 +1,57 @@
+"""Access control: what policies say, who is calling, and what a caller may do.
+
+Pure: it decides from a snapshot, from what came with a request and from the moment. It opens nothing, checks no signature
+and knows no endpoint; what an operation needs is declared in `model.need`.
+"""
+
+from wharf.cluster.access.authentication import (
+    InvalidCredential,
+    PresentedCredential,
+    TokenSecret,
+    authenticate_caller,
+    find_token_caller,
+    reauthenticate_caller,
+)
+from wharf.cluster.access.binding_rules import TokenBindings, bind_claims, build_token_name, find_auth_method
+from wharf.cluster.access.caller import UNCHECKED_CALLER, Caller, CallerKind, build_denial, require_rights
+from wharf.cluster.access.claims import MappedClaims, map_claims
+from wharf.cluster.access.identities import WorkloadClaims
+from wharf.cluster.access.policies.parser import InvalidPolicy, parse_policy, parse_policy_strict
+from wharf.cluster.access.policies.rules import PolicyRules, encode_rules
+from wharf.cluster.access.rights import ALL_RIGHTS, NO_RIGHTS, Rights, get_rights
+from wharf.cluster.access.validation import build_invalid_record, find_binding_rule_problems, find_policy_problems
+from wharf.contract.model.acl.permissions import DenialDetail
+
+__all__ = [
+    "ALL_RIGHTS",
+    "NO_RIGHTS",
+    "UNCHECKED_CALLER",
+    "Caller",
+    "CallerKind",
+    "DenialDetail",
+    "InvalidCredential",
+    "InvalidPolicy",
+    "MappedClaims",
+    "PolicyRules",
+    "PresentedCredential",
+    "Rights",
+    "TokenBindings",
+    "TokenSecret",
+    "WorkloadClaims",
+    "authenticate_caller",
+    "bind_claims",
+    "build_denial",
+    "build_invalid_record",
+    "build_token_name",
+    "encode_rules",
+    "find_auth_method",
+    "find_binding_rule_problems",
+    "find_policy_problems",
+    "find_token_caller",
+    "get_rights",
+    "map_claims",
+    "parse_policy",
+    "parse_policy_strict",
+    "reauthenticate_caller",
+    "require_rights",
+]

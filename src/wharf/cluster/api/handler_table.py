@@ -1,0 +1,93 @@
+"""The table of handlers: endpoint name -> handler. The endpoints themselves are declared in `wharf.contract.wire`.
+
+A handler module defines `READ_HANDLERS` (reads of the replica) and `build_action_handlers` (everything else). Reads that also
+decrypt secrets need the server: their module defines `build_read_handlers`.
+"""
+# Text of wharf.cluster.api.handler_table after move and renames. It replaces handlers.py AND the code of handlers/jobs/__init__ and
+# handlers/acl/__init__ (these two become docstrings). Deleted with it: every empty READ_HANDLERS (client_agents, node_identities,
+# search, events, documents, metrics, members, regions, status, agent, system, identities, variables, acl/__init__), and the
+# build_*_action_handlers that return {} (explanations, scaling). tests/api/test_handlers.py: drop the test about ROOMS.
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from wharf.cluster.api.handlers import (
+    deployments,
+    evaluations,
+    events,
+    identities,
+    keyring,
+    namespaces,
+    node_pools,
+    operator,
+    quotas,
+    scaling,
+    search,
+    services,
+    variables,
+    volumes,
+)  # fmt: skip
+from wharf.cluster.api.handlers.acl import auth_methods, logins, policies, tokens
+from wharf.cluster.api.handlers.acl.disabled import require_acl_enabled
+from wharf.cluster.api.handlers.agents import documents, metrics, status
+from wharf.cluster.api.handlers.allocations import node_calls
+from wharf.cluster.api.handlers.allocations import records as allocation_records
+from wharf.cluster.api.handlers.jobs import actions as job_actions
+from wharf.cluster.api.handlers.jobs import control as job_control
+from wharf.cluster.api.handlers.jobs import reads as job_reads
+from wharf.cluster.api.handlers.jobs import specification as job_specification
+from wharf.cluster.api.handlers.jobs import statuses as job_statuses
+from wharf.cluster.api.handlers.jobs import versions as job_versions
+from wharf.cluster.api.handlers.nodes import protocol as node_protocol
+from wharf.cluster.api.handlers.nodes import records as node_records
+from wharf.cluster.api.results import ActionHandler, ReadHandler
+from wharf.cluster.server.server import Server
+from wharf.cluster.state import Replica
+
+READ_HANDLERS: Final[Mapping[str, ReadHandler]] = {
+    **job_reads.READ_HANDLERS, **job_statuses.READ_HANDLERS, **job_versions.READ_HANDLERS,
+    **evaluations.READ_HANDLERS, **evaluations.EXPLANATION_READ_HANDLERS, **allocation_records.READ_HANDLERS,
+    **deployments.READ_HANDLERS, **services.READ_HANDLERS, **scaling.READ_HANDLERS, **node_records.READ_HANDLERS,
+    **node_protocol.READ_HANDLERS, **node_pools.READ_HANDLERS, **namespaces.READ_HANDLERS, **quotas.READ_HANDLERS,
+    **volumes.READ_HANDLERS, **keyring.READ_HANDLERS, **operator.READ_HANDLERS,
+}  # fmt: skip
+
+ACTION_BUILDERS: Final[tuple[Callable[[Server], dict[str, ActionHandler]], ...]] = (
+    job_specification.build_action_handlers, job_versions.build_action_handlers, job_control.build_action_handlers,
+    job_actions.build_action_handlers, evaluations.build_action_handlers, allocation_records.build_action_handlers,
+    node_calls.build_action_handlers, deployments.build_action_handlers, services.build_action_handlers,
+    search.build_action_handlers, node_records.build_action_handlers, node_protocol.build_action_handlers,
+    node_protocol.build_identity_action_handlers, node_pools.build_action_handlers, namespaces.build_action_handlers,
+    quotas.build_action_handlers, volumes.build_action_handlers, events.build_action_handlers,
+    identities.build_action_handlers, variables.build_action_handlers, keyring.build_action_handlers,
+    status.build_action_handlers, status.build_member_action_handlers, status.build_status_action_handlers,
+    status.build_region_action_handlers, operator.build_action_handlers, operator.build_system_action_handlers,
+    metrics.build_action_handlers, documents.build_action_handlers,
+)  # fmt: skip
+
+ACL_ACTION_BUILDERS: Final = (
+    tokens.build_action_handlers, policies.build_action_handlers, auth_methods.build_action_handlers, logins.build_action_handlers,
+)  # fmt: skip
+
+JoinedFieldReaders = dict[str, Callable[[Replica], Callable[[Any], Any]]]
+
+JOINED_FIELD_READERS: Final[Mapping[type, JoinedFieldReaders]] = allocation_records.JOINED_FIELD_READERS
+"""How filters read the fields that a list joins from other tables, by record type."""
+
+
+def build_read_handlers(server: Server) -> dict[str, ReadHandler]:
+    """Return the read handlers. While access control is off, those of ACL records refuse, except `acl.token.self`."""
+    handlers = {**READ_HANDLERS, **variables.build_read_handlers(server)}
+    for module in (tokens, policies, auth_methods):
+        for name, handler in module.build_read_handlers(server).items():
+            handlers[name] = require_acl_enabled(server, handler)
+    return handlers | {"acl.token.self": tokens.TokenReads(server).read_own_token}
+
+
+def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
+    """Return the handlers of all other endpoints."""
+    handlers = {name: handler for build in ACTION_BUILDERS for name, handler in build(server).items()}
+    for build in ACL_ACTION_BUILDERS:
+        for name, handler in build(server).items():
+            handlers[name] = require_acl_enabled(server, handler)
+    return handlers

@@ -1,0 +1,1 @@
+"""Handlers of access control: tokens, policies, roles, auth methods, binding rules, logins."""

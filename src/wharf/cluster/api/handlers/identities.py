@@ -1,0 +1,62 @@
+"""Endpoints by which others check the identities that we sign, and nodes are introduced."""
+
+from typing import Final
+
+from wharf.cluster.api.handlers.acl.disabled import require_acl_enabled
+from wharf.cluster.api.requests.request import Request
+from wharf.cluster.api.requests.values import parse_duration_field
+from wharf.cluster.api.results import ActionHandler, ActionResult, ReadHandler
+from wharf.cluster.operations.nodes.introductions import Introduction, resolve_introduction_ttl
+from wharf.cluster.server.server import Server
+from wharf.contract.model.node_pools import DEFAULT_NODE_POOL
+from wharf.contract.model.refusal import not_found
+from wharf.contract.wire import identities
+from wharf.contract.wire.nodes import messages
+
+READ_HANDLERS: Final[dict[str, ReadHandler]] = {}
+
+
+class IdentityActions:
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def list_public_keys(self, _request: Request) -> ActionResult:
+        return ActionResult(
+            identities.KeySetView(self._server.access.identity_signer.list_public_keys(self._server.replica))
+        )
+
+    async def read_issuer(self, _request: Request) -> ActionResult:
+        issuer = self._server.access.settings.issuer
+        if not issuer:
+            raise not_found("OIDC Discovery endpoint disabled: server.oidc_issuer is not set")
+        return ActionResult(
+            identities.IssuerView(
+                issuer=issuer,
+                jwks_uri=f"{issuer.rstrip('/')}/.well-known/jwks.json",
+                response_types_supported=["code"],
+                subject_types_supported=["public"],
+                id_token_signing_alg_values_supported=self._server.access.identity_signer.list_algorithms(
+                    self._server.replica
+                ),
+            )
+        )
+
+    async def create_introduction(self, request: Request) -> ActionResult:
+        asked = request.decode_body(messages.IntroductionRequest) if request.body else messages.IntroductionRequest()
+        ttl_ns = resolve_introduction_ttl(parse_duration_field(asked.ttl, field="TTL"))
+        server = self._server
+        await server.access.ensure_active_key(server.replica, server.leader)
+        introduction = Introduction(asked.node_name, asked.node_pool or DEFAULT_NODE_POOL)
+        signed = server.access.identity_signer.sign_introduction(
+            server.replica, introduction, server.writer.read_clock(), ttl_ns=ttl_ns
+        )
+        return ActionResult(messages.IntroductionReply(jwt=signed))
+
+
+def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
+    acts = IdentityActions(server)
+    return {
+        "acl.identity.introduction": require_acl_enabled(server, acts.create_introduction),
+        "identity.keys": acts.list_public_keys,
+        "identity.issuer": acts.read_issuer,
+    }

@@ -1,0 +1,97 @@
+"""Commands that a job offers, by name: turned into the same command beside a task that anybody could ask for."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from wharf.cluster.api.requests.request import Request
+from wharf.cluster.api.results import ActionHandler, ActionResult
+from wharf.cluster.server.server import Server
+from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_OF_JOB, JOB_VERSIONS, JOBS
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
+from wharf.contract.model.jobs.groups import Task, TaskAction
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.refusal import invalid_request, not_found
+from wharf.contract.wire.endpoint_table import ENDPOINT_BY_NAME
+
+
+class JobActionResolver:
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def build_exec_request(self, request: Request) -> Request:
+        """The request for the command beside a task that is meant. Raises Refusal."""
+        name = request.get_text("action")
+        if not name:
+            raise invalid_request("must provide action name")
+        allocation = self._allocation_of(request, name)
+        task, action = self._found(allocation, name, request.get_text("task"))
+        command = msgspec.json.encode([action.command, *(action.args or ())]).decode()
+        parameters = {"task": task.name, "command": command, "tty": request.get_flag("tty")}
+        query = {name: "true" if value is True else str(value) for name, value in parameters.items() if value}
+        return msgspec.structs.replace(
+            request,
+            endpoint=ENDPOINT_BY_NAME["client.exec"],
+            path_values={"alloc_id": allocation.id},
+            parameters=parameters,
+            query=query,
+        )
+
+    async def reject_plain_request(self, request: Request) -> ActionResult:
+        """Nothing runs; what is wrong with the question is told all the same."""
+        self.build_exec_request(request)
+        raise invalid_request("commands run over a websocket: ask with an upgrade")
+
+    def _allocation_of(self, request: Request, name: str) -> Allocation:
+        """The one that is named, or else the newest that runs and has a task with this action."""
+        replica, key = self._server.replica, (request.namespace, request.get_path_value("job_id"))
+        if replica.get(JOBS, *key) is None:
+            raise not_found(f'Unknown job "{key[1]}"')
+        if allocation_id := request.get_text("allocID"):
+            allocation = replica.get(ALLOCATIONS, allocation_id)
+            if allocation is None or (allocation.namespace, allocation.job_id) != key:
+                raise not_found(f'Unknown allocation "{allocation_id}" of job "{key[1]}"')
+            return allocation
+        group, task = request.get_text("group"), request.get_text("task")
+        running = [
+            each
+            for each in replica.list_by_index(ALLOCATIONS_OF_JOB, *key)
+            if each.client_status is ClientStatus.RUNNING
+            and group in ("", each.task_group)
+            and any(action.name == name and task in ("", of.name) for of, action in _actions(self._job(each), each))
+        ]
+        if not running:
+            raise not_found(f'no allocation of "{key[1]}" runs that offers the action "{name}"')
+        return max(running, key=lambda each: (each.create_index, each.id))
+
+    def _found(self, allocation: Allocation, name: str, task: str) -> tuple[Task, TaskAction]:
+        """As the allocation's version of the job has it."""
+        offered = list(_actions(self._job(allocation), allocation))
+        found = [each for each in offered if each[1].name == name and task in ("", each[0].name)]
+        if len(found) > 1:
+            raise invalid_request(
+                f'several tasks offer "{name}": give the `task`, one of {_names(each[0].name for each in found)}'
+            )
+        if not found:
+            beside = f'the task "{task}"' if task else allocation.task_group
+            what = _names(f"{of.name}/{action.name}" for of, action in offered) or "none"
+            raise not_found(f'{beside} offers no action "{name}"; there are: {what}')
+        return found[0]
+
+    def _job(self, allocation: Allocation) -> Job | None:
+        return self._server.replica.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
+
+
+def _actions(job: Job | None, allocation: Allocation) -> Iterator[tuple[Task, TaskAction]]:
+    group = job.find_group(allocation.task_group) if job is not None else None
+    for task in (group.tasks if group is not None else None) or ():
+        for action in task.actions or ():
+            yield task, action
+
+
+def _names(names: Iterator[str]) -> str:
+    return ", ".join(names)
+
+
+def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
+    return {"job.action": JobActionResolver(server).reject_plain_request}

@@ -1,0 +1,178 @@
+"""The statuses of many jobs at once, as a page of them shows it: the newest change first."""
+
+from collections.abc import Iterable
+from itertools import dropwhile
+from operator import attrgetter
+from typing import Final
+
+from wharf.cluster.api.lists.listing import ALL_NAMESPACES, Listing
+from wharf.cluster.api.requests.request import QueryOptions, Request
+from wharf.cluster.api.results import ReadHandler
+from wharf.cluster.state import Replica
+from wharf.cluster.state import watches as watch
+from wharf.cluster.state.tables import (
+    ALLOCATIONS,
+    ALLOCATIONS_OF_JOB,
+    CHILDREN_OF_JOB,
+    DEPLOYMENTS,
+    DEPLOYMENTS_OF_JOB,
+    JOBS,
+)
+from wharf.contract.model.allocations.allocation import Allocation
+from wharf.contract.model.decoding import DecodingError, decode_record
+from wharf.contract.model.deployments import Deployment
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.log import KEY_SEPARATOR
+from wharf.contract.model.refusal import invalid_request
+from wharf.contract.wire.jobs.messages import (
+    AllocationDeploymentStatus,
+    AllocationStatusView,
+    JobStatusesRequest,
+    JobStatusOverview,
+    LatestDeployment,
+)
+
+PACK_META_KEY: Final = "pack.name"
+MAX_REQUESTED_JOBS: Final = 10_000
+
+StatusPosition = tuple[int, str, str]
+"""Where a job stands in the list: its ModifyIndex; jobs that one write changed are told apart by their names."""
+
+
+def list_job_statuses(replica: Replica, request: Request, options: QueryOptions) -> Listing[Job]:
+    """Of all jobs of the namespace. Children are left out unless they are asked for."""
+    prefix = options.prefix
+    jobs: Iterable[Job]
+    if options.namespace == ALL_NAMESPACES:
+        jobs = (job for job in replica.iter_by_key(JOBS, reverse=True) if not prefix or job.id.startswith(prefix))
+    else:
+        jobs = replica.iter_by_key(JOBS, prefix=options.namespace + KEY_SEPARATOR + prefix, reverse=True)
+    if not request.get_flag("include_children"):
+        jobs = (job for job in jobs if not job.parent_id)
+    return _listing(replica, request, jobs)
+
+
+def list_named_job_statuses(replica: Replica, request: Request, options: QueryOptions) -> Listing[Job]:
+    """Of the jobs that the body names, wherever they are; of all where there is no body. Names of nothing are left out."""
+    if not request.body.strip():
+        return list_job_statuses(replica, request, options)
+    try:
+        asked = decode_record(JobStatusesRequest, request.body).value
+    except DecodingError as error:
+        raise invalid_request(f"error decoding request: {error}") from error
+    if not asked.jobs:
+        raise invalid_request("no jobs in request")
+    if len(asked.jobs) > MAX_REQUESTED_JOBS:
+        raise invalid_request(f"request names {len(asked.jobs)} jobs, must be {MAX_REQUESTED_JOBS} or fewer")
+    named = {(name.namespace or "default", name.id): None for name in asked.jobs}
+    found = (job for key in sorted(named, reverse=True) if (job := replica.get(JOBS, *key)) is not None)
+    children = asked.include_children or request.get_flag("include_children")
+    return _listing(replica, request, (job for job in found if children or not job.parent_id))
+
+
+def _listing(replica: Replica, request: Request, jobs: Iterable[Job]) -> Listing[Job]:
+    """`jobs` come with the greatest key first. The sort keeps that order where one write changed several."""
+    ordered = sorted(jobs, key=attrgetter("modify_index"), reverse=True)
+
+    def begin(token: str, reverse: bool) -> Iterable[Job]:
+        if not token:
+            return reversed(ordered) if reverse else ordered
+        place = _place(token)
+        if reverse:
+            return dropwhile(lambda job: _place_of(job)[: len(place)] < place, reversed(ordered))
+        return dropwhile(lambda job: _place_of(job)[: len(place)] > place, ordered)
+
+    def token_of(job: Job) -> str:
+        if any(other.modify_index == job.modify_index for other in ordered if other is not job):
+            return f"{job.modify_index}.{job.namespace}.{job.id}"
+        return str(job.modify_index)
+
+    return Listing(
+        begin,
+        token_of,
+        replica.get_last_change(JOBS, ALLOCATIONS, DEPLOYMENTS),
+        [watch.watch_table(JOBS), watch.watch_table(ALLOCATIONS), watch.watch_table(DEPLOYMENTS)],
+        build_view=lambda job: build_status_overview(replica, job),
+        is_visible=lambda job: request.has_permission(namespace=job.namespace),
+    )
+
+
+def _place_of(job: Job) -> StatusPosition:
+    return job.modify_index, job.namespace, job.id
+
+
+def _place(token: str) -> tuple[int] | StatusPosition:
+    """What a token names: an index, or one job of those that share it. What is no number is the beginning of all."""
+    number, _, name = token.partition(".")
+    index = int(number) if number.isascii() and number.isdigit() and len(number) < 20 else 0
+    namespace, dot, job_id = name.partition(".")
+    return (index, namespace, job_id) if dot else (index,)
+
+
+def build_status_overview(replica: Replica, job: Job) -> JobStatusOverview:
+    is_parent = job.is_periodic or job.is_parameterized
+    key = (job.namespace, job.id)
+    children = replica.list_by_index_sorted(CHILDREN_OF_JOB, *key) if is_parent else []
+    allocations = [] if is_parent else replica.list_by_index_sorted(ALLOCATIONS_OF_JOB, *key)
+    deployments = [
+        each for each in replica.list_by_index(DEPLOYMENTS_OF_JOB, *key) if each.job_create_index == job.create_index
+    ]
+    latest = max(deployments, key=lambda each: (each.create_index, each.id), default=None)
+    return JobStatusOverview(
+        id=job.id,
+        namespace=job.namespace,
+        name=job.name,
+        type=job.type,
+        node_pool=job.node_pool,
+        datacenters=job.datacenters,
+        priority=job.priority,
+        version=job.version,
+        submit_time=job.submit_time,
+        modify_index=job.modify_index,
+        allocs=None if is_parent else tuple(_status_of(a) for a in allocations if _is_of(a, job)),
+        group_count_sum=sum(group.count for group in job.groups),
+        child_statuses=tuple(child.status.value for child in children) if is_parent else None,
+        parent_id=job.parent_id,
+        latest_deployment=_latest(latest) if latest is not None else None,
+        stop=job.stop,
+        is_pack=PACK_META_KEY in (job.meta or {}),
+        status=job.status,
+    )
+
+
+def _is_of(allocation: Allocation, job: Job) -> bool:
+    return allocation.job_create_index == job.create_index
+
+
+def _status_of(allocation: Allocation) -> AllocationStatusView:
+    part = allocation.deployment_status
+    return AllocationStatusView(
+        id=allocation.id,
+        group=allocation.task_group,
+        client_status=allocation.client_status,
+        node_id=allocation.node_id,
+        deployment_status=AllocationDeploymentStatus(
+            canary=part.canary if part is not None else False, healthy=part.healthy if part is not None else None
+        ),
+        job_version=allocation.job_version,
+        followup_eval_id=allocation.followup_eval_id,
+    )
+
+
+def _latest(deployment: Deployment) -> LatestDeployment:
+    groups = (deployment.task_groups or {}).values()
+    return LatestDeployment(
+        id=deployment.id,
+        is_active=deployment.is_active,
+        job_version=deployment.job_version,
+        status=deployment.status,
+        status_description=deployment.status_description,
+        all_auto_promote=bool(groups) and all(group.auto_promote for group in groups),
+        requires_promotion=deployment.is_awaiting_promotion,
+    )
+
+
+READ_HANDLERS: Final[dict[str, ReadHandler]] = {
+    "job.statuses": list_job_statuses,
+    "job.statuses-of": list_named_job_statuses,
+}

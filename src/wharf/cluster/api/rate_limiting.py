@@ -1,0 +1,100 @@
+"""What a limiter is told of each request before it decides: who proved to be a machine, whose token it is, what waits.
+
+It stands before the limiter and refuses nobody. A token that is not known here counts as none: it may have been made on
+another server just now, and whether it is good is for the gate to say.
+"""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from hmac import compare_digest
+from typing import Any, Final, Protocol
+
+from wharf.cluster.api.access_control import get_request_token
+from wharf.cluster.api.connection import CONNECTION_EXTENSION
+from wharf.cluster.api.requests.parameters import parse_query
+from wharf.cluster.api.routing.router import Router
+from wharf.cluster.server.rpc.http import SECRET_HEADER
+from wharf.cluster.server.server import Server
+from wharf.cluster.state.tables import NODES_BY_SECRET
+from wharf.contract.model.secrets import hash_secret
+from wharf.contract.wire.endpoint_table import ENDPOINTS, EndpointKind
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LIMITS_SCOPE_KEY: Final = "wharf.limits"
+"""Where in the scope it is told: `kind` is `machine` or `caller`, `class` is `plain` or `waiting`, `authorization` a
+bearer's line or None."""
+STREAMING_ENDPOINTS: Final = frozenset(("event.stream", "agent.monitor", "client.fs_logs", "client.fs_stream"))
+"""Replies that go on until somebody ends them."""
+
+
+class KnownTokens(Protocol):
+    """Whose tokens are known."""
+
+    def is_known_token(self, sha256: str) -> bool: ...
+
+
+class RequestClassifier:
+    """Around a limiter, which is around the application. `known` is None while access control is off."""
+
+    def __init__(
+        self, app: App, server: Server, tokens: KnownTokens | None, *, is_nomad_compatible: bool = False
+    ) -> None:
+        self._app = app
+        self._server = server
+        self._known = tokens
+        self._compat = is_nomad_compatible
+        self._router = Router(ENDPOINTS)
+        self._door_secret = server.identity.door_secret.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            scope[LIMITS_SCOPE_KEY] = self.classify_request(scope)
+            # By the short way a reply would pass the limiter by: it would have no headers, and its slot no end.
+            (scope.get("extensions") or {}).pop(CONNECTION_EXTENSION, None)
+        await self._app(scope, receive, send)
+
+    def classify_request(self, scope: Scope) -> dict[str, str | None]:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        if self._is_machine(scope, headers):
+            return {"kind": "machine", "class": "plain", "authorization": None}
+        waits = scope["type"] == "websocket" or self._waits(scope)
+        return {
+            "kind": "caller",
+            "class": "waiting" if waits else "plain",
+            "authorization": self._authorization(headers),
+        }
+
+    def _is_machine(self, scope: Scope, headers: dict[bytes, bytes]) -> bool:
+        if not (scope.get("client") or ("",))[0]:
+            return True  # From another process of this server, by a socket that only it can open.
+        given = headers.get(SECRET_HEADER.encode())
+        if given is not None:
+            return bool(self._door_secret) and compare_digest(given, self._door_secret)
+        secret = headers.get(b"x-cluster-node-secret")
+        if not secret:
+            return False
+        return bool(self._server.replica.list_by_index(NODES_BY_SECRET, hash_secret(secret.decode("latin-1"))))
+
+    def _waits(self, scope: Scope) -> bool:
+        path: bytes = scope.get("raw_path") or scope["path"].encode()
+        endpoint = self._router.find_route(path.partition(b"?")[0].decode("latin-1")).methods.get(scope["method"])
+        if endpoint is None:
+            return False
+        if endpoint.name in STREAMING_ENDPOINTS:
+            return True
+        is_blocking = endpoint.kind is EndpointKind.READ and endpoint.can_block and b"index=" in scope["query_string"]
+        return is_blocking and parse_query(scope["query_string"]).get("index", "0") not in ("", "0")
+
+    def _authorization(self, headers: dict[bytes, bytes]) -> str | None:
+        if self._known is None:
+            return None
+        token = get_request_token(headers)
+        if not token and self._compat:
+            token = headers.get(b"x-nomad-token", b"").decode("latin-1").strip()
+        if not token or not self._known.is_known_token(hash_secret(token)):
+            return None
+        return f"Bearer {token}"

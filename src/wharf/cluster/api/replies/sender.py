@@ -1,0 +1,165 @@
+"""Sending a reply: what is true of every one of them, whatever it holds. Encodings, pages from elsewhere, other names."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from wharf.cluster.api.connection import HttpConnection
+from wharf.cluster.api.replies.cors import build_cors_headers
+from wharf.cluster.api.replies.encoding import BODY_CHUNK_BYTES, EMPTY_REPLY_BODY, ReplyBody, negotiate_encoding
+from wharf.cluster.api.requests.body import Receive, wait_for_disconnect
+from wharf.cluster.api.results import StreamedBody
+from wharf.contract.model.refusal import Refusal
+from wharf.contract.wire.errors import CODE_HEADER, STATUS_BY_CODE
+from wharf.world import World
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+JSON_HEADER: Final = (b"content-type", b"application/json")
+TEXT_HEADER: Final = (b"content-type", b"text/plain; charset=utf-8")
+VARY_HEADER: Final = (b"vary", b"Accept-Encoding")
+
+HEADER_PREFIX: Final = b"x-cluster-"
+NOMAD_HEADER_PREFIX: Final = b"x-nomad-"
+NO_CONTENT_STATUS: Final = 204
+DUPLICATED_REPLY_HEADERS: Final = frozenset(
+    HEADER_PREFIX + name for name in (b"index", b"knownleader", b"lastcontact", b"nexttoken")
+)
+DUPLICATED_REQUEST_HEADERS: Final = (b"token",)
+
+
+class HttpReply(msgspec.Struct, frozen=True):
+    status: int
+    headers: Headers
+    body: ReplyBody | StreamedBody = EMPTY_REPLY_BODY
+
+
+def build_text_reply(status: int, text: str, *headers: tuple[bytes, bytes]) -> HttpReply:
+    return HttpReply(status, [TEXT_HEADER, *headers], ReplyBody((text.encode(),)))
+
+
+def build_refusal_headers(refusal: Refusal) -> Headers:
+    """What stands before the sentence of a refusal, however it is sent."""
+    return [TEXT_HEADER, (CODE_HEADER.encode(), refusal.code.value.encode())]
+
+
+def build_refusal_reply(refusal: Refusal, *headers: tuple[bytes, bytes]) -> HttpReply:
+    return HttpReply(
+        STATUS_BY_CODE[refusal.code], [*build_refusal_headers(refusal), *headers], ReplyBody((refusal.text.encode(),))
+    )
+
+
+class ReplyContext(msgspec.Struct, frozen=True):
+    """What a reply must know of its request, and where it goes."""
+
+    headers: Mapping[bytes, bytes]
+    is_cors_allowed: bool
+    """Whether pages from elsewhere may ask for it too."""
+    receive: Receive
+    send: Send
+    connection: HttpConnection | None = None
+
+
+class ReplySender:
+    """`more_headers` go out with every reply. `compat`: the peer's names of headers are given beside ours, and taken."""
+
+    def __init__(self, world: World, *, extra_headers: Mapping[str, str], is_nomad_compatible: bool) -> None:
+        self._world = world
+        self._more = [VARY_HEADER, *((name.lower().encode(), value.encode()) for name, value in extra_headers.items())]
+        self._compat = is_nomad_compatible
+        self._closing = asyncio.Event()
+
+    def parse_headers(self, given: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+        """The last of each name counts, but of names that the peer has otherwise ours go before."""
+        headers = dict(given)
+        if self._compat:
+            for name in DUPLICATED_REQUEST_HEADERS:
+                if not headers.get(HEADER_PREFIX + name, b"").strip() and NOMAD_HEADER_PREFIX + name in headers:
+                    headers[HEADER_PREFIX + name] = headers[NOMAD_HEADER_PREFIX + name]
+        return headers
+
+    async def send(self, reply: HttpReply, context: "ReplyContext") -> None:
+        headers = context.headers
+        told = [*reply.headers, *self._more]
+        if self._compat:
+            told += [
+                (NOMAD_HEADER_PREFIX + name[len(HEADER_PREFIX) :], value)
+                for name, value in reply.headers
+                if name in DUPLICATED_REPLY_HEADERS
+            ]
+        if context.is_cors_allowed and reply.status != NO_CONTENT_STATUS:  # A preflight has said it all.
+            told += build_cors_headers(headers)
+        if isinstance(reply.body, StreamedBody):
+            await self._stream(reply.status, told, reply.body, context.receive, context.send)
+            return
+        encoding = b""
+        if b"accept-encoding" in headers and b"upgrade" not in headers:
+            encoding = negotiate_encoding(headers[b"accept-encoding"])
+        chunks = await reply.body.get_encoded_chunks(encoding)
+        if encoding:
+            told.append((b"content-encoding", encoding))
+        connection = context.connection if len(chunks) == 1 and len(chunks[0]) <= BODY_CHUNK_BYTES else None
+        if connection is not None and connection.try_write_reply(reply.status, told, chunks[0]):
+            return
+        told.append((b"content-length", str(sum(map(len, chunks))).encode()))
+        await context.send({"type": "http.response.start", "status": reply.status, "headers": told})
+        await _send_chunks(chunks, context.send)
+
+    async def _stream(self, status: int, headers: Headers, body: StreamedBody, receive: Receive, send: Send) -> None:
+        """Part by part, until the parts or the caller's patience end."""
+        await send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [(b"content-type", body.content_type.encode()), *body.headers, *headers],
+            }
+        )
+        sending = self._world.start_task(_send_parts(send, body), name="stream")
+        leaving = self._world.start_task(wait_for_disconnect(receive), name="caller")
+        closing = self._world.start_task(self._closing.wait(), name="closing")
+        try:
+            await asyncio.wait([sending, leaving, closing], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            closing.cancel()
+            sending.cancel()
+            await asyncio.wait([sending])
+        if not sending.cancelled():
+            sending.result()
+        elif self._closing.is_set():
+            await send({"type": "http.response.body", "body": b""})  # The caller sees an end, not a broken reply.
+
+    def close(self) -> None:
+        """This server stops: streams end."""
+        self._closing.set()
+
+
+async def _send_chunks(chunks: Sequence[bytes], send: Send) -> None:
+    """Each when the one before is on its way: a caller that does not read holds up nobody else."""
+    last = len(chunks) - 1
+    for number, chunk in enumerate(chunks):
+        if len(chunk) <= 2 * BODY_CHUNK_BYTES:
+            await send({"type": "http.response.body", "body": chunk, "more_body": number < last})
+            continue
+        for start in range(0, len(chunk), BODY_CHUNK_BYTES):
+            more = number < last or start + BODY_CHUNK_BYTES < len(chunk)
+            await send(
+                {"type": "http.response.body", "body": chunk[start : start + BODY_CHUNK_BYTES], "more_body": more}
+            )
+
+
+async def _send_parts(send: Send, body: StreamedBody) -> None:
+    try:
+        async for part in body.parts:
+            try:
+                async with asyncio.timeout(body.write_timeout_s):
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+            except TimeoutError:
+                return  # It reads nothing: without an end to the reply its connection is closed.
+    finally:
+        if isinstance(body.parts, AsyncGenerator):
+            await body.parts.aclose()  # What it holds is let go now, not when the collector comes by.
+    await send({"type": "http.response.body", "body": b""})

@@ -1,0 +1,119 @@
+"""A request as handlers see it: where it goes, who asks, what it asks for, its body."""
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from typing import Final, TypeVar
+
+import msgspec
+
+from wharf.cluster.access import UNCHECKED_CALLER, Caller, require_rights
+from wharf.cluster.api.requests.parameters import NO_PARAMETERS, ParameterValue, QueryOptions
+from wharf.contract.model.acl.permissions import Permission
+from wharf.contract.model.decoding import DecodedInput, DecodingError, decode_record
+from wharf.contract.model.refusal import invalid_request
+from wharf.contract.wire.endpoint_table import Endpoint
+
+__all__ = ["EMPTY_BODY", "QueryOptions", "Request"]
+
+T = TypeVar("T")
+
+EMPTY_BODY: Final = b""
+TRAILING_CHARACTERS_ERROR: Final = re.compile(r"trailing characters \(byte (\d+)\)")
+
+
+class Request(msgspec.Struct, frozen=True):
+    id: str
+    endpoint: Endpoint
+    path_values: dict[str, str]
+    query: Mapping[str, str]
+    headers: Mapping[bytes, bytes]
+    body: bytes = EMPTY_BODY
+    caller: Caller = UNCHECKED_CALLER
+    parameters: Mapping[str, ParameterValue] = NO_PARAMETERS
+    body_parts: AsyncIterator[bytes] | None = None
+    """The body as it comes, where the endpoint reads it so."""
+
+    @property
+    def namespace(self) -> str:
+        return self.query.get("namespace") or "default"
+
+    def get_path_value(self, name: str) -> str:
+        """A part of the path, decoded."""
+        return self.path_values[name]
+
+    # -- rights ------------------------------------------------------------------------------------------------------
+
+    def require_permission(
+        self, permission: Permission | None = None, *, namespace: str = "", path: str = "", label: str = ""
+    ) -> None:
+        """Raises unless the caller has the endpoint's need, or this one, of what the request turned out to be about."""
+        needed = self.endpoint.need if permission is None else permission
+        require_rights(self.caller, needed, manner=self.endpoint.manner, namespace=namespace, path=path, label=label)
+
+    def has_permission(
+        self, permission: Permission | None = None, *, namespace: str = "", path: str = "", label: str = ""
+    ) -> bool:
+        """Whether the caller has it: for lists, which leave out instead of refusing."""
+        needed = self.endpoint.need if permission is None else permission
+        rights = self.caller.rights
+        return not self.caller.is_refused and rights.satisfies(needed, namespace=namespace, path=path, label=label)
+
+    # -- body --------------------------------------------------------------------------------------------------------
+
+    def decode_body(self, body_type: type[T]) -> T:
+        """The body as declared; what is wrong with it is told with its place."""
+        return self.decode_body_with_warnings(body_type).value
+
+    def decode_body_with_warnings(self, body_type: type[T]) -> DecodedInput[T]:
+        """The same, with the fields that nobody knows."""
+        if not self.body:
+            raise invalid_request("Request body is empty")
+        if self.body.isspace():
+            raise invalid_request("EOF")
+        body = b"{}" if self.body.strip() == b"null" else self.body  # An object with nothing set (conventions 1.4).
+        try:
+            return decode_record(body_type, extract_first_value(body))
+        except DecodingError as error:
+            raise invalid_request(str(error)) from error
+
+    # -- the endpoint's own parameters, as it declares them ------------------------------------------------------------
+
+    def get_text(self, name: str) -> str:
+        """Not given is ""."""
+        value = self._given(name, "")
+        assert isinstance(value, str), f"{self.endpoint.name}: `{name}` is declared as something else"
+        return value
+
+    def get_texts(self, name: str) -> tuple[str, ...]:
+        """All values, in order."""
+        value = self._given(name, ())
+        assert isinstance(value, tuple), f"{self.endpoint.name}: `{name}` is declared as something else"
+        return value
+
+    def get_flag(self, name: str, *, default: bool = False) -> bool:
+        value = self._given(name, default)
+        assert isinstance(value, bool), f"{self.endpoint.name}: `{name}` is declared as something else"
+        return value
+
+    def get_number(self, name: str, *, default: int = 0) -> int:
+        """A whole number, or a duration in nanoseconds."""
+        value = self._given(name, default)
+        assert isinstance(value, int), f"{self.endpoint.name}: `{name}` is declared as something else"
+        return value
+
+    def _given(self, name: str, default: ParameterValue) -> ParameterValue:
+        declared = any(parameter.name == name for parameter in self.endpoint.parameters)
+        assert declared, f"{self.endpoint.name} does not declare `{name}`"
+        return self.parameters.get(name, default)
+
+
+def extract_first_value(body: bytes) -> bytes:
+    """The body without what follows its first JSON value, which nobody looks at (conventions 1.4)."""
+    try:
+        msgspec.json.decode(body, type=msgspec.Raw)
+    except RecursionError:
+        return body  # Whoever reads it says that it is nested too deeply.
+    except msgspec.DecodeError as error:
+        found = TRAILING_CHARACTERS_ERROR.search(str(error))
+        return body[: int(found[1]) - 1] if found else body
+    return body

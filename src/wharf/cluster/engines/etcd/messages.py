@@ -1,0 +1,113 @@
+"""The messages that cross to etcd, built from our words.
+
+The only module that knows etcd's generated messages, which carry no types: `Message` is any of them. Never talks.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+# Generated code without types; everything that leaves this module is named and typed here.
+from aetcd.rpc import rpc_pb2 as rpc  # type: ignore[import-untyped]
+
+ProtobufMessage = Any
+"""A protobuf message. Its fields are those of etcd's own description (`rpc.proto`)."""
+
+IMPOSSIBLE_REVISION: Final = -1
+"""A revision that no key has: a comparison with it never holds."""
+
+_EQUAL = rpc.Compare.EQUAL
+_MOD = rpc.Compare.MOD
+
+
+def find_prefix_end(prefix: bytes) -> bytes:
+    """The end of the range of all keys that begin so."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])
+
+
+def compare_revision(key: bytes, revision: int) -> ProtobufMessage:
+    """The comparison: the key was last changed at this revision; 0: it is not there."""
+    return rpc.Compare(result=_EQUAL, target=_MOD, key=key, mod_revision=revision)
+
+
+def build_put(key: bytes, value: bytes, lease: int = 0) -> ProtobufMessage:
+    return rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=value, lease=lease))
+
+
+def build_delete(key: bytes) -> ProtobufMessage:
+    return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key))
+
+
+def build_delete_range(start: bytes, end: bytes) -> ProtobufMessage:
+    return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=start, range_end=end))
+
+
+def build_read(key: bytes) -> ProtobufMessage:
+    return rpc.RequestOp(request_range=rpc.RangeRequest(key=key))
+
+
+def build_revision_read(key: bytes) -> ProtobufMessage:
+    """Read when a key was last changed, without its value."""
+    return rpc.RequestOp(request_range=rpc.RangeRequest(key=key, keys_only=True))
+
+
+def build_transaction(
+    compare: Sequence[ProtobufMessage] = (),
+    success: Sequence[ProtobufMessage] = (),
+    failure: Sequence[ProtobufMessage] = (),
+) -> ProtobufMessage:
+    return rpc.TxnRequest(compare=compare, success=success, failure=failure)
+
+
+def build_range(
+    start: bytes, end: bytes, *, limit: int = 0, revision: int = 0, keys_only: bool = False
+) -> ProtobufMessage:
+    return rpc.RangeRequest(key=start, range_end=end, limit=limit, revision=revision, keys_only=keys_only)
+
+
+def build_watch(start: bytes, end: bytes, *, revision: int, drops_only: bool = False) -> ProtobufMessage:
+    """Without `fragment`: so one response carries whole revisions, as etcd promises."""
+    filters = [rpc.WatchCreateRequest.NOPUT] if drops_only else []
+    create = rpc.WatchCreateRequest(key=start, range_end=end, start_revision=revision, filters=filters)
+    return rpc.WatchRequest(create_request=create)
+
+
+def build_compaction(revision: int) -> ProtobufMessage:
+    return rpc.CompactionRequest(revision=revision)
+
+
+def build_lease_grant(ttl_s: int) -> ProtobufMessage:
+    return rpc.LeaseGrantRequest(TTL=ttl_s)
+
+
+def build_lease_renewal(lease: int) -> ProtobufMessage:
+    return rpc.LeaseKeepAliveRequest(ID=lease)
+
+
+def build_lease_revocation(lease: int) -> ProtobufMessage:
+    return rpc.LeaseRevokeRequest(ID=lease)
+
+
+def build_status() -> ProtobufMessage:
+    return rpc.StatusRequest()
+
+
+def build_alarm_list() -> ProtobufMessage:
+    return rpc.AlarmRequest(action=rpc.AlarmRequest.GET)
+
+
+def is_out_of_space(alarm: ProtobufMessage) -> bool:
+    return bool(alarm.alarm == rpc.NOSPACE)
+
+
+def build_authentication(user: str, password: str) -> ProtobufMessage:
+    return rpc.AuthenticateRequest(name=user, password=password)
+
+
+def get_only_pair(response: ProtobufMessage) -> ProtobufMessage | None:
+    """The pair of a transaction's read of one key, if the key is there."""
+    pairs = response.response_range.kvs
+    return pairs[0] if pairs else None
+
+
+def is_delete(event: ProtobufMessage) -> bool:
+    return bool(event.type == 1)  # DELETE, in `kv.proto`.

@@ -1,0 +1,98 @@
+"""What people do to login methods and binding rules (reference 5.2, 5.3).
+
+Secrets of a method come in sealed and apart; its configuration holds the word `redacted` where one is.
+"""
+
+import hashlib
+
+import msgspec
+
+from wharf.cluster.access import build_invalid_record
+from wharf.cluster.operations.decision import Decision
+from wharf.cluster.state import Replica
+from wharf.cluster.state.tables import ACL_AUTH_METHODS, ACL_BINDING_RULES, BINDING_RULES_OF_METHOD, KEYRING
+from wharf.contract.model.acl import auth_methods
+from wharf.contract.model.acl.auth_methods import DEFAULT_TOKEN_NAME_FORMAT, AuthMethod
+from wharf.contract.model.acl.tokens import DEFAULT_LIFETIME_LIMITS, LifetimeLimits
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, DeleteRecord, Write
+from wharf.contract.model.record import hash_content
+from wharf.contract.model.refusal import invalid_request, not_found
+from wharf.contract.model.secrets import SealedData
+from wharf.contract.model.times import DecisionContext, to_datetime
+
+replace = msgspec.structs.replace
+
+
+class AuthMethodWriteResult(msgspec.Struct, frozen=True):
+    """The method as it stands now."""
+
+    index: int
+    method: AuthMethod
+
+
+def store_auth_method(
+    snapshot: Replica,
+    requested: AuthMethod,
+    context: DecisionContext,
+    *,
+    sealed_secrets: SealedData | None,
+    limits: LifetimeLimits = DEFAULT_LIFETIME_LIMITS,
+) -> Decision[AuthMethodWriteResult]:
+    """Create the method or replace it. Decided by the leader: one method of a type is the default at most.
+
+    `sealed`: its secrets; None keeps those that are stored.
+    """
+    stored = snapshot.get(ACL_AUTH_METHODS, requested.name)
+    requested = replace(requested, token_name_format=requested.token_name_format or DEFAULT_TOKEN_NAME_FORMAT)
+    problems = auth_methods.list_auth_method_problems(requested, limits=limits)
+    if problems:
+        raise build_invalid_record("auth method", problems)
+    if requested.default:
+        for other in snapshot.iter_all(ACL_AUTH_METHODS):
+            if other.default and other.type == requested.type and other.name != requested.name:
+                raise invalid_request(f"default auth method for type {requested.type} already exists: {other.name}")
+    now = to_datetime(context.now_ns)
+    stamp = hashlib.sha256(sealed_secrets.data).digest() if sealed_secrets is not None else b""
+    if sealed_secrets is None and stored is not None:
+        sealed_secrets, stamp = SealedData(stored.secrets_sealed, stored.sealed_with), stored.secrets_stamp
+    requested = replace(requested, secrets_stamp=stamp)
+    method = replace(
+        requested,
+        secrets_sealed=sealed_secrets.data if sealed_secrets is not None else b"",
+        sealed_with=sealed_secrets.key_id if sealed_secrets is not None else "",
+        create_time=now if stored is None else stored.create_time,
+        modify_time=now,
+        hash=hash_content(replace(requested, hash=b"")),
+        create_index=WRITE_INDEX if stored is None else stored.create_index,
+        modify_index=0,
+    )
+    conditions = [snapshot.build_key_condition(ACL_AUTH_METHODS, method.name)]
+    if method.sealed_with:
+        conditions.append(snapshot.build_key_condition(KEYRING, method.sealed_with))
+    write = Write("auth-method-stored", Cause(CauseKind.REQUEST), [ACL_AUTH_METHODS.build_put(method)], conditions)
+
+    def reply(index: int) -> AuthMethodWriteResult:
+        created = index if method.create_index == WRITE_INDEX else method.create_index
+        return AuthMethodWriteResult(index, replace(method, create_index=created, modify_index=index))
+
+    return Decision(write, reply)
+
+
+def delete_auth_method(snapshot: Replica, name: str, *, max_changes: int) -> Decision[int]:
+    """The method goes with its rules, which mean nothing without it."""
+    if snapshot.get(ACL_AUTH_METHODS, name) is None:
+        raise not_found("ACL auth method not found")
+    rules = snapshot.list_by_index_sorted(BINDING_RULES_OF_METHOD, name)
+    if len(rules) >= max_changes:
+        raise invalid_request(
+            f"{len(rules)} binding rules hang on this method, too many for one write: delete some first"
+        )
+    drops: list[DeleteRecord] = [
+        ACL_AUTH_METHODS.build_delete(name),
+        *(ACL_BINDING_RULES.build_delete(rule.id) for rule in rules),
+    ]
+    conditions = [
+        snapshot.build_key_condition(ACL_AUTH_METHODS, name),
+        *(snapshot.build_record_condition(ACL_BINDING_RULES, rule) for rule in rules),
+    ]
+    return Decision(Write("auth-method-deleted", Cause(CauseKind.REQUEST), drops, conditions), lambda index: index)

@@ -1,0 +1,75 @@
+"""."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from wharf.cluster.access import build_invalid_record, find_binding_rule_problems
+from wharf.cluster.operations.acl.auth_methods import replace
+from wharf.cluster.operations.decision import Decision
+from wharf.cluster.state import Replica
+from wharf.cluster.state.tables import ACL_AUTH_METHODS, ACL_BINDING_RULES
+from wharf.contract.model.acl.binding_rules import BindingRule
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.record import hash_content
+from wharf.contract.model.refusal import invalid_request, not_found
+from wharf.contract.model.times import DecisionContext, to_datetime
+
+
+class BindingRuleWriteResult(msgspec.Struct, frozen=True):
+    """The rule as it stands now."""
+
+    index: int
+    rule: BindingRule
+
+
+def store_binding_rule(
+    snapshot: Replica, requested: BindingRule, context: DecisionContext, new_id: Callable[[], str]
+) -> Decision[BindingRuleWriteResult]:
+    """Create the rule where it names no id, else replace it."""
+    stored = snapshot.get(ACL_BINDING_RULES, requested.id) if requested.id else None
+    if requested.id and stored is None:
+        raise invalid_request(f"cannot find binding rule {requested.id}")
+    if stored is not None and not requested.auth_method:
+        requested = replace(requested, auth_method=stored.auth_method)
+    problems = find_binding_rule_problems(requested)
+    if problems:
+        raise build_invalid_record("binding rule", problems)
+    if snapshot.get(ACL_AUTH_METHODS, requested.auth_method) is None:
+        raise invalid_request(f"ACL auth method {requested.auth_method} not found")
+    if stored is not None and stored.auth_method != requested.auth_method:
+        raise invalid_request("cannot update auth method for binding rule, create a new rule instead")
+    now = to_datetime(context.now_ns)
+    rule = replace(
+        requested,
+        id=requested.id or new_id(),
+        create_time=now if stored is None else stored.create_time,
+        modify_time=now,
+        create_index=WRITE_INDEX if stored is None else stored.create_index,
+        modify_index=0,
+        hash=b"",
+    )
+    rule = replace(rule, hash=hash_content(rule))
+    conditions = [
+        snapshot.build_key_condition(ACL_BINDING_RULES, rule.id),
+        snapshot.build_key_condition(ACL_AUTH_METHODS, rule.auth_method),
+    ]
+    write = Write("binding-rule-stored", Cause(CauseKind.REQUEST), [ACL_BINDING_RULES.build_put(rule)], conditions)
+
+    def reply(index: int) -> BindingRuleWriteResult:
+        created = index if rule.create_index == WRITE_INDEX else rule.create_index
+        return BindingRuleWriteResult(index, replace(rule, create_index=created, modify_index=index))
+
+    return Decision(write, reply)
+
+
+def delete_binding_rule(snapshot: Replica, rule_id: str) -> Decision[int]:
+    if snapshot.get(ACL_BINDING_RULES, rule_id) is None:
+        raise not_found("ACL binding rule not found")
+    write = Write(
+        "binding-rule-deleted",
+        Cause(CauseKind.REQUEST),
+        [ACL_BINDING_RULES.build_delete(rule_id)],
+        [snapshot.build_key_condition(ACL_BINDING_RULES, rule_id)],
+    )
+    return Decision(write, lambda index: index)

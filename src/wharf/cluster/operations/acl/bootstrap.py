@@ -1,0 +1,65 @@
+"""The first token: made once, without any right, and again only by whoever can write in the server's data folder."""
+
+import re
+from typing import Final
+
+from wharf.cluster.operations.acl.tokens import TokenWriteResult, add_token_secret, make_token_reply
+from wharf.cluster.operations.decision import Decision
+from wharf.cluster.state import Replica
+from wharf.cluster.state.tables import ACL_BOOTSTRAP, ACL_TOKENS, KEYRING, TOKENS_BY_SECRET
+from wharf.contract.model.acl.tokens import AclBootstrap, Token, TokenType
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.record import hash_content
+from wharf.contract.model.refusal import invalid_request
+from wharf.contract.model.secrets import NewSecret
+from wharf.contract.model.times import DecisionContext, to_datetime
+
+BOOTSTRAP_TOKEN_NAME: Final = "Bootstrap Token"
+_UUID: Final = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def check_bootstrap_secret(secret_id: str) -> None:
+    """A secret that the caller brings along must have the form of one."""
+    if _UUID.fullmatch(secret_id) is None:
+        raise invalid_request("invalid acl token")
+
+
+def bootstrap_acl(
+    snapshot: Replica, accessor_id: str, secret: NewSecret, context: DecisionContext, *, reset_text: str | None = None
+) -> Decision[TokenWriteResult]:
+    """`reset`: what the file says that allows a second time; None where there is no such file."""
+    done = snapshot.get(ACL_BOOTSTRAP)
+    if done is not None:
+        _check_reset(done, reset_text)
+    if snapshot.list_by_index(TOKENS_BY_SECRET, secret.digest):
+        raise invalid_request("invalid acl token")
+    token = Token(
+        accessor_id=accessor_id,
+        name=BOOTSTRAP_TOKEN_NAME,
+        type=TokenType.MANAGEMENT,
+        global_=True,
+        create_time=to_datetime(context.now_ns),
+        create_index=WRITE_INDEX,
+    )
+    token = add_token_secret(token, secret, token_hash=hash_content(token))
+    record = AclBootstrap(accessor_id=accessor_id, create_index=WRITE_INDEX if done is None else done.create_index)
+    write = Write(
+        "acl-bootstrapped",
+        Cause(CauseKind.REQUEST),
+        [ACL_BOOTSTRAP.build_put(record), ACL_TOKENS.build_put(token)],
+        [
+            snapshot.build_key_condition(ACL_BOOTSTRAP),
+            snapshot.build_key_condition(ACL_TOKENS, accessor_id),
+            snapshot.build_key_condition(KEYRING, secret.sealed.key_id),
+        ],
+    )
+    return Decision(write, make_token_reply(token))
+
+
+def _check_reset(done: AclBootstrap, reset: str | None) -> None:
+    index = done.modify_index
+    if reset is None:
+        raise invalid_request(f"ACL bootstrap already done (reset index: {index})")
+    given = reset.strip()
+    if not (given.isascii() and given.isdigit() and len(given) < 20) or int(given) != index:
+        raise invalid_request(f"Invalid bootstrap reset index (specified {given or 'nothing'}, reset index: {index})")

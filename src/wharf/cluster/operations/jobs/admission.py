@@ -1,0 +1,133 @@
+"""From a job as it was submitted to the job that would be stored: made canonical, judged by every rule at once.
+
+It refuses or answers; what is then written is decided in `jobs`.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from wharf.cluster.state import Replica
+from wharf.cluster.state.tables import NAMESPACES, NODE_POOLS, SCHEDULER_CONFIGURATION
+from wharf.contract.model.jobs.canonical_form import canonicalize_job
+from wharf.contract.model.jobs.defaults import JobSettings
+from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.jobs.implied_constraints import add_implied_constraints
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.validation import (
+    Findings,
+    check_drivers,
+    check_namespace_and_node_pool,
+    check_network_modes,
+    find_scaling_error,
+    format_warnings,
+    list_submission_warnings,
+    merge_findings,
+    validate_job,
+)
+from wharf.contract.model.namespaces import Namespace
+from wharf.contract.model.refusal import invalid_request
+
+
+class JobValidation(msgspec.Struct, frozen=True):
+    """The job in its canonical form, whatever is wrong with it."""
+
+    job: Job
+    findings: Findings
+    warnings: str
+
+
+class AdmittedJob(msgspec.Struct, frozen=True):
+    """A job that breaks no rule, and the warnings for whoever submitted it."""
+
+    job: Job
+    warnings: str
+
+
+def admit_job(
+    snapshot: Replica, submitted: Job, settings: JobSettings, *, parser_warnings: Sequence[str] = ()
+) -> AdmittedJob:
+    """The job as it would be stored. Refused with all that is wrong (jobs.md 6)."""
+    judged = validate_submission(snapshot, submitted, settings, parser_warnings=parser_warnings)
+    if not judged.findings.is_valid:
+        raise invalid_request(judged.findings.text)
+    return AdmittedJob(judged.job, judged.warnings)
+
+
+def validate_submission(
+    snapshot: Replica, submitted: Job, settings: JobSettings, *, parser_warnings: Sequence[str] = ()
+) -> JobValidation:
+    """What is right and wrong with the job. Refused only where it is not even a question of rules."""
+    refused = find_scaling_error(submitted)
+    if refused is not None:
+        raise invalid_request(refused)
+    namespace = snapshot.get(NAMESPACES, submitted.namespace)
+    job = add_implied_constraints(canonicalize_job(submitted, _settings_in(namespace, settings)))
+    findings = _judge(snapshot, job, namespace, get_current_settings(snapshot, settings))
+    warnings = (*parser_warnings, *list_submission_warnings(submitted), *findings.warnings)
+    return JobValidation(job, findings, format_warnings(warnings))
+
+
+def preserve_stored_values(
+    job: Job, stored: Job | None, *, should_preserve_counts: bool, should_preserve_resources: bool
+) -> Job:
+    """The job with the counts and resources that groups and tasks of the same name have now, where asked for."""
+    if stored is None or not (should_preserve_counts or should_preserve_resources):
+        return job
+    groups = [
+        _preserve_group_values(
+            group,
+            stored.find_group(group.name),
+            should_preserve_counts=should_preserve_counts,
+            should_preserve_resources=should_preserve_resources,
+        )
+        for group in job.groups
+    ]
+    return replace(job, task_groups=tuple(groups))
+
+
+def _preserve_group_values(
+    group: TaskGroup, stored: TaskGroup | None, *, should_preserve_counts: bool, should_preserve_resources: bool
+) -> TaskGroup:
+    if stored is None:
+        return group
+    if should_preserve_counts:
+        group = replace(group, count=stored.count)
+    if should_preserve_resources:
+        given = {task.name: task.resources for task in stored.tasks or ()}
+        tasks = [replace(task, resources=given.get(task.name, task.resources)) for task in group.tasks or ()]
+        group = replace(group, tasks=tuple(tasks))
+    return group
+
+
+def get_current_settings(snapshot: Replica, settings: JobSettings) -> JobSettings:
+    """What operators have set since the server was started counts too."""
+    configuration = snapshot.get(SCHEDULER_CONFIGURATION)
+    if configuration is None:
+        return settings
+    return replace(settings, memory_oversubscription=configuration.memory_oversubscription_enabled)
+
+
+def _settings_in(namespace: Namespace | None, settings: JobSettings) -> JobSettings:
+    """A namespace may name the pool of its jobs that name none."""
+    pools = namespace.node_pool_configuration if namespace is not None else None
+    return replace(settings, node_pool=pools.default) if pools is not None and pools.default else settings
+
+
+def _judge(snapshot: Replica, job: Job, namespace: Namespace | None, settings: JobSettings) -> Findings:
+    findings = [
+        validate_job(job, settings),
+        check_namespace_and_node_pool(
+            job,
+            namespace_exists=namespace is not None,
+            node_pool_exists=snapshot.get(NODE_POOLS, job.node_pool) is not None,
+        ),
+    ]
+    allowed = namespace.capabilities if namespace is not None else None
+    if allowed is not None:
+        findings += [
+            check_drivers(job, enabled=allowed.enabled_task_drivers, disabled=allowed.disabled_task_drivers),
+            check_network_modes(job, enabled=allowed.enabled_network_modes, disabled=allowed.disabled_network_modes),
+        ]
+    return merge_findings(*findings)

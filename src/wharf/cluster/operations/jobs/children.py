@@ -1,0 +1,93 @@
+"""Children of a job: launched by time, or dispatched by somebody. The leader's brain makes them, since it counts them.
+
+When a launch is due is not known here; a child is made from its parent as the parent stands.
+"""
+
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from wharf.cluster.operations.decision import Decision, DecisionContext
+from wharf.cluster.operations.jobs.registration import add_periodic_launch, make_job_evaluation
+from wharf.cluster.operations.jobs.summaries import make_job_summary
+from wharf.cluster.operations.scaling import assign_policy_ids, sync_policies
+from wharf.cluster.state import Replica
+from wharf.cluster.state.tables import EVALUATIONS, JOB_SUMMARIES, JOB_VERSIONS, JOBS
+from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
+from wharf.contract.model.jobs.canonical_form import canonicalize_job
+from wharf.contract.model.jobs.defaults import JobSettings
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
+
+SECOND_NS: Final = 1_000_000_000
+
+
+class ChildJobResult(msgspec.Struct, frozen=True):
+    """`index`: of the write, or of the child that was there already."""
+
+    index: int
+    job_id: str
+    job_create_index: int
+    eval_id: str = ""
+    eval_create_index: int = 0
+
+
+def make_child_job(parent: Job, child_id: str, context: DecisionContext, settings: JobSettings) -> Job:
+    child = replace(
+        parent,
+        id=child_id,
+        name=child_id,
+        parent_id=parent.id,
+        status_description="",
+        version=0,
+        version_tag=None,
+        stable=False,
+        submit_time=context.now_ns,
+        create_index=WRITE_INDEX,
+        job_modify_index=WRITE_INDEX,
+    )
+    return canonicalize_job(child, settings)  # What names its job names the child now.
+
+
+def store_child_job(
+    snapshot: Replica,
+    parent: Job,
+    child: Job,
+    trigger: EvaluationTrigger,
+    context: DecisionContext,
+    *,
+    kind: str,
+    cause: str,
+    changes: list[PutRecord | DeleteRecord] | None = None,
+    conditions: list[Condition] | None = None,
+) -> Decision[ChildJobResult]:
+    """Store the child, as its first version, with its summary and its evaluation. The parent must stand as it does."""
+    child = assign_policy_ids(snapshot, child, context)
+    changes = [
+        *(changes or ()),
+        JOBS.build_put(child),
+        JOB_VERSIONS.build_put(child),
+        JOB_SUMMARIES.build_put(make_job_summary(child)),
+    ]
+    conditions = [
+        *(conditions or ()),
+        snapshot.build_record_condition(JOBS, parent),
+        snapshot.build_key_condition(JOBS, child.namespace, child.id),
+        snapshot.build_key_condition(JOB_SUMMARIES, child.namespace, child.id),
+    ]
+    sync_policies(snapshot, child, changes, conditions)
+    add_periodic_launch(snapshot, child, context, changes)
+    evaluation = make_job_evaluation(child, context, trigger)
+    if evaluation is not None:
+        changes.append(EVALUATIONS.build_put(evaluation))
+    return Decision(
+        Write(kind, Cause(CauseKind.REQUEST, cause), changes, conditions),
+        lambda index: make_child_result(index, child.id, index, evaluation),
+    )
+
+
+def make_child_result(index: int, child_id: str, create_index: int, evaluation: Evaluation | None) -> ChildJobResult:
+    if evaluation is None:
+        return ChildJobResult(index, child_id, create_index)
+    return ChildJobResult(index, child_id, create_index, evaluation.id, index)

@@ -1,0 +1,119 @@
+"""."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from wharf.cluster.operations.decision import Decision, DecisionContext
+from wharf.cluster.operations.jobs.children import SECOND_NS, ChildJobResult, make_child_job, store_child_job
+from wharf.cluster.operations.jobs.registration import check_registration_enabled
+from wharf.cluster.operations.jobs.versions import get_initial_status
+from wharf.cluster.state import Replica
+from wharf.cluster.state.tables import DISPATCHES_BY_TOKEN, JOBS
+from wharf.contract.model.evaluations import EvaluationTrigger
+from wharf.contract.model.jobs.defaults import MAX_JOB_PRIORITY, JobSettings
+from wharf.contract.model.jobs.job import Job, Parameterized, PayloadRequirement
+from wharf.contract.model.refusal import invalid_request, not_found
+
+MAX_PAYLOAD_BYTES: Final = 16 * 1024
+
+
+MAX_ID_PREFIX_BYTES: Final = 256
+
+
+RANDOM_ID_DIGITS: Final = 8
+
+
+class DispatchRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody hands to a parameterized job. The same token again makes nothing new."""
+
+    namespace: str
+    job_id: str
+    payload: bytes = b""
+    meta: dict[str, str] = {}
+    id_prefix: str = ""
+    priority: int = 0
+    idempotency_token: str = ""
+    accessor_id: str = ""
+    is_management: bool = True
+    cause: str = ""
+
+
+def dispatch_job(
+    snapshot: Replica, request: DispatchRequest, context: DecisionContext, settings: JobSettings
+) -> Decision[ChildJobResult]:
+    """A child of the parameterized job with this payload and meta."""
+    check_registration_enabled(snapshot, is_management=request.is_management)
+    parent = snapshot.get(JOBS, request.namespace, request.job_id)
+    if parent is None:
+        raise not_found("parameterized job not found")
+    template = parent.parameterized_job
+    if template is None or not parent.is_parameterized:
+        raise invalid_request(f'Specified job "{parent.id}" is not a parameterized job')
+    if parent.stop:
+        raise invalid_request(f'Specified job "{parent.id}" is stopped')
+    _check_payload(request.payload, template)
+    _check_meta(request.meta, template)
+    _check_priority(request.priority, settings)
+    _check_prefix(request.id_prefix)
+    already = _already_dispatched(snapshot, parent, request.idempotency_token)
+    if already is not None:
+        return Decision(None, lambda _index: ChildJobResult(already.modify_index, already.id, already.create_index))
+    prefix = f"{request.id_prefix}-" if request.id_prefix else ""
+    digits = context.new_id().replace("-", "")[:RANDOM_ID_DIGITS]
+    child = replace(
+        make_child_job(
+            parent, f"{parent.id}/dispatch-{prefix}{context.now_ns // SECOND_NS}-{digits}", context, settings
+        ),
+        dispatched=True,
+        dispatch_idempotency_token=request.idempotency_token,
+        payload=request.payload or None,
+        meta={**(parent.meta or {}), **request.meta} or None,
+        priority=request.priority or parent.priority,
+        submitter_accessor_id=request.accessor_id,
+    )
+    child = replace(child, status=get_initial_status(child))
+    return store_child_job(
+        snapshot, parent, child, EvaluationTrigger.JOB_REGISTER, context, kind="job-dispatched", cause=request.cause
+    )
+
+
+def _already_dispatched(snapshot: Replica, parent: Job, token: str) -> Job | None:
+    if not token:
+        return None
+    return next(iter(snapshot.list_by_index_sorted(DISPATCHES_BY_TOKEN, parent.namespace, parent.id, token)), None)
+
+
+def _check_payload(payload: bytes, template: Parameterized) -> None:
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise invalid_request(f"Payload exceeds maximum size; {len(payload)} > {MAX_PAYLOAD_BYTES}")
+    if not payload and template.payload == PayloadRequirement.REQUIRED:
+        raise invalid_request("Payload is not provided but required by parameterized job")
+    if payload and template.payload == PayloadRequirement.FORBIDDEN:
+        raise invalid_request("Payload provided but forbidden by parameterized job")
+
+
+def _check_meta(meta: Mapping[str, str], template: Parameterized) -> None:
+    required, optional = template.meta_required or (), template.meta_optional or ()
+    unpermitted = sorted(key for key in meta if key not in required and key not in optional)
+    if unpermitted:
+        raise invalid_request(f"Dispatch request included unpermitted metadata keys: [{' '.join(unpermitted)}]")
+    missing = sorted(key for key in required if key not in meta)
+    if missing:
+        raise invalid_request(f"Dispatch did not provide required meta keys: [{' '.join(missing)}]")
+
+
+def _check_priority(priority: int, settings: JobSettings) -> None:
+    most = min(settings.max_priority, MAX_JOB_PRIORITY)
+    if priority and not 1 <= priority <= most:
+        raise invalid_request(f"dispatch job priority must be between [1, {most}]")
+
+
+def _check_prefix(prefix: str) -> None:
+    """It becomes part of an id."""
+    if " " in prefix or "\x00" in prefix:
+        raise invalid_request("IdPrefixTemplate contains a space or a null character, which no ID of a job may hold")
+    if len(prefix.encode()) > MAX_ID_PREFIX_BYTES:
+        raise invalid_request(f"IdPrefixTemplate must be at most {MAX_ID_PREFIX_BYTES} bytes long")

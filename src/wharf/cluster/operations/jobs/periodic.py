@@ -1,0 +1,116 @@
+"""When a periodic job is launched next: read from its time tables, from an instant that is given."""
+
+import datetime
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from msgspec.structs import replace
+
+from wharf.cluster.operations.decision import Decision, DecisionContext
+from wharf.cluster.operations.jobs.children import (
+    SECOND_NS,
+    ChildJobResult,
+    make_child_job,
+    make_child_result,
+    store_child_job,
+)
+from wharf.cluster.operations.jobs.registration import make_job_evaluation
+from wharf.cluster.operations.jobs.versions import get_initial_status
+from wharf.cluster.state import Replica
+from wharf.cluster.state.tables import EVALUATIONS, JOBS, PERIODIC_LAUNCHES
+from wharf.contract.model.evaluations import EvaluationTrigger
+from wharf.contract.model.jobs.cron import CronError, find_next_time, load_zone
+from wharf.contract.model.jobs.defaults import JobSettings
+from wharf.contract.model.jobs.job import Job, Periodic
+from wharf.contract.model.jobs.periodic import PeriodicLaunch
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.refusal import invalid_request, not_found
+from wharf.contract.model.times import to_datetime
+
+DEFAULT_TIME_ZONE: Final = "UTC"
+
+
+def list_next_launches(job: Job, after: datetime.datetime, *, max_launches: int) -> list[datetime.datetime]:
+    """The launches that come next, in the job's own time zone; none of a job that launches nothing."""
+    periodic = job.periodic
+    if periodic is None or not job.is_active_periodic:
+        return []
+    return list(islice(_iterate_launches(periodic, after), max_launches))
+
+
+def _iterate_launches(periodic: Periodic, after: datetime.datetime) -> Iterator[datetime.datetime]:
+    specs = periodic.specs or ((periodic.spec,) if periodic.spec else ())
+    try:
+        zone = load_zone(periodic.time_zone or DEFAULT_TIME_ZONE)
+        while found := [time for spec in specs if (time := find_next_time(spec, after, zone)) is not None]:
+            after = min(found)
+            yield after.astimezone(zone)
+    except CronError:
+        return  # A time table that cannot be read launches nothing; validation has told why.
+
+
+def force_periodic_launch(
+    snapshot: Replica, namespace: str, job_id: str, context: DecisionContext, settings: JobSettings, *, cause: str = ""
+) -> Decision[ChildJobResult]:
+    """Launch a child now, whatever still runs."""
+    parent = snapshot.get(JOBS, namespace, job_id)
+    if parent is None:
+        raise not_found("job not found")
+    if not parent.is_periodic:
+        raise invalid_request("can't force launch non-periodic job")
+    if not parent.is_active_periodic:
+        why = "it is stopped; start it first" if parent.stop else "its Periodic block is not enabled"
+        raise invalid_request(
+            f'force launch for job "{job_id}" failed: can\'t force run non-tracked job "{job_id}" ({namespace}): {why}'
+        )
+    return launch_periodic_job(
+        snapshot, parent, context, settings, launch_time_s=context.now_ns // SECOND_NS, cause=cause
+    )
+
+
+def launch_periodic_job(
+    snapshot: Replica,
+    parent: Job,
+    context: DecisionContext,
+    settings: JobSettings,
+    *,
+    launch_time_s: int,
+    cause: str = "",
+) -> Decision[ChildJobResult]:
+    """The child of this launch. Where it is there already (two launches of one second), it is evaluated again."""
+    child_id = f"{parent.id}/periodic-{launch_time_s}"
+    stored = snapshot.get(JOBS, parent.namespace, child_id)
+    if stored is not None:
+        return _reevaluate_child(snapshot, stored, context, cause=cause)
+    child = replace(make_child_job(parent, child_id, context, settings), periodic=None)
+    child = replace(child, status=get_initial_status(child))
+    launched = snapshot.get(PERIODIC_LAUNCHES, parent.namespace, parent.id)
+    record = PeriodicLaunch(
+        namespace=parent.namespace,
+        id=parent.id,
+        launch=to_datetime(launch_time_s * SECOND_NS),
+        create_index=WRITE_INDEX if launched is None else launched.create_index,
+    )
+    return store_child_job(
+        snapshot,
+        parent,
+        child,
+        EvaluationTrigger.PERIODIC_JOB,
+        context,
+        kind="periodic-job-launched",
+        cause=cause,
+        changes=[PERIODIC_LAUNCHES.build_put(record)],
+        conditions=[snapshot.build_key_condition(PERIODIC_LAUNCHES, parent.namespace, parent.id)],
+    )
+
+
+def _reevaluate_child(
+    snapshot: Replica, child: Job, context: DecisionContext, *, cause: str
+) -> Decision[ChildJobResult]:
+    evaluation = make_job_evaluation(child, context, EvaluationTrigger.PERIODIC_JOB)
+    changes = [EVALUATIONS.build_put(evaluation)] if evaluation is not None else []
+    write = Write(
+        "job-evaluated", Cause(CauseKind.REQUEST, cause), changes, [snapshot.build_record_condition(JOBS, child)]
+    )
+    return Decision(write, lambda index: make_child_result(index, child.id, child.create_index, evaluation))

@@ -1,0 +1,106 @@
+"""What a job would change if it were registered now: its text, and what the scheduler would do. Nothing is stored.
+
+The scheduler is asked on a snapshot in which the job stands as it would; what it cannot tell is left out.
+"""
+
+import datetime
+
+import msgspec
+from msgspec.structs import replace
+
+from wharf.cluster.operations.decision import DecisionContext
+from wharf.cluster.operations.evaluations import make_evaluation
+from wharf.cluster.operations.jobs.admission import admit_job
+from wharf.cluster.operations.jobs.periodic import list_next_launches
+from wharf.cluster.operations.jobs.registration import inherit_server_fields
+from wharf.cluster.operations.jobs.versions import has_same_specification, make_next_version
+from wharf.cluster.operations.scaling import assign_policy_ids
+from wharf.cluster.scheduling.cache import SchedulerCache
+from wharf.cluster.scheduling.plans.plan import Plan
+from wharf.cluster.scheduling.scheduler import plan_evaluation
+from wharf.cluster.state import Replica
+from wharf.cluster.state.overlay import OverlayReplica
+from wharf.cluster.state.tables import JOB_VERSIONS, JOBS
+from wharf.contract.model.allocations.metrics import AllocMetric
+from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
+from wharf.contract.model.jobs.defaults import JobSettings
+from wharf.contract.model.jobs.diff import annotate_job_diff, compare_jobs
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.plan import JobDiff, PlanAnnotations
+from wharf.contract.model.times import to_datetime
+
+
+class DryRun(msgspec.Struct, frozen=True, kw_only=True):
+    """`job_modify_index` is the stored job's: whoever registers with it knows that nobody was faster."""
+
+    job_modify_index: int
+    warnings: str = ""
+    annotations: PlanAnnotations | None = None
+    failed_groups: dict[str, AllocMetric] | None = None
+    created_evaluations: tuple[Evaluation, ...] | None = None
+    diff: JobDiff | None = None
+    next_launches: tuple[datetime.datetime, ...] = ()
+
+
+def dry_run_job(
+    snapshot: Replica,
+    submitted: Job,
+    context: DecisionContext,
+    settings: JobSettings,
+    *,
+    should_include_diff: bool,
+    parser_warnings: tuple[str, ...] = (),
+    max_launches: int = 1,
+    cache: SchedulerCache | None = None,
+) -> DryRun:
+    """Refused with the same words as a registration. `ground`: the fleet as the snapshot has it, where somebody keeps it."""
+    stored = snapshot.get(JOBS, submitted.namespace, submitted.id)
+    admitted = admit_job(snapshot, inherit_server_fields(submitted, stored), settings, parser_warnings=parser_warnings)
+    job = assign_policy_ids(snapshot, admitted.job, context)
+    told = compare_jobs(stored, job) if should_include_diff else None
+    result = DryRun(
+        job_modify_index=stored.job_modify_index if stored is not None else 0,
+        warnings=admitted.warnings,
+        next_launches=tuple(list_next_launches(job, to_datetime(context.now_ns), max_launches=max_launches)),
+    )
+    if job.is_periodic or job.is_parameterized:  # It places nothing itself.
+        return replace(result, diff=annotate_job_diff(told, None) if told is not None else None)
+    plan = _plan_job(snapshot, job, stored, context, cache or SchedulerCache.from_snapshot(snapshot))
+    assert plan.completed_evaluation is not None, "a plan that was not checked yet ends its evaluation"
+    annotations = plan.completed_evaluation.plan_annotations
+    return replace(
+        result,
+        annotations=annotations,
+        failed_groups=plan.completed_evaluation.failed_tg_allocs,
+        created_evaluations=_created(plan) or None,
+        diff=annotate_job_diff(told, annotations) if told is not None else None,
+    )
+
+
+def _plan_job(snapshot: Replica, job: Job, stored: Job | None, context: DecisionContext, cache: SchedulerCache) -> Plan:
+    """What the scheduler would do, were this job stored."""
+    next_index = snapshot.index + 1
+    if stored is not None and has_same_specification(stored, job):
+        job = stored
+    else:
+        job = make_next_version(job, stored, context)
+        job = replace(
+            job,
+            create_index=stored.create_index if stored is not None else next_index,
+            job_modify_index=next_index,
+            modify_index=next_index,
+        )
+    imagined = OverlayReplica(snapshot, [JOBS.build_put(job), JOB_VERSIONS.build_put(job)])
+    evaluation = replace(
+        make_evaluation(job, context, EvaluationTrigger.JOB_REGISTER),
+        annotate_plan=True,
+        create_index=next_index,
+        modify_index=next_index,
+    )
+    return plan_evaluation(cache, imagined, evaluation, context)
+
+
+def _created(plan: Plan) -> tuple[Evaluation, ...]:
+    """The evaluations that would follow. They have no index, since they are not."""
+    known = [each for each in plan.follow_ups if each.create_index <= 0]
+    return tuple(replace(each, create_index=0, modify_index=0) for each in known)

@@ -1,0 +1,65 @@
+"""Taking a job back to its newest stable version, because a deployment of the current one failed.
+
+It decides whether there is something to go back to, and what is written for it. Whether to go back at all is decided
+by whoever fails the deployment.
+"""
+
+import msgspec
+from msgspec.structs import replace
+
+from wharf.cluster.operations.jobs.submissions import store_submission
+from wharf.cluster.operations.jobs.versions import (
+    has_same_specification,
+    list_versions,
+    make_next_version,
+    store_version,
+)
+from wharf.cluster.operations.scaling import assign_policy_ids, sync_policies
+from wharf.cluster.state import Replica
+from wharf.cluster.state.tables import JOB_SUBMISSIONS, JOBS
+from wharf.contract.model.deployments import Deployment
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.log import Condition, DeleteRecord, PutRecord
+from wharf.contract.model.times import DecisionContext
+
+
+class Rollback(msgspec.Struct, frozen=True):
+    """`told` is what the deployment's description says of it. `job` None: the job stays as it is."""
+
+    description: str
+    version: int | None = None
+    job: Job | None = None
+    changes: tuple[PutRecord | DeleteRecord, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+
+NO_STABLE_VERSION = Rollback(" - no stable job version to auto revert to")
+
+
+def roll_back_job(
+    snapshot: Replica, deployment: Deployment, context: DecisionContext, *, max_versions: int
+) -> Rollback | None:
+    """None: the job has moved on since, or is gone; what somebody registered after this version stays."""
+    job = snapshot.get(JOBS, deployment.namespace, deployment.job_id)
+    if job is None or job.stop:
+        return None
+    if (job.create_index, job.version) != (deployment.job_create_index, deployment.job_version):
+        return None
+    stable = next((version for version in list_versions(snapshot, job.namespace, job.id) if version.stable), None)
+    if stable is None:
+        return NO_STABLE_VERSION
+    again = replace(stable, version_tag=None)  # A tag names one version: it stays with the one that has it.
+    if has_same_specification(again, replace(job, version_tag=None)):
+        return Rollback(
+            f" - not rolling back to stable job version {stable.version} as current job has same specification"
+        )
+    restored = make_next_version(assign_policy_ids(snapshot, again, context), job, context)
+    changes: list[PutRecord | DeleteRecord] = []
+    conditions: list[Condition] = []
+    store_version(snapshot, restored, changes, conditions, max_versions=max_versions)
+    sync_policies(snapshot, restored, changes, conditions)
+    source = snapshot.get(JOB_SUBMISSIONS, job.namespace, job.id, stable.version)
+    if source is not None:
+        changes.append(store_submission(source, restored))
+    told = f" - rolling back to job version {stable.version}"
+    return Rollback(told, stable.version, restored, tuple(changes), tuple(conditions))

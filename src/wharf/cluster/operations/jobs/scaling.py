@@ -1,0 +1,201 @@
+"""Scaling a group of a job: its count and the events that tell of it, and how each group stands.
+
+What an autoscaler thinks of counts is not known here; it asks like everybody else.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from wharf.cluster.operations.decision import Decision, DecisionContext
+from wharf.cluster.operations.jobs.registration import (
+    JobWriteResult,
+    check_modify_index,
+    check_registration_enabled,
+    make_job_evaluation,
+)
+from wharf.cluster.operations.jobs.versions import make_next_version, store_version
+from wharf.cluster.operations.scaling import sync_policies
+from wharf.cluster.state import Replica
+from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, DEPLOYMENTS_OF_JOB, EVALUATIONS, JOBS, SCALING_EVENTS
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
+from wharf.contract.model.evaluations import EvaluationTrigger
+from wharf.contract.model.jobs.defaults import JobSettings
+from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.jobs.job import Job, JobType
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
+from wharf.contract.model.refusal import invalid_request, not_found
+from wharf.contract.model.scaling import (
+    MAX_SCALING_EVENTS,
+    GroupScaleStatus,
+    JobScaleStatus,
+    JobScalingEvents,
+    ScalingEvent,
+)
+
+MAX_MESSAGE_BYTES: Final = 10_000
+MAX_META_BYTES: Final = 10_000
+"""Twenty events of every group lie in one record."""
+
+
+class GroupScaling(msgspec.Struct, frozen=True, kw_only=True):
+    """A new count of a group, or only a message about it (`count` None)."""
+
+    namespace: str
+    job_id: str
+    group: str
+    count: int | None = None
+    message: str = ""
+    is_error: bool = False
+    # Opaque to us: whatever the autoscaler says.
+    meta: dict[str, Any] | None = None
+    job_modify_index: int = 0
+    accessor_id: str = ""
+    is_management: bool = True
+    cause: str = ""
+
+
+def scale_group(
+    snapshot: Replica, request: GroupScaling, context: DecisionContext, settings: JobSettings
+) -> Decision[JobWriteResult]:
+    """Give the group its new count, as a new version of the job, and note who wanted it."""
+    check_registration_enabled(snapshot, is_management=request.is_management)
+    _check_request(request)
+    job = snapshot.get(JOBS, request.namespace, request.job_id)
+    if job is None:
+        raise not_found(f'job "{request.job_id}" not found')
+    group = job.find_group(request.group)
+    if group is None:
+        raise invalid_request(f'task group "{request.group}" specified for scaling does not exist in job')
+    if request.count is None:
+        return _record_scaling_event(snapshot, job, group, request, context)
+    _check_count(request.count, job, group, settings)
+    deployments = snapshot.list_by_index(DEPLOYMENTS_OF_JOB, job.namespace, job.id)
+    if any(each.is_active and each.job_create_index == job.create_index for each in deployments):
+        raise invalid_request("job scaling blocked due to active deployment")
+    if request.job_modify_index > 0:
+        check_modify_index(request.job_modify_index, job)
+    groups = [replace(each, count=request.count) if each.name == group.name else each for each in job.groups]
+    scaled = replace(job, task_groups=tuple(groups), version_tag=None, submitter_accessor_id=request.accessor_id)
+    scaled = make_next_version(scaled, job, context)
+    changes: list[PutRecord | DeleteRecord] = []
+    conditions: list[Condition] = []
+    store_version(snapshot, scaled, changes, conditions, max_versions=settings.versions_kept)
+    sync_policies(snapshot, scaled, changes, conditions)
+    evaluation = make_job_evaluation(scaled, context, EvaluationTrigger.JOB_SCALING)
+    if evaluation is not None:
+        changes.append(EVALUATIONS.build_put(evaluation))
+    event = _make_event(request, group, context, eval_id=evaluation.id if evaluation else None)
+    changes.append(SCALING_EVENTS.build_put(_events_with(snapshot, job, group, event)))
+    conditions.append(snapshot.build_key_condition(SCALING_EVENTS, job.namespace, job.id))
+    return Decision(
+        Write("job-scaled", Cause(CauseKind.REQUEST, request.cause), changes, conditions),
+        lambda index: JobWriteResult(index, index, evaluation.id if evaluation else "", index if evaluation else 0),
+    )
+
+
+def _record_scaling_event(
+    snapshot: Replica, job: Job, group: TaskGroup, request: GroupScaling, context: DecisionContext
+) -> Decision[JobWriteResult]:
+    """A message without a count changes nothing of the job."""
+    events = _events_with(snapshot, job, group, _make_event(request, group, context))
+    conditions = [
+        snapshot.build_record_condition(JOBS, job),
+        snapshot.build_key_condition(SCALING_EVENTS, job.namespace, job.id),
+    ]
+    write = Write(
+        "scaling-told", Cause(CauseKind.REQUEST, request.cause), [SCALING_EVENTS.build_put(events)], conditions
+    )
+    return Decision(write, lambda index: JobWriteResult(index, job.modify_index))
+
+
+def build_scale_status(snapshot: Replica, job: Job) -> JobScaleStatus:
+    """How every group of the job stands."""
+    events = snapshot.get(SCALING_EVENTS, job.namespace, job.id)
+    told = events.scaling_events if events is not None else {}
+    live: dict[str, list[Allocation]] = {}
+    for allocation in snapshot.list_by_index(ALLOCATIONS_OF_JOB, job.namespace, job.id):
+        is_canary = allocation.deployment_status is not None and allocation.deployment_status.canary
+        if not allocation.is_terminal and not is_canary and allocation.job_create_index == job.create_index:
+            live.setdefault(allocation.task_group, []).append(allocation)
+    return JobScaleStatus(
+        job_id=job.id,
+        namespace=job.namespace,
+        job_create_index=job.create_index,
+        job_modify_index=job.modify_index,
+        job_stopped=job.stop,
+        task_groups={
+            group.name: _scale_of(group, live.get(group.name, ()), told.get(group.name)) for group in job.groups
+        },
+    )
+
+
+def _scale_of(
+    group: TaskGroup, live: Iterable[Allocation], events: tuple[ScalingEvent, ...] | None
+) -> GroupScaleStatus:
+    live = list(live)
+    health = [each.deployment_status.healthy for each in live if each.deployment_status is not None]
+    return GroupScaleStatus(
+        desired=group.count,
+        placed=len(live),
+        running=sum(each.client_status is ClientStatus.RUNNING for each in live),
+        healthy=sum(healthy is True for healthy in health),
+        unhealthy=sum(healthy is False for healthy in health),
+        events=events,
+    )
+
+
+def _check_request(request: GroupScaling) -> None:
+    if not request.group:
+        raise invalid_request("missing task group name for scaling action")
+    if len(request.message.encode()) > MAX_MESSAGE_BYTES:
+        raise invalid_request(f"the message of a scaling action must be at most {MAX_MESSAGE_BYTES} bytes long")
+    if request.meta and len(msgspec.json.encode(request.meta)) > MAX_META_BYTES:
+        raise invalid_request(f"the meta of a scaling action must be at most {MAX_META_BYTES} bytes of JSON")
+    if request.count is not None and request.count < 0:
+        raise invalid_request("scaling action count can't be negative")
+    if request.count is not None and request.is_error:
+        raise invalid_request("scaling action should not contain count if error is true")
+
+
+def _check_count(count: int, job: Job, group: TaskGroup, settings: JobSettings) -> None:
+    if job.type == JobType.SYSTEM and count > 1:
+        raise invalid_request('jobs of type "system" can only be scaled between 0 and 1')
+    bounds = group.scaling
+    if bounds is not None and count < bounds.min:
+        raise invalid_request(f"group count was less than scaling policy minimum: {count} < {bounds.min}")
+    if bounds is not None and count > bounds.max:
+        raise invalid_request(f"group count was greater than scaling policy maximum: {count} > {bounds.max}")
+    total = count + sum(each.count for each in job.groups if each.name != group.name)
+    if 0 < settings.max_count < total:
+        raise invalid_request(f"total count was greater than configured job_max_count: {total} > {settings.max_count}")
+
+
+def _make_event(
+    request: GroupScaling, group: TaskGroup, context: DecisionContext, *, eval_id: str | None = None
+) -> ScalingEvent:
+    return ScalingEvent(
+        time=context.now_ns,
+        count=request.count,
+        previous_count=group.count,
+        message=request.message,
+        error=request.is_error,
+        meta=request.meta,
+        eval_id=eval_id,
+        create_index=WRITE_INDEX,
+    )
+
+
+def _events_with(snapshot: Replica, job: Job, group: TaskGroup, event: ScalingEvent) -> JobScalingEvents:
+    """The job's events with this one in front. Those of groups that are gone go too."""
+    stored = snapshot.get(SCALING_EVENTS, job.namespace, job.id)
+    events = dict(stored.scaling_events) if stored is not None else {}
+    events[group.name] = (event, *events.get(group.name, ()))[:MAX_SCALING_EVENTS]
+    return JobScalingEvents(
+        namespace=job.namespace,
+        job_id=job.id,
+        scaling_events={name: events[name] for name in events if job.find_group(name) is not None},
+        create_index=stored.create_index if stored is not None else WRITE_INDEX,
+    )

@@ -1,0 +1,127 @@
+"""."""
+
+from itertools import islice
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from wharf.cluster.operations import volumes as host_volumes
+from wharf.cluster.operations.decision import Decision, DecisionContext
+from wharf.cluster.operations.evaluations import make_evaluation
+from wharf.cluster.operations.nodes import reports
+from wharf.cluster.operations.nodes.status import SECOND_NS, update_contact_status
+from wharf.cluster.operations.nodes.writes import NodeWriteResult as NodeWriteResult
+from wharf.cluster.operations.nodes.writes import (
+    add_node_message,
+    build_empty_decision,
+    build_node_decision,
+    find_jobs_on_node,
+    get_node,
+    make_node_evaluations,
+)
+from wharf.cluster.scheduling.fleet.node_class import compute_node_class
+from wharf.cluster.scheduling.plans import capacity_versions
+from wharf.cluster.state import Replica
+from wharf.cluster.state.tables import EVALUATIONS, NODE_POOLS, NODES
+from wharf.contract.model.evaluations import EvaluationTrigger
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.names import NODE_POOL_NAME_REGEX, is_valid_node_pool_name
+from wharf.contract.model.node_pools import ALL_NODE_POOL
+from wharf.contract.model.nodes.node import Node, add_new_node_events
+from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
+
+SERVER_OWNED_FIELDS: Final = (
+    "drain",
+    "drain_strategy",
+    "scheduling_eligibility",
+    "status",
+    "status_description",
+    "status_updated_at",
+    "events",
+    "last_drain",
+    "last_missed_heartbeat_index",
+    "last_alloc_update_index",
+    "reports_from",
+    "create_index",
+    "modify_index",
+)
+"""What a node cannot say of itself."""
+
+
+FEASIBILITY_FIELDS: Final = ("name", "datacenter", "node_class", "attributes", "meta", "host_volumes", "node_resources")
+"""What jobs may ask for: a change of it has the node's jobs looked at again (scheduling.md 9.2)."""
+
+
+def register_node(
+    snapshot: Replica, reported: Node, context: DecisionContext, *, max_evaluations: int
+) -> Decision[NodeWriteResult]:
+    """A node says what it is, with events of its own. What servers know of it (drain, eligibility) it cannot change.
+
+    Where a life of its agent begins it asks, by a `reports_from` above 0, from where on it is to number its reports.
+    """
+    if not reported.id or not reported.secret_digest:
+        raise invalid_request("a node registers with an ID and a secret")
+    check_node_pool_name(reported.node_pool)
+    stored = snapshot.get(NODES, reported.id)
+    if stored is not None and stored.secret_digest != reported.secret_digest:
+        raise Refusal(RefusalCode.FORBIDDEN, f"node {reported.id} is registered with another secret")
+    known = stored if stored is not None else Node(id=reported.id, create_index=WRITE_INDEX)
+    kept: dict[str, Any] = {name: getattr(known, name) for name in SERVER_OWNED_FIELDS}
+    node = add_new_node_events(replace(reported, **kept, computed_class=compute_node_class(reported)), reported.events)
+    if reported.reports_from:
+        node = replace(node, reports_from=reports.compute_first_report_number(snapshot, known))
+    if stored is None:
+        has_pool = snapshot.get(NODE_POOLS, node.node_pool) is not None
+        message = "Node registered" if has_pool else "Node registered but waiting for node pool to be created"
+        node = add_node_message(replace(node, status_updated_at=context.now_ns // SECOND_NS), message, context)
+        return build_node_decision("node-registered", snapshot, node, [], ())
+    node = update_contact_status(snapshot, node, context, message_when_down="Node re-registered")
+    if node == stored:
+        return build_empty_decision(node)
+    is_looked_at = node.status is not stored.status or _fingerprint(node) != _fingerprint(stored)
+    # Volumes beyond these are taken over when the node registers again; jobs beyond theirs by `look_at_the_rest`.
+    volumes, rests_on = host_volumes.build_volume_changes(
+        snapshot, node, context, max_volumes=max(1, max_evaluations // 2)
+    )
+    most = max(1, max_evaluations - len(volumes))
+    evaluations = make_node_evaluations(snapshot, node, context, most) if is_looked_at else []
+    return build_node_decision("node-registered", snapshot, node, evaluations, volumes, rests_on)
+
+
+def check_node_pool_name(name: str) -> None:
+    """Raises where no node may be in a pool of this name."""
+    if name == ALL_NODE_POOL:
+        raise invalid_request(
+            f'node is not allowed to register in node pool "{ALL_NODE_POOL}": every node is in it anyway'
+        )
+    if not is_valid_node_pool_name(name):
+        raise invalid_request(f'invalid node pool name "{name}". Must match regex {NODE_POOL_NAME_REGEX}')
+
+
+def _fingerprint(node: Node) -> tuple[object, ...]:
+    """What jobs may ask for, without the times at which drivers were looked at."""
+    drivers = {name: replace(info, update_time=None) for name, info in (node.drivers or {}).items()}
+    return (drivers, *(getattr(node, name) for name in FEASIBILITY_FIELDS))
+
+
+def purge_node(
+    snapshot: Replica, node_id: str, context: DecisionContext, *, max_evaluations: int, cause: str = ""
+) -> Decision[NodeWriteResult]:
+    """Forget the node. What ran there is lost: its jobs are looked at, as many as fit here, the others by
+    `look_at_the_rest`, which sees them by their work on a node that is none.
+    """
+    node = get_node(snapshot, node_id)
+    jobs = islice(find_jobs_on_node(snapshot, node_id), max_evaluations)
+    evaluations = [make_evaluation(job, context, EvaluationTrigger.NODE_UPDATE, node=node) for job in jobs]
+    write = Write(
+        "node-purged",
+        Cause(CauseKind.REQUEST, cause),
+        [
+            NODES.build_delete(node_id),
+            capacity_versions.delete_node_version(node_id),
+            *map(EVALUATIONS.build_put, evaluations),
+        ],
+        [snapshot.build_key_condition(NODES, node_id), *capacity_versions.expect_both_versions(snapshot, node_id)],
+    )
+    ids = tuple(evaluation.id for evaluation in evaluations)
+    return Decision(write, lambda index: NodeWriteResult(index, ids))

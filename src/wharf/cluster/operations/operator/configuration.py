@@ -1,0 +1,78 @@
+"""What operators decide about the whole cluster: how it schedules, and when its servers count as healthy.
+
+Each configuration is one record and a whole document: what a writer leaves out is off.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from wharf.cluster.operations.decision import Decision
+from wharf.cluster.state import Replica, Table
+from wharf.cluster.state.tables import AUTOPILOT_CONFIGURATION, SCHEDULER_CONFIGURATION
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.operator import autopilot, scheduler_configuration
+from wharf.contract.model.operator.autopilot import DEFAULT_AUTOPILOT_CONFIGURATION, AutopilotConfiguration
+from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
+from wharf.contract.model.refusal import invalid_request
+
+C = TypeVar("C", SchedulerConfiguration, AutopilotConfiguration)
+
+
+class ConfigurationWriteResult(msgspec.Struct, frozen=True):
+    """`is_updated` false: the document had another version than the caller expected, and nothing was written."""
+
+    index: int
+    is_updated: bool
+
+
+def set_scheduler_configuration(
+    snapshot: Replica, requested: SchedulerConfiguration, *, expected_version: int | None = None, cause: str = ""
+) -> Decision[ConfigurationWriteResult]:
+    """Replace the whole document. `expected`: only if it is still of this version."""
+    _refuse(scheduler_configuration.list_scheduler_configuration_problems(requested))
+    write = "scheduler-configured"
+    return _set_configuration(
+        snapshot, SCHEDULER_CONFIGURATION, requested, write_kind=write, expected_version=expected_version, cause=cause
+    )
+
+
+def set_autopilot_configuration(
+    snapshot: Replica, requested: AutopilotConfiguration, *, expected_version: int | None = None, cause: str = ""
+) -> Decision[ConfigurationWriteResult]:
+    """Replace the whole document. `expected`: only if it is still of this version; 0 while none was ever stored."""
+    _refuse(autopilot.list_autopilot_problems(requested))
+    write = "autopilot-configured"
+    return _set_configuration(
+        snapshot, AUTOPILOT_CONFIGURATION, requested, write_kind=write, expected_version=expected_version, cause=cause
+    )
+
+
+def get_autopilot_configuration(snapshot: Replica) -> AutopilotConfiguration:
+    """What is in force, stored or not."""
+    return snapshot.get(AUTOPILOT_CONFIGURATION) or DEFAULT_AUTOPILOT_CONFIGURATION
+
+
+def _set_configuration(
+    snapshot: Replica, table: Table[Any], requested: C, *, write_kind: str, expected_version: int | None, cause: str
+) -> Decision[ConfigurationWriteResult]:
+    stored = snapshot.get(table)
+    if expected_version is not None and expected_version != snapshot.get_version(table):
+        return Decision(None, lambda index: ConfigurationWriteResult(index, False))
+    # Who created it and when is not for the writer to say.
+    record = msgspec.structs.replace(requested, create_index=WRITE_INDEX if stored is None else stored.create_index)
+    return Decision(
+        Write(
+            write_kind,
+            Cause(CauseKind.REQUEST, cause),
+            [table.build_put(record)],
+            [snapshot.build_key_condition(table)],
+        ),
+        lambda index: ConfigurationWriteResult(index, True),
+    )
+
+
+def _refuse(problems: Sequence[str]) -> None:
+    if problems:
+        raise invalid_request("; ".join(problems))

@@ -1,0 +1,74 @@
+"""What people do to quotas, and how much of one is used: a sum over allocations, made when it is asked for."""
+
+from base64 import b64encode
+from typing import Final
+
+from msgspec.structs import replace
+
+from wharf.cluster.operations.decision import Decision
+from wharf.cluster.scheduling.capacity.quotas import convert_usage_to_limit, sum_quota_usage
+from wharf.cluster.state import Replica
+from wharf.cluster.state.tables import MEMBERS, NAMESPACES_WITH_QUOTA, QUOTAS
+from wharf.contract.model import quotas
+from wharf.contract.model.jobs.validation.findings import ValidationProblem, format_problems
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.quotas import Quota, QuotaLimit, QuotaUsage, RegionLimit
+from wharf.contract.model.record import hash_content
+from wharf.contract.model.refusal import invalid_request, not_found
+
+STORED_WRITE_KIND: Final = "quota-stored"
+DELETED_WRITE_KIND: Final = "quota-deleted"
+
+
+def store_quota(snapshot: Replica, requested: Quota, *, cause: str = "") -> Decision[int]:
+    """Create the quota, or replace what is written of it. The same again writes nothing."""
+    problems = quotas.list_quota_problems(requested)
+    if problems:
+        found = format_problems([ValidationProblem("", problem) for problem in problems])
+        raise invalid_request(f'Invalid quota "{requested.name}": {found.rstrip()}')
+    limits = tuple(replace(limit, hash=hash_content(limit)) for limit in requested.limits or ())
+    quota = replace(requested, limits=limits, hash=b"")
+    stored = snapshot.get(QUOTAS, requested.name)
+    quota = replace(
+        quota,
+        hash=hash_content(quota),
+        create_index=WRITE_INDEX if stored is None else stored.create_index,
+        modify_index=0,
+    )
+    if stored is not None and stored.hash == quota.hash:
+        return Decision(None, lambda _index: stored.modify_index)
+    write = Write(
+        STORED_WRITE_KIND,
+        Cause(CauseKind.REQUEST, cause),
+        [QUOTAS.build_put(quota)],
+        [snapshot.build_key_condition(QUOTAS, requested.name)],
+    )
+    return Decision(write, lambda index: index)
+
+
+def delete_quota(snapshot: Replica, name: str, *, cause: str = "") -> Decision[int]:
+    """Take the quota away. Refused while a namespace names it: that one would be without bound all at once."""
+    if snapshot.get(QUOTAS, name) is None:
+        raise not_found(f'quota "{name}" not found')
+    bound = sorted(namespace.name for namespace in snapshot.list_by_index(NAMESPACES_WITH_QUOTA, name))
+    if bound:
+        raise invalid_request(f'quota "{name}" is still attached to namespaces: {", ".join(bound)}')
+    write = Write(
+        DELETED_WRITE_KIND,
+        Cause(CauseKind.REQUEST, cause),
+        [QUOTAS.build_delete(name)],
+        [snapshot.build_key_condition(QUOTAS, name)],
+    )
+    return Decision(write, lambda index: index)
+
+
+def compute_quota_usage(snapshot: Replica, quota: Quota) -> QuotaUsage:
+    """What the quota's namespaces use of each limit. Of other regions this one cannot tell: nothing is shown for them."""
+    here = {member.region for member in snapshot.iter_all(MEMBERS)}
+    limits = [limit for limit in quota.limits or () if limit.region in here]
+    total = convert_usage_to_limit(sum_quota_usage(snapshot, quota.name)) if limits else RegionLimit()
+    used = {
+        b64encode(limit.hash).decode(): QuotaLimit(region=limit.region, region_limit=total, hash=limit.hash)
+        for limit in limits
+    }
+    return QuotaUsage(name=quota.name, used=used, create_index=quota.create_index, modify_index=quota.modify_index)

@@ -1,0 +1,194 @@
+"""Keeps the scheduler's ground at the head of the log: what each batch does to nodes and allocations, in its order.
+
+What a leader has before it: queues and marks, filled from the state by a new leader and from every batch after that.
+
+It only looks and remembers. What is done about it, and in which order, is decided by `thinking`.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from wharf.cluster.controllers.blocked_queue import BlockedQueue
+from wharf.cluster.controllers.evaluation_broker import EvaluationBroker
+from wharf.cluster.engines.port import Batch
+from wharf.cluster.operations.derived_state import JobKey
+from wharf.cluster.scheduling.cache import RecordChange, SchedulerCache
+from wharf.cluster.server.leader.node_monitor import NodeMonitor
+from wharf.cluster.server.leader.term import LeaderTerm
+from wharf.cluster.server.log.follower import Follower
+from wharf.cluster.state.replica import AppliedChange
+from wharf.cluster.state.tables import (
+    ALLOCATIONS,
+    ALLOCATIONS_ON_NODE,
+    DEPLOYMENTS,
+    EVALUATIONS,
+    EVALUATIONS_BY_STATUS,
+    JOBS,
+    MEMBERS,
+    NAMESPACES,
+    NODE_POOLS,
+    NODES,
+    QUOTAS,
+    SCHEDULER_CONFIGURATION,
+)
+from wharf.contract.model.allocations.allocation import Allocation
+from wharf.contract.model.cluster import Member
+from wharf.contract.model.deployments import Deployment
+from wharf.contract.model.evaluations import Evaluation, EvaluationStatus
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.namespaces import Namespace
+from wharf.contract.model.node_pools import NodePool
+from wharf.contract.model.nodes.node import Node
+from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
+from wharf.contract.model.quotas import Quota
+
+
+class FleetUpdater:
+    """`ground` is the fleet as the replica has it, whenever nobody waits."""
+
+    def __init__(self, follower: Follower) -> None:
+        self.ground = SchedulerCache()
+        self._follower = follower
+        self._freed: dict[str, None] = {}
+        # Before others that listen: what they decide, they decide on the ground as it is now.
+        follower.change_listeners.insert(0, self._hear)
+        follower.load_listeners.insert(0, self._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self.ground = SchedulerCache.from_snapshot(self._follower.replica)
+
+    def _hear(self, batch: Batch, taken: Sequence[AppliedChange]) -> None:
+        del batch  # What it did is told beside it.
+        replica = self._follower.replica
+        nodes: list[RecordChange[Node]] = []
+        allocations: list[RecordChange[Allocation]] = []
+        for table, key, before, after in taken:
+            if table == ALLOCATIONS.name:
+                allocations.append((key, before, after))
+            elif table == NODES.name:
+                nodes.append((key, before, after))
+        if not nodes and not allocations:
+            return
+        self.ground.apply_changes(replica, nodes, allocations)
+        for _, before_node, node in nodes:
+            if node is not None and has_freed_capacity(before_node, node):
+                self._freed[node.computed_class] = None
+        for _, before_allocation, allocation in allocations:
+            if before_allocation is None or not before_allocation.is_occupying:
+                continue
+            if allocation is None or not allocation.is_occupying:
+                at = replica.get(NODES, before_allocation.node_id)
+                if at is not None:
+                    self._freed[at.computed_class] = None
+
+    def take_freed_classes(self) -> list[str]:
+        """The kinds of nodes on which room came since it was last asked."""
+        freed, self._freed = list(self._freed), {}
+        return freed
+
+
+def has_freed_capacity(before: Node | None, after: Node) -> bool:
+    """Whether the node takes something now that it would not have taken before."""
+    if not after.is_ready_for_placements:
+        return False
+    if before is None or not before.is_ready_for_placements:
+        return True
+    return any(getattr(before, name) != getattr(after, name) for name in PLACEMENT_FIELDS)
+
+
+PLACEMENT_FIELDS: Final = (
+    "computed_class", "name", "drivers", "host_volumes", "host_networks", "node_resources", "reserved_resources",
+    "node_max_allocs",
+)  # fmt: skip
+"""What jobs may ask of a node."""
+
+
+class LeaderQueues:
+    """`woken` is set whenever there may be something new to do."""
+
+    def __init__(self, follower: Follower, term: LeaderTerm, nodes: NodeMonitor) -> None:
+        self._follower = follower
+        self._term = term
+        self._nodes = nodes
+        self.fleet_updater = FleetUpdater(follower)
+        self.wake_event = asyncio.Event()
+        self.broker = EvaluationBroker()
+        self.blocked = BlockedQueue()
+        self.unsettled_jobs: dict[JobKey, None] = {}
+        """Jobs whose status and summary are to be made true."""
+        self.changed_nodes: dict[str, None] = {}
+        """Nodes of which not all jobs may have been looked at."""
+        self.have_members_changed = True
+        follower.change_listeners.append(self._hear)
+        follower.load_listeners.append(self._on_load)
+
+    def rebuild(self) -> None:
+        """Queues and timers from the state: a new leader knows nothing else. What was heard of nodes stays."""
+        replica = self._follower.replica
+        self.broker, self.blocked = EvaluationBroker(), BlockedQueue()
+        self.fleet_updater.take_freed_classes()
+        for evaluation in replica.list_by_index_sorted(EVALUATIONS_BY_STATUS, EvaluationStatus.PENDING):
+            self.broker.update(evaluation)
+        for evaluation in replica.list_by_index_sorted(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED):
+            self.blocked.update(evaluation)
+        self.fleet_updater.ground.load_reservations(replica)
+        self.blocked.retry_all()  # Nobody knows what came free before.
+        self._nodes.expect_all()
+        self.unsettled_jobs = {(job.namespace, job.id): None for job in replica.iter_all(JOBS)}
+        # Nodes that are gone too, where something still counts as running on them.
+        self.changed_nodes = {node.id: None for node in replica.iter_all(NODES)}
+        self.changed_nodes |= {str(node_id): None for node_id in replica.iter_index_values(ALLOCATIONS_ON_NODE)}
+        self.have_members_changed = True
+        self.wake_event.set()
+
+    def _on_load(self) -> None:
+        if self._term.leadership is not None:
+            self.rebuild()
+
+    def _hear(self, batch: Batch, taken: Sequence[AppliedChange]) -> None:
+        """Take note of what a batch changed. Called for every batch, so it only looks and remembers."""
+        if self._term.leadership is None:
+            return
+        self.blocked.on_capacity_freed(self.fleet_updater.take_freed_classes(), batch.index)
+        for table, key, _, record in taken:
+            if table not in WATCHED_TABLES:
+                continue
+            match record:
+                case Allocation():
+                    self.unsettled_jobs[record.namespace, record.job_id] = None
+                case Evaluation():
+                    self.broker.update(record)
+                    self.blocked.update(record)
+                    self.fleet_updater.ground.update_reservation(self._follower.replica, key, record)
+                    self.unsettled_jobs[record.namespace, record.job_id] = None
+                case Node():
+                    self.changed_nodes[record.id] = None
+                case SchedulerConfiguration() | NodePool() | Namespace() | Quota():
+                    self.blocked.retry_all()
+                case Job():
+                    self.unsettled_jobs[record.namespace, record.id] = None
+                    if record.parent_id or record.is_periodic or record.is_parameterized:
+                        self.blocked.on_slot_freed(record.namespace, record.parent_id or record.id, batch.index)
+                case Deployment():
+                    self.unsettled_jobs[record.namespace, record.job_id] = None
+                case None if table == EVALUATIONS.name:
+                    self.broker.remove(key)
+                    self.blocked.remove(key)
+                    self.fleet_updater.ground.update_reservation(self._follower.replica, key, None)
+                case None if table == JOBS.name:
+                    self.blocked.retry_all()  # Perhaps somebody waited behind it.
+                case None if table == NODES.name:
+                    self._nodes.remove(key)
+                    self.changed_nodes[key] = None  # Perhaps not all of its jobs were looked at.
+                case None | Member():
+                    self.have_members_changed = self.have_members_changed or table == MEMBERS.name
+                case _:
+                    pass
+        self.wake_event.set()
+
+
+WATCHED_TABLES: Final = frozenset({
+    MEMBERS.name, EVALUATIONS.name, NODES.name, ALLOCATIONS.name, JOBS.name, DEPLOYMENTS.name,
+    SCHEDULER_CONFIGURATION.name, NODE_POOLS.name, NAMESPACES.name, QUOTAS.name,
+})  # fmt: skip

@@ -1,0 +1,53 @@
+"""Writes the records that a cluster begins with, wherever the log has none.
+
+A log is empty when it is new, and again when its store was wiped. Either way somebody has to found it: each server before
+it is ready, because an election needs a founded log, and each leader before it leads. It never overwrites a founding.
+"""
+
+import logging
+from typing import Any, Final
+
+import msgspec
+
+from wharf.cluster.engines.port import Committed
+from wharf.cluster.server.log.follower import Follower
+from wharf.cluster.server.log.writer import Writer
+from wharf.cluster.state import Table
+from wharf.cluster.state.formats import NEWEST_FORMAT
+from wharf.cluster.state.tables import CLUSTER_FORMAT, NAMESPACES, NODE_POOLS, SCHEDULER_CONFIGURATION
+from wharf.contract.model.cluster import list_bootstrap_records
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, Write
+from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
+
+log = logging.getLogger(__name__)
+
+BOOTSTRAP_TABLES: Final = (NAMESPACES, NODE_POOLS, SCHEDULER_CONFIGURATION, CLUSTER_FORMAT)
+
+
+class ClusterBootstrap:
+    def __init__(self, follower: Follower, writer: Writer, *, scheduler: SchedulerConfiguration | None = None) -> None:
+        """`scheduler`: the configuration that scheduling begins with; without one, that of every new cluster."""
+        self._follower = follower
+        self._writer = writer
+        self._scheduler = scheduler
+
+    async def bootstrap(self) -> None:
+        """Found the cluster, where nobody has yet. Every server may try; one does. Raises Refusal."""
+        await self._follower.loaded_event.wait()
+        # Members put records of themselves into the log too: an index alone does not say that it was founded.
+        if self._follower.replica.get(CLUSTER_FORMAT) is not None:
+            return
+        tables: dict[type, Table[Any]] = {table.record_type: table for table in BOOTSTRAP_TABLES}
+        records = [
+            msgspec.structs.replace(record, create_index=WRITE_INDEX)
+            for record in list_bootstrap_records(self._scheduler, cluster_format=NEWEST_FORMAT)
+        ]
+        changes = [tables[type(record)].build_put(record) for record in records]
+        condition = Condition(CLUSTER_FORMAT.name, CLUSTER_FORMAT.name, 0)
+        write = Write("founded", Cause(CauseKind.BOOTSTRAP), changes, [condition])
+        outcome = await self._writer.commit(write)
+        if isinstance(outcome, Committed):
+            log.info("a new cluster was founded")
+            await self._follower.wait_until_applied(outcome.index)
+        else:
+            await self._writer.catch_up()

@@ -1,0 +1,332 @@
+"""Signed identities: of workloads, and of nodes that are about to join. Signed by the keyring's active key, checked by any.
+
+What an identity may do is not decided here; that it is ours, and of what kind, is. Each says its kind, so that none can
+be taken for another.
+
+Which identities a node may have signed: those that jobs declare for tasks which the node runs now, and its own.
+"""
+
+import base64
+import hmac
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import load_der_private_key
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import KeyParameters, OKPKey, RSAKey
+
+from wharf.cluster.access import InvalidCredential, PresentedCredential, WorkloadClaims
+from wharf.cluster.operations.nodes.introductions import Introduction
+from wharf.cluster.server.security.keyring import Keyring
+from wharf.cluster.state import Replica
+from wharf.cluster.state.tables import ALLOCATIONS, JOB_VERSIONS, KEYRING, NODE_POOLS
+from wharf.contract.model.allocations.allocation import Allocation
+from wharf.contract.model.cluster import KeyringKey, KeyState
+from wharf.contract.model.jobs.groups import Task
+from wharf.contract.model.jobs.identities import DEFAULT_IDENTITY_NAME, WorkloadIdentity
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.node_pools import DEFAULT_NODE_POOL
+from wharf.contract.model.nodes.node import Node
+from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
+from wharf.contract.model.times import HOUR, SECOND, DecisionContext
+
+ED25519: Final = "Ed25519"
+RS256: Final = "RS256"
+
+SigningKey = OKPKey | RSAKey
+
+WORKLOAD_KIND: Final = "workload"
+NODE_KIND: Final = "node"
+INTRODUCTION_KIND: Final = "introduction"
+KIND_CLAIM: Final = "wharf_identity"
+PUBLISHED_KEY_STATES: Final = frozenset({KeyState.ACTIVE, KeyState.INACTIVE, KeyState.REKEYING, KeyState.PREPUBLISHED})
+NOT_BEFORE_LEEWAY_S: Final = 10
+"""So much earlier than signed an identity holds already: clocks of servers differ."""
+
+
+class WorkloadIdentitySpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes the claims of a workload's identity (reference 5.3, rule 7)."""
+
+    region: str
+    namespace: str
+    job_id: str
+    group: str
+    alloc_id: str
+    task: str = ""
+    name: str = "default"
+    audience: tuple[str, ...] = ()
+    ttl_ns: int = 0  # 0: it holds until its allocation is over.
+    jti: str = ""
+
+    @property
+    def subject(self) -> str:
+        return ":".join((self.region, self.namespace, self.job_id, self.group, self.task, self.name))
+
+
+class NodeIdentitySpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes the claims of a node's identity. It opens nothing here: others may want to know who asks them."""
+
+    region: str
+    node_id: str
+    node_class: str
+    node_pool: str
+    datacenter: str
+    ttl_ns: int
+
+    @property
+    def subject(self) -> str:
+        return f"node:{self.region}:{self.node_pool}:{self.node_id}:default"
+
+
+class IdentitySigner:
+    """Implements the port of the gate (`api.gate.Verifier`)."""
+
+    def __init__(self, ring: Keyring, *, issuer: str = "", own_node_secret: str = "") -> None:
+        """`own_node_secret`: what the node of our own agent shows in place of a signed introduction."""
+        self._ring = ring
+        self._own_node_secret = own_node_secret.encode()
+        self._issuer = issuer
+        self._keys: dict[bytes, SigningKey] = {}
+        self._signed: OrderedDict[tuple[str, bytes], dict[str, Any]] = OrderedDict()
+
+    # -- signing -----------------------------------------------------------------------------------------------------
+
+    def sign_workload(self, snapshot: Replica, workload: WorkloadIdentitySpec, moment: DecisionContext) -> str:
+        claims: dict[str, Any] = {
+            KIND_CLAIM: WORKLOAD_KIND,
+            "sub": workload.subject,
+            "jti": workload.jti or moment.new_id(),
+            "nomad_namespace": workload.namespace,
+            "nomad_job_id": workload.job_id,
+            "nomad_allocation_id": workload.alloc_id,
+        }
+        if workload.task:
+            claims["nomad_task"] = workload.task
+        if workload.audience:
+            claims["aud"] = list(workload.audience)
+        return self._sign(snapshot, claims, moment, ttl_ns=workload.ttl_ns)
+
+    def sign_node(self, snapshot: Replica, node: NodeIdentitySpec, moment: DecisionContext) -> str:
+        claims = {
+            KIND_CLAIM: NODE_KIND,
+            "sub": node.subject,
+            "jti": moment.new_id(),
+            "aud": "nomadproject.io",
+            "nomad_node_id": node.node_id,
+            "nomad_node_class": node.node_class,
+            "nomad_node_pool": node.node_pool,
+            "nomad_node_datacenter": node.datacenter,
+        }
+        return self._sign(snapshot, claims, moment, ttl_ns=node.ttl_ns)
+
+    def sign_introduction(
+        self, snapshot: Replica, introduction: Introduction, moment: DecisionContext, *, ttl_ns: int
+    ) -> str:
+        claims = {
+            KIND_CLAIM: INTRODUCTION_KIND,
+            "sub": f"node-introduction:{introduction.node_pool}:{introduction.node_name}",
+            "jti": moment.new_id(),
+            "nomad_node_name": introduction.node_name,
+            "nomad_node_pool": introduction.node_pool,
+        }
+        return self._sign(snapshot, claims, moment, ttl_ns=ttl_ns)
+
+    def _sign(self, snapshot: Replica, claims: dict[str, Any], moment: DecisionContext, *, ttl_ns: int) -> str:
+        key = self._ring.find_active_key(snapshot)
+        if key is None:
+            raise Refusal(RefusalCode.UNAVAILABLE, "the keyring has no active key yet; ask again in a moment")
+        now_s = moment.now_ns // SECOND
+        claims |= {"iat": now_s, "nbf": now_s - NOT_BEFORE_LEEWAY_S}
+        if ttl_ns:
+            claims["exp"] = now_s + ttl_ns // SECOND
+        if self._issuer:
+            claims["iss"] = self._issuer
+        signing = self._signing_key(key)
+        algorithm = get_algorithm(signing)
+        return jwt.encode({"alg": algorithm, "kid": key.key_id}, claims, signing, algorithms=[algorithm])
+
+    # -- checking ----------------------------------------------------------------------------------------------------
+
+    def verify(self, snapshot: Replica, text: str, moment: DecisionContext) -> PresentedCredential:
+        """The workload that an identity proves, or why it proves none."""
+        try:
+            claims = self._claims(snapshot, text, moment, kind=WORKLOAD_KIND)
+        except _Unproven as why:
+            return InvalidCredential(f"failed to parse signed token: {why}")
+        return WorkloadClaims(
+            namespace=str(claims.get("nomad_namespace", "")),
+            job_id=str(claims.get("nomad_job_id", "")),
+            alloc_id=str(claims.get("nomad_allocation_id", "")),
+            task=str(claims.get("nomad_task", "")),
+        )
+
+    def verify_introduction(self, snapshot: Replica, text: str, moment: DecisionContext) -> Introduction | None:
+        """The introduction that a node shows; None where it is none that holds."""
+        if self._own_node_secret and hmac.compare_digest(text.encode(), self._own_node_secret):
+            return Introduction(node_pool="")
+        try:
+            claims = self._claims(snapshot, text, moment, kind=INTRODUCTION_KIND)
+        except _Unproven:
+            return None
+        return Introduction(
+            node_name=str(claims.get("nomad_node_name", "")), node_pool=str(claims.get("nomad_node_pool", ""))
+        )
+
+    def _claims(self, snapshot: Replica, text: str, moment: DecisionContext, *, kind: str) -> dict[str, Any]:
+        key = snapshot.get(KEYRING, _key_id_of(text))
+        if key is None:
+            raise _Unproven("it is not signed by a key of this cluster")
+        try:
+            claims = self._signed_claims(text, key)
+            jwt.JWTClaimsRegistry(now=moment.now_ns // SECOND).validate(claims)
+        except (JoseError, ValueError) as error:
+            raise _Unproven(_said(error)) from None
+        if claims.get(KIND_CLAIM) != kind:
+            raise _Unproven(f"it is no identity of a {kind}" if kind == WORKLOAD_KIND else f"it is no {kind}")
+        return claims
+
+    def _signed_claims(self, text: str, key: KeyringKey) -> dict[str, Any]:
+        """What is signed. The same text is shown at every request and every wake: its signature is checked once."""
+        kept = self._signed.get((text, key.wrapped))
+        if kept is not None:
+            self._signed.move_to_end((text, key.wrapped))
+            return kept
+        signing = self._signing_key(key)
+        # The key says by what it signs, never the text that is checked.
+        claims: dict[str, Any] = jwt.decode(text, signing, algorithms=[get_algorithm(signing)]).claims
+        self._signed[text, key.wrapped] = claims
+        if len(self._signed) > MAX_CACHED_TOKENS:
+            self._signed.popitem(last=False)
+        return claims
+
+    # -- keys --------------------------------------------------------------------------------------------------------
+
+    def list_public_keys(self, snapshot: Replica) -> list[dict[str, Any]]:
+        """What others check our signatures with, as JSON Web Keys."""
+        keys = [self._signing_key(key) for key in snapshot.iter_all(KEYRING) if key.state in PUBLISHED_KEY_STATES]
+        return [{**key.as_dict(private=False), "alg": get_algorithm(key), "use": "sig"} for key in keys]
+
+    def list_algorithms(self, snapshot: Replica) -> list[str]:
+        """By what the identities of today may be signed."""
+        return list(dict.fromkeys(key["alg"] for key in self.list_public_keys(snapshot))) or [RS256]
+
+    def _signing_key(self, key: KeyringKey) -> SigningKey:
+        kept = self._keys.get(key.wrapped)
+        if kept is not None:
+            return kept
+        unwrapped = self._ring.unwrap_key(key)
+        about: KeyParameters = {"kid": key.key_id}
+        made: SigningKey
+        if unwrapped.rsa_key:
+            made = RSAKey.import_key(_rsa_of(unwrapped.rsa_key), about)
+        else:
+            made = OKPKey.import_key(Ed25519PrivateKey.from_private_bytes(unwrapped.signing_seed), about)
+        if len(self._keys) >= MAX_CACHED_KEYS:
+            self._keys.clear()
+        self._keys[key.wrapped] = made
+        return made
+
+
+def get_algorithm(key: SigningKey) -> str:
+    return RS256 if isinstance(key, RSAKey) else ED25519
+
+
+def _rsa_of(pkcs8: bytes) -> RSAPrivateKey:
+    read = load_der_private_key(pkcs8, password=None)
+    assert isinstance(read, RSAPrivateKey), "the ring holds what was made for it"
+    return read
+
+
+MAX_CACHED_KEYS: Final = 64
+MAX_CACHED_TOKENS: Final = 2_000
+
+
+class _Unproven(Exception):
+    """Why an identity does not hold."""
+
+
+def _key_id_of(text: str) -> str:
+    """Which key a signed text says it is signed with."""
+    header = text.partition(".")[0]
+    try:
+        decoded = json.loads(_unpadded(header))
+    except (ValueError, RecursionError):
+        raise _Unproven("it is no signed token") from None
+    key_id = decoded.get("kid") if isinstance(decoded, dict) else None
+    if not isinstance(key_id, str):
+        raise _Unproven("it names no key")
+    return key_id
+
+
+def _unpadded(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+def _said(error: Exception) -> str:
+    description = getattr(error, "description", "") or str(error)
+    return str(description).strip().rstrip(":") or "its signature does not hold"
+
+
+DEFAULT_NODE_TTL_NS: Final = 24 * HOUR
+
+
+def build_workload_specs(
+    snapshot: Replica, node: Node, alloc_id: str, task_name: str, names: Sequence[str], *, region: str
+) -> list[WorkloadIdentitySpec]:
+    """One for each name. Raises Refusal: a node gets identities of its own work, and only while that is wanted."""
+    allocation = snapshot.get(ALLOCATIONS, alloc_id)
+    if allocation is None:
+        raise not_found(f'Unknown allocation "{alloc_id}"')
+    if allocation.node_id != node.id:
+        raise Refusal(RefusalCode.FORBIDDEN, "Permission denied")
+    if allocation.is_terminal:
+        raise invalid_request(f"allocation {alloc_id} is over: its tasks are nobody any more")
+    job = snapshot.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
+    task = _task(allocation, job, task_name)
+    if job is None or task is None:
+        raise invalid_request(f'unknown task name "{task_name}"')
+    declared = {each.name: each for each in (task.identity or WorkloadIdentity(), *(task.identities or ()))}
+    missing = [name for name in names if name not in declared]
+    if missing:
+        raise invalid_request(f'task "{task_name}" declares no identity "{missing[0]}"')
+    return [_workload(allocation, job, task, declared[name], region=region) for name in names]
+
+
+def _task(allocation: Allocation, job: Job | None, name: str) -> Task | None:
+    group = job.find_group(allocation.task_group) if job is not None else None
+    return next((task for task in (group.tasks if group else None) or () if task.name == name), None)
+
+
+def _workload(
+    allocation: Allocation, job: Job, task: Task, identity: WorkloadIdentity, *, region: str
+) -> WorkloadIdentitySpec:
+    return WorkloadIdentitySpec(
+        region=region,
+        namespace=allocation.namespace,
+        job_id=job.parent_id or job.id,
+        group=allocation.task_group,
+        alloc_id=allocation.id,
+        task=task.name,
+        name=identity.name or DEFAULT_IDENTITY_NAME,
+        audience=identity.audience or (),
+        ttl_ns=identity.ttl,
+    )
+
+
+def build_node_spec(snapshot: Replica, node: Node, *, region: str) -> NodeIdentitySpec:
+    """The node as it is known, for as long as its pool says."""
+    pool = snapshot.get(NODE_POOLS, node.node_pool or DEFAULT_NODE_POOL)
+    return NodeIdentitySpec(
+        region=region,
+        node_id=node.id,
+        node_class=node.node_class,
+        node_pool=node.node_pool or DEFAULT_NODE_POOL,
+        datacenter=node.datacenter,
+        ttl_ns=pool.node_identity_ttl if pool is not None else DEFAULT_NODE_TTL_NS,
+    )

@@ -1,0 +1,234 @@
+"""Every table of the cluster. A new kind of record gets a declaration here and nothing else in this package."""
+
+from typing import Any, Final
+
+from wharf.cluster.state.table import Index, ListOrder, Table, format_key_part
+from wharf.contract.model.acl import tokens
+from wharf.contract.model.acl.auth_methods import AuthMethod
+from wharf.contract.model.acl.binding_rules import BindingRule
+from wharf.contract.model.acl.policies import Policy
+from wharf.contract.model.acl.roles import Role
+from wharf.contract.model.acl.tokens import AclBootstrap, OneTimeToken, Token
+from wharf.contract.model.allocations.allocation import Allocation
+from wharf.contract.model.allocations.metrics import AllocMetric
+from wharf.contract.model.allocations.resources import AllocatedResources
+from wharf.contract.model.allocations.task_states import TaskState
+from wharf.contract.model.cluster import IdempotencyKey, KeyringKey, Leader, Member, NodeCapacityVersion, RecordFormat
+from wharf.contract.model.deployments import Deployment
+from wharf.contract.model.evaluations import Evaluation
+from wharf.contract.model.jobs.job import Job, JobPurge, JobSummary, Submission
+from wharf.contract.model.jobs.periodic import PeriodicLaunch
+from wharf.contract.model.log import join_key
+from wharf.contract.model.namespaces import Namespace
+from wharf.contract.model.node_pools import NodePool
+from wharf.contract.model.nodes.node import Node
+from wharf.contract.model.operator.autopilot import AutopilotConfiguration
+from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
+from wharf.contract.model.quotas import Quota
+from wharf.contract.model.scaling import JobScalingEvents, ScalingPolicy
+from wharf.contract.model.services import ServiceRegistration
+from wharf.contract.model.variables import Variable
+from wharf.contract.model.volumes import HostVolume
+
+# -- work ----------------------------------------------------------------------------------------------------------
+
+CHILDREN_OF_JOB: Final = Index[Job]("parent", "namespace", "parent_id")
+JOBS_OF_POOL: Final = Index[Job]("pool", "node_pool")
+JOBS_OF_TYPE: Final = Index[Job]("type", "type")
+DISPATCHES_BY_TOKEN: Final = Index[Job]("dispatch", "namespace", "parent_id", "dispatch_idempotency_token")
+# A job and its newest version say the same but for the status, and children say what their siblings say.
+RECURRING_JOB_FIELDS: Final = (
+    "datacenters", "constraints", "task_groups", "update", "periodic", "parameterized_job", "meta",
+)  # fmt: skip
+JOBS: Final = Table(
+    "jobs",
+    Job,
+    key=("namespace", "id"),
+    indexes=(CHILDREN_OF_JOB, JOBS_OF_POOL, JOBS_OF_TYPE, DISPATCHES_BY_TOKEN),
+    write_index_fields=("create_index", "job_modify_index"),
+    interned_fields=("namespace", "node_pool", "id", "name", "parent_id"),
+    recurring_fields=RECURRING_JOB_FIELDS,
+    relative_key=("job_versions", lambda job: join_key(job.namespace, job.id, format_key_part(job.version))),
+)
+
+VERSIONS_OF_JOB: Final = Index[Job]("job", "namespace", "id")
+JOB_VERSIONS: Final = Table(
+    "job_versions",
+    Job,
+    key=("namespace", "id", "version"),
+    indexes=(VERSIONS_OF_JOB,),
+    write_index_fields=("create_index", "job_modify_index"),
+    interned_fields=("namespace", "node_pool", "id", "name", "parent_id"),
+    recurring_fields=RECURRING_JOB_FIELDS,
+    relative_key=("jobs", lambda version: join_key(version.namespace, version.id)),
+)
+
+SUBMISSIONS_OF_JOB: Final = Index[Submission]("job", "namespace", "job_id")
+JOB_SUBMISSIONS: Final = Table(
+    "job_submissions",
+    Submission,
+    key=("namespace", "job_id", "version"),
+    indexes=(SUBMISSIONS_OF_JOB,),
+    write_index_fields=("create_index", "job_modify_index"),
+)
+
+JOB_PURGES: Final = Table(
+    "job_purges",
+    JobPurge,
+    key=("namespace", "job_id", "job_create_index"),
+    write_index_fields=("create_index", "job_create_index"),
+)
+
+JOB_SUMMARIES: Final = Table(
+    "job_summaries",
+    JobSummary,
+    key=("namespace", "job_id"),
+    interned_fields=("namespace", "job_id"),
+    recurring_fields=("summary", "children"),
+)
+
+EVALUATIONS_OF_JOB: Final = Index[Evaluation]("job", "namespace", "job_id")
+EVALUATIONS_BY_STATUS: Final = Index[Evaluation]("status", "status")
+EVALUATIONS: Final = Table(
+    "evaluations",
+    Evaluation,
+    key=("id",),
+    indexes=(EVALUATIONS_OF_JOB, EVALUATIONS_BY_STATUS),
+    order=ListOrder.CREATED,
+    write_index_fields=("create_index", "job_modify_index", "node_modify_index"),
+    interned_fields=("namespace", "job_id", "node_id", "status_description"),
+    # Most fail for the reason for which the one before failed.
+    recurring_fields=("failed_tg_allocs", "class_eligibility", "queued_allocations", "plan_annotations"),
+)
+
+ALLOCATIONS_OF_JOB: Final = Index[Allocation]("job", "namespace", "job_id")
+ALLOCATIONS_ON_NODE: Final = Index[Allocation]("node", "node_id")
+ALLOCATIONS_OF_EVALUATION: Final = Index[Allocation]("evaluation", "eval_id")
+ALLOCATIONS: Final = Table(
+    "allocations",
+    Allocation,
+    key=("id",),
+    # No index by deployment: its allocations are found among its job's. Each index costs a million entries.
+    indexes=(ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE, ALLOCATIONS_OF_EVALUATION),
+    order=ListOrder.CREATED,
+    write_index_fields=("create_index", "alloc_modify_index", "deployment_status.modify_index"),
+    interned_fields=("namespace", "eval_id", "node_id", "node_name", "job_id", "task_group", "deployment_id"),
+    shared_fields={"allocated_resources": AllocatedResources, "metrics": AllocMetric},
+    packed_fields={"task_states": dict[str, TaskState]},
+    is_adopted=True,
+)
+
+DEPLOYMENTS_OF_JOB: Final = Index[Deployment]("job", "namespace", "job_id")
+DEPLOYMENTS: Final = Table(
+    "deployments",
+    Deployment,
+    key=("id",),
+    indexes=(DEPLOYMENTS_OF_JOB,),
+    order=ListOrder.CREATED,
+    write_index_fields=("create_index", "job_modify_index", "job_spec_modify_index", "job_create_index"),
+    interned_fields=("namespace", "job_id"),
+    recurring_fields=("task_groups", "status_description"),
+)
+
+PERIODIC_LAUNCHES: Final = Table("periodic_launches", PeriodicLaunch, key=("namespace", "id"))
+
+
+def _scaled_job(policy: ScalingPolicy) -> tuple[str, str] | None:
+    target = policy.target or {}
+    return (target.get("Namespace", ""), target["Job"]) if "Job" in target else None
+
+
+SCALING_POLICIES_OF_JOB: Final = Index[ScalingPolicy]("job", compute_value=_scaled_job)
+SCALING_POLICIES: Final = Table("scaling_policies", ScalingPolicy, key=("id",), indexes=(SCALING_POLICIES_OF_JOB,))
+SCALING_EVENTS: Final = Table(
+    "scaling_events",
+    JobScalingEvents,
+    key=("namespace", "job_id"),
+    write_index_fields=("create_index", "scaling_events.create_index"),
+)
+
+REGISTRATIONS_BY_NAME: Final = Index[ServiceRegistration]("name", "namespace", "service_name")
+REGISTRATIONS_OF_JOB: Final = Index[ServiceRegistration]("job", "namespace", "job_id")
+REGISTRATIONS_OF_ALLOCATION: Final = Index[ServiceRegistration]("allocation", "alloc_id")
+REGISTRATIONS_ON_NODE: Final = Index[ServiceRegistration]("node", "node_id")
+SERVICES: Final = Table(
+    "services",
+    ServiceRegistration,
+    key=("namespace", "id"),
+    indexes=(REGISTRATIONS_BY_NAME, REGISTRATIONS_OF_JOB, REGISTRATIONS_OF_ALLOCATION, REGISTRATIONS_ON_NODE),
+    interned_fields=("namespace", "service_name", "node_id", "job_id", "datacenter"),
+)
+
+# -- machines ------------------------------------------------------------------------------------------------------
+
+NODES_OF_POOL: Final = Index[Node]("pool", "node_pool")
+NODES_BY_SECRET: Final = Index[Node]("secret", "secret_digest")
+NODES: Final = Table(
+    "nodes",
+    Node,
+    key=("id",),
+    indexes=(NODES_OF_POOL, NODES_BY_SECRET),
+    write_index_fields=(
+        "create_index",
+        "last_missed_heartbeat_index",
+        "last_alloc_update_index",
+        "events.create_index",
+    ),
+    interned_fields=("datacenter", "node_class", "node_pool", "computed_class"),
+)
+NODE_PLACEMENTS: Final = Table(
+    "node_placements", NodeCapacityVersion, key=("node_id",), interned_fields=("node_id",), is_adopted=True
+)
+NODE_POOLS: Final = Table("node_pools", NodePool, key=("name",))
+HOST_VOLUMES_ON_NODE: Final = Index[HostVolume]("node", "node_id")
+HOST_VOLUMES: Final = Table(
+    "host_volumes", HostVolume, key=("namespace", "id"), indexes=(HOST_VOLUMES_ON_NODE,), interned_fields=("node_id",)
+)
+
+# -- people and their rights ---------------------------------------------------------------------------------------
+
+NAMESPACES_WITH_QUOTA: Final = Index[Namespace]("quota", "quota")
+NAMESPACES: Final = Table("namespaces", Namespace, key=("name",), indexes=(NAMESPACES_WITH_QUOTA,))
+QUOTAS: Final = Table("quotas", Quota, key=("name",))
+ACL_POLICIES: Final = Table("acl_policies", Policy, key=("name",))
+TOKENS_BY_SECRET: Final = Index[Token]("secret", "secret_digest")
+TOKENS_BY_SEALING_KEY: Final = Index[Token]("key", "sealed_with")
+TOKENS_BY_EXPIRY: Final = Index[Token]("expiry", compute_value=tokens.get_expiration_hour)
+ACL_TOKENS: Final = Table(
+    "acl_tokens",
+    Token,
+    key=("accessor_id",),
+    indexes=(TOKENS_BY_SECRET, TOKENS_BY_SEALING_KEY, TOKENS_BY_EXPIRY),
+    order=ListOrder.CREATED,
+)
+ACL_BOOTSTRAP: Final = Table("acl_bootstrap", AclBootstrap, key=())
+ROLES_BY_NAME: Final = Index[Role]("name", "name")
+ACL_ROLES: Final = Table("acl_roles", Role, key=("id",), indexes=(ROLES_BY_NAME,))
+AUTH_METHODS_BY_SEALING_KEY: Final = Index[AuthMethod]("key", "sealed_with")
+ACL_AUTH_METHODS: Final = Table("acl_auth_methods", AuthMethod, key=("name",), indexes=(AUTH_METHODS_BY_SEALING_KEY,))
+BINDING_RULES_OF_METHOD: Final = Index[BindingRule]("method", "auth_method")
+ACL_BINDING_RULES: Final = Table("acl_binding_rules", BindingRule, key=("id",), indexes=(BINDING_RULES_OF_METHOD,))
+ONE_TIME_TOKENS: Final = Table("one_time_tokens", OneTimeToken, key=("secret_digest",))
+VARIABLES_BY_SEALING_KEY: Final = Index[Variable]("key", "key_id")
+VARIABLES: Final = Table("variables", Variable, key=("namespace", "path"), indexes=(VARIABLES_BY_SEALING_KEY,))
+
+# -- the cluster itself --------------------------------------------------------------------------------------------
+
+SCHEDULER_CONFIGURATION: Final = Table("scheduler_configuration", SchedulerConfiguration, key=())
+AUTOPILOT_CONFIGURATION: Final = Table("autopilot_configuration", AutopilotConfiguration, key=())
+MEMBERS: Final = Table("members", Member, key=("id",))
+LEADER: Final = Table("leader", Leader, key=())
+KEYRING_KEYS_BY_STATE: Final = Index[KeyringKey]("state", "state")
+KEYRING: Final = Table("keyring", KeyringKey, key=("key_id",), indexes=(KEYRING_KEYS_BY_STATE,))
+CLUSTER_FORMAT: Final = Table("format", RecordFormat, key=())
+IDEMPOTENCY_KEYS_BY_SEALING_KEY: Final = Index[IdempotencyKey]("sealed-with", "sealed_with")
+IDEMPOTENCY_KEYS: Final = Table(
+    "idempotency_keys", IdempotencyKey, key=("scope", "key"), indexes=(IDEMPOTENCY_KEYS_BY_SEALING_KEY,)
+)
+
+ALL_TABLES: Final[tuple[Table[Any], ...]] = (
+    JOBS, JOB_VERSIONS, JOB_SUBMISSIONS, JOB_PURGES, JOB_SUMMARIES, EVALUATIONS, ALLOCATIONS, DEPLOYMENTS, PERIODIC_LAUNCHES,
+    SCALING_POLICIES, SCALING_EVENTS, SERVICES, NODES, NODE_PLACEMENTS, NODE_POOLS, HOST_VOLUMES, NAMESPACES, QUOTAS,
+    ACL_POLICIES, ACL_TOKENS, ACL_BOOTSTRAP, ACL_ROLES, ACL_AUTH_METHODS, ACL_BINDING_RULES, ONE_TIME_TOKENS, VARIABLES,
+    SCHEDULER_CONFIGURATION, AUTOPILOT_CONFIGURATION, MEMBERS, LEADER, KEYRING, CLUSTER_FORMAT, IDEMPOTENCY_KEYS,
+)  # fmt: skip

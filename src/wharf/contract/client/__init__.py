@@ -1,0 +1,78 @@
+"""A typed client of the HTTP API: `connect` for one that waits, `connect_async` for one that is awaited.
+
+What is heavy is loaded when it is used: the command line imports this for a page of help.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from wharf.contract.client.transport import ClientReply, ClientRequest, Transport, Unreachable
+
+if TYPE_CHECKING:
+    from wharf.contract.client.async_client import AsyncClient
+    from wharf.contract.client.calls import Response
+    from wharf.contract.client.connection import ClientSettingsError, connect, connect_async
+    from wharf.contract.client.exec import (
+        CommandResult,
+        RunningCommand,
+        open_action,
+        open_command,
+        run_command,
+        run_command_blocking,
+    )
+    from wharf.contract.client.flow import NO_RETRIES, ClientDefaults, RetryPolicy
+    from wharf.contract.client.settings import ClientSettings, read_settings
+    from wharf.contract.client.sync_client import SyncClient
+
+_MODULE_BY_NAME: Final = {
+    "AsyncClient": "async_client",
+    "ClientDefaults": "flow",
+    "ClientSettings": "settings",
+    "ClientSettingsError": "connection",
+    "CommandResult": "exec",
+    "NO_RETRIES": "flow",
+    "Response": "calls",
+    "RetryPolicy": "flow",
+    "RunningCommand": "exec",
+    "SyncClient": "sync_client",
+    "connect": "connection",
+    "connect_async": "connection",
+    "open_action": "exec",
+    "open_command": "exec",
+    "read_settings": "settings",
+    "run_command": "exec",
+    "run_command_blocking": "exec",
+}
+
+
+def __getattr__(name: str) -> Any:  # Of the kinds that are told above.
+    module = _MODULE_BY_NAME.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{module}"), name)
+
+
+__all__ = [
+    "NO_RETRIES",
+    "AsyncClient",
+    "ClientDefaults",
+    "ClientReply",
+    "ClientRequest",
+    "ClientSettings",
+    "ClientSettingsError",
+    "CommandResult",
+    "Response",
+    "RetryPolicy",
+    "RunningCommand",
+    "SyncClient",
+    "Transport",
+    "Unreachable",
+    "connect",
+    "connect_async",
+    "open_action",
+    "open_command",
+    "read_settings",
+    "run_command",
+    "run_command_blocking",
+]  # fmt: skip

@@ -1,0 +1,152 @@
+"""What can be asked about what the scheduler makes of jobs: evaluations, allocations, deployments, services, scaling."""
+
+from typing import Unpack
+
+from wharf.contract.client.calls import (
+    CallOptions,
+    CallSpec,
+    ListOptions,
+    ListSpec,
+    ReadOptions,
+    ReadSpec,
+    StreamSpec,
+    WriteOptions,
+)
+from wharf.contract.client.methods import M, MethodGroup, call_method, list_method, read_method, stream_method
+from wharf.contract.model.allocations.allocation import AllocationStub
+from wharf.contract.model.explanations import AllocationExplanation
+from wharf.contract.model.services import ServiceRegistration
+from wharf.contract.wire.allocations import messages
+from wharf.contract.wire.allocations.messages import AllocFileInfo, Measurements
+
+
+class AllocationMethods(MethodGroup[M]):
+    @list_method("allocation.list")
+    def list(
+        self, *, resources: bool = False, task_states: bool = True, **options: Unpack[ListOptions]
+    ) -> ListSpec[AllocationStub]:
+        return ListSpec(options, resources=resources, task_states=None if task_states else "false")
+
+    @read_method("allocation.read")
+    def read(self, alloc_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[messages.AllocationView]:
+        return ReadSpec(options, alloc_id)
+
+    @read_method("allocation.explain")
+    def explain(self, alloc_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[AllocationExplanation]:
+        """Why it is where it is, what it waits for, and what led to it."""
+        return ReadSpec(options, alloc_id)
+
+    @list_method("allocation.services")
+    def services(self, alloc_id: str, **options: Unpack[ReadOptions]) -> ListSpec[ServiceRegistration]:
+        return ListSpec(options, alloc_id)
+
+    @call_method("allocation.stop")
+    def stop(
+        self,
+        alloc_id: str,
+        *,
+        no_shutdown_delay: bool = False,
+        reschedule: bool = False,
+        **options: Unpack[WriteOptions],
+    ) -> CallSpec[messages.AllocationStopResponse]:
+        return CallSpec(options, alloc_id, no_shutdown_delay=no_shutdown_delay, reschedule=reschedule)
+
+    # -- what the node of the allocation answers
+
+    @call_method("client.restart")
+    def restart(
+        self, alloc_id: str, *, task: str = "", all_tasks: bool = False, **options: Unpack[WriteOptions]
+    ) -> CallSpec[messages.IndexResponse]:
+        return CallSpec(options, alloc_id, body=messages.AllocRestartRequest(task_name=task, all_tasks=all_tasks))
+
+    @call_method("client.signal")
+    def signal(
+        self, alloc_id: str, signal: str, *, task: str = "", **options: Unpack[WriteOptions]
+    ) -> CallSpec[messages.IndexResponse]:
+        return CallSpec(options, alloc_id, body=messages.AllocSignalRequest(task=task, signal=signal))
+
+    @call_method("client.pause_state")
+    def pause_state(
+        self, alloc_id: str, *, task: str = "", **options: Unpack[CallOptions]
+    ) -> CallSpec[messages.AllocPauseState]:
+        return CallSpec(options, alloc_id, task=task)
+
+    @call_method("client.pause")
+    def pause(
+        self, alloc_id: str, schedule_state: str, *, task: str = "", **options: Unpack[WriteOptions]
+    ) -> CallSpec[messages.IndexResponse]:
+        return CallSpec(options, alloc_id, body=messages.AllocPauseRequest(task=task, schedule_state=schedule_state))
+
+    @call_method("client.alloc_stats")
+    def stats(
+        self, alloc_id: str, *, task: str = "", history: str = "", **options: Unpack[CallOptions]
+    ) -> CallSpec[Measurements]:
+        """`history`: how far back what was is told too, as `5m`."""
+        return CallSpec(options, alloc_id, task=task, history=history)
+
+    @call_method("client.checks")
+    def checks(self, alloc_id: str, **options: Unpack[CallOptions]) -> CallSpec[Measurements]:
+        return CallSpec(options, alloc_id)
+
+    @call_method("client.alloc_gc_now")
+    def collect(self, alloc_id: str, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        """Have the node free what it holds."""
+        return CallSpec(options, alloc_id)
+
+
+class FileMethods(MethodGroup[M]):
+    """FileMethods of an allocation, on its node."""
+
+    @call_method("client.fs_list")
+    def list(
+        self, alloc_id: str, path: str = "/", **options: Unpack[CallOptions]
+    ) -> CallSpec["tuple[AllocFileInfo, ...]"]:
+        return CallSpec(options, alloc_id, path=path)
+
+    @call_method("client.fs_stat")
+    def stat(self, alloc_id: str, path: str, **options: Unpack[CallOptions]) -> CallSpec[AllocFileInfo]:
+        return CallSpec(options, alloc_id, path=path)
+
+    @stream_method("client.fs_cat")
+    def cat(self, alloc_id: str, path: str, **options: Unpack[CallOptions]) -> StreamSpec[bytes]:
+        return StreamSpec(options, alloc_id, path=path)
+
+    @stream_method("client.fs_read_at")
+    def read_at(
+        self, alloc_id: str, path: str, *, offset: int, limit: int, **options: Unpack[CallOptions]
+    ) -> StreamSpec[bytes]:
+        return StreamSpec(options, alloc_id, path=path, offset=offset, limit=limit)
+
+    @stream_method("client.fs_stream")
+    def stream(
+        self,
+        alloc_id: str,
+        path: str,
+        *,
+        offset: int = 0,
+        origin: str = "",
+        follow: bool = True,
+        **options: Unpack[CallOptions],
+    ) -> StreamSpec[bytes]:
+        return StreamSpec(
+            options, alloc_id, path=path, offset=offset, origin=origin, follow=None if follow else "false"
+        )
+
+    @stream_method("client.fs_logs")
+    def logs(
+        self,
+        alloc_id: str,
+        task: str,
+        *,
+        type: str = "stdout",
+        offset: int = 0,
+        origin: str = "",
+        follow: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> StreamSpec[bytes]:
+        return StreamSpec(options, alloc_id, task=task, type=type, offset=offset, origin=origin, follow=follow)
+
+    @stream_method("client.snapshot")
+    def snapshot(self, alloc_id: str, *, migrate_token: str = "", **options: Unpack[CallOptions]) -> StreamSpec[bytes]:
+        """What an ended allocation keeps (`alloc/data` and each task's `local`) as one archive."""
+        return StreamSpec(options, alloc_id, headers={"x-cluster-token": migrate_token} if migrate_token else None)

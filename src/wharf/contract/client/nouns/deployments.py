@@ -1,0 +1,71 @@
+"""."""
+
+from collections.abc import Sequence
+from typing import Unpack
+
+from wharf.contract.client.calls import CallSpec, ListOptions, ListSpec, ReadOptions, ReadSpec, WriteOptions
+from wharf.contract.client.methods import M, MethodGroup, call_method, list_method, read_method
+from wharf.contract.model.allocations.allocation import AllocationStub
+from wharf.contract.model.deployments import Deployment
+from wharf.contract.wire import deployments
+
+
+class DeploymentMethods(MethodGroup[M]):
+    @list_method("deployment.list")
+    def list(self, **options: Unpack[ListOptions]) -> ListSpec[Deployment]:
+        return ListSpec(options)
+
+    @read_method("deployment.read")
+    def read(self, deployment_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[Deployment]:
+        return ReadSpec(options, deployment_id)
+
+    @list_method("deployment.allocations")
+    def allocations(self, deployment_id: str, **options: Unpack[ReadOptions]) -> ListSpec[AllocationStub]:
+        return ListSpec(options, deployment_id)
+
+    @call_method("deployment.fail")
+    def fail(
+        self, deployment_id: str, **options: Unpack[WriteOptions]
+    ) -> CallSpec[deployments.DeploymentUpdateResponse]:
+        return CallSpec(options, deployment_id)
+
+    @call_method("deployment.pause")
+    def pause(
+        self, deployment_id: str, *, pause: bool = True, **options: Unpack[WriteOptions]
+    ) -> CallSpec[deployments.DeploymentUpdateResponse]:
+        """`pause=False` lets it go on."""
+        body = deployments.DeploymentPauseRequest(deployment_id=deployment_id, pause=pause)
+        return CallSpec(options, deployment_id, body=body)
+
+    @call_method("deployment.promote")
+    def promote(
+        self, deployment_id: str, groups: Sequence[str] = (), **options: Unpack[WriteOptions]
+    ) -> CallSpec[deployments.DeploymentUpdateResponse]:
+        """Without groups: all of them that have canaries."""
+        body = deployments.DeploymentPromoteRequest(
+            deployment_id=deployment_id, all=not groups, groups=tuple(groups) or None
+        )
+        return CallSpec(options, deployment_id, body=body)
+
+    @call_method("deployment.unblock")
+    def unblock(
+        self, deployment_id: str, **options: Unpack[WriteOptions]
+    ) -> CallSpec[deployments.DeploymentUpdateResponse]:
+        return CallSpec(options, deployment_id, body=deployments.DeploymentUnblockRequest(deployment_id=deployment_id))
+
+    @call_method("deployment.health")
+    def set_health(
+        self,
+        deployment_id: str,
+        *,
+        healthy: Sequence[str] = (),
+        unhealthy: Sequence[str] = (),
+        **options: Unpack[WriteOptions],
+    ) -> CallSpec[deployments.DeploymentUpdateResponse]:
+        """Of allocations, by their ids."""
+        body = deployments.DeploymentHealthRequest(
+            deployment_id=deployment_id,
+            healthy_allocation_ids=tuple(healthy),
+            unhealthy_allocation_ids=tuple(unhealthy),
+        )
+        return CallSpec(options, deployment_id, body=body)

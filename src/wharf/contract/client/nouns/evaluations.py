@@ -1,0 +1,42 @@
+"""."""
+
+from collections.abc import Sequence
+from typing import Unpack
+
+from wharf.contract.client.calls import CallSpec, ListOptions, ListSpec, ReadOptions, ReadSpec, WriteOptions
+from wharf.contract.client.methods import M, MethodGroup, call_method, list_method, read_method
+from wharf.contract.model.allocations.allocation import AllocationStub
+from wharf.contract.model.evaluations import Evaluation
+from wharf.contract.model.explanations import EvaluationExplanation
+from wharf.contract.wire import evaluations
+
+
+class EvaluationMethods(MethodGroup[M]):
+    @list_method("evaluation.list")
+    def list(self, *, status: str = "", job: str = "", **options: Unpack[ListOptions]) -> ListSpec[Evaluation]:
+        return ListSpec(options, status=status, job=job)
+
+    @read_method("evaluation.count")
+    def count(self, **options: Unpack[ListOptions]) -> ReadSpec[evaluations.EvaluationCount]:
+        return ReadSpec(options)
+
+    @read_method("evaluation.read")
+    def read(self, eval_id: str, *, related: bool = False, **options: Unpack[ReadOptions]) -> ReadSpec[Evaluation]:
+        return ReadSpec(options, eval_id, related="true" if related else "")
+
+    @read_method("evaluation.explain")
+    def explain(self, eval_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[EvaluationExplanation]:
+        """Why its job was looked at, what came of it, and what it waits for."""
+        return ReadSpec(options, eval_id)
+
+    @list_method("evaluation.allocations")
+    def allocations(self, eval_id: str, **options: Unpack[ReadOptions]) -> ListSpec[AllocationStub]:
+        return ListSpec(options, eval_id)
+
+    @call_method("evaluation.delete")
+    def delete(
+        self, eval_ids: Sequence[str] = (), *, filter: str = "", **options: Unpack[WriteOptions]
+    ) -> CallSpec[evaluations.EvaluationDeleteResponse]:
+        """Those of the ids, or those that the filter matches."""
+        body = evaluations.EvaluationDeleteRequest(eval_ids=tuple(eval_ids) or None, filter=filter)
+        return CallSpec(options, body=body)

@@ -1,0 +1,294 @@
+"""What can be asked about jobs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
+import msgspec
+
+from wharf.contract.client.calls import (
+    CallOptions,
+    CallSpec,
+    ListOptions,
+    ListSpec,
+    ReadOptions,
+    ReadSpec,
+    WriteOptions,
+)
+from wharf.contract.client.methods import M, MethodGroup, call_method, list_method, read_method
+from wharf.contract.model.allocations.allocation import AllocationStub
+from wharf.contract.model.deployments import Deployment
+from wharf.contract.model.evaluations import Evaluation
+from wharf.contract.model.explanations import JobExplanation
+from wharf.contract.model.jobs.job import Job, JobSummary, Submission
+from wharf.contract.model.scaling import JobScaleStatus
+from wharf.contract.model.services import ServiceRegistration
+from wharf.contract.wire.jobs import messages
+
+JobDocument = Job | Mapping[str, Any]
+"""A job, or the document of one as it stands in a file: servers read that, and say what is wrong with it."""
+
+
+class JobMethods(MethodGroup[M]):
+    @list_method("job.list")
+    def list(self, *, meta: bool = False, **options: Unpack[ListOptions]) -> ListSpec[messages.JobStub]:
+        return ListSpec(options, meta=meta)
+
+    @list_method("job.statuses")
+    def list_statuses(
+        self, *, include_children: bool = False, **options: Unpack[ListOptions]
+    ) -> ListSpec[messages.JobStatusOverview]:
+        return ListSpec(options, include_children=include_children)
+
+    @list_method("job.statuses-of")
+    def list_statuses_of(
+        self, jobs: Sequence[messages.JobName], *, include_children: bool = False, **options: Unpack[ListOptions]
+    ) -> ListSpec[messages.JobStatusOverview]:
+        body = messages.JobStatusesRequest(jobs=tuple(jobs), include_children=include_children)
+        return ListSpec(options, body=body)
+
+    @call_method("job.register")
+    def register(
+        self,
+        job: JobDocument,
+        *,
+        enforce_index: int | None = None,
+        submission: messages.JobSource | None = None,
+        preserve_counts: bool = False,
+        preserve_resources: bool = False,
+        eval_priority: int = 0,
+        policy_override: bool = False,
+        **options: Unpack[WriteOptions],
+    ) -> CallSpec[messages.JobRegisterResponse]:
+        """`enforce_index`: only over this JobModifyIndex; 0: only where there is no such job."""
+        body = messages.JobRegisterRequest(
+            enforce_index=enforce_index is not None,
+            job_modify_index=enforce_index or 0,
+            submission=submission,
+            preserve_counts=preserve_counts,
+            preserve_resources=preserve_resources,
+            eval_priority=eval_priority,
+            policy_override=policy_override,
+        )
+        return CallSpec(options, body=_with_job(body, job))
+
+    @call_method("job.update")
+    def update(
+        self, job_id: str, request: messages.JobRegisterRequest, **options: Unpack[WriteOptions]
+    ) -> CallSpec[messages.JobRegisterResponse]:
+        return CallSpec(options, job_id, body=request)
+
+    @call_method("job.parse")
+    def parse(
+        self, source: str, *, canonicalize: bool = False, variables: str = "", **options: Unpack[CallOptions]
+    ) -> CallSpec[Job]:
+        body = messages.JobParseRequest(job_hcl=source, canonicalize=canonicalize, variables=variables)
+        return CallSpec(options, body=body)
+
+    @call_method("job.validate")
+    def validate(self, job: JobDocument, **options: Unpack[CallOptions]) -> CallSpec[messages.JobValidateResponse]:
+        return CallSpec(options, body=_with_job(messages.JobValidateRequest(), job))
+
+    @call_method("job.plan")
+    def plan(
+        self,
+        job_id: str,
+        job: JobDocument,
+        *,
+        diff: bool = True,
+        policy_override: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> CallSpec[messages.JobPlanResponse]:
+        body = messages.JobPlanRequest(diff=diff, policy_override=policy_override)
+        return CallSpec(options, job_id, body=_with_job(body, job))
+
+    @read_method("job.read")
+    def read(self, job_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[Job]:
+        return ReadSpec(options, job_id)
+
+    @read_method("job.summary")
+    def summary(self, job_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[JobSummary]:
+        return ReadSpec(options, job_id)
+
+    @list_method("job.allocations")
+    def allocations(
+        self, job_id: str, *, all: bool = False, **options: Unpack[ReadOptions]
+    ) -> ListSpec[AllocationStub]:
+        """`all`: also of earlier jobs of that name."""
+        return ListSpec(options, job_id, all=all)
+
+    @list_method("job.evaluations")
+    def evaluations(self, job_id: str, **options: Unpack[ReadOptions]) -> ListSpec[Evaluation]:
+        return ListSpec(options, job_id)
+
+    @list_method("job.deployments")
+    def deployments(self, job_id: str, *, all: bool = False, **options: Unpack[ReadOptions]) -> ListSpec[Deployment]:
+        return ListSpec(options, job_id, all=all)
+
+    @read_method("job.deployment")
+    def deployment(self, job_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[Deployment | None]:
+        """The latest one."""
+        return ReadSpec(options, job_id)
+
+    @list_method("job.services")
+    def services(self, job_id: str, **options: Unpack[ReadOptions]) -> ListSpec[ServiceRegistration]:
+        return ListSpec(options, job_id)
+
+    @read_method("job.submission")
+    def submission(self, job_id: str, *, version: int, **options: Unpack[ReadOptions]) -> ReadSpec[Submission]:
+        return ReadSpec(options, job_id, version=version)
+
+    @list_method("job.actions")
+    def actions(self, job_id: str, **options: Unpack[ReadOptions]) -> ListSpec[messages.JobAction]:
+        return ListSpec(options, job_id)
+
+    @read_method("job.explain")
+    def explain(self, job_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[JobExplanation]:
+        """Why its work is where it is, or nowhere."""
+        return ReadSpec(options, job_id)
+
+    @read_method("job.versions")
+    def versions(
+        self,
+        job_id: str,
+        *,
+        diffs: bool = False,
+        diff_version: int | None = None,
+        diff_tag: str = "",
+        **options: Unpack[ReadOptions],
+    ) -> ReadSpec[messages.JobVersions]:
+        return ReadSpec(options, job_id, diffs=diffs, diff_version=diff_version, diff_tag=diff_tag)
+
+    @call_method("job.tag")
+    def tag(
+        self,
+        job_id: str,
+        tag: str,
+        *,
+        version: int | None = None,
+        description: str = "",
+        **options: Unpack[WriteOptions],
+    ) -> CallSpec[messages.VersionTagResponse]:
+        """Without a version the latest one."""
+        body = messages.VersionTagRequest(version=version or 0, latest=version is None, description=description)
+        return CallSpec(options, job_id, tag, body=body)
+
+    @call_method("job.untag")
+    def untag(self, job_id: str, tag: str, **options: Unpack[WriteOptions]) -> CallSpec[messages.VersionTagResponse]:
+        return CallSpec(options, job_id, tag)
+
+    @call_method("job.revert")
+    def revert(
+        self,
+        job_id: str,
+        version: int,
+        *,
+        enforce_prior_version: int | None = None,
+        **options: Unpack[WriteOptions],
+    ) -> CallSpec[messages.JobRegisterResponse]:
+        body = messages.JobRevertRequest(
+            job_id=job_id, job_version=version, enforce_prior_version=enforce_prior_version
+        )
+        return CallSpec(options, job_id, body=body)
+
+    @call_method("job.stable")
+    def mark_stable(
+        self, job_id: str, version: int, *, stable: bool = True, **options: Unpack[WriteOptions]
+    ) -> CallSpec[messages.JobIndexReply]:
+        return CallSpec(
+            options, job_id, body=messages.JobStableRequest(job_id=job_id, job_version=version, stable=stable)
+        )
+
+    @call_method("job.deregister")
+    def deregister(
+        self,
+        job_id: str,
+        *,
+        purge: bool = False,
+        eval_priority: int | None = None,
+        no_shutdown_delay: bool = False,
+        everywhere: bool = False,
+        **options: Unpack[WriteOptions],
+    ) -> CallSpec[messages.JobDeregisterResponse]:
+        """`everywhere`: in all regions of a job of several."""
+        return CallSpec(
+            options,
+            job_id,
+            purge=purge,
+            eval_priority=eval_priority,
+            no_shutdown_delay=no_shutdown_delay,
+            extra_query={"global": everywhere},
+        )
+
+    @call_method("job.evaluate")
+    def evaluate(
+        self, job_id: str, *, force_reschedule: bool = False, **options: Unpack[WriteOptions]
+    ) -> CallSpec[messages.JobRegisterResponse]:
+        chosen = messages.EvaluateOptions(force_reschedule=force_reschedule)
+        return CallSpec(options, job_id, body=messages.JobEvaluateRequest(job_id=job_id, eval_options=chosen))
+
+    @call_method("job.force-periodic")
+    def force_periodic(self, job_id: str, **options: Unpack[WriteOptions]) -> CallSpec[messages.PeriodicForceResponse]:
+        return CallSpec(options, job_id)
+
+    @call_method("job.dispatch")
+    def dispatch(
+        self,
+        job_id: str,
+        *,
+        payload: bytes | None = None,
+        meta: Mapping[str, str] | None = None,
+        id_prefix_template: str = "",
+        priority: int = 0,
+        idempotency_token: str = "",
+        **options: Unpack[WriteOptions],
+    ) -> CallSpec[messages.JobDispatchResponse]:
+        """`idempotency_token`: while a job that was dispatched with it is there, no second one is made."""
+        body = messages.JobDispatchRequest(
+            job_id=job_id,
+            payload=payload,
+            meta=dict(meta) if meta is not None else None,
+            id_prefix_template=id_prefix_template,
+            priority=priority,
+        )
+        return CallSpec(options, job_id, body=body, idempotency_token=idempotency_token)
+
+    @call_method("job.dispatch-payload")
+    def dispatch_payload(
+        self, job_id: str, payload: bytes, *, idempotency_token: str = "", **options: Unpack[WriteOptions]
+    ) -> CallSpec[messages.JobDispatchResponse]:
+        """The payload is the body as it is."""
+        return CallSpec(options, job_id, body=payload, idempotency_token=idempotency_token)
+
+    @read_method("job.scale-status")
+    def scale_status(self, job_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[JobScaleStatus]:
+        return ReadSpec(options, job_id)
+
+    @call_method("job.scale")
+    def scale(
+        self,
+        job_id: str,
+        group: str,
+        count: int | None,
+        *,
+        message: str = "",
+        error: bool = False,
+        meta: Mapping[str, Any] | None = None,
+        enforce_index: int = 0,
+        **options: Unpack[WriteOptions],
+    ) -> CallSpec[messages.JobRegisterResponse]:
+        """Without a count it only tells of something that a scaler did or could not do."""
+        body = messages.ScalingRequest(
+            count=count,
+            target={"Job": job_id, "Group": group},
+            message=message,
+            error=error,
+            meta=dict(meta) if meta is not None else None,
+            job_modify_index=enforce_index,
+        )
+        return CallSpec(options, job_id, body=body)
+
+
+def _with_job(request: msgspec.Struct, job: JobDocument) -> msgspec.Struct | dict[str, Any]:
+    if isinstance(job, Job):
+        return msgspec.structs.replace(request, job=job)
+    return {**msgspec.to_builtins(request), "Job": job}

@@ -1,0 +1,43 @@
+"""."""
+
+from typing import Unpack
+
+from wharf.contract.client.calls import CallSpec, ListOptions, ListSpec, ReadOptions, ReadSpec, WriteOptions
+from wharf.contract.client.methods import M, MethodGroup, call_method, list_method, read_method
+from wharf.contract.model.node_pools import NodePool
+from wharf.contract.wire.jobs import messages as shapes_to_contract_wire_jobs_messages
+from wharf.contract.wire.nodes import messages
+
+
+class NodePoolMethods(MethodGroup[M]):
+    @list_method("node_pool.list")
+    def list(self, **options: Unpack[ListOptions]) -> ListSpec[NodePool]:
+        return ListSpec(options)
+
+    @read_method("node_pool.read")
+    def read(self, name: str, **options: Unpack[ReadOptions]) -> ReadSpec[NodePool]:
+        return ReadSpec(options, name)
+
+    @call_method("node_pool.store")
+    def store(self, pool: NodePool, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        return CallSpec(options, body=pool)
+
+    @call_method("node_pool.update")
+    def update(self, name: str, pool: NodePool, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        return CallSpec(options, name, body=pool)
+
+    @call_method("node_pool.delete")
+    def delete(self, name: str, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        return CallSpec(options, name)
+
+    @list_method("node_pool.nodes")
+    def nodes(
+        self, name: str, *, resources: bool = False, os: bool = False, **options: Unpack[ListOptions]
+    ) -> ListSpec[messages.NodeListStub]:
+        return ListSpec(options, name, resources=resources, os=os)
+
+    @list_method("node_pool.jobs")
+    def jobs(
+        self, name: str, *, meta: bool = False, **options: Unpack[ListOptions]
+    ) -> ListSpec[shapes_to_contract_wire_jobs_messages.JobStub]:
+        return ListSpec(options, name, meta=meta)

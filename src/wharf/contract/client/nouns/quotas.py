@@ -1,0 +1,37 @@
+"""."""
+
+from typing import Unpack
+
+from wharf.contract.client.calls import CallSpec, ListOptions, ListSpec, ReadOptions, ReadSpec, WriteOptions
+from wharf.contract.client.methods import M, MethodGroup, call_method, list_method, read_method
+from wharf.contract.model.quotas import Quota, QuotaUsage
+
+
+class QuotaMethods(MethodGroup[M]):
+    @list_method("quota.list")
+    def list(self, **options: Unpack[ListOptions]) -> ListSpec[Quota]:
+        return ListSpec(options)
+
+    @read_method("quota.read")
+    def read(self, name: str, **options: Unpack[ReadOptions]) -> ReadSpec[Quota]:
+        return ReadSpec(options, name)
+
+    @call_method("quota.store")
+    def store(self, quota: Quota, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        return CallSpec(options, body=quota)
+
+    @call_method("quota.update")
+    def update(self, name: str, quota: Quota, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        return CallSpec(options, name, body=quota)
+
+    @call_method("quota.delete")
+    def delete(self, name: str, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        return CallSpec(options, name)
+
+    @list_method("quota.usages")
+    def usages(self, **options: Unpack[ListOptions]) -> ListSpec[QuotaUsage]:
+        return ListSpec(options)
+
+    @read_method("quota.usage")
+    def usage(self, name: str, **options: Unpack[ReadOptions]) -> ReadSpec[QuotaUsage]:
+        return ReadSpec(options, name)

@@ -1,0 +1,36 @@
+"""The way to one server as bare bytes: for whoever passes on what another says, and does not look at it."""
+
+import asyncio
+import ssl
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from wharf.contract.client.transport import CONNECT_TIMEOUT_S, UNIX_SCHEME, Unreachable
+
+ByteStream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Dialer(Protocol):
+    async def open(self) -> ByteStream:
+        """A connection of its own. Raises `Unreachable`."""
+        ...
+
+
+class ServerDialer:
+    def __init__(self, address: str, *, tls: ssl.SSLContext | None = None) -> None:
+        """`address`: as that of the server's HTTP, with its scheme."""
+        self._address = address
+        self._tls = tls
+
+    async def open(self) -> ByteStream:
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                if self._address.startswith(UNIX_SCHEME):
+                    return await asyncio.open_unix_connection(self._address.removeprefix(UNIX_SCHEME))
+                parts = urlsplit(self._address)
+                is_tls = parts.scheme == "https"
+                context = (self._tls or ssl.create_default_context()) if is_tls else None
+                port = parts.port or (443 if is_tls else 80)
+                return await asyncio.open_connection(parts.hostname, port, ssl=context)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise Unreachable(f"no server answers at {self._address} ({error})", is_sent=False) from error

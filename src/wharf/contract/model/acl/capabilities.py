@@ -1,0 +1,116 @@
+"""What may be granted, by the names that policies use. Declared here once; what grants what is told in `access`."""
+
+import enum
+
+
+class PolicyLevel(enum.StrEnum):
+    """The coarse way to grant: a scope's `policy`. Not every scope has every level."""
+
+    DENY = "deny"
+    LIST = "list"
+    READ = "read"
+    WRITE = "write"
+    SCALE = "scale"
+
+
+class PolicyScope(enum.StrEnum):
+    """The parts of the cluster that policies speak of."""
+
+    NAMESPACE = "namespace"
+    NODE_POOL = "node_pool"
+    HOST_VOLUME = "host_volume"
+    AGENT = "agent"
+    NODE = "node"
+    OPERATOR = "operator"
+    QUOTA = "quota"
+    PLUGIN = "plugin"
+    SENTINEL = "sentinel"
+
+
+class Capability(enum.StrEnum):
+    """What may be done in a namespace."""
+
+    DENY = "deny"
+    LIST_JOBS = "list-jobs"
+    PARSE_JOB = "parse-job"
+    READ_JOB = "read-job"
+    SUBMIT_JOB = "submit-job"
+    DISPATCH_JOB = "dispatch-job"
+    SCALE_JOB = "scale-job"
+    READ_LOGS = "read-logs"
+    READ_FS = "read-fs"
+    ALLOC_EXEC = "alloc-exec"
+    ALLOC_NODE_EXEC = "alloc-node-exec"
+    ALLOC_LIFECYCLE = "alloc-lifecycle"
+    CSI_REGISTER_PLUGIN = "csi-register-plugin"
+    CSI_WRITE_VOLUME = "csi-write-volume"
+    CSI_READ_VOLUME = "csi-read-volume"
+    CSI_LIST_VOLUME = "csi-list-volume"
+    CSI_MOUNT_VOLUME = "csi-mount-volume"
+    LIST_SCALING_POLICIES = "list-scaling-policies"
+    READ_SCALING_POLICY = "read-scaling-policy"
+    READ_JOB_SCALING = "read-job-scaling"
+    SUBMIT_RECOMMENDATION = "submit-recommendation"
+    SENTINEL_OVERRIDE = "sentinel-override"
+    HOST_VOLUME_CREATE = "host-volume-create"
+    HOST_VOLUME_REGISTER = "host-volume-register"
+    HOST_VOLUME_READ = "host-volume-read"
+    HOST_VOLUME_WRITE = "host-volume-write"
+    HOST_VOLUME_DELETE = "host-volume-delete"
+    # What `submit-job` covers, each alone.
+    REGISTER_JOB = "register-job"
+    REVERT_JOB = "revert-job"
+    DEREGISTER_JOB = "deregister-job"
+    PURGE_JOB = "purge-job"
+    EVALUATE_JOB = "evaluate-job"
+    PLAN_JOB = "plan-job"
+    TAG_JOB_VERSION = "tag-job-version"
+    STABLE_JOB = "stable-job"
+    FORCE_PERIODIC_JOB = "force-periodic-job"
+    FAIL_DEPLOYMENT = "fail-deployment"
+    PAUSE_DEPLOYMENT = "pause-deployment"
+    PROMOTE_DEPLOYMENT = "promote-deployment"
+    UNBLOCK_DEPLOYMENT = "unblock-deployment"
+    CANCEL_DEPLOYMENT = "cancel-deployment"
+    SET_ALLOC_HEALTH_DEPLOYMENT = "set-alloc-health-deployment"
+    GC_ALLOCATION = "gc-allocation"
+    PAUSE_ALLOCATION = "pause-allocation"
+    DELETE_SERVICE_REGISTRATION = "delete-service-registration"
+
+
+class VariableCapability(enum.StrEnum):
+    """What may be done with the variables under a path."""
+
+    DENY = "deny"
+    LIST = "list"
+    READ = "read"
+    WRITE = "write"
+    DESTROY = "destroy"
+
+
+class NodePoolCapability(enum.StrEnum):
+    """What may be done with a node pool."""
+
+    DENY = "deny"
+    READ = "read"
+    WRITE = "write"
+    DELETE = "delete"
+
+
+class HostVolumeMountCapability(enum.StrEnum):
+    """What jobs may do with a volume of a host."""
+
+    DENY = "deny"
+    MOUNT_READ_ONLY = "mount-readonly"
+    MOUNT_READ_WRITE = "mount-readwrite"
+
+
+class OperatorCapability(enum.StrEnum):
+    """What may be done to the cluster itself, finer than the levels of `operator`."""
+
+    DENY = "deny"
+    LICENSE_READ = "license-read"
+    SNAPSHOT_SAVE = "snapshot-save"
+    KEYRING_READ = "keyring-read"
+    KEYRING_ROTATE = "keyring-rotate"
+    KEYRING_DELETE = "keyring-delete"

@@ -1,0 +1,205 @@
+"""What an operation needs of its caller, by group of operations (reference 5.5, and the tables it points to).
+
+An endpoint names one of these; `access.Rights.meet` answers whether a caller has it. A need is met if one of its
+capabilities is there; those that name several parts of the cluster at once are joined by `Both`.
+"""
+
+import enum
+from typing import Final, TypeAlias
+
+import msgspec
+
+from wharf.contract.model.acl.capabilities import (
+    Capability,
+    HostVolumeMountCapability,
+    NodePoolCapability,
+    OperatorCapability,
+    PolicyLevel,
+    PolicyScope,
+    VariableCapability,
+)
+
+
+class DenialDetail(enum.Enum):
+    """How much an endpoint says of a token that does not hold. Clients know the texts (`access.denial`)."""
+
+    GENERIC = "curt"  # Nearly all: one answer for every reason.
+    TOKEN = "token"  # Reading one's own token or one by accessor.
+    AGENT = "agent"  # Agent self, host, reload, and parsing of jobs.
+    AGENT_SHORT = "agent-short"  # Agent schedulers, force-leave, keyring.
+
+
+class PublicAccess(msgspec.Struct, frozen=True):
+    """Open to everybody; the token is not even looked at."""
+
+
+class AnyToken(msgspec.Struct, frozen=True):
+    """Whoever is known may ask, also without a token: the answer holds only what the caller may see."""
+
+
+class ManagementToken(msgspec.Struct, frozen=True):
+    """A management token."""
+
+
+class NamespacePermission(msgspec.Struct, frozen=True):
+    """One of these, in the namespace of what is asked for."""
+
+    capabilities: tuple[Capability, ...]
+
+
+class AnyNamespacePermission(msgspec.Struct, frozen=True):
+    """Any right in the namespace that is asked for."""
+
+
+class VariablePermission(msgspec.Struct, frozen=True):
+    """This, for the path of the variable in its namespace."""
+
+    capability: VariableCapability
+
+
+class NodePoolPermission(msgspec.Struct, frozen=True):
+    """This, for the node pool that is asked for."""
+
+    capability: NodePoolCapability
+
+
+class HostVolumePermission(msgspec.Struct, frozen=True):
+    """One of these, for the volume that is asked for."""
+
+    capabilities: tuple[HostVolumeMountCapability, ...]
+
+
+class LevelPermission(msgspec.Struct, frozen=True):
+    """This level or a higher one, in a scope that has no labels."""
+
+    scope: PolicyScope
+    level: PolicyLevel
+
+
+class OperatorPermission(msgspec.Struct, frozen=True):
+    """This capability of operators."""
+
+    capability: OperatorCapability
+
+
+class AllPermissions(msgspec.Struct, frozen=True):
+    """All of these."""
+
+    permissions: tuple["Permission", ...]
+
+
+class AnyPermission(msgspec.Struct, frozen=True):
+    """One of these."""
+
+    permissions: tuple["Permission", ...]
+
+
+Permission: TypeAlias = (
+    PublicAccess | AnyToken | ManagementToken | NamespacePermission | AnyNamespacePermission | VariablePermission | NodePoolPermission | HostVolumePermission | LevelPermission
+    | OperatorPermission | AllPermissions | AnyPermission
+)  # fmt: skip
+
+
+def _in_namespace(*any_of: Capability) -> NamespacePermission:
+    return NamespacePermission(any_of)
+
+
+C = Capability
+
+PUBLIC_ACCESS: Final = PublicAccess()
+ANY_TOKEN: Final = AnyToken()
+MANAGEMENT_TOKEN: Final = ManagementToken()
+
+# -- jobs ----------------------------------------------------------------------------------------------------------
+
+LIST_JOBS: Final = _in_namespace(C.LIST_JOBS)
+READ_JOB: Final = _in_namespace(C.READ_JOB)  # Also evaluations, allocations, deployments, statuses, services.
+VALIDATE_JOB: Final = _in_namespace(C.READ_JOB)
+PARSE_JOB: Final = _in_namespace(C.PARSE_JOB, C.SUBMIT_JOB)
+REGISTER_JOB: Final = _in_namespace(C.SUBMIT_JOB, C.REGISTER_JOB)
+PLAN_JOB: Final = _in_namespace(C.SUBMIT_JOB, C.PLAN_JOB)
+STOP_JOB: Final = _in_namespace(C.SUBMIT_JOB, C.PURGE_JOB, C.DEREGISTER_JOB)
+PURGE_JOB: Final = _in_namespace(C.SUBMIT_JOB, C.PURGE_JOB)
+REVERT_JOB: Final = _in_namespace(C.SUBMIT_JOB, C.REVERT_JOB)
+EVALUATE_JOB: Final = _in_namespace(C.SUBMIT_JOB, C.EVALUATE_JOB)
+MARK_JOB_STABLE: Final = _in_namespace(C.SUBMIT_JOB, C.STABLE_JOB)
+TAG_JOB_VERSION: Final = _in_namespace(C.SUBMIT_JOB, C.TAG_JOB_VERSION)
+FORCE_PERIODIC_LAUNCH: Final = _in_namespace(C.DISPATCH_JOB, C.SUBMIT_JOB, C.FORCE_PERIODIC_JOB)
+DISPATCH_JOB: Final = _in_namespace(C.DISPATCH_JOB)
+SCALE_JOB: Final = _in_namespace(C.SCALE_JOB, C.SUBMIT_JOB)
+READ_JOB_SCALING: Final = _in_namespace(C.READ_JOB, C.READ_JOB_SCALING)
+OVERRIDE_POLICY: Final = _in_namespace(C.SENTINEL_OVERRIDE)
+"""Beside the need of the registration or plan that asks for it."""
+MOUNT_HOST_VOLUME_READ_ONLY: Final = HostVolumePermission(
+    (HostVolumeMountCapability.MOUNT_READ_ONLY, HostVolumeMountCapability.MOUNT_READ_WRITE)
+)
+MOUNT_HOST_VOLUME_READ_WRITE: Final = HostVolumePermission((HostVolumeMountCapability.MOUNT_READ_WRITE,))
+"""These two beside the need of the registration, for each volume of hosts that the job uses."""
+MOUNT_CSI_VOLUME: Final = _in_namespace(C.CSI_MOUNT_VOLUME)
+
+# -- what jobs run -------------------------------------------------------------------------------------------------
+
+CONTROL_ALLOCATION: Final = _in_namespace(C.ALLOC_LIFECYCLE)  # Stop, restart, signal.
+PAUSE_ALLOCATION: Final = _in_namespace(C.SUBMIT_JOB, C.PAUSE_ALLOCATION)
+COLLECT_ALLOCATION: Final = _in_namespace(C.SUBMIT_JOB, C.GC_ALLOCATION)
+EXEC_IN_TASK: Final = _in_namespace(C.ALLOC_EXEC)  # Job actions too.
+EXEC_ON_NODE: Final = AllPermissions((EXEC_IN_TASK, _in_namespace(C.ALLOC_NODE_EXEC)))
+"""Where the task's driver does not isolate its files from the node's."""
+READ_LOGS: Final = _in_namespace(C.READ_LOGS, C.READ_FS)
+READ_FILES: Final = _in_namespace(C.READ_FS)
+FAIL_DEPLOYMENT: Final = _in_namespace(C.SUBMIT_JOB, C.FAIL_DEPLOYMENT)
+PAUSE_DEPLOYMENT: Final = _in_namespace(C.SUBMIT_JOB, C.PAUSE_DEPLOYMENT)
+PROMOTE_DEPLOYMENT: Final = _in_namespace(C.SUBMIT_JOB, C.PROMOTE_DEPLOYMENT)
+UNBLOCK_DEPLOYMENT: Final = _in_namespace(C.SUBMIT_JOB, C.UNBLOCK_DEPLOYMENT)
+CANCEL_DEPLOYMENT: Final = _in_namespace(C.SUBMIT_JOB, C.CANCEL_DEPLOYMENT)
+SET_ALLOCATION_HEALTH: Final = _in_namespace(C.SUBMIT_JOB, C.SET_ALLOC_HEALTH_DEPLOYMENT)
+DELETE_EVALUATIONS: Final = MANAGEMENT_TOKEN
+DELETE_SERVICE: Final = _in_namespace(C.SUBMIT_JOB, C.DELETE_SERVICE_REGISTRATION)
+
+# -- scaling policies, volumes, variables --------------------------------------------------------------------------
+
+_OLD_SCALING_READERS: Final = AllPermissions((LIST_JOBS, READ_JOB))
+LIST_SCALING_POLICIES: Final = AnyPermission((_in_namespace(C.LIST_SCALING_POLICIES), _OLD_SCALING_READERS))
+READ_SCALING_POLICY: Final = AnyPermission((_in_namespace(C.READ_SCALING_POLICY), _OLD_SCALING_READERS))
+LIST_HOST_VOLUMES: Final = _in_namespace(C.HOST_VOLUME_READ)
+READ_HOST_VOLUME: Final = _in_namespace(C.HOST_VOLUME_READ)
+CREATE_HOST_VOLUME: Final = _in_namespace(C.HOST_VOLUME_CREATE)
+REGISTER_HOST_VOLUME: Final = _in_namespace(C.HOST_VOLUME_REGISTER)
+DELETE_HOST_VOLUME: Final = _in_namespace(C.HOST_VOLUME_DELETE)
+LIST_VARIABLES: Final = VariablePermission(VariableCapability.LIST)
+READ_VARIABLE: Final = VariablePermission(VariableCapability.READ)
+WRITE_VARIABLE: Final = VariablePermission(VariableCapability.WRITE)
+DESTROY_VARIABLE: Final = VariablePermission(VariableCapability.DESTROY)
+
+LIST_CSI_VOLUMES: Final = _in_namespace(C.CSI_LIST_VOLUME)
+READ_CSI_VOLUME: Final = AllPermissions(
+    (_in_namespace(C.CSI_READ_VOLUME), LevelPermission(PolicyScope.PLUGIN, PolicyLevel.READ))
+)
+READ_NAMESPACE: Final = AnyNamespacePermission()
+
+# -- machines ------------------------------------------------------------------------------------------------------
+
+READ_NODE: Final = LevelPermission(PolicyScope.NODE, PolicyLevel.READ)  # Statistics too.
+WRITE_NODE: Final = LevelPermission(
+    PolicyScope.NODE, PolicyLevel.WRITE
+)  # Drain, eligibility, purge, metadata, collection.
+READ_NODE_POOL: Final = NodePoolPermission(NodePoolCapability.READ)
+WRITE_NODE_POOL: Final = NodePoolPermission(NodePoolCapability.WRITE)
+DELETE_NODE_POOL: Final = NodePoolPermission(NodePoolCapability.DELETE)
+READ_NODE_POOL_NODES: Final = AllPermissions((READ_NODE, READ_NODE_POOL))
+LIST_NODE_POOL_JOBS: Final = AllPermissions((LIST_JOBS, READ_NODE_POOL))
+
+# -- the cluster ---------------------------------------------------------------------------------------------------
+
+READ_AGENT: Final = LevelPermission(PolicyScope.AGENT, PolicyLevel.READ)
+WRITE_AGENT: Final = LevelPermission(PolicyScope.AGENT, PolicyLevel.WRITE)
+READ_OPERATOR: Final = LevelPermission(PolicyScope.OPERATOR, PolicyLevel.READ)
+WRITE_OPERATOR: Final = LevelPermission(PolicyScope.OPERATOR, PolicyLevel.WRITE)
+SAVE_SNAPSHOT: Final = OperatorPermission(OperatorCapability.SNAPSHOT_SAVE)
+READ_KEYRING: Final = OperatorPermission(OperatorCapability.KEYRING_READ)
+ROTATE_KEYRING: Final = OperatorPermission(OperatorCapability.KEYRING_ROTATE)
+DELETE_KEY: Final = OperatorPermission(OperatorCapability.KEYRING_DELETE)
+READ_QUOTA: Final = LevelPermission(PolicyScope.QUOTA, PolicyLevel.READ)
+WRITE_QUOTA: Final = LevelPermission(PolicyScope.QUOTA, PolicyLevel.WRITE)
+LIST_PLUGINS: Final = LevelPermission(PolicyScope.PLUGIN, PolicyLevel.LIST)
+READ_PLUGIN: Final = LevelPermission(PolicyScope.PLUGIN, PolicyLevel.READ)

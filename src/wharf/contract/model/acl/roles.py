@@ -1,0 +1,29 @@
+"""Roles: named sets of policies that tokens carry."""
+
+from wharf.contract.model.names import is_valid_name, list_description_problems
+from wharf.contract.model.record import Record
+
+
+class PolicyLink(Record):
+    name: str = ""
+
+
+class Role(Record):
+    id: str
+    name: str = ""
+    description: str = ""
+    policies: tuple[PolicyLink, ...] | None = None
+    hash: bytes = b""
+    create_index: int = 0
+    modify_index: int = 0
+
+
+def list_role_problems(role: Role) -> list[str]:
+    """Everything that is wrong with a role somebody wants to write. Whether its policies exist is looked up elsewhere."""
+    found = []
+    if not is_valid_name(role.name):
+        found.append(f"invalid name '{role.name}'")
+    found += list_description_problems(role.description)
+    if not role.policies:
+        found.append("at least one policy should be specified")
+    return found

@@ -1,0 +1,126 @@
+"""Tokens: who a caller is. Found by the digest of their secret; the secret itself is only kept sealed."""
+
+import datetime
+import enum
+from typing import Final, NamedTuple
+
+from wharf.contract.model.names import MAX_DISPLAY_NAME_CHARS
+from wharf.contract.model.record import Record
+from wharf.contract.model.times import HOUR, MINUTE, format_duration
+
+
+class TokenType(enum.StrEnum):
+    CLIENT = "client"
+    MANAGEMENT = "management"
+
+
+class RoleLink(Record):
+    """A role that a token carries. The ID is what is stored; the name is filled in for replies."""
+
+    id: str = ""
+    name: str = ""
+
+
+class Token(Record):
+    accessor_id: str
+    secret_digest: str = ""  # SHA-256 in hex; never in a reply.
+    secret_sealed: bytes = b""  # The SecretID, encrypted by the keyring; never in a reply.
+    sealed_with: str = ""  # The ID of the key that sealed it.
+    name: str = ""
+    type: str = TokenType.CLIENT  # Text, so that a wrong one is told together with the other problems.
+    policies: tuple[str, ...] | None = None
+    roles: tuple[RoleLink, ...] | None = None
+    global_: bool = False
+    hash: bytes = b""
+    create_time: datetime.datetime | None = None
+    expiration_time: datetime.datetime | None = None
+    expiration_ttl: int = 0  # ns; on the wire text like "1h0m0s".
+    create_index: int = 0
+    modify_index: int = 0
+
+    @property
+    def is_management(self) -> bool:
+        return self.type == TokenType.MANAGEMENT
+
+    def is_expired(self, time: datetime.datetime) -> bool:
+        return self.expiration_time is not None and self.expiration_time <= time
+
+
+class OneTimeToken(Record):
+    """Stands for a token once, for ten minutes. Its secret is shown when made and kept as a digest."""
+
+    secret_digest: str
+    accessor_id: str
+    expires_at: datetime.datetime
+    create_index: int = 0
+    modify_index: int = 0
+
+
+class AclBootstrap(Record):
+    """That the first token was made, and by whom. Its ModifyIndex is the number that a reset must name."""
+
+    accessor_id: str
+    create_index: int = 0
+    modify_index: int = 0
+
+
+def get_expiration_hour(token: Token) -> int | None:
+    """The hour since 1970 in which the token expires; None: it does not."""
+    return None if token.expiration_time is None else int(token.expiration_time.timestamp() // 3_600)
+
+
+class LifetimeLimits(NamedTuple):
+    """How soon and how late a token that expires may do so, in ns from now."""
+
+    min_ns: int = MINUTE
+    max_ns: int = 24 * HOUR
+
+
+DEFAULT_LIFETIME_LIMITS: Final = LifetimeLimits()
+
+
+def list_token_problems(
+    token: Token, *, stored: Token | None, now: datetime.datetime, limits: LifetimeLimits = DEFAULT_LIFETIME_LIMITS
+) -> list[str]:
+    """Everything that is wrong with a token somebody wants to write. `stored`: what it takes the place of."""
+    found = []
+    linked = bool(token.policies or token.roles)
+    match token.type:
+        case TokenType.CLIENT if not linked:
+            found.append("client token missing policies or roles")
+        case TokenType.MANAGEMENT if linked:
+            found.append("management token cannot be associated with policies or roles")
+        case TokenType.CLIENT | TokenType.MANAGEMENT:
+            pass
+        case _:
+            found.append("token type must be client or management")
+    if len(token.name) > MAX_DISPLAY_NAME_CHARS:
+        found.append("token name too long")
+    return found + (_lifetime_problems(token, now, limits) if stored is None else _change_problems(token, stored))
+
+
+def _change_problems(token: Token, stored: Token) -> list[str]:
+    """What is fixed when a token is made, its end too: a token without one never gets one."""
+    found = []
+    if token.global_ != stored.global_:
+        found.append("cannot toggle global mode")
+    if token.expiration_ttl not in (0, stored.expiration_ttl):
+        found.append("cannot update expiration TTL")
+    if token.expiration_time is not None and token.expiration_time != stored.expiration_time:
+        found.append("cannot update expiration time")
+    return found
+
+
+def _lifetime_problems(token: Token, now: datetime.datetime, bounds: LifetimeLimits) -> list[str]:
+    if token.expiration_ttl:
+        lifetime = token.expiration_ttl
+    elif token.expiration_time is not None:
+        lifetime = (token.expiration_time - now) // datetime.timedelta(microseconds=1) * 1_000
+    else:
+        return []
+    said = f"in the future (was {format_duration(lifetime)})"
+    if lifetime < bounds.min_ns:
+        return [f"expiration time cannot be less than {format_duration(bounds.min_ns)} {said}"]
+    if lifetime > bounds.max_ns:
+        return [f"expiration time cannot be more than {format_duration(bounds.max_ns)} {said}"]
+    return []

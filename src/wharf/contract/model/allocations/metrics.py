@@ -1,0 +1,36 @@
+"""How a placement was decided or why it failed: what was looked at, filtered, exhausted and scored.
+
+These are numbers for people and for the explanation of an evaluation. Nothing here decides anything.
+"""
+
+from wharf.contract.model.jobs.resources import Resources
+from wharf.contract.model.record import Record
+
+
+class NodeScore(Record):
+    """What each scorer gave one node, and the mean that ranked it."""
+
+    node_id: str
+    scores: dict[str, float] | None = None
+    norm_score: float = 0.0
+
+
+class AllocMetric(Record):
+    """One selection of a node for one group, or the sum of several that failed alike."""
+
+    nodes_evaluated: int = 0
+    nodes_filtered: int = 0
+    nodes_in_pool: int = 0
+    node_pool: str = ""
+    nodes_available: dict[str, int] | None = None
+    class_filtered: dict[str, int] | None = None
+    constraint_filtered: dict[str, int] | None = None
+    nodes_exhausted: int = 0
+    class_exhausted: dict[str, int] | None = None
+    dimension_exhausted: dict[str, int] | None = None
+    quota_exhausted: tuple[str, ...] | None = None
+    resources_exhausted: dict[str, Resources] | None = None
+    scores: dict[str, float] | None = None  # Older readers expect the key; it is never filled.
+    score_meta_data: tuple[NodeScore, ...] | None = None
+    allocation_time: int = 0  # ns
+    coalesced_failures: int = 0

@@ -1,0 +1,178 @@
+"""Task events as people and older readers see them: the sentence, and the fields that repeat the details.
+
+Everything follows from the event's type, message and details; nothing is stored.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from wharf.contract.model.allocations.task_states import (
+    TaskEvent,
+    TaskEventType,
+    TaskEventView,
+    TaskState,
+    TaskStateView,
+)
+from wharf.contract.model.times import format_duration
+
+EventDetails = Mapping[str, str]
+
+RESTART_WITHIN_POLICY: Final = "Restart within policy"
+"""The reason of an ordinary restart; its sentence needs no mention."""
+
+_SENTENCES: Final[Mapping[str, str]] = {
+    TaskEventType.RECEIVED: "Task received by client",
+    TaskEventType.STARTED: "Task started by client",
+    TaskEventType.DOWNLOADING_ARTIFACTS: "Client is downloading artifacts",
+    TaskEventType.LEADER_TASK_DEAD: "Leader Task in Group dead",
+    TaskEventType.MAIN_TASKS_DEAD: "Main tasks in the group died",
+    TaskEventType.FAILED_RESTORING_TASK: "failed to restore task; will not run until server is contacted",
+    TaskEventType.RECONNECTED: "Client reconnected",
+}
+
+# The detail that is the sentence, and the sentence where it is missing.
+_DETAIL_OR_SENTENCE: Final[Mapping[str, tuple[str, str]]] = {
+    TaskEventType.NOT_RESTARTING: ("restart_reason", "Task exceeded restart policy"),
+    TaskEventType.RESTART_SIGNALED: ("restart_reason", "Task signaled to restart"),
+    TaskEventType.KILLED: ("kill_error", "Task successfully killed"),
+    TaskEventType.DRIVER_FAILURE: ("driver_error", "Failed to start task"),
+    TaskEventType.DRIVER: ("driver_message", ""),
+    TaskEventType.SETUP_FAILURE: ("setup_error", "Task setup failed"),
+    TaskEventType.FAILED_VALIDATION: ("validation_error", "Validation of task failed"),
+    TaskEventType.FAILED_ARTIFACT_DOWNLOAD: ("download_error", "Failed to download artifacts"),
+}
+
+
+FAILURE_EVENT_TYPES: Final = frozenset({
+    TaskEventType.TERMINATED, TaskEventType.DRIVER_FAILURE, TaskEventType.SETUP_FAILURE, TaskEventType.FAILED_VALIDATION,
+    TaskEventType.FAILED_ARTIFACT_DOWNLOAD, TaskEventType.DISK_RESOURCES_EXCEEDED, TaskEventType.HOOK_FAILED,
+    TaskEventType.FAILED_RESTORING_TASK,
+})  # fmt: skip
+"""What tells why a task came to an end. The rest tells what was done about it."""
+
+
+TaskStates = Mapping[str, TaskState] | Mapping[str, TaskStateView] | None
+
+
+def find_last_failure(states: TaskStates) -> tuple[str, TaskEvent | TaskEventView] | None:
+    """The task that came to an end last, and by what; None where nothing is known."""
+    events = [(event, name) for name, state in (states or {}).items() for event in state.events or ()]
+    told = [(event.time, name, event) for event, name in events if event.type in FAILURE_EVENT_TYPES]
+    if not told:
+        return None
+    _, name, event = max(told, key=lambda each: each[:2])
+    return name, event
+
+
+def describe_last_failure(states: TaskStates) -> str:
+    """The same in words, as `main: Exit Code: 3`; empty where nothing is known."""
+    if (last := find_last_failure(states)) is None:
+        return ""
+    name, event = last
+    return f"{name}: {render_event_message(event) or event.type}"
+
+
+def render_event_message(event: TaskEvent | TaskEventView) -> str:
+    """The sentence that a person reads. What the node said itself wins."""
+    if event.display_message:
+        return event.display_message
+    details = event.details or {}
+    if event.type in _SENTENCES:
+        return _SENTENCES[event.type]
+    if event.type in _DETAIL_OR_SENTENCE:
+        detail, sentence = _DETAIL_OR_SENTENCE[event.type]
+        return details.get(detail) or sentence or event.message
+    told = _TOLD.get(event.type)
+    return told(details) if told is not None and not event.message else event.message
+
+
+def _terminated(details: EventDetails) -> str:
+    parts = [f"Exit Code: {details.get('exit_code', '0')}"]
+    if details.get("signal", "0") not in ("", "0"):
+        parts.append(f"Signal: {details['signal']}")
+    if details.get("exit_message"):
+        parts.append(f'Exit Message: "{details["exit_message"]}"')
+    return ", ".join(parts)
+
+
+def _restarting(details: EventDetails) -> str:
+    sentence = f"Task restarting in {format_duration(_whole(details, 'start_delay'))}"
+    reason = details.get("restart_reason", "")
+    return sentence if reason in ("", RESTART_WITHIN_POLICY) else f"{reason} - {sentence}"
+
+
+def _signaling(details: EventDetails) -> str:
+    signal, reason = details.get("task_signal"), details.get("task_signal_reason")
+    if not signal:
+        return "Task being sent a signal"
+    return f"Task being sent signal {signal}: {reason}" if reason else f"Task being sent signal {signal}"
+
+
+def _killing(details: EventDetails) -> str:
+    if details.get("kill_reason"):
+        return details["kill_reason"]
+    if details.get("kill_timeout"):
+        return f"Sent interrupt. Waiting {details['kill_timeout']} before force killing"
+    return "Sent interrupt"
+
+
+def _sibling_failed(details: EventDetails) -> str:
+    sibling = details.get("failed_sibling")
+    return f'Task\'s sibling "{sibling}" failed' if sibling else "Task's sibling failed"
+
+
+_TOLD: Final[Mapping[str, Callable[[EventDetails], str]]] = {
+    TaskEventType.TERMINATED: _terminated,
+    TaskEventType.RESTARTING: _restarting,
+    TaskEventType.SIGNALING: _signaling,
+    TaskEventType.KILLING: _killing,
+    TaskEventType.SIBLING_TASK_FAILED: _sibling_failed,
+}
+
+
+def make_task_event_view(event: TaskEvent) -> TaskEventView:
+    """The event as replies show it."""
+    details = event.details or {}
+    return TaskEventView(
+        type=event.type,
+        time=event.time,
+        message=event.message,
+        display_message=render_event_message(event),
+        details=event.details,
+        fails_task=details.get("fails_task") == "true",
+        exit_code=_whole(details, "exit_code"),
+        signal=_whole(details, "signal"),
+        start_delay=_whole(details, "start_delay"),
+        disk_limit=_whole(details, "disk_limit"),
+        restart_reason=details.get("restart_reason", ""),
+        setup_error=details.get("setup_error", ""),
+        driver_error=details.get("driver_error", ""),
+        kill_error=details.get("kill_error", ""),
+        kill_reason=details.get("kill_reason", ""),
+        download_error=details.get("download_error", ""),
+        validation_error=details.get("validation_error", ""),
+        failed_sibling=details.get("failed_sibling", ""),
+        task_signal_reason=details.get("task_signal_reason", ""),
+        task_signal=details.get("task_signal", ""),
+        driver_message=details.get("driver_message", ""),
+    )
+
+
+def make_task_state_view(state: TaskState) -> TaskStateView:
+    """The state as replies show it."""
+    return TaskStateView(
+        state=state.state,
+        failed=state.failed,
+        restarts=state.restarts,
+        last_restart=state.last_restart,
+        started_at=state.started_at,
+        finished_at=state.finished_at,
+        events=tuple(make_task_event_view(event) for event in state.events) if state.events is not None else None,
+        paused=state.paused,
+    )
+
+
+def _whole(details: EventDetails, name: str) -> int:
+    """A detail as a number; 0 where it is missing or a word (an API signal is named `SIGUSR1`)."""
+    text = details.get(name, "")
+    return int(text) if text.removeprefix("-").isdecimal() else 0

@@ -1,0 +1,124 @@
+"""The states of one allocation's tasks and the events that led to them, as the node reports them.
+
+A node writes them, servers keep and show them. Texts that can be derived from an event's details are derived when the
+event is shown (`display_message`), not stored.
+"""
+
+import datetime
+import enum
+
+from wharf.contract.model.record import Record, SparseRecord
+
+
+class TaskStatus(enum.StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    DEAD = "dead"
+
+
+class TaskEventType(enum.StrEnum):
+    RECEIVED = "Received"
+    SETUP = "Task Setup"
+    STARTED = "Started"
+    RUNNING = "Running"
+    PAUSING = "Pausing"
+    TERMINATED = "Terminated"
+    RESTARTING = "Restarting"
+    NOT_RESTARTING = "Not Restarting"
+    RESTART_SIGNALED = "Restart Signaled"
+    SIGNALING = "Signaling"
+    KILLING = "Killing"
+    KILLED = "Killed"
+    DRIVER_FAILURE = "Driver Failure"
+    DRIVER = "Driver"
+    SETUP_FAILURE = "Setup Failure"
+    FAILED_VALIDATION = "Failed Validation"
+    DOWNLOADING_ARTIFACTS = "Downloading Artifacts"
+    FAILED_ARTIFACT_DOWNLOAD = "Failed Artifact Download"
+    BUILDING_TASK_DIRECTORY = "Building Task Directory"
+    DISK_RESOURCES_EXCEEDED = "Disk Resources Exceeded"
+    SIBLING_TASK_FAILED = "Sibling Task Failed"
+    LEADER_TASK_DEAD = "Leader Task Dead"
+    MAIN_TASKS_DEAD = "Main Tasks Dead"
+    HOOK_FAILED = "Task hook failed"
+    HOOK_MESSAGE = "Task hook message"
+    FAILED_RESTORING_TASK = "Failed Restoring Task"
+    RECONNECTED = "Reconnected"
+    WAITING_FOR_SHUTDOWN_DELAY = "Waiting for shutdown delay"
+    SKIPPING_SHUTDOWN_DELAY = "Skipping shutdown delay"
+    PLUGIN_UNHEALTHY = "Plugin became unhealthy"
+    PLUGIN_HEALTHY = "Plugin became healthy"
+    TEMPLATE = "Template"
+    ALLOC_UNHEALTHY = "Alloc Unhealthy"
+
+
+MAX_TASK_EVENTS = 10
+
+
+class TaskEvent(SparseRecord):
+    """One thing that happened to a task. `type` is text: a newer node may report kinds that this program lacks."""
+
+    type: str
+    time: int = 0  # ns since the epoch
+    message: str = ""
+    display_message: str = ""
+    details: dict[str, str] | None = None
+
+
+class TaskEventView(Record):
+    """An event as replies show it: also with the older readers' fields, which are always there."""
+
+    type: str
+    time: int = 0
+    message: str = ""
+    display_message: str = ""
+    details: dict[str, str] | None = None
+    fails_task: bool = False
+    restart_reason: str = ""
+    setup_error: str = ""
+    driver_error: str = ""
+    exit_code: int = 0
+    signal: int = 0
+    kill_timeout: int = 0
+    kill_error: str = ""
+    kill_reason: str = ""
+    start_delay: int = 0
+    download_error: str = ""
+    validation_error: str = ""
+    disk_limit: int = 0
+    failed_sibling: str = ""
+    vault_error: str = ""
+    task_signal_reason: str = ""
+    task_signal: str = ""
+    driver_message: str = ""
+    generic_source: str = ""
+
+
+class TaskState(Record):
+    """Where one task stands."""
+
+    state: TaskStatus
+    failed: bool = False
+    restarts: int = 0
+    last_restart: datetime.datetime | None = None
+    started_at: datetime.datetime | None = None
+    finished_at: datetime.datetime | None = None
+    events: tuple[TaskEvent, ...] | None = None
+    paused: str = ""
+
+    @property
+    def is_successful(self) -> bool:
+        return self.state is TaskStatus.DEAD and not self.failed
+
+
+class TaskStateView(Record):
+    """Where one task stands, as replies show it."""
+
+    state: TaskStatus
+    failed: bool = False
+    restarts: int = 0
+    last_restart: datetime.datetime | None = None
+    started_at: datetime.datetime | None = None
+    finished_at: datetime.datetime | None = None
+    events: tuple[TaskEventView, ...] | None = None
+    paused: str = ""

@@ -1,0 +1,55 @@
+"""Networks and ports, as a group asks for them and as an allocation or a node holds them.
+
+These records are sparse: an empty field is not written. Their defaults are therefore the zero values; what an empty
+field means is told by canonical form (`HostNetwork` is `default`, `Mode` empty is the host's network).
+"""
+
+from typing import ClassVar, Final
+
+import msgspec
+
+from wharf.contract.model.record import Record, SparseRecord
+
+DEFAULT_HOST_NETWORK: Final = "default"
+
+
+class Port(SparseRecord):
+    """One port of a network: static (`value` given) or chosen by the scheduler (`value` 0)."""
+
+    label: str = ""
+    value: int = 0
+    to: int = 0
+    host_network: str = ""
+    ignore_collision: bool = False
+
+
+class DNS(Record):
+    """How names are resolved inside a group's network."""
+
+    servers: tuple[str, ...] | None = None
+    searches: tuple[str, ...] | None = None
+    options: tuple[str, ...] | None = None
+
+
+class CNI(Record):
+    """Arguments handed to the network's plugin."""
+
+    args: dict[str, str] | None = None
+
+
+class NetworkResource(SparseRecord):
+    """A network with its ports."""
+
+    mode: str = ""
+    device: str = ""
+    cidr: str = ""
+    ip: str = ""
+    hostname: str = ""
+    mbits: int = msgspec.field(default=0, name="MBits")
+    dns: DNS | None = None
+    reserved_ports: tuple[Port, ...] | None = None
+    dynamic_ports: tuple[Port, ...] | None = None
+    cni: CNI | None = None
+
+    # Chosen by the node, never by a job (jobs.md 2.6).
+    ignored_when_submitted: ClassVar[frozenset[str]] = frozenset({"Device"})

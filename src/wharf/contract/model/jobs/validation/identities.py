@@ -1,0 +1,95 @@
+"""Rules of identities, secrets and Vault (jobs.md 2.14)."""
+
+import re
+from typing import Final
+
+from wharf.contract.model.jobs.identities import DEFAULT_IDENTITY_NAME, TaskSecret, Vault, WorkloadIdentity
+from wharf.contract.model.jobs.validation.findings import ValidationReport, suggest_one_of
+
+IDENTITY_CHANGE_MODES: Final = ("", "noop", "restart", "signal")
+VAULT_CHANGE_MODES: Final = ("noop", "restart", "signal")
+BUILT_IN_SECRET_PROVIDERS: Final = frozenset({"wharf", "nomad", "vault"})
+_IDENTITY_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
+_SECRET_NAME = re.compile(r"[a-zA-Z0-9_]{1,128}\Z")
+
+
+def check_identities(
+    default: WorkloadIdentity | None, others: tuple[WorkloadIdentity, ...] | None, path: str, report: ValidationReport
+) -> None:
+    """The default identity of a task, and the others."""
+    if default is not None:
+        _check_identity(default, f"{path}.Identity", report)
+    names: set[str] = {default.name} if default is not None else set()
+    for position, identity in enumerate(others or ()):
+        where = f"{path}.Identities[{position}]"
+        _check_identity(identity, where, report)
+        if identity.name in names:
+            report.add_error(f"{where}.Name", f'Identity "{identity.name}" is defined twice')
+        names.add(identity.name)
+        if not identity.audience:
+            report.add_warning(f"{where}.Audience", f'identities without an audience are insecure ("{identity.name}")')
+        if not identity.ttl:
+            report.add_warning(
+                f"{where}.TTL", f'identities without an expiration are insecure ("{identity.name}")', "set a TTL"
+            )
+
+
+def _check_identity(identity: WorkloadIdentity, path: str, report: ValidationReport) -> None:
+    if not _IDENTITY_NAME.match(identity.name):
+        report.add_error(
+            f"{path}.Name",
+            f'invalid identity name "{identity.name}"',
+            "use 1 to 128 letters, digits, dashes and underscores",
+        )
+    if identity.change_mode not in IDENTITY_CHANGE_MODES:
+        report.add_error(
+            f"{path}.ChangeMode",
+            f'invalid change_mode "{identity.change_mode}"',
+            suggest_one_of(IDENTITY_CHANGE_MODES[1:]),
+        )
+    if identity.change_mode == "signal" and not identity.change_signal:
+        report.add_error(f"{path}.ChangeSignal", "change_signal must be specified when using change_mode=signal")
+    if identity.change_mode != "signal" and identity.change_signal:
+        report.add_error(f"{path}.ChangeSignal", "can only use change_signal with change_mode=signal")
+    if identity.filepath and not identity.file:
+        report.add_error(f"{path}.Filepath", "file parameter must be true in order to specify filepath")
+    if identity.ttl < 0:
+        report.add_error(f"{path}.TTL", "ttl must be >= 0")
+    elif identity.ttl > 0 and identity.name == DEFAULT_IDENTITY_NAME:
+        report.add_error(f"{path}.TTL", "ttl for default identity not yet supported")
+
+
+def check_secrets(secrets: tuple[TaskSecret, ...] | None, path: str, report: ValidationReport) -> None:
+    """The secrets of one task."""
+    names: set[str] = set()
+    for position, secret in enumerate(secrets or ()):
+        where = f"{path}.Secrets[{position}]"
+        inner = report.add_section(f"Secret {position + 1} validation failed")
+        if not _SECRET_NAME.match(secret.name):
+            inner.add_error(
+                f"{where}.Name", f'invalid secret name "{secret.name}"', "use 1 to 128 letters, digits and underscores"
+            )
+        elif secret.name in names:
+            inner.add_error(f"{where}.Name", f'Secret name "{secret.name}" is used twice')
+        names.add(secret.name)
+        if not secret.provider:
+            inner.add_error(f"{where}.Provider", "Missing secret provider")
+        elif secret.provider in BUILT_IN_SECRET_PROVIDERS:
+            if secret.env:
+                inner.add_error(f"{where}.Env", f'secret provider "{secret.provider}" cannot use the env block')
+        elif secret.config:
+            inner.add_error(f"{where}.Config", f'secret plugin "{secret.provider}" cannot use the config block')
+        if not secret.path:
+            inner.add_error(f"{where}.Path", "Missing secret path")
+
+
+def check_vault(vault: Vault | None, path: str, report: ValidationReport) -> None:
+    """How a task uses Vault."""
+    if vault is None:
+        return
+    if vault.change_mode not in VAULT_CHANGE_MODES:
+        report.add_error(
+            f"{path}.Vault.ChangeMode", f'Unknown change mode "{vault.change_mode}"', suggest_one_of(VAULT_CHANGE_MODES)
+        )
+    if vault.change_mode == "signal" and not vault.change_signal:
+        report.add_error(f"{path}.Vault.ChangeSignal", 'Signal must be specified when using change mode "signal"')

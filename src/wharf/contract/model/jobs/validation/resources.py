@@ -1,0 +1,85 @@
+"""Rules of what a task asks of its node (jobs.md 2.5a)."""
+
+from typing import Final
+
+from wharf.contract.model.jobs.resources import RequestedDevice, Resources
+from wharf.contract.model.jobs.validation.constraints import check_affinities, check_constraints
+from wharf.contract.model.jobs.validation.findings import ValidationReport, suggest_one_of
+
+MIN_CPU_MHZ: Final = 1
+MIN_MEMORY_MB: Final = 10
+UNLIMITED_MEMORY_MB: Final = -1
+NUMA_AFFINITIES: Final = ("none", "prefer", "require")
+
+
+def check_resources(
+    resources: Resources, path: str, report: ValidationReport, *, memory_oversubscription: bool
+) -> None:
+    """What one task asks for."""
+    _check_processor(resources, path, report)
+    _check_memory(resources, path, report, memory_oversubscription)
+    if resources.iops:
+        report.add_warning(f"{path}.IOPS", "IOPS has been deprecated and has no effect")
+    if resources.networks:
+        report.add_warning(
+            f"{path}.Networks", "task network resources have been deprecated", "use the group's networks"
+        )
+    for position, device in enumerate(resources.devices or ()):
+        inner = report.add_section(f"Device {position + 1} validation failed")
+        _check_device(device, f"{path}.Devices[{position}]", inner)
+    _check_numa(resources, f"{path}.NUMA", report)
+
+
+def _check_processor(resources: Resources, path: str, report: ValidationReport) -> None:
+    if resources.cores < 0:
+        report.add_error(f"{path}.Cores", f"minimum Cores value is 0; got {resources.cores}")
+    if resources.cores > 0 and resources.cpu > 0:
+        report.add_error(f"{path}.CPU", "Task can only ask for 'cpu' or 'cores' resource, not both.")
+    elif resources.cpu < MIN_CPU_MHZ and not (resources.cores > 0 and resources.cpu == 0):
+        report.add_error(f"{path}.CPU", f"minimum CPU value is {MIN_CPU_MHZ}; got {resources.cpu}")
+
+
+def _check_memory(resources: Resources, path: str, report: ValidationReport, memory_oversubscription: bool) -> None:
+    memory, most = resources.memory_mb, resources.memory_max_mb
+    if memory < MIN_MEMORY_MB:
+        report.add_error(f"{path}.MemoryMB", f"minimum MemoryMB value is {MIN_MEMORY_MB}; got {memory}")
+    if most not in (0, UNLIMITED_MEMORY_MB) and most < memory:
+        report.add_error(
+            f"{path}.MemoryMaxMB", f"MemoryMaxMB value ({most}) should be larger than MemoryMB value ({memory})"
+        )
+    elif most and not memory_oversubscription:
+        report.add_warning(
+            f"{path}.MemoryMaxMB", "Memory oversubscription is not enabled; the task's memory_max is ignored"
+        )
+    if not 0 <= resources.secrets_mb <= max(memory, 0):
+        report.add_error(
+            f"{path}.SecretsMB", f"SecretsMB must be between 0 and MemoryMB ({memory}); got {resources.secrets_mb}"
+        )
+
+
+def _check_device(device: RequestedDevice, path: str, report: ValidationReport) -> None:
+    parts = device.name.split("/")
+    if not device.name:
+        report.add_error(f"{path}.Name", "device name must be given as one of: type, vendor/type, or vendor/type/name")
+    elif len(parts) > 3 or not all(parts):
+        report.add_error(
+            f"{path}.Name", f'device name "{device.name}" is not one of: type, vendor/type, or vendor/type/name'
+        )
+    if device.count < 1:
+        report.add_error(f"{path}.Count", f"a task must ask for at least one device; got {device.count}")
+    check_constraints(device.constraints, path, report, allow_distinct=False)
+    check_affinities(device.affinities, path, report, job_type="")
+
+
+def _check_numa(resources: Resources, path: str, report: ValidationReport) -> None:
+    numa = resources.numa
+    if numa is None:
+        return
+    if numa.affinity not in NUMA_AFFINITIES:
+        report.add_error(
+            f"{path}.Affinity", f'numa affinity "{numa.affinity}" is not known', suggest_one_of(NUMA_AFFINITIES)
+        )
+    requested = {device.name for device in resources.devices or ()}
+    for position, name in enumerate(numa.devices or ()):
+        if name not in requested:
+            report.add_error(f"{path}.Devices[{position}]", f'numa device "{name}" not requested as task resource')

@@ -1,0 +1,165 @@
+"""Rules of one task (jobs.md 2.3)."""
+
+import re
+from typing import Final
+
+import msgspec
+
+from wharf.contract.model.jobs.groups import CSIPluginConfig, LifecycleHook, Task, TaskAction, TaskGroup
+from wharf.contract.model.jobs.validation.constraints import check_affinities, check_constraints
+from wharf.contract.model.jobs.validation.findings import ValidationReport, suggest_one_of
+from wharf.contract.model.jobs.validation.group_policies import check_restart
+from wharf.contract.model.jobs.validation.identities import check_identities, check_secrets, check_vault
+from wharf.contract.model.jobs.validation.resources import check_resources
+from wharf.contract.model.jobs.validation.services import ServiceContext, check_service
+from wharf.contract.model.jobs.validation.templates import check_artifacts, check_templates, is_outside_folder
+from wharf.contract.model.jobs.validation.volumes import check_mounts
+from wharf.contract.model.times import format_duration
+
+LIFECYCLE_HOOKS: Final = tuple(str(word) for word in LifecycleHook)
+PLUGIN_TYPES: Final = ("node", "controller", "monolith")
+# The folder that the tasks of an allocation share has this name.
+RESERVED_TASK_NAMES: Final = frozenset({"alloc"})
+_ACTION_NAME = re.compile(r"[^\s\x00]{1,128}\Z")
+
+
+class TaskValidationContext(msgspec.Struct, frozen=True):
+    """What the rules of a task need to know of its group and job."""
+
+    group: TaskGroup
+    job_type: str
+    services: ServiceContext
+    memory_oversubscription: bool
+
+
+def check_task(task: Task, context: TaskValidationContext, path: str, report: ValidationReport) -> None:
+    """One task, its name apart (that belongs to its group)."""
+    if not task.driver:
+        report.add_error(f"{path}.Driver", "Missing task driver")
+    if task.kill_timeout < 0:
+        report.add_error(f"{path}.KillTimeout", "KillTimeout must be a positive value")
+    elif context.job_type == "service":
+        _check_kill_timeout(task, context.group, path, report)
+    if task.shutdown_delay < 0:
+        report.add_error(f"{path}.ShutdownDelay", "ShutdownDelay must be a positive value")
+    check_resources(
+        task.resources, f"{path}.Resources", report, memory_oversubscription=context.memory_oversubscription
+    )
+    check_constraints(task.constraints, path, report, allow_distinct=False)
+    check_affinities(task.affinities, path, report, job_type=context.job_type)
+    if task.restart_policy != context.group.restart_policy:
+        # What a task only inherits is told where it was said.
+        check_restart(task.restart_policy, f"{path}.RestartPolicy", report)
+    _check_logs(task, context.group, path, report)
+    _check_lifecycle(task, path, report)
+    _check_services(task, context, path, report)
+    check_templates(task.templates, path, report)
+    check_artifacts(task.artifacts, path, report)
+    _check_payload(task, path, report)
+    check_mounts(task.volume_mounts, context.group.volumes or (), path, report)
+    check_vault(task.vault, path, report)
+    check_identities(task.identity, task.identities, path, report)
+    check_secrets(task.secrets, path, report)
+    _check_actions(task.actions, path, report)
+    _check_plugin(task.csi_plugin_config, f"{path}.CSIPluginConfig", report)
+    if task.scaling_policies:
+        report.add_error(f"{path}.ScalingPolicies", "Scaling of a task's resources is not supported", "scale the group")
+    if task.schedule:
+        report.add_warning(f"{path}.Schedule", "Schedules of tasks are not supported; the block has no effect")
+
+
+def _check_kill_timeout(task: Task, group: TaskGroup, path: str, report: ValidationReport) -> None:
+    deadline = group.update.progress_deadline if group.update is not None else 0
+    if 0 < deadline < task.kill_timeout:
+        report.add_error(
+            f"{path}.KillTimeout",
+            f"KillTimeout ({format_duration(task.kill_timeout)}) longer than the group's ProgressDeadline "
+            f"({format_duration(deadline)})",
+        )
+
+
+def _check_logs(task: Task, group: TaskGroup, path: str, report: ValidationReport) -> None:
+    logs, where = task.log_config, f"{path}.LogConfig"
+    if logs.max_files < 1:
+        report.add_error(f"{where}.MaxFiles", f"minimum number of files is 1; got {logs.max_files}")
+    if logs.max_file_size_mb < 1:
+        report.add_error(f"{where}.MaxFileSizeMB", f"minimum file size is 1MB; got {logs.max_file_size_mb}")
+    usage, disk = logs.max_files * logs.max_file_size_mb, group.ephemeral_disk.size_mb
+    if logs.max_files >= 1 and logs.max_file_size_mb >= 1 and usage >= disk:
+        report.add_error(
+            where,
+            f"log storage ({usage} MB) must be less than requested disk capacity ({disk} MB)",
+            "keep fewer logs, or raise EphemeralDisk.SizeMB",
+        )
+
+
+def _check_lifecycle(task: Task, path: str, report: ValidationReport) -> None:
+    if task.lifecycle is None or task.lifecycle.hook in LIFECYCLE_HOOKS:
+        return
+    where = f"{path}.Lifecycle.Hook"
+    if not task.lifecycle.hook:
+        report.add_error(where, "no lifecycle hook provided", suggest_one_of(LIFECYCLE_HOOKS))
+    else:
+        report.add_error(where, f'invalid hook: "{task.lifecycle.hook}"', suggest_one_of(LIFECYCLE_HOOKS))
+
+
+def _check_services(task: Task, place: TaskValidationContext, path: str, report: ValidationReport) -> None:
+    services = task.services
+    if not services:
+        return
+    # Task networks are deprecated, yet their ports may be named.
+    legacy = frozenset(
+        port.label
+        for network in task.resources.networks or ()
+        for port in (*(network.reserved_ports or ()), *(network.dynamic_ports or ()))
+    )
+    stands = ServiceContext(task.name, place.services.group_tasks, frozenset(place.services.port_labels) | legacy)
+    for position, service in enumerate(services):
+        inner = report.add_section(f'Service "{service.name}" validation failed')
+        check_service(service, stands, f"{path}.Services[{position}]", inner)
+    if not task.shutdown_delay and not place.group.shutdown_delay:
+        report.add_warning(
+            f"{path}.ShutdownDelay",
+            f'task "{task.name}" announces services but has no shutdown delay',
+            "set one, so that callers can turn away before it stops",
+        )
+
+
+def _check_payload(task: Task, path: str, report: ValidationReport) -> None:
+    if task.dispatch_payload is None:
+        return
+    file, where = task.dispatch_payload.file, f"{path}.DispatchPayload.File"
+    if not file:
+        report.add_error(where, "Dispatch Payload destination must be specified")
+    elif is_outside_folder(file):
+        report.add_error(where, "Dispatch Payload destination escapes the task's local directory")
+
+
+def _check_actions(actions: tuple[TaskAction, ...] | None, path: str, report: ValidationReport) -> None:
+    names: set[str] = set()
+    for position, action in enumerate(actions or ()):
+        where = f"{path}.Actions[{position}]"
+        if not _ACTION_NAME.match(action.name):
+            report.add_error(
+                f"{where}.Name", f'invalid action name "{action.name}"', "use 1 to 128 characters without spaces"
+            )
+        elif action.name in names:
+            report.add_error(f"{where}.Name", f"Action name {action.name} defined twice")
+        names.add(action.name)
+        if not action.command:
+            report.add_error(f"{where}.Command", "Missing action command")
+
+
+def _check_plugin(plugin: CSIPluginConfig | None, path: str, report: ValidationReport) -> None:
+    if plugin is None:
+        return
+    if not plugin.id:
+        report.add_error(f"{path}.ID", "CSIPluginConfig must have a non-empty PluginID")
+    if plugin.type not in PLUGIN_TYPES:
+        report.add_error(
+            f"{path}.Type",
+            f'CSIPluginConfig PluginType must be known; got "{plugin.type}"',
+            suggest_one_of(PLUGIN_TYPES),
+        )
+    if plugin.health_timeout < 0:
+        report.add_error(f"{path}.HealthTimeout", "CSIPluginConfig HealthTimeout must not be negative")

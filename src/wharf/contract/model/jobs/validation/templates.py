@@ -1,0 +1,113 @@
+"""Rules of templates (jobs.md 2.8) and artifacts (2.9)."""
+
+import re
+from typing import Final
+
+from wharf.contract.model.jobs.templates import Artifact, ChangeMode, GetterMode, Template
+from wharf.contract.model.jobs.validation.findings import ValidationReport, suggest_one_of
+
+CHANGE_MODES: Final = tuple(str(word) for word in ChangeMode)
+GETTER_MODES: Final = tuple(str(word) for word in GetterMode)
+DIGEST_LENGTHS: Final = {"md5": 32, "sha1": 40, "sha256": 64, "sha512": 128}
+_PERMISSIONS = re.compile(r"[0-7]{1,5}\Z")
+_HEX = re.compile(r"[0-9a-fA-F]+\Z")
+
+
+def is_outside_folder(path: str) -> bool:
+    """Whether a relative path leaves the folder that it starts from. A leading slash means that folder."""
+    depth = 0
+    for part in path.split("/"):
+        if part == "..":
+            depth -= 1
+        elif part not in ("", "."):
+            depth += 1
+        if depth < 0:
+            return True
+    return False
+
+
+def check_templates(templates: tuple[Template, ...] | None, path: str, report: ValidationReport) -> None:
+    """The templates of one task; no two write the same file."""
+    destinations: dict[str, int] = {}
+    for position, template in enumerate(templates or ()):
+        where = f"{path}.Templates[{position}]"
+        inner = report.add_section(f"Template {position + 1} validation failed")
+        _check_template(template, where, inner)
+        other = destinations.setdefault(template.dest_path, position)
+        if other != position:
+            inner.add_error(
+                f"{where}.DestPath", f"Template {position + 1} has same destination as template {other + 1}"
+            )
+
+
+def _check_template(template: Template, path: str, report: ValidationReport) -> None:
+    if not template.source_path and not template.embedded_tmpl:
+        report.add_error(path, "Must specify a source path or have an embedded template")
+    if not template.dest_path:
+        report.add_error(f"{path}.DestPath", "Must specify a destination for the template")
+    elif is_outside_folder(template.dest_path):
+        report.add_error(f"{path}.DestPath", "template destination path escapes the task's directory")
+    _check_change(template, path, report)
+    if template.splay < 0:
+        report.add_error(f"{path}.Splay", "Must specify positive splay value")
+    if not _PERMISSIONS.match(template.perms):
+        report.add_error(f"{path}.Perms", f'Failed to parse "{template.perms}" as octal')
+    if template.wait is not None:
+        low, high = template.wait.min or 0, template.wait.max
+        if low < 0 or (high is not None and low > high):
+            report.add_error(f"{path}.Wait.Min", "template wait min must be less than wait max")
+    if template.vault_grace:
+        report.add_warning(f"{path}.VaultGrace", "VaultGrace has been deprecated and has no effect")
+
+
+def _check_change(template: Template, path: str, report: ValidationReport) -> None:
+    mode = template.change_mode
+    if mode not in CHANGE_MODES:
+        report.add_error(f"{path}.ChangeMode", f'Invalid change mode given: "{mode}"', suggest_one_of(CHANGE_MODES))
+    elif mode == ChangeMode.SIGNAL:
+        if not template.change_signal:
+            report.add_error(f"{path}.ChangeSignal", "Must specify signal value when change mode is signal")
+        if template.envvars:
+            report.add_error(f"{path}.ChangeMode", "cannot use signals with env var templates")
+    elif mode == ChangeMode.SCRIPT and template.change_script is None:
+        report.add_error(
+            f"{path}.ChangeScript", "must specify change script configuration value when change mode is script"
+        )
+    elif mode == ChangeMode.SCRIPT and template.change_script is not None and not template.change_script.command:
+        report.add_error(f"{path}.ChangeScript.Command", "must specify script path value when change mode is script")
+
+
+def check_artifacts(artifacts: tuple[Artifact, ...] | None, path: str, report: ValidationReport) -> None:
+    """The artifacts of one task."""
+    for position, artifact in enumerate(artifacts or ()):
+        where = f"{path}.Artifacts[{position}]"
+        inner = report.add_section(f"Artifact {position + 1} validation failed")
+        if not artifact.getter_source:
+            inner.add_error(f"{where}.GetterSource", "source must be specified")
+        if artifact.getter_mode not in GETTER_MODES:
+            inner.add_error(
+                f"{where}.GetterMode", f'invalid artifact mode "{artifact.getter_mode}"', suggest_one_of(GETTER_MODES)
+            )
+        if is_outside_folder(artifact.relative_dest):
+            inner.add_error(f"{where}.RelativeDest", "artifact destination path escapes the task's directory")
+        _check_checksum(artifact, where, inner)
+
+
+def _check_checksum(artifact: Artifact, path: str, report: ValidationReport) -> None:
+    options = artifact.getter_options or {}
+    if "checksum" not in options:
+        return
+    checksum, where = options["checksum"].strip(), f"{path}.GetterOptions.checksum"
+    if "${" in checksum:
+        return
+    kind, colon, digest = checksum.partition(":")
+    if not checksum:
+        report.add_error(where, "checksum value cannot be empty")
+    elif not colon:
+        report.add_error(where, f'checksum must be given as "type:value" format; got "{checksum}"')
+    elif kind not in DIGEST_LENGTHS:
+        report.add_error(where, f'unsupported checksum type "{kind}"', suggest_one_of(tuple(DIGEST_LENGTHS)))
+    elif not _HEX.match(digest) or len(digest) != DIGEST_LENGTHS[kind]:
+        report.add_error(
+            where, f'invalid {kind} checksum "{digest}"', f"give {DIGEST_LENGTHS[kind]} hexadecimal digits"
+        )

@@ -1,0 +1,116 @@
+"""Rules of a group's volumes and of where tasks mount them (jobs.md 2.11)."""
+
+from collections.abc import Collection
+from typing import Final
+
+from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.jobs.validation.findings import ValidationReport, suggest_one_of
+from wharf.contract.model.jobs.volumes import AccessMode, AttachmentMode, VolumeMount, VolumeRequest, VolumeType
+
+HOST_ACCESS_MODES: Final = (
+    "",
+    AccessMode.SINGLE_NODE_READER,
+    AccessMode.SINGLE_NODE_WRITER,
+    AccessMode.SINGLE_NODE_SINGLE_WRITER,
+    AccessMode.SINGLE_NODE_MULTI_WRITER,
+)
+READER_MODES: Final = frozenset({AccessMode.SINGLE_NODE_READER, AccessMode.MULTI_NODE_READER})
+SINGLE_NODE_MODES: Final = frozenset(HOST_ACCESS_MODES) - {""}
+PROPAGATION_MODES: Final = ("private", "host-to-task", "bidirectional")
+SELINUX_LABELS: Final = ("", "z", "Z")
+
+
+def check_volumes(group: TaskGroup, path: str, report: ValidationReport, *, job_type: str) -> None:
+    """The volumes of a group."""
+    for name, request in (group.volumes or {}).items():
+        inner = report.add_section(f"Task group volume validation for {name} failed")
+        where = f"{path}.Volumes.{name}"
+        if not request.source:
+            inner.add_error(f"{where}.Source", "volume has an empty source")
+        if request.per_alloc:
+            _check_per_alloc(request, group, where, inner, job_type)
+        if request.type == VolumeType.HOST:
+            _check_host(request, where, inner)
+        elif request.type == VolumeType.CSI:
+            _check_csi(request, group, where, inner)
+
+
+def _check_per_alloc(
+    request: VolumeRequest, group: TaskGroup, path: str, report: ValidationReport, job_type: str
+) -> None:
+    if job_type in ("system", "sysbatch"):
+        report.add_error(f"{path}.PerAlloc", f"volume cannot be per_alloc for {job_type} jobs")
+    if group.update is not None and group.update.canary > 0:
+        report.add_error(f"{path}.PerAlloc", "volume cannot be per_alloc when canaries are in use")
+    if request.sticky:
+        report.add_error(f"{path}.PerAlloc", "volume cannot be per_alloc and sticky at the same time")
+
+
+def _check_host(request: VolumeRequest, path: str, report: ValidationReport) -> None:
+    if request.mount_options is not None:
+        report.add_error(f"{path}.MountOptions", "host volumes cannot have mount options")
+    if request.access_mode not in HOST_ACCESS_MODES:
+        report.add_error(
+            f"{path}.AccessMode",
+            f'host volumes cannot be mounted with access mode "{request.access_mode}"',
+            suggest_one_of(HOST_ACCESS_MODES[1:]),
+        )
+    elif request.access_mode == AccessMode.SINGLE_NODE_READER and not request.read_only:
+        report.add_error(f"{path}.ReadOnly", f"{request.access_mode} volumes must be read-only")
+
+
+def _check_csi(request: VolumeRequest, group: TaskGroup, path: str, report: ValidationReport) -> None:
+    mode = request.access_mode
+    attachments = tuple(str(word) for word in AttachmentMode)
+    if not request.attachment_mode:
+        report.add_error(
+            f"{path}.AttachmentMode", "CSI volumes must have an attachment mode", suggest_one_of(attachments)
+        )
+    elif request.attachment_mode not in attachments:
+        report.add_error(
+            f"{path}.AttachmentMode",
+            f'"{request.attachment_mode}" is not an attachment mode',
+            suggest_one_of(attachments),
+        )
+    if request.attachment_mode == AttachmentMode.BLOCK_DEVICE and request.mount_options is not None:
+        report.add_error(f"{path}.MountOptions", "block devices cannot have mount options")
+    accesses = tuple(str(word) for word in AccessMode)
+    if not mode:
+        report.add_error(f"{path}.AccessMode", "CSI volumes must have an access mode", suggest_one_of(accesses))
+    elif mode not in accesses:
+        report.add_error(f"{path}.AccessMode", f'"{mode}" is not an access mode', suggest_one_of(accesses))
+    if mode in READER_MODES and not request.read_only:
+        report.add_error(f"{path}.ReadOnly", f"{mode} volumes must be read-only")
+    several = group.count > 1 and not request.per_alloc
+    if mode in SINGLE_NODE_MODES and several:
+        report.add_error(
+            f"{path}.PerAlloc", f"volume with {mode} access mode allows only one allocation", "set PerAlloc"
+        )
+    if mode == AccessMode.MULTI_NODE_SINGLE_WRITER and several and not request.read_only:
+        report.add_error(
+            f"{path}.PerAlloc", f"volume with {mode} access mode allows only one writer", "set ReadOnly or PerAlloc"
+        )
+
+
+def check_mounts(
+    mounts: tuple[VolumeMount, ...] | None, volumes: Collection[str], path: str, report: ValidationReport
+) -> None:
+    """Where one task mounts the volumes of its group."""
+    for position, mount in enumerate(mounts or ()):
+        where = f"{path}.VolumeMounts[{position}]"
+        if mount.volume not in volumes:
+            report.add_error(
+                f"{where}.Volume", f'Volume Mount ({position}) references undefined volume "{mount.volume}"'
+            )
+        if mount.propagation_mode not in PROPAGATION_MODES:
+            report.add_error(
+                f"{where}.PropagationMode",
+                f'Volume Mount ({position}) has an invalid propagation mode: "{mount.propagation_mode}"',
+                suggest_one_of(PROPAGATION_MODES),
+            )
+        if mount.selinux_label not in SELINUX_LABELS:
+            report.add_error(
+                f"{where}.SELinuxLabel",
+                f'Volume Mount ({position}) has an invalid SELinux label: "{mount.selinux_label}"',
+                suggest_one_of(SELINUX_LABELS[1:]),
+            )

@@ -1,0 +1,28 @@
+"""How the records that people name may be called and described. Each noun says in its own words what is wrong."""
+
+import re
+from typing import Final
+
+NAME_REGEX: Final = "^[a-zA-Z0-9-]{1,128}$"
+"""Namespaces, policies, roles, login methods and quotas."""
+NODE_POOL_NAME_REGEX: Final = "^[a-zA-Z0-9-_]{1,128}$"
+MAX_DESCRIPTION_CHARS: Final = 256
+MAX_DISPLAY_NAME_CHARS: Final = 256
+"""For names that are only shown, as a token's."""
+
+_NAME: Final = re.compile("[a-zA-Z0-9-]{1,128}")
+_POOL_NAME: Final = re.compile("[a-zA-Z0-9_-]{1,128}")
+
+
+def is_valid_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+def is_valid_node_pool_name(text: str) -> bool:
+    return _POOL_NAME.fullmatch(text) is not None
+
+
+def list_description_problems(description: str) -> list[str]:
+    if len(description) > MAX_DESCRIPTION_CHARS:
+        return [f"description longer than {MAX_DESCRIPTION_CHARS}"]
+    return []

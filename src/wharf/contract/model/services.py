@@ -1,0 +1,23 @@
+"""Service registrations: one address of one service, alive as long as its allocation."""
+
+from wharf.contract.model.record import Record
+
+
+class ServiceRegistration(Record):
+    id: str
+    service_name: str
+    namespace: str
+    node_id: str = ""
+    datacenter: str = ""
+    job_id: str = ""
+    alloc_id: str = ""
+    tags: tuple[str, ...] | None = None
+    address: str = ""
+    port: int = 0
+    create_index: int = 0
+    modify_index: int = 0
+
+
+def make_registration_id(*, alloc_id: str, owner: str, service: str, port_label: str) -> str:
+    """The ID of a registration. Owner: the task's name, or `group-` and the group's."""
+    return f"_nomad-task-{alloc_id}-{owner}-{service}-{port_label}"

@@ -1,0 +1,40 @@
+"""One table from the code of a refusal to an HTTP status, and back."""
+
+from types import MappingProxyType
+from typing import Final
+
+from wharf.contract.model.refusal import Refusal, RefusalCode
+
+STATUS_BY_CODE: Final = MappingProxyType({
+    RefusalCode.INVALID: 400,
+    RefusalCode.UNAUTHENTICATED: 401,
+    RefusalCode.FORBIDDEN: 403,
+    RefusalCode.NOT_FOUND: 404,
+    RefusalCode.CONFLICT: 409,
+    RefusalCode.TOO_LARGE: 413,
+    RefusalCode.UNSUPPORTED: 415,
+    RefusalCode.RATE_LIMITED: 429,
+    RefusalCode.NO_LEADER: 500,
+    RefusalCode.NOT_IMPLEMENTED: 501,
+    RefusalCode.UNAVAILABLE: 503,
+    RefusalCode.OUTCOME_UNKNOWN: 504,
+})  # fmt: skip
+
+CODE_HEADER: Final = "x-cluster-error"
+"""Carries the code itself, so that it survives the wire whatever status it shares with others."""
+
+CODE_BY_STATUS: Final = MappingProxyType(
+    {status: code for code, status in STATUS_BY_CODE.items() if code is not RefusalCode.NO_LEADER}
+)
+
+
+def build_refusal(status: int, text: str, *, code: str = "") -> Refusal:
+    """What a reply that is no success means to a caller. `code` is what the header says.
+
+    Without it the status is all there is. A 5xx that nobody explains may come from after the write.
+    """
+    if code in tuple(RefusalCode):
+        return Refusal(RefusalCode(code), text)
+    return Refusal(
+        CODE_BY_STATUS.get(status, RefusalCode.OUTCOME_UNKNOWN if status >= 500 else RefusalCode.INVALID), text
+    )

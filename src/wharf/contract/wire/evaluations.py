@@ -1,0 +1,90 @@
+"""Endpoints of evaluations.
+
+Endpoints that tell why work is where it is, or nowhere.
+"""
+
+from typing import Final
+
+import msgspec
+
+from wharf.contract.model.acl import permissions
+from wharf.contract.model.allocations.allocation import AllocationStub
+from wharf.contract.model.evaluations import Evaluation
+from wharf.contract.model.explanations import AllocationExplanation, EvaluationExplanation, JobExplanation
+from wharf.contract.model.record import Record
+from wharf.contract.wire.endpoint import (
+    JOB_ID_PARAMETER,
+    Endpoint,
+    ListFeatures,
+    ScopeSource,
+    define_leader_write,
+    define_read,
+    text,
+)
+
+
+class EvaluationDeleteRequest(Record):
+    """One of the two: `eval_ids` all go or none; of those that `filter` matches the ones still needed stay."""
+
+    eval_ids: tuple[str, ...] | None = msgspec.field(name="EvalIDs", default=None)
+    filter: str = ""
+
+
+class EvaluationDeleteResponse(Record):
+    count: int = 0
+    index: int = 0
+
+
+class EvaluationCount(Record):
+    count: int = 0
+    index: int = 0
+    last_contact: int = 0
+    known_leader: bool = False
+    next_token: str = ""
+
+
+ROWS: Final[tuple[Endpoint, ...]] = (
+    define_read(
+        "evaluation.list", "/v1/evaluations", need=permissions.READ_JOB, summary="List evaluations.",
+        list_features=ListFeatures(record=Evaluation, filtering_parameters=("status", "job")), reply_type=list[Evaluation],
+        parameters=(
+            text("status", "Only those of this status. Not beside a filter."),
+            text("job", "Only those of the job with this id. Not beside a filter."),
+        ),
+    ),
+    define_leader_write(
+        "evaluation.delete", "/v1/evaluations", method="DELETE", need=permissions.DELETE_EVALUATIONS,
+        summary="Delete evaluations that are no longer needed, while the broker is paused.",
+        body_type=EvaluationDeleteRequest, reply_type=EvaluationDeleteResponse,
+    ),
+    define_read(
+        "evaluation.count", "/v1/evaluations/count", need=permissions.READ_JOB, summary="Count evaluations.",
+        list_features=ListFeatures(record=Evaluation, can_reverse=False, has_pages=False), reply_type=EvaluationCount,
+    ),
+    define_read(
+        "evaluation.read", "/v1/evaluation/{eval_id}", need=permissions.READ_JOB, scope_source=ScopeSource.OBJECT,
+        summary="Read an evaluation.", reply_type=Evaluation,
+        parameters=(text("related", "`true`: also tell of those that it stands in a chain with."),),
+    ),
+    define_read(
+        "evaluation.allocations", "/v1/evaluation/{eval_id}/allocations", need=permissions.READ_JOB, scope_source=ScopeSource.OBJECT,
+        summary="List the allocations that an evaluation placed or last changed.", reply_type=list[AllocationStub],
+    ),
+)  # fmt: skip
+
+
+EXPLANATION_ROWS: Final[tuple[Endpoint, ...]] = (
+    define_read(
+        "job.explain", f"/v1/job/{JOB_ID_PARAMETER}/explain", need=permissions.READ_JOB,
+        summary="Tell why a job's work is where it is, or nowhere.", reply_type=JobExplanation,
+    ),
+    define_read(
+        "evaluation.explain", "/v1/evaluation/{eval_id}/explain", need=permissions.READ_JOB, scope_source=ScopeSource.OBJECT,
+        summary="Tell why a job was looked at, what came of it, and what it waits for.", reply_type=EvaluationExplanation,
+    ),
+    define_read(
+        "allocation.explain", "/v1/allocation/{alloc_id}/explain", need=permissions.READ_JOB, scope_source=ScopeSource.OBJECT,
+        summary="Tell why an allocation is where it is, what it waits for, and what led to it.",
+        reply_type=AllocationExplanation,
+    ),
+)  # fmt: skip

@@ -1,0 +1,202 @@
+"""Endpoints of jobs."""
+
+from typing import Final
+
+from wharf.contract.model.acl import permissions
+from wharf.contract.model.acl.permissions import DenialDetail
+from wharf.contract.model.allocations.allocation import AllocationStub
+from wharf.contract.model.deployments import Deployment
+from wharf.contract.model.evaluations import Evaluation
+from wharf.contract.model.jobs.job import Job, JobSummary, Submission
+from wharf.contract.model.scaling import JobScaleStatus
+from wharf.contract.model.services import ServiceRegistration
+from wharf.contract.wire.endpoint import (
+    JOB_ID_PARAMETER,
+    Endpoint,
+    EndpointKind,
+    ListFeatures,
+    ScopeSource,
+    define_leader_write,
+    define_read,
+    define_write,
+    flag,
+    integer,
+    text,
+    unsigned,
+)
+from wharf.contract.wire.jobs import messages
+
+JOB_PATH: Final = f"/v1/job/{JOB_ID_PARAMETER}"
+TAG_PATH: Final = f"{JOB_PATH}/versions/{{tag}}/tag"
+STATUS_LIST: Final = ListFeatures(record=Job)
+INCLUDE_CHILDREN_PARAMETER: Final = flag("include_children", "Show children of periodic and parameterized jobs too.")
+ALL_INCARNATIONS_PARAMETER: Final = flag("all", "Also of earlier jobs of this name, that were purged.")
+
+_LISTS: Final = (
+    define_read(
+        "job.list", "/v1/jobs", need=permissions.LIST_JOBS, summary="List jobs.",
+        list_features=ListFeatures(record=Job), reply_type=list[messages.JobStub],
+        parameters=(flag("meta", "Show the meta of each job."),),
+    ),
+    define_read(
+        "job.statuses", "/v1/jobs/statuses", need=permissions.READ_JOB, summary="Show how jobs stand, the newest change first.",
+        list_features=STATUS_LIST, reply_type=list[messages.JobStatusOverview], parameters=(INCLUDE_CHILDREN_PARAMETER,),
+    ),
+    Endpoint(
+        name="job.statuses-of", method="POST", path="/v1/jobs/statuses", kind=EndpointKind.READ, need=permissions.READ_JOB,
+        scope_source=ScopeSource.OBJECT, summary="Show how the jobs that are named stand.",
+        list_features=ListFeatures(record=Job, has_pages=False),  # As many as are named.
+        body_type=messages.JobStatusesRequest, is_body_optional=True, reply_type=list[messages.JobStatusOverview],
+        parameters=(INCLUDE_CHILDREN_PARAMETER,),
+    ),
+)  # fmt: skip
+
+_SPECIFICATIONS: Final = (
+    define_write(
+        "job.register", "/v1/jobs", need=permissions.REGISTER_JOB, scope_source=ScopeSource.OBJECT, summary="Register a job.",
+        body_type=messages.JobRegisterRequest, reply_type=messages.JobRegisterResponse,
+    ),
+    define_write(
+        "job.update", JOB_PATH, need=permissions.REGISTER_JOB, scope_source=ScopeSource.OBJECT, summary="Register a job under its name.",
+        body_type=messages.JobRegisterRequest, reply_type=messages.JobRegisterResponse,
+    ),
+    Endpoint(
+        name="job.parse", method="PUT", path="/v1/jobs/parse", kind=EndpointKind.LOCAL, need=permissions.PARSE_JOB,
+        manner=DenialDetail.AGENT, summary="Read a job file.", body_type=messages.JobParseRequest, reply_type=Job,
+        refusal_statuses=(501,),
+    ),
+    Endpoint(
+        name="job.validate", method="PUT", path="/v1/validate/job", kind=EndpointKind.LOCAL, need=permissions.VALIDATE_JOB,
+        scope_source=ScopeSource.OBJECT, summary="Tell what is wrong with a job.", body_type=messages.JobValidateRequest,
+        reply_type=messages.JobValidateResponse,
+    ),
+    Endpoint(
+        name="job.plan", method="PUT", path=f"{JOB_PATH}/plan", kind=EndpointKind.LOCAL, need=permissions.PLAN_JOB, scope_source=ScopeSource.OBJECT,
+        summary="Tell what registering a job would change, without doing it.", body_type=messages.JobPlanRequest,
+        reply_type=messages.JobPlanResponse,
+    ),
+)  # fmt: skip
+
+_ONE: Final = (
+    define_read("job.read", JOB_PATH, need=permissions.READ_JOB, summary="Read a job.", reply_type=Job),
+    define_read(
+        "job.summary", f"{JOB_PATH}/summary", need=permissions.READ_JOB,
+        summary="Count the allocations of a job by their states.", reply_type=JobSummary,
+    ),
+    define_read(
+        "job.allocations", f"{JOB_PATH}/allocations", need=permissions.READ_JOB, summary="List the allocations of a job.",
+        reply_type=list[AllocationStub], parameters=(ALL_INCARNATIONS_PARAMETER,),
+    ),
+    define_read(
+        "job.evaluations", f"{JOB_PATH}/evaluations", need=permissions.READ_JOB, summary="List the evaluations of a job.",
+        reply_type=list[Evaluation],
+    ),
+    define_read(
+        "job.deployments", f"{JOB_PATH}/deployments", need=permissions.READ_JOB, summary="List the deployments of a job.",
+        reply_type=list[Deployment], parameters=(ALL_INCARNATIONS_PARAMETER,),
+    ),
+    define_read(
+        "job.deployment", f"{JOB_PATH}/deployment", need=permissions.READ_JOB, summary="Read the newest deployment of a job, or null.",
+        reply_type=Deployment | None,
+    ),
+    define_read(
+        "job.services", f"{JOB_PATH}/services", need=permissions.READ_JOB, summary="List the services that a job has registered.",
+        reply_type=list[ServiceRegistration],
+    ),
+    define_read(
+        "job.submission", f"{JOB_PATH}/submission", need=permissions.READ_JOB, summary="Read the source of a version of a job.",
+        reply_type=Submission,
+        parameters=(
+            unsigned("version", "Of which version; required.", refusal_prefix="Unable to parse job submission version parameter: "),
+        ),
+    ),
+    define_read(
+        "job.actions", f"{JOB_PATH}/actions", need=permissions.READ_JOB, summary="List the commands that a job offers.",
+        reply_type=list[messages.JobAction],
+    ),
+    Endpoint(
+        name="job.action", method="GET", path=f"{JOB_PATH}/action", kind=EndpointKind.LOCAL, need=permissions.EXEC_IN_TASK,
+        summary="Run a command that a job offers beside one of its tasks, over a websocket.",
+        parameters=(
+            text("action", "The name of the command, as `actions` lists it."),
+            text("allocID", "Beside which allocation; by default the newest that runs and has it."),
+            text("group", "Only of this group."),
+            text("task", "Of which task, where several offer a command of this name."),
+            flag("tty", "Whether the command gets a terminal."),
+            flag("ws_handshake", "Whether the token comes as the first message."),
+        ),
+    ),
+)  # fmt: skip
+
+_VERSIONS: Final = (
+    define_read(
+        "job.versions", f"{JOB_PATH}/versions", need=permissions.READ_JOB, summary="List the versions of a job that are kept.",
+        reply_type=messages.JobVersions,
+        parameters=(
+            flag("diffs", "Tell what differs between them."),
+            unsigned("diff_version", "Compare all with this version."),
+            text("diff_tag", "Compare all with the version of this tag."),
+        ),
+    ),
+    define_write(
+        "job.tag", TAG_PATH, need=permissions.TAG_JOB_VERSION, scope_source=ScopeSource.OBJECT, summary="Give a version of a job a name.",
+        body_type=messages.VersionTagRequest, reply_type=messages.VersionTagResponse,
+    ),
+    define_write(
+        "job.untag", TAG_PATH, method="DELETE", need=permissions.TAG_JOB_VERSION, summary="Take the name off a version of a job.",
+        reply_type=messages.VersionTagResponse,
+    ),
+    define_write(
+        "job.revert", f"{JOB_PATH}/revert", need=permissions.REVERT_JOB, scope_source=ScopeSource.OBJECT,
+        summary="Register an earlier version of a job again.",
+        body_type=messages.JobRevertRequest, reply_type=messages.JobRegisterResponse,
+    ),
+    define_write(
+        "job.stable", f"{JOB_PATH}/stable", need=permissions.MARK_JOB_STABLE, scope_source=ScopeSource.OBJECT,
+        summary="Say whether a version of a job may be gone back to.",
+        body_type=messages.JobStableRequest, reply_type=messages.JobIndexReply,
+    ),
+)  # fmt: skip
+
+_COMMANDS: Final = (
+    define_leader_write(
+        "job.deregister", JOB_PATH, method="DELETE", need=permissions.STOP_JOB, summary="Stop a job.",
+        reply_type=messages.JobDeregisterResponse,
+        parameters=(
+            integer("eval_priority", "The priority of the evaluation; the job's own where it is not given."),
+            flag("purge", "Remove the job at once instead of leaving it to be collected."),
+            flag("global", "Of a job of several regions: stop it in all of them."),
+            flag("no_shutdown_delay", "Pass over the delays that groups and tasks ask for."),
+        ),
+    ),
+    define_leader_write(
+        "job.evaluate", f"{JOB_PATH}/evaluate", need=permissions.EVALUATE_JOB, scope_source=ScopeSource.OBJECT,
+        summary="Have a job looked at again.", body_type=messages.JobEvaluateRequest, is_body_optional=True,
+        reply_type=messages.JobRegisterResponse,
+    ),
+    define_leader_write(
+        "job.force-periodic", f"{JOB_PATH}/periodic/force", need=permissions.FORCE_PERIODIC_LAUNCH, summary="Launch a periodic job now.",
+        reply_type=messages.PeriodicForceResponse,
+    ),
+    define_leader_write(
+        "job.dispatch", f"{JOB_PATH}/dispatch", need=permissions.DISPATCH_JOB, scope_source=ScopeSource.OBJECT,
+        summary="Run a parameterized job with a payload and meta.",
+        body_type=messages.JobDispatchRequest, reply_type=messages.JobDispatchResponse,
+        parameters=(text("idempotency_token", "The same token again makes no second child."),),
+    ),
+    define_leader_write(
+        "job.dispatch-payload", f"{JOB_PATH}/dispatch/payload", need=permissions.DISPATCH_JOB,
+        summary="Run a parameterized job with the body as its payload.", reply_type=messages.JobDispatchResponse,
+        parameters=(text("idempotency_token", "The same token again makes no second child."),),
+    ),
+    define_read(
+        "job.scale-status", f"{JOB_PATH}/scale", need=permissions.READ_JOB_SCALING, summary="Show how the groups of a job are scaled.",
+        reply_type=JobScaleStatus,
+    ),
+    define_write(
+        "job.scale", f"{JOB_PATH}/scale", need=permissions.SCALE_JOB, scope_source=ScopeSource.OBJECT, summary="Scale a group of a job.",
+        body_type=messages.ScalingRequest, reply_type=messages.JobRegisterResponse,
+    ),
+)  # fmt: skip
+
+ROWS: Final[tuple[Endpoint, ...]] = (*_LISTS, *_SPECIFICATIONS, *_ONE, *_VERSIONS, *_COMMANDS)

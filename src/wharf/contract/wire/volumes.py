@@ -1,0 +1,90 @@
+"""Bodies about volumes of hosts.
+
+Endpoints of volumes of hosts.
+"""
+
+from typing import Final
+
+from wharf.contract.model.acl import permissions
+from wharf.contract.model.record import Record
+from wharf.contract.model.volumes import HostVolume, HostVolumeStub
+from wharf.contract.wire.endpoint import Endpoint, ListFeatures, ScopeSource, define_read, define_write, text
+
+
+class HostVolumeRequest(Record):
+    volume: HostVolume | None = None
+    policy_override: bool = False
+
+
+class HostVolumeResponse(Record):
+    """The volume as it was written."""
+
+    volume: HostVolume
+    warnings: str = ""
+    index: int = 0
+
+
+class NodeVolume(Record):
+    """What a node is told of a volume that it is to make, to take as its own, or to take away."""
+
+    id: str
+    name: str
+    namespace: str = ""
+    plugin_id: str = ""
+    host_path: str = ""
+    """Where it lies already; empty: nowhere yet."""
+    capacity_min_bytes: int = 0
+    capacity_max_bytes: int = 0
+    parameters: dict[str, str] | None = None
+
+
+class NodeVolumeCreated(Record):
+    """What a node says of a volume that it has made."""
+
+    host_path: str
+    capacity_bytes: int = 0
+
+
+def build_node_volume(volume: HostVolume) -> NodeVolume:
+    return NodeVolume(
+        id=volume.id,
+        name=volume.name,
+        namespace=volume.namespace,
+        plugin_id=volume.plugin_id,
+        host_path=volume.host_path,
+        capacity_min_bytes=volume.requested_capacity_min_bytes,
+        capacity_max_bytes=volume.requested_capacity_max_bytes,
+        parameters=volume.parameters,
+    )
+
+
+VOLUME_ID_PARAMETER: Final = "{volume_id}"
+
+ROWS: Final[tuple[Endpoint, ...]] = (
+    define_read(
+        "host_volume.list", "/v1/volumes", need=permissions.ANY_TOKEN,
+        summary="List the volumes of hosts that the caller may read.",
+        list_features=ListFeatures(record=HostVolume, hidden_fields=frozenset({"Parameters"})), reply_type=list[HostVolumeStub],
+        parameters=(
+            text("type", "The type of volumes: `host`, which is the only one here."),
+            text("node_id", "Only those on this node; the beginning of its ID is enough."),
+            text("node_pool", "Only those on nodes of this pool."),
+        ),
+    ),
+    define_read(
+        "host_volume.read", f"/v1/volume/host/{VOLUME_ID_PARAMETER}", need=permissions.READ_HOST_VOLUME, summary="Read a volume of a host.",
+        reply_type=HostVolume,
+    ),
+    define_write(
+        "host_volume.create", "/v1/volume/host/create", need=permissions.CREATE_HOST_VOLUME, scope_source=ScopeSource.OBJECT,
+        summary="Have a node make a volume.", body_type=HostVolumeRequest, reply_type=HostVolumeResponse,
+    ),
+    define_write(
+        "host_volume.register", "/v1/volume/host/register", need=permissions.REGISTER_HOST_VOLUME, scope_source=ScopeSource.OBJECT,
+        summary="Make a volume known that a node has already.", body_type=HostVolumeRequest, reply_type=HostVolumeResponse,
+    ),
+    define_write(
+        "host_volume.delete", f"/v1/volume/host/{VOLUME_ID_PARAMETER}", method="DELETE", need=permissions.DELETE_HOST_VOLUME,
+        summary="Delete a volume that nothing uses.",
+    ),
+)  # fmt: skip

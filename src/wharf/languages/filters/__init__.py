@@ -1,0 +1,27 @@
+"""The filter language: expressions like `Status == "running" and "dc1" in Datacenters` over records of one type.
+
+Responsible for reading an expression, checking it against the type before any record is read, and compiling it to a
+function of a record. It knows neither HTTP nor tables: who asks, and what is done with an error, is told above.
+"""
+
+from wharf.languages.filters.compiler import Filter, compile_filter
+from wharf.languages.filters.errors import FilterError, FilterEvaluationError, FilterSyntaxError, FilterTypeError
+from wharf.languages.filters.kinds import FilterSubject, JoinedField
+from wharf.languages.filters.parser import parse_filter
+from wharf.languages.filters.selectors import SelectorInfo, list_selectors
+from wharf.languages.filters.tree import format_filter
+
+__all__ = [
+    "Filter",
+    "FilterError",
+    "FilterEvaluationError",
+    "FilterSubject",
+    "FilterSyntaxError",
+    "FilterTypeError",
+    "JoinedField",
+    "SelectorInfo",
+    "compile_filter",
+    "format_filter",
+    "list_selectors",
+    "parse_filter",
+]

@@ -1,0 +1,120 @@
+"""What is known of accounts: users, organizations, enterprises, apps, installations, repositories, tokens by hash.
+
+A port: a file is one directory, the tables of a service another. `Directory` answers single questions and never says
+what anything is worth.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from wharf.limits.core.callers.caller import CredentialKind
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    login: str
+    id: int | None = None
+
+
+class Organization(msgspec.Struct, frozen=True, kw_only=True):
+    login: str
+    is_enterprise_tier: bool = False
+    """Of the enterprise tier itself, or belonging to an enterprise."""
+    members: frozenset[str] = frozenset()
+    owners: frozenset[str] = frozenset()
+    """Who may see what is done in its name."""
+
+
+class App(msgspec.Struct, frozen=True, kw_only=True):
+    id: int
+    owner: str
+    is_oauth: bool = False
+    client_id: str | None = None
+    client_secret_sha256: str | None = None
+    approved_by: frozenset[str] = frozenset()
+    """Organizations that approved it."""
+
+
+class Installation(msgspec.Struct, frozen=True, kw_only=True):
+    id: int
+    app: int
+    account: str
+    """The account that it is installed on: a user, an organization, or an enterprise."""
+    repositories: int = 0
+    members: int = 0
+
+
+class Repository(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    """With its owner: `acme/site`."""
+
+    @property
+    def owner(self) -> str:
+        return self.name.partition("/")[0]
+
+
+class DirectoryToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A token by its hash, and whose it is: exactly one of user, installation and repository is given."""
+
+    sha256: str
+    kind: CredentialKind
+    user: str | None = None
+    app: int | None = None
+    installation: int | None = None
+    repository: str | None = None
+    is_revoked: bool = False
+    expires_ms: int | None = None
+    scopes: tuple[str, ...] = ()
+
+
+class Directory(Protocol):
+    """The questions that recognising a caller asks."""
+
+    def find_token(self, sha256: str) -> DirectoryToken | None: ...
+    def find_client(self, client_id: str) -> App | None: ...
+    def find_user(self, login: str) -> User | None: ...
+    def find_organization(self, login: str) -> Organization | None: ...
+    def find_app(self, app_id: int) -> App | None: ...
+    def find_installation(self, installation_id: int) -> Installation | None: ...
+    def find_repository(self, name: str) -> Repository | None: ...
+    def is_enterprise(self, name: str) -> bool:
+        """Whether this is the name of an enterprise (not of an organization in one)."""
+        ...
+
+
+class MemoryDirectory(msgspec.Struct, frozen=True, kw_only=True):
+    """A directory held in memory, complete."""
+
+    users: Mapping[str, User] = {}
+    organizations: Mapping[str, Organization] = {}
+    enterprises: frozenset[str] = frozenset()
+    apps: Mapping[int, App] = {}
+    installations: Mapping[int, Installation] = {}
+    repositories: Mapping[str, Repository] = {}
+    tokens: Mapping[str, DirectoryToken] = {}
+    clients: Mapping[str, App] = {}
+
+    def find_token(self, sha256: str) -> DirectoryToken | None:
+        return self.tokens.get(sha256)
+
+    def find_client(self, client_id: str) -> App | None:
+        return self.clients.get(client_id)
+
+    def find_user(self, login: str) -> User | None:
+        return self.users.get(login)
+
+    def find_organization(self, login: str) -> Organization | None:
+        return self.organizations.get(login)
+
+    def find_app(self, app_id: int) -> App | None:
+        return self.apps.get(app_id)
+
+    def find_installation(self, installation_id: int) -> Installation | None:
+        return self.installations.get(installation_id)
+
+    def find_repository(self, name: str) -> Repository | None:
+        return self.repositories.get(name)
+
+    def is_enterprise(self, name: str) -> bool:
+        return name in self.enterprises

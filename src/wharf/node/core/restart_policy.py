@@ -1,0 +1,52 @@
+"""Whether a task that ended is started again here, and when: the restart policy in both modes."""
+
+from typing import Final
+
+import msgspec
+
+from wharf.contract.model.allocations.task_event_messages import RESTART_WITHIN_POLICY
+from wharf.contract.model.jobs.group_policies import RestartMode, RestartPolicy
+from wharf.contract.model.times import format_duration
+from wharf.node.core.clock import SECOND_NS, ClockReading
+
+RESTART_JITTER_FRACTION: Final = 0.25
+NO_RESTARTS_MESSAGE: Final = "Policy allows no restarts"
+DELAY_MESSAGE: Final = "Exceeded allowed attempts, applying a delay"
+UNRECOVERABLE_MESSAGE: Final = "Error was unrecoverable"
+
+
+class RestartWindow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The interval that attempts are counted in, from its first failure on."""
+
+    began_s: float = 0.0
+    count: int = 0
+
+
+class RestartAfterDelay(msgspec.Struct, frozen=True):
+    """It is started again after a while."""
+
+    delay_s: float
+    reason: str
+    window: RestartWindow
+
+
+class NoRestart(msgspec.Struct, frozen=True):
+    reason: str
+
+
+def decide_restart(policy: RestartPolicy, window: RestartWindow, now: ClockReading) -> RestartAfterDelay | NoRestart:
+    """What becomes of a task that ended and is not done."""
+    if policy.attempts == 0:
+        return NoRestart(NO_RESTARTS_MESSAGE)
+    interval_s = policy.interval / SECOND_NS
+    if window.count == 0 or now.monotonic_s - window.began_s >= interval_s:
+        window = RestartWindow(now.monotonic_s, 0)
+    window = RestartWindow(window.began_s, window.count + 1)
+    if window.count <= policy.attempts:
+        delay_s = policy.delay / SECOND_NS * (1 + RESTART_JITTER_FRACTION * now.random_fraction)
+        return RestartAfterDelay(delay_s, RESTART_WITHIN_POLICY, window)
+    if policy.mode == RestartMode.DELAY:
+        left_s = max(0.0, window.began_s + interval_s - now.monotonic_s)
+        return RestartAfterDelay(left_s, DELAY_MESSAGE, window)
+    interval = format_duration(policy.interval)
+    return NoRestart(f'Exceeded allowed attempts {policy.attempts} in interval {interval} and mode is "fail"')

@@ -1,0 +1,232 @@
+"""What a job says of a container (`Config` of a task with the docker driver), checked, and put as the engine wants it.
+
+A key that is unknown, a value that does not fit and what the node's settings forbid are told together, before anything
+is asked of the engine.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from wharf.node.drivers.config_keys import describe_unknown_keys
+from wharf.node.sandbox.privileges import DEFAULT_CAPABILITIES
+
+
+class DockerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator of the node allows."""
+
+    volumes_enabled: bool = False
+    allow_privileged: bool = False
+    allow_capabilities: tuple[str, ...] = DEFAULT_CAPABILITIES
+    """What an engine gives a container unless it is told otherwise. A job may ask for these and for no others."""
+    allow_runtimes: tuple[str, ...] = ("runc", "crun", "nvidia")
+    extra_labels: tuple[str, ...] = ()
+
+
+class DockerConfigError(Exception):
+    """All that is wrong, a sentence each."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class AuthConfig(msgspec.Struct, forbid_unknown_fields=True):
+    username: str = ""
+    password: str = ""
+    email: str = ""
+    server_address: str = ""
+
+
+class LoggingConfig(msgspec.Struct, forbid_unknown_fields=True):
+    type: str = ""
+    driver: str = ""
+    config: dict[str, str] = {}
+
+
+class DeviceConfig(msgspec.Struct, forbid_unknown_fields=True):
+    host_path: str
+    container_path: str = ""
+    cgroup_permissions: str = "rwm"
+
+
+class BindOptions(msgspec.Struct, forbid_unknown_fields=True):
+    propagation: str = ""
+
+
+class TmpfsOptions(msgspec.Struct, forbid_unknown_fields=True):
+    size: int = 0
+    mode: int = 0
+
+
+class VolumeDriverConfig(msgspec.Struct, forbid_unknown_fields=True):
+    name: str = ""
+    options: dict[str, str] = {}
+
+
+class VolumeOptions(msgspec.Struct, forbid_unknown_fields=True):
+    no_copy: bool = False
+    labels: dict[str, str] = {}
+    driver_config: VolumeDriverConfig | None = None
+
+
+class MountConfig(msgspec.Struct, forbid_unknown_fields=True):
+    target: str
+    type: str = "volume"
+    source: str = ""
+    readonly: bool = False
+    bind_options: BindOptions | None = None
+    volume_options: VolumeOptions | None = None
+    tmpfs_options: TmpfsOptions | None = None
+
+
+class HealthChecksConfig(msgspec.Struct, forbid_unknown_fields=True):
+    disable: bool = False
+
+
+class DockerConfig(msgspec.Struct):
+    image: str = ""
+    command: str = ""
+    args: list[str] = []
+    entrypoint: list[str] | None = None
+    work_dir: str = ""
+    hostname: str = ""
+    init: bool = False
+    interactive: bool = False
+    tty: bool = False
+    ports: list[str] = []
+    network_mode: str = ""
+    network_aliases: list[str] = []
+    ipv4_address: str = ""
+    ipv6_address: str = ""
+    mac_address: str = ""
+    extra_hosts: list[str] = []
+    dns_servers: list[str] = []
+    dns_search_domains: list[str] = []
+    dns_options: list[str] = []
+    volumes: list[str] = []
+    volume_driver: str = ""
+    mount: list[MountConfig] = []
+    mounts: list[MountConfig] = []
+    storage_opt: dict[str, str] = {}
+    devices: list[DeviceConfig] = []
+    auth: AuthConfig | None = None
+    auth_soft_fail: bool = False
+    force_pull: bool = False
+    image_pull_timeout: str = "5m"
+    load: str = ""
+    labels: dict[str, str] = {}
+    logging: LoggingConfig | None = None
+    ulimit: dict[str, str] = {}
+    sysctl: dict[str, str] = {}
+    cap_add: list[str] = []
+    cap_drop: list[str] = []
+    privileged: bool = False
+    security_opt: list[str] = []
+    readonly_rootfs: bool = False
+    group_add: list[str] = []
+    memory_hard_limit: int = 0
+    cpu_hard_limit: bool = False
+    cpu_cfs_period: int = 100_000
+    cpuset_cpus: str = ""
+    pids_limit: int = 0
+    oom_score_adj: int = 0
+    shm_size: int = 0
+    pid_mode: str = ""
+    ipc_mode: str = ""
+    uts_mode: str = ""
+    userns_mode: str = ""
+    cgroupns: str = ""
+    runtime: str = ""
+    healthchecks: HealthChecksConfig | None = None
+    container_exists_attempts: int = 5
+
+
+# Written as blocks in job files, so that each may come as a list of one.
+_SINGLE: Final = ("auth", "logging", "healthchecks", "labels", "ulimit", "sysctl", "storage_opt")
+_SINGLE_WITHIN: Final = ("bind_options", "tmpfs_options", "volume_options", "driver_config")
+_HOST_MODES: Final = ("pid_mode", "ipc_mode", "uts_mode", "userns_mode")
+
+
+def parse_config(config: Mapping[str, Any], settings: DockerSettings) -> DockerConfig:  # As it stands in the job.
+    """Raises DockerConfigError."""
+    known = DockerConfig.__struct_fields__
+    problems = describe_unknown_keys(config, known, "docker")
+    plain = {key: _single(key, value) for key, value in config.items() if key in known}
+    try:
+        read = msgspec.convert(plain, DockerConfig, strict=False)
+    except msgspec.ValidationError as error:
+        raise DockerConfigError([*problems, f"Config: {_at_key(str(error))}"]) from None
+    problems += _forbidden(read, settings)
+    if problems:
+        raise DockerConfigError(problems)
+    return read
+
+
+def _forbidden(config: DockerConfig, settings: DockerSettings) -> list[str]:
+    problems = []
+    if not config.image:
+        problems.append("image is missing: name the image to run")
+    if config.privileged and not settings.allow_privileged:
+        problems.append("privileged is not allowed on this node (its setting allow_privileged)")
+    problems.extend(
+        f'{name} = "host" is not allowed on this node (its setting allow_privileged)'
+        for name in _HOST_MODES
+        if getattr(config, name) == "host" and not settings.allow_privileged
+    )
+    allowed = {name.lower() for name in settings.allow_capabilities}
+    for capability in config.cap_add:
+        name = capability.lower().removeprefix("cap_")
+        if name not in allowed and "all" not in allowed:
+            problems.append(
+                f"cap_add: {capability} is not allowed on this node; allowed are {', '.join(sorted(allowed))}"
+            )
+    if config.runtime and config.runtime not in settings.allow_runtimes:
+        problems.append(f"runtime {config.runtime} is not allowed; allowed are {', '.join(settings.allow_runtimes)}")
+    for mount in (*config.mount, *config.mounts):
+        if mount.type not in ("volume", "bind", "tmpfs"):
+            problems.append(f"mount {mount.target}: type is {mount.type}; there are volume, bind and tmpfs")
+        outside = mount.type == "volume" or (mount.type == "bind" and _is_outside(mount.source))
+        if outside and not settings.volumes_enabled:
+            problems.append(f"mount {mount.target}: volumes outside the allocation are not allowed on this node")
+    for volume in config.volumes:
+        source, separator, _ = volume.partition(":")
+        if not separator:
+            problems.append(f"volume {volume}: write source:target, or source:target:ro")
+        elif _is_outside(source) and not settings.volumes_enabled:
+            problems.append(f"volume {volume}: volumes outside the allocation are not allowed on this node")
+    for name, limit in config.ulimit.items():
+        if not all(part.lstrip("-").isdecimal() for part in limit.split(":")) or limit.count(":") > 1:
+            problems.append(f'ulimit {name} is "{limit}": write "soft:hard", or one number for both')
+    return problems
+
+
+def _is_outside(source: str) -> bool:
+    """Of the allocation's folder: absolute, a named volume, or a way up."""
+    is_named = not source.startswith(".") and "/" not in source
+    return source.startswith("/") or is_named or ".." in source.split("/")
+
+
+def _single(key: str, value: Any) -> Any:  # As it stands in the job.
+    if key in _SINGLE and isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if key in ("mount", "mounts") and isinstance(value, dict):
+        value = [value]
+    if key in ("mount", "mounts") and isinstance(value, list):
+        return [
+            {
+                name: one[0] if name in _SINGLE_WITHIN and isinstance(one, list) and len(one) == 1 else one
+                for name, one in mount.items()
+            }
+            if isinstance(mount, dict)
+            else mount
+            for mount in value
+        ]
+    return value
+
+
+def _at_key(told: str) -> str:
+    """`Expected `int`, got `str` - at `$.pids_limit`` as a person says it."""
+    said, _, place = told.partition(" - at `$.")
+    return f"{place.rstrip('`') or 'the whole'}: {said[0].lower()}{said[1:]}"

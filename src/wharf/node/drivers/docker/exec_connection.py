@@ -1,0 +1,78 @@
+"""A connection to the engine that stops being HTTP: the input and output of an exec, both ways.
+
+An HTTP library gives back no connection of its own, so this one request is written by hand.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+from wharf.node.drivers.docker.errors import EngineRejected, EngineUnreachable
+from wharf.node.drivers.docker.output_stream import FrameDecoder, OutputChunk
+
+CHUNK_BYTES: Final = 64 << 10
+MAX_HEAD_BYTES: Final = 64 << 10
+
+
+class ExecConnection:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_tty: bool) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._frames = FrameDecoder(is_tty=is_tty)
+
+    async def write(self, data: bytes) -> None:
+        """Raises EngineUnreachable."""
+        try:
+            self._writer.write(data)
+            await self._writer.drain()
+        except OSError as error:
+            raise EngineUnreachable(f"the input cannot be passed on: {error}") from error
+
+    def close_input(self) -> None:
+        with contextlib.suppress(OSError, NotImplementedError):
+            if self._writer.can_write_eof():
+                self._writer.write_eof()
+
+    async def read_output(self) -> AsyncIterator[OutputChunk]:
+        """Until the task has closed it."""
+        while True:
+            try:
+                piece = await self._reader.read(CHUNK_BYTES)
+            except OSError:
+                return
+            if not piece:
+                return
+            for chunk in self._frames.feed(piece):
+                yield chunk
+
+    async def close(self) -> None:
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+
+async def open_exec_connection(socket: Path, path: str, body: bytes, *, is_tty: bool) -> ExecConnection:
+    """Raises EngineUnreachable, EngineRejected."""
+    try:
+        reader, writer = await asyncio.open_unix_connection(str(socket), limit=MAX_HEAD_BYTES)
+    except OSError as error:
+        raise EngineUnreachable(f"the container engine at {socket} does not answer: {error}") from error
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: engine\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        "Connection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
+    )
+    try:
+        writer.write(head.encode() + body)
+        await writer.drain()
+        answered = await reader.readuntil(b"\r\n\r\n")
+    except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+        writer.close()
+        raise EngineUnreachable(f"the container engine broke off: {error}") from error
+    status = int(answered.split(b" ", 2)[1])
+    if status not in (101, 200):
+        told = (await reader.read(CHUNK_BYTES)).decode(errors="replace")
+        writer.close()
+        raise EngineRejected(status, told.strip() or f"the container engine answers {status}")
+    return ExecConnection(reader, writer, is_tty=is_tty)

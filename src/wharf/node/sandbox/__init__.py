@@ -1,0 +1,44 @@
+"""The walls around a program of the machine: what it sees, what it may do. Everything is made by small programs of the
+machine and a few lines of shell, in namespaces that end with the program: nothing of it can be left over.
+"""
+
+from wharf.node.sandbox.launcher import (
+    EntryCommand,
+    LaunchCommand,
+    SandboxDevice,
+    SandboxSpec,
+    build_entry_command,
+    build_launch_command,
+)
+from wharf.node.sandbox.privileges import (
+    DEFAULT_CAPABILITIES,
+    KNOWN_CAPABILITIES,
+    PrivilegeError,
+    ProcessPrivileges,
+    UnknownPrivilege,
+    read_process_privileges,
+    resolve_capabilities,
+    resolve_privileges,
+)
+from wharf.node.sandbox.root_filesystem import DEFAULT_FOLDERS, BindMount, RootFilesystem, RootFilesystemError
+
+__all__ = [
+    "DEFAULT_CAPABILITIES",
+    "DEFAULT_FOLDERS",
+    "KNOWN_CAPABILITIES",
+    "BindMount",
+    "EntryCommand",
+    "LaunchCommand",
+    "PrivilegeError",
+    "ProcessPrivileges",
+    "RootFilesystem",
+    "RootFilesystemError",
+    "SandboxDevice",
+    "SandboxSpec",
+    "UnknownPrivilege",
+    "build_entry_command",
+    "build_launch_command",
+    "read_process_privileges",
+    "resolve_capabilities",
+    "resolve_privileges",
+]

@@ -1,0 +1,247 @@
+"""What a walled program sees as `/`: its task's folder, with folders of the machine below it that it may only read.
+
+Where these are mounted, empty folders are made. The task owns its folder and may have put links there in an earlier run, so
+each step of the way is taken without following any. The mounts themselves are made by the program that becomes the task, in
+a namespace of its own.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+DEFAULT_FOLDERS: Final[Mapping[str, str]] = {
+    path: path
+    for path in (
+        *("/bin", "/etc", "/lib", "/lib32", "/lib64", "/run/resolvconf", "/run/systemd/resolve", "/sbin", "/usr"),
+    )
+}
+RESERVED_TARGETS: Final = ("/alloc", "/dev", "/local", "/proc", "/secrets", "/tmp")
+READ_ONLY_PROC_ENTRIES: Final = (
+    "sys",
+    "sysrq-trigger",
+    "irq",
+    "bus",
+    "fs",
+    "acpi",
+    "scsi",
+    "timer_list",
+    "latency_stats",
+)
+"""Of `/proc`: by these a root within the walls would turn the machine's own screws."""
+SHARED_MEMORY_SIZE: Final = "64m"
+READ_ONLY_OPTIONS: Final = "bind,ro,nosuid,nodev"
+WRITABLE_OPTIONS: Final = "bind,nosuid,nodev"
+
+
+class RootFilesystemError(Exception):
+    """Why a root cannot be made: a sentence for the task's owner."""
+
+
+class BindMount(NamedTuple):
+    """A folder or file of the machine, and where the program finds it."""
+
+    source: str
+    target: str
+    is_read_only: bool = True
+
+
+class RootFilesystem:
+    def __init__(
+        self,
+        folder: Path,
+        shared: Path,
+        bindings: Iterable[BindMount],
+        *,
+        files: Iterable[BindMount] = (),
+        has_own_ipc: bool = True,
+    ) -> None:
+        """`folder`: of the task; `shared`: of all tasks of the allocation. `files`: such as take the place of the machine's
+        own, where the program sees those."""
+        self._files = tuple(files)
+        self.folder = folder
+        self._bindings = sorted(bindings, key=lambda each: each.target)
+        self._shared = shared
+        self._has_own_ipc = has_own_ipc
+
+    def build_fstab(self) -> str:
+        """Makes the places of the mounts, and says which mounts are to be made, as in `fstab`. Raises WrongRoot."""
+        root = str(self.folder)
+        lines = [
+            _line(root, root, "none", "rbind,nosuid,nodev"),
+            _line("proc", f"{root}/proc", "proc", "nosuid,nodev,noexec"),
+        ]
+        lines += [
+            _line(f"{root}/proc/{name}", f"{root}/proc/{name}", "none", "bind,ro")
+            for name in READ_ONLY_PROC_ENTRIES
+            if os.path.exists(f"/proc/{name}")
+        ]
+        lines += [
+            _line("tmpfs", f"{root}/dev", "tmpfs", "nosuid,noexec,size=64k,mode=0755"),
+            _line(
+                "devpts", f"{root}/dev/pts", "devpts", "X-mount.mkdir,newinstance,ptmxmode=0666,mode=0620,nosuid,noexec"
+            ),
+        ]
+        memory = f"X-mount.mkdir,nosuid,nodev,noexec,mode=1777,size={SHARED_MEMORY_SIZE}"
+        shm = (
+            ("tmpfs", "tmpfs", memory)
+            if self._has_own_ipc
+            else ("/dev/shm", "none", f"X-mount.mkdir,{WRITABLE_OPTIONS}")
+        )
+        lines.append(_line(shm[0], f"{root}/dev/shm", shm[1], shm[2]))
+        lines.append(_line(str(self._shared), f"{root}/alloc", "none", WRITABLE_OPTIONS))
+        handle = os.open(self.folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            for path in ("/alloc", "/dev", "/proc"):
+                _make_place(handle, path, is_folder=True)
+            for binding in self._bindings:
+                if (line := self._bind(handle, binding)) is not None:
+                    lines.append(line)
+            for file in self._files:
+                if target := self._place_of(file.target):
+                    lines.append(_line(file.source, f"{root}{target}", "none", READ_ONLY_OPTIONS))
+        except OSError as error:
+            raise RootFilesystemError(f"the task's root cannot be made: {error.filename}: {error.strerror}") from error
+        finally:
+            os.close(handle)
+        return "\n".join(lines) + "\n"
+
+    def _bind(self, handle: int, binding: BindMount) -> str | None:
+        source, target = binding.source, os.path.normpath(binding.target)
+        if not target.startswith("/") or target == "/" or target in RESERVED_TARGETS:
+            raise RootFilesystemError(f"nothing of the machine can be put at {binding.target}")
+        if not os.path.exists(source):
+            if not binding.is_read_only or source not in DEFAULT_FOLDERS:
+                raise RootFilesystemError(f"there is no {source} on this machine")
+            return None
+        if source == target and os.path.islink(source) and self._is_bound(os.path.realpath(source)):
+            _make_link(handle, target, os.readlink(source))
+            return None
+        if not any(target.startswith(f"{other.target.rstrip('/')}/") for other in self._bindings):
+            _make_place(handle, target, is_folder=os.path.isdir(source))
+        options = READ_ONLY_OPTIONS if binding.is_read_only else WRITABLE_OPTIONS
+        return _line(source, f"{self.folder}{target}", "none", options)
+
+    def _place_of(self, target: str) -> str:
+        """Where the program comes to by this path. A link there would be followed on the machine and not within the walls.
+        Empty: there is nothing."""
+        known = self.resolve_host_path(target)
+        real = os.path.realpath(known)
+        if not os.path.exists(real):
+            return ""
+        if real == known:
+            return target
+        return real if self._is_bound(real) else ""
+
+    def _is_bound(self, path: str) -> bool:
+        """As the same path."""
+        return any(
+            each.source == each.target and path.startswith(f"{each.target}/") and not os.path.islink(each.source)
+            for each in self._bindings
+        )
+
+    def resolve_host_path(self, path: str) -> str:
+        """Where that which the program knows by this path lies on the machine."""
+        path = os.path.normpath(path)
+        for binding in reversed(self._bindings):
+            if path == binding.target or path.startswith(f"{binding.target.rstrip('/')}/"):
+                return binding.source + path.removeprefix(binding.target)
+        if path == "/alloc" or path.startswith("/alloc/"):
+            return str(self._shared) + path.removeprefix("/alloc")
+        return f"{self.folder}{path}"
+
+    def find_program(self, command: str, work_folder: str, search: str) -> str:
+        """As the task knows it. Raises RootFilesystemError where there is none."""
+        if "/" in command:
+            path = os.path.normpath(os.path.join(work_folder, command))
+            if not os.path.lexists(self.resolve_host_path(path)):
+                raise RootFilesystemError(f"there is no program {path} in the task's root")
+            return path
+        for folder in search.split(":"):
+            path = os.path.normpath(os.path.join(work_folder, folder, command))
+            if os.path.lexists(self.resolve_host_path(path)):
+                return path
+        raise RootFilesystemError(f"the program {command} is not found in PATH ({search}) in the task's root")
+
+
+def _line(source: str, target: str, kind: str, options: str) -> str:
+    return f"{_escaped(source)} {_escaped(target)} {kind} {options} 0 0"
+
+
+def _escaped(path: str) -> str:
+    return "".join(f"\\{ord(each):03o}" if each in " \t\n\\#" else each for each in path)
+
+
+def _make_place(root: int, path: str, *, is_folder: bool) -> None:
+    """Every part of it is a folder of ours or becomes one; what a task put in its way is removed. Raises OSError."""
+    *above, last = path.strip("/").split("/")
+    with _Way(root) as way:
+        for name in above:
+            way.step_into(name)
+        if is_folder:
+            way.step_into(last)
+        else:
+            way.make_file(last)
+
+
+def _make_link(root: int, path: str, to: str) -> None:
+    *above, last = path.strip("/").split("/")
+    with _Way(root) as way:
+        for name in above:
+            way.step_into(name)
+        way.make_link(last, to)
+
+
+class _Way:
+    """A folder in which steps are taken."""
+
+    def __init__(self, start: int) -> None:
+        self._at = os.dup(start)
+
+    def __enter__(self) -> "_Way":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._at)
+
+    def step_into(self, name: str) -> None:
+        try:
+            os.mkdir(name, 0o755, dir_fd=self._at)
+        except FileExistsError:
+            if not stat.S_ISDIR(self._mode(name)):
+                os.unlink(name, dir_fd=self._at)
+                os.mkdir(name, 0o755, dir_fd=self._at)
+        inner = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._at)
+        os.close(self._at)
+        self._at = inner
+
+    def make_file(self, name: str) -> None:
+        try:
+            os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=self._at))
+        except FileExistsError:
+            if stat.S_ISREG(self._mode(name)):
+                return
+            self._remove(name)
+            self.make_file(name)
+
+    def make_link(self, name: str, to: str) -> None:
+        try:
+            os.symlink(to, name, dir_fd=self._at)
+        except FileExistsError:
+            if stat.S_ISLNK(self._mode(name)) and os.readlink(name, dir_fd=self._at) == to:
+                return
+            self._remove(name)
+            os.symlink(to, name, dir_fd=self._at)
+
+    def _remove(self, name: str) -> None:
+        try:
+            os.unlink(name, dir_fd=self._at)
+        except OSError as error:
+            if error.errno not in (errno.EISDIR, errno.EPERM):
+                raise
+            os.rmdir(name, dir_fd=self._at)
+
+    def _mode(self, name: str) -> int:
+        return os.stat(name, dir_fd=self._at, follow_symlinks=False).st_mode

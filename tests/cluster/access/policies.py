@@ -1,0 +1,184 @@
+"""Policies of any shape, how they are written as text, and small words for rights."""
+
+import json
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+from hypothesis import strategies as st
+
+from wharf.cluster.access import Rights, parse_policy
+from wharf.cluster.access.policies.grants import merge_policies
+from wharf.cluster.access.policies.rules import (
+    HostVolumeRule,
+    LevelRule,
+    NamespaceRule,
+    NodePoolRule,
+    OperatorRule,
+    PathRule,
+    PolicyRules,
+    VariablesRule,
+)
+from wharf.contract.model.acl.capabilities import (
+    Capability,
+    HostVolumeMountCapability,
+    NodePoolCapability,
+    OperatorCapability,
+    PolicyLevel,
+    PolicyScope,
+    VariableCapability,
+)
+
+
+def rights(*texts: str) -> Rights:
+    return Rights(merge_policies(map(parse_policy, texts)))
+
+
+def allowed_in(given: Rights, namespace: str) -> set[Capability]:
+    return {capability for capability in Capability if given.allows_namespace(namespace, capability)} - {
+        Capability.DENY
+    }
+
+
+# Few letters, so that labels meet often.
+LABELS = st.text("ab*-", min_size=1, max_size=5)
+NAMES = st.text("ab-", min_size=1, max_size=6)
+PATHS = st.text("ab*/", min_size=1, max_size=5)
+PLAIN_PATHS = st.text("ab/", min_size=1, max_size=6)
+
+
+def _several(kind: type[StrEnum], *, denying: bool) -> st.SearchStrategy[tuple[StrEnum, ...]]:
+    members = [member for member in kind if denying or member != "deny"]
+    return st.lists(st.sampled_from(members), max_size=3, unique=True).map(tuple)
+
+
+def _levels(*levels: PolicyLevel, denying: bool) -> st.SearchStrategy[PolicyLevel | None]:
+    return st.none() | st.sampled_from([level for level in levels if denying or level is not PolicyLevel.DENY])
+
+
+def some_rules(
+    *, denying: bool = True, labels: st.SearchStrategy[str] = LABELS, paths: st.SearchStrategy[str] = PATHS
+) -> st.SearchStrategy[PolicyRules]:
+    path = st.builds(PathRule, path=paths, capabilities=_several(VariableCapability, denying=denying))
+    variables = st.builds(VariablesRule, paths=st.lists(path, min_size=1, max_size=2).map(tuple))
+    plain = _levels(PolicyLevel.DENY, PolicyLevel.READ, PolicyLevel.WRITE, denying=denying)
+    scaled = _levels(PolicyLevel.DENY, PolicyLevel.READ, PolicyLevel.WRITE, PolicyLevel.SCALE, denying=denying)
+    level = st.lists(st.builds(LevelRule, policy=scaled), max_size=1).map(tuple)
+    namespace = st.builds(
+        NamespaceRule,
+        name=labels,
+        policy=scaled,
+        capabilities=_several(Capability, denying=denying),
+        variables=st.none() | variables,
+    )
+    pool = st.builds(
+        NodePoolRule, name=labels, policy=plain, capabilities=_several(NodePoolCapability, denying=denying)
+    )
+    volume = st.builds(
+        HostVolumeRule, name=labels, policy=plain, capabilities=_several(HostVolumeMountCapability, denying=denying)
+    )
+    operator = st.builds(OperatorRule, policy=scaled, capabilities=_several(OperatorCapability, denying=denying))
+    plugin = st.builds(
+        LevelRule,
+        policy=_levels(PolicyLevel.DENY, PolicyLevel.LIST, PolicyLevel.READ, PolicyLevel.WRITE, denying=denying),
+    )
+    return st.builds(
+        PolicyRules,
+        namespaces=st.lists(namespace, max_size=3).map(tuple),
+        node_pools=st.lists(pool, max_size=2).map(tuple),
+        host_volumes=st.lists(volume, max_size=2).map(tuple),
+        agent=level,
+        node=level,
+        operator=st.lists(operator, max_size=1).map(tuple),
+        quota=level,
+        plugin=st.lists(plugin, max_size=1).map(tuple),
+    )
+
+
+Granted = frozenset[tuple[str, ...]]
+
+
+def everything_granted(given: Rights, names: Iterable[str], paths: Sequence[str]) -> Granted:
+    """Every question about these names that is answered with yes."""
+    found: set[tuple[str, ...]] = set()
+    for name in (*names, "*"):
+        found |= {("namespace", name, c) for c in Capability if c != "deny" and given.allows_namespace(name, c)}
+    for name in names:
+        found |= {("sight", name) for _ in [0] if given.allows_any_in(name)}
+        found |= {("pool", name, c) for c in NodePoolCapability if c != "deny" and given.allows_node_pool(name, c)}
+        found |= {
+            ("volume", name, c) for c in HostVolumeMountCapability if c != "deny" and given.allows_host_volume(name, c)
+        }
+        found |= {
+            ("variable", name, path, c)
+            for path in paths
+            for c in VariableCapability
+            if c != "deny" and given.allows_variable(name, path, c)
+        }
+    found |= {
+        ("level", scope, level)
+        for scope in (PolicyScope.AGENT, PolicyScope.NODE, PolicyScope.OPERATOR, PolicyScope.QUOTA, PolicyScope.PLUGIN)
+        for level in (PolicyLevel.LIST, PolicyLevel.READ, PolicyLevel.WRITE)
+        if given.allows_level(scope, level)
+    }
+    found |= {("operator", c) for c in OperatorCapability if c != "deny" and given.allows_operator(c)}
+    return frozenset(found)
+
+
+# -- writing -------------------------------------------------------------------------------------------------------
+
+
+def as_hcl(rules: PolicyRules) -> str:
+    blocks = [
+        *(
+            _block(f'namespace "{r.name}"', r.policy, r.capabilities, _variables_as_hcl(r.variables))
+            for r in rules.namespaces
+        ),
+        *(_block(f'node_pool "{r.name}"', r.policy, r.capabilities) for r in rules.node_pools),
+        *(_block(f'host_volume "{r.name}"', r.policy, r.capabilities) for r in rules.host_volumes),
+        *(_block(scope, r.policy, ()) for scope, found in _levelled(rules) for r in found),
+        *(_block("operator", r.policy, r.capabilities) for r in rules.operator),
+    ]
+    return "\n".join(blocks)
+
+
+def _levelled(rules: PolicyRules) -> list[tuple[str, tuple[LevelRule, ...]]]:
+    return [("agent", rules.agent), ("node", rules.node), ("quota", rules.quota), ("plugin", rules.plugin)]
+
+
+def _block(head: str, policy: PolicyLevel | None, capabilities: Sequence[str], rest: str = "") -> str:
+    level = f'policy = "{policy}"\n' if policy else ""
+    listed = f"capabilities = {json.dumps(list(capabilities))}\n" if capabilities else ""
+    return f"{head} {{\n{level}{listed}{rest}}}"
+
+
+def _variables_as_hcl(variables: VariablesRule | None) -> str:
+    if variables is None:
+        return ""
+    paths = "".join(
+        f'path "{path.path}" {{ capabilities = {json.dumps(list(path.capabilities))} }}\n' for path in variables.paths
+    )
+    return f"variables {{\n{paths}}}\n"
+
+
+def as_json(rules: PolicyRules) -> str:
+    """Labels may recur, so each scope is a list of objects of one label."""
+    written: dict[str, object] = {
+        "namespace": [
+            {r.name: _fields(r.policy, r.capabilities) | _variables_as_json(r.variables)} for r in rules.namespaces
+        ],
+        "node_pool": [{r.name: _fields(r.policy, r.capabilities)} for r in rules.node_pools],
+        "host_volume": [{r.name: _fields(r.policy, r.capabilities)} for r in rules.host_volumes],
+        "operator": [_fields(r.policy, r.capabilities) for r in rules.operator],
+        **{scope: [_fields(r.policy, ()) for r in found] for scope, found in _levelled(rules)},
+    }
+    return json.dumps(written)
+
+
+def _fields(policy: PolicyLevel | None, capabilities: Sequence[str]) -> dict[str, object]:
+    return {"policy": policy, "capabilities": list(capabilities)} if capabilities else {"policy": policy}
+
+
+def _variables_as_json(variables: VariablesRule | None) -> dict[str, object]:
+    if variables is None:
+        return {}
+    return {"variables": {"path": [{path.path: {"capabilities": list(path.capabilities)}} for path in variables.paths]}}

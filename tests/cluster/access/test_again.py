@@ -1,0 +1,70 @@
+"""A caller that goes on for long is looked at again."""
+
+from msgspec.structs import replace
+
+from tests.kit.state import SECOND_NS, AState
+from wharf.cluster.access import (
+    UNCHECKED_CALLER,
+    Caller,
+    CallerKind,
+    TokenSecret,
+    authenticate_caller,
+    reauthenticate_caller,
+)
+from wharf.cluster.state.tables import ACL_POLICIES, ACL_TOKENS
+from wharf.contract.model.acl.policies import ANONYMOUS_POLICY, Policy
+from wharf.contract.model.acl.tokens import Token
+from wharf.contract.model.log import WRITE_INDEX
+from wharf.contract.model.times import to_datetime
+
+READ = 'namespace "default" { policy = "read" }'
+
+
+def with_token(**fields: object) -> tuple[AState, Caller]:
+    state = AState()
+    token = Token(accessor_id="acc", secret_digest="digest", policies=("reader",), create_index=WRITE_INDEX, **fields)  # type: ignore[arg-type]
+    state.put(
+        ACL_POLICIES.build_put(Policy(name="reader", rules=READ, create_index=WRITE_INDEX)), ACL_TOKENS.build_put(token)
+    )
+    return state, authenticate_caller(state.replica, TokenSecret("digest"), state.moment)
+
+
+def now(state: AState, caller: Caller) -> Caller:
+    return reauthenticate_caller(state.replica, caller, state.moment)
+
+
+def test_whoever_was_not_checked_is_not_checked_again() -> None:
+    assert now(AState(), UNCHECKED_CALLER) is UNCHECKED_CALLER
+
+
+def test_a_token_has_the_rights_that_its_policies_give_now() -> None:
+    state, caller = with_token()
+    policy = state.replica.get(ACL_POLICIES, "reader")
+    assert policy is not None
+    state.put(ACL_POLICIES.build_put(replace(policy, rules="")))
+
+    assert caller.rights.allows_any_in("default")
+    assert not now(state, caller).rights.allows_any_in("default")
+
+
+def test_a_token_that_was_deleted_is_unknown() -> None:
+    state, caller = with_token()
+    state.put(ACL_TOKENS.build_delete("acc"))
+
+    assert now(state, caller).kind is CallerKind.UNKNOWN
+
+
+def test_a_token_that_expired_meanwhile_is_refused() -> None:
+    state = AState()
+    state, caller = with_token(expiration_time=to_datetime(state.now_ns + SECOND_NS))
+    state.now_ns += SECOND_NS
+
+    assert (caller.is_refused, now(state, caller).is_refused) == (False, True)
+
+
+def test_whoever_came_without_a_token_has_what_anybody_has_now() -> None:
+    state = AState()
+    caller = authenticate_caller(state.replica, None, state.moment)
+    state.put(ACL_POLICIES.build_put(Policy(name=ANONYMOUS_POLICY, rules=READ, create_index=WRITE_INDEX)))
+
+    assert now(state, caller).rights.allows_any_in("default")

@@ -1,0 +1,242 @@
+"""Login: claims are mapped, rules select, names are filled in, and what is given adds up (reference 5.3, rules 5 and 6)."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.kit.state import AState
+from wharf.cluster.access import (
+    MappedClaims,
+    TokenBindings,
+    bind_claims,
+    build_token_name,
+    find_auth_method,
+    find_binding_rule_problems,
+    map_claims,
+)
+from wharf.cluster.access.binding_rules import fill_bind_name, matches_selector
+from wharf.cluster.state.tables import ACL_AUTH_METHODS, ACL_BINDING_RULES, ACL_POLICIES, ACL_ROLES
+from wharf.contract.model.acl.auth_methods import AuthMethod, AuthMethodConfig
+from wharf.contract.model.acl.binding_rules import BindingRule
+from wharf.contract.model.acl.policies import Policy
+from wharf.contract.model.acl.roles import Role
+from wharf.contract.model.acl.tokens import RoleLink, TokenType
+from wharf.contract.model.refusal import Refusal, RefusalCode
+
+ADA = MappedClaims({"name": "ada", "team": "payments"}, {"groups": ("developers", "on-call")})
+METHOD = AuthMethod(name="sso", type="OIDC")
+
+
+def a_rule(selector: str = "", bind_type: str = "policy", bind_name: str = "readers", id: str = "r1") -> BindingRule:
+    return BindingRule(id=id, auth_method="sso", selector=selector, bind_type=bind_type, bind_name=bind_name)
+
+
+@pytest.fixture
+def state() -> AState:
+    state = AState()
+    state.put(
+        ACL_AUTH_METHODS.build_put(METHOD),
+        ACL_POLICIES.build_put(Policy(name="readers")),
+        ACL_POLICIES.build_put(Policy(name="team-payments")),
+        ACL_ROLES.build_put(Role(id="1", name="developers")),
+        ACL_ROLES.build_put(Role(id="2", name="operators")),
+    )
+    return state
+
+
+def bound(state: AState, *rules: BindingRule) -> TokenBindings:
+    state.put(*map(ACL_BINDING_RULES.build_put, rules))
+    return bind_claims(state.replica, METHOD, ADA)
+
+
+def refusal(state: AState, *rules: BindingRule) -> str:
+    with pytest.raises(Refusal) as told:
+        bound(state, *rules)
+    assert told.value.code is RefusalCode.INVALID
+    return told.value.text
+
+
+# -- rules ---------------------------------------------------------------------------------------------------------
+
+
+def test_all_rules_that_match_add_up(state: AState) -> None:
+    rules = (
+        a_rule(id="1"),
+        a_rule('"developers" in list.groups', "role", "developers", id="2"),
+        a_rule('value.team == "payments"', "policy", "team-${value.team}", id="3"),
+        a_rule('"managers" in list.groups', "management", "", id="4"),
+        a_rule('value.name == "bob"', "role", "operators", id="5"),
+    )
+
+    assert TokenBindings(
+        type=TokenType.CLIENT, roles=(RoleLink(id="1", name="developers"),), policies=("readers", "team-payments")
+    ) == bound(state, *rules)
+
+
+def test_a_rule_for_management_leaves_nothing_else(state: AState) -> None:
+    assert TokenBindings(type=TokenType.MANAGEMENT) == bound(
+        state, a_rule(id="1"), a_rule("", "management", "", id="2")
+    )
+
+
+def test_rules_of_other_methods_do_not_count(state: AState) -> None:
+    other = BindingRule(id="9", auth_method="other", bind_type="management")
+
+    assert refusal(state, other) == "no role or policy bindings matched"
+
+
+def test_none_matching_is_refused(state: AState) -> None:
+    assert refusal(state, a_rule('value.name == "bob"')) == "no role or policy bindings matched"
+
+
+def test_missing_roles_and_policies_are_passed_over(state: AState) -> None:
+    gone = (a_rule(bind_name="gone", id="1"), a_rule("", "role", "gone", id="2"))
+
+    assert refusal(state, *gone) == "no role or policy bindings matched"
+    assert TokenBindings(type=TokenType.CLIENT, policies=("readers",)) == bound(state, a_rule(id="3"))
+
+
+def test_an_unknown_method_is_told(state: AState) -> None:
+    assert METHOD.name == find_auth_method(state.replica, "sso").name
+    with pytest.raises(Refusal, match='auth-method "x" not found') as told:
+        find_auth_method(state.replica, "x")
+    assert told.value.code is RefusalCode.INVALID
+
+
+@pytest.mark.parametrize(
+    ("selector", "selected"),
+    [
+        ("", True),
+        (" ", True),
+        ('value.name == "ada"', True),
+        ('value.name != "ada"', False),
+        ('"on-call" in list.groups', True),
+        ('"on-call" not in list.groups', False),
+        ('value.name matches "^a" and list.groups is not empty', True),
+        ('any list.groups as g { g matches "^dev" }', True),
+        # What nobody claims is not present.
+        ('value.email == "ada@example.org"', False),
+        ("value.email is empty", True),
+        ('"x" in list.other', False),
+        # A selector that cannot be understood selects nobody, also where it is negated.
+        ('not value.name.first == "x"', False),
+        ("value.name ==", False),
+        ('groups == "x"', False),
+    ],
+)
+def test_a_selector_is_about_mapped_claims(selector: str, selected: bool) -> None:
+    assert selected is matches_selector(a_rule(selector), ADA)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("readers", "readers"),
+        ("${value.team}", "payments"),
+        ("a-${value.team}-${ value.name }-b", "a-payments-ada-b"),
+        ("${value.other}", None),
+        ("${list.groups}", None),
+        ("${value.team", None),
+        ("$value.team", "$value.team"),
+    ],
+)
+def test_a_bind_name_is_filled_in_or_binds_nothing(text: str, name: str | None) -> None:
+    assert name == fill_bind_name(a_rule(bind_name=text), ADA)
+
+
+def test_what_a_claim_brings_is_not_filled_in_again() -> None:
+    claims = MappedClaims({"a": "${value.b}", "b": "admin"})
+
+    assert fill_bind_name(a_rule(bind_name="${value.a}"), claims) == "${value.b}"
+
+
+@pytest.mark.parametrize(
+    ("rule", "problems"),
+    [
+        (a_rule('value.team == "x"', bind_name="a-${value.team}"), []),
+        (a_rule("value.team = x"), ['selector is invalid: 1:12 (11): no match found, expected: "!=", "==", "contains", "in", "is", "matches" or "not"; write "=="']),
+        (a_rule('team == "x"'), ["selector is invalid: 1:1 (0): error finding value in datum: /team at part 0: couldn't find key: struct field with name \"team\" in MappedClaims"]),
+        (a_rule(bind_name="${team}"), ["bind name is invalid: ${team} is no claim; write ${value.NAME}"]),
+        (a_rule(bind_name="${list.groups}"), ["bind name is invalid: ${list.groups} is no claim; write ${value.NAME}"]),
+        (a_rule(bind_name="${value.team"), ["bind name is invalid: every ${ needs its }"]),
+        (a_rule(bind_name=""), ["bind name is missing"]),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_rule_is_told_when_it_is_written(rule: BindingRule, problems: list[str]) -> None:
+    assert problems == find_binding_rule_problems(rule)
+
+
+# -- the name of the token -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("format", "name"),
+    [
+        ("${auth_method_type}-${auth_method_name}", "OIDC-sso"),
+        ("${auth_method_name}/${value.name}", "sso/ada"),
+        ("${value.other}", "OIDC-sso"),
+        ("", "OIDC-sso"),
+        ("x" * 300, "x" * 256),
+    ],
+)
+def test_a_token_is_named_by_the_format_of_its_method(format: str, name: str) -> None:
+    assert name == build_token_name(AuthMethod(name="sso", type="OIDC", token_name_format=format), ADA)
+
+
+# -- claims --------------------------------------------------------------------------------------------------------
+
+CLAIMS = {
+    "sub": "ada", "admin": True, "level": 3, "half": 1.5, "whole": 2.0, "groups": ["a", 1, None, {"x": 1}], "empty": [],
+    "org": {"name": "acme", "a/b": {"~": "deep"}, "teams": ["x", "y"]}, "nothing": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        ("sub", "ada"), ("admin", "true"), ("level", "3"), ("half", "1.5"), ("whole", "2"), ("/org/name", "acme"),
+        ("/org/a~1b/~0", "deep"), ("/org/teams/1", "y"), ("/org/teams/2", None), (f"/org/teams/{'1' * 5_000}", None), ("/org/teams/x", None), ("gone", None),
+        ("/org/gone/x", None), ("groups", None), ("org", None), ("nothing", None), ("/sub/x", None),
+    ],
+)  # fmt: skip
+def test_a_claim_is_mapped_to_a_text_if_it_can_be_one(source: str, value: str | None) -> None:
+    mapped = map_claims(AuthMethodConfig(claim_mappings={source: "it"}), CLAIMS)
+
+    assert ({} if value is None else {"it": value}) == mapped.values
+
+
+@pytest.mark.parametrize(
+    ("source", "values"),
+    [
+        ("groups", ("a", "1")),
+        ("/org/teams", ("x", "y")),
+        ("sub", ("ada",)),
+        ("empty", ()),
+        ("gone", None),
+        ("org", None),
+    ],
+)
+def test_a_claim_is_mapped_to_a_list_of_texts_if_it_can_be_one(source: str, values: tuple[str, ...] | None) -> None:
+    mapped = map_claims(AuthMethodConfig(list_claim_mappings={source: "it"}), CLAIMS)
+
+    assert ({} if values is None else {"it": values}) == mapped.lists
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab/~"), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from("ab"), JSON),
+    st.sampled_from(["a", "/a", "/a/b", "/a/0", "/a/~1", "/", "", "/a/-1"]),
+)
+def test_any_claims_are_mapped(claims: dict[str, object], source: str) -> None:
+    mapped = map_claims(AuthMethodConfig(claim_mappings={source: "v"}, list_claim_mappings={source: "l"}), claims)
+
+    assert {type(value) for value in (*mapped.values.values(), *mapped.lists.get("l", ()))} <= {str}
+    assert json.dumps(mapped.values)

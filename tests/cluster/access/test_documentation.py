@@ -1,0 +1,125 @@
+"""The page about access control says what is so."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.cluster.access.policies import allowed_in, rights
+from wharf.cluster.access import InvalidPolicy, MappedClaims, parse_policy_strict
+from wharf.cluster.access.binding_rules import matches_selector
+from wharf.cluster.access.policies.levels import NAMESPACE_COVERS
+from wharf.cluster.access.policies.parser import MAX_POLICY_CHARACTERS, MAX_POLICY_LABELS
+from wharf.contract.model.acl.binding_rules import BindingRule
+from wharf.contract.model.acl.capabilities import (
+    Capability,
+    HostVolumeMountCapability,
+    NodePoolCapability,
+    OperatorCapability,
+    PolicyScope,
+    VariableCapability,
+)
+from wharf.languages.hcl.source import MAX_DOCUMENT_DEPTH
+
+PAGE = (Path(__file__).parents[3] / "docs" / "access.md").read_text()
+POLICY = PAGE.partition("```hcl")[2].partition("```")[0]
+AS_JSON = PAGE.partition("```json")[2].partition("```")[0]
+CLAIMS = msgspec.json.decode(
+    PAGE.partition("## Login")[2].partition("```json")[2].partition("```")[0], type=MappedClaims
+)
+
+
+def rows(pattern: str, *, below: str = "") -> list[tuple[str, ...]]:
+    section = PAGE.partition(below)[2] if below else PAGE
+    return re.findall(rf"^\| {pattern} \|$", section, re.MULTILINE)
+
+
+JOBS = rows(r"`([^`]+)` \| `([^`]+)` \| (yes|no)")
+VARIABLES = rows(r"`([^`]+)` \| `([^`]+)` \| `([^`]+)` \| (yes|no)")
+ERRORS = rows(r"`(.+?)` \| `(.+)`", below="## What is refused")
+SELECTORS = rows(r"`(.+)` \| (yes|no)", below="## Login")
+COVERS = rows(r"`([^`]+)` \| (.+)", below="| Capability | Covers |")
+LEVELS = rows(r"`(read|write|scale)` \| (.+)", below="Levels of a namespace:")
+
+
+def test_the_page_has_examples() -> None:
+    assert (len(JOBS), len(VARIABLES), len(ERRORS), len(SELECTORS), len(LEVELS)) == (7, 6, 7, 5, 3)
+
+
+def test_the_policy_of_the_page_is_the_same_in_both_forms() -> None:
+    assert parse_policy_strict(POLICY) == parse_policy_strict(AS_JSON)
+
+
+@pytest.mark.parametrize(("namespace", "capability", "allowed"), JOBS)
+def test_the_policy_of_the_page_allows_in_namespaces_what_the_page_tells(
+    namespace: str, capability: str, allowed: str
+) -> None:
+    assert (allowed == "yes") is rights(POLICY).allows_namespace(namespace, Capability(capability))
+
+
+@pytest.mark.parametrize(("namespace", "path", "capability", "allowed"), VARIABLES)
+def test_the_policy_of_the_page_allows_with_variables_what_the_page_tells(
+    namespace: str, path: str, capability: str, allowed: str
+) -> None:
+    assert (allowed == "yes") is rights(POLICY).allows_variable(namespace, path, VariableCapability(capability))
+
+
+@pytest.mark.parametrize(("text", "error"), ERRORS)
+def test_an_error_of_the_page_is_told_in_these_words(text: str, error: str) -> None:
+    with pytest.raises(InvalidPolicy) as told:
+        parse_policy_strict(text)
+
+    assert error == told.value.text
+
+
+@pytest.mark.parametrize(("selector", "selected"), SELECTORS)
+def test_a_selector_of_the_page_selects_what_the_page_tells(selector: str, selected: str) -> None:
+    assert (selected == "yes") is matches_selector(BindingRule(id="r", selector=selector), CLAIMS)
+
+
+def words(text: str) -> set[str]:
+    without_fences = re.sub(r"(?s)```.*?```", "", text)
+    return set(re.findall(r"`([^`\n]+)`", without_fences))
+
+
+def test_the_levels_of_the_page_are_those_of_namespaces() -> None:
+    told = {level: words(capabilities) for level, capabilities in LEVELS}
+    covered = {name: words(found) for name, found in COVERS if name in ("submit-job", "host-volume-create")}
+
+    for level in ("read", "scale"):
+        assert told[level] == allowed_in(rights(f'namespace "x" {{ policy = "{level}" }}'), "x")
+    assert "read" in told["write"]
+    write = told["write"] - {"read"} | told["read"] | covered["submit-job"] | covered["host-volume-create"]
+    assert write == allowed_in(rights('namespace "x" { policy = "write" }'), "x")
+
+
+def test_the_page_tells_what_covers_what() -> None:
+    told = {name: {name, *words(found)} for name, found in COVERS if name in NAMESPACE_COVERS}
+    found = {
+        name: allowed_in(rights(f'namespace "x" {{ capabilities = ["{name}"] }}'), "x") for name in NAMESPACE_COVERS
+    }
+
+    assert told == found
+
+
+def test_the_page_names_every_scope_and_every_capability() -> None:
+    names = {
+        *PolicyScope,
+        *Capability,
+        *VariableCapability,
+        *NodePoolCapability,
+        *HostVolumeMountCapability,
+        *OperatorCapability,
+    }
+
+    assert {name.value for name in names} - words(PAGE) == set()
+
+
+def test_the_page_tells_the_bounds() -> None:
+    told = " ".join(PAGE.split())
+
+    assert (
+        f"A policy has at most {MAX_POLICY_CHARACTERS:,} characters, nested at most {MAX_DOCUMENT_DEPTH} deep, and {MAX_POLICY_LABELS:,} labels and "
+        "paths together."
+    ) in told

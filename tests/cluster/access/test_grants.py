@@ -1,0 +1,216 @@
+"""Several policies put together (reference 5.4, rule 2): laws, and examples of each."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.cluster.access.policies import NAMES, PLAIN_PATHS, allowed_in, everything_granted, rights, some_rules
+from wharf.cluster.access import Rights
+from wharf.cluster.access.policies.grants import merge_policies
+from wharf.cluster.access.policies.rules import (
+    HostVolumeRule,
+    LevelRule,
+    NamespaceRule,
+    NodePoolRule,
+    OperatorRule,
+    PathRule,
+    PolicyRules,
+    VariablesRule,
+)
+from wharf.contract.model.acl.capabilities import (
+    Capability,
+    HostVolumeMountCapability,
+    NodePoolCapability,
+    OperatorCapability,
+    PolicyLevel,
+    PolicyScope,
+    VariableCapability,
+)
+
+SEVERAL = st.lists(some_rules(), max_size=4)
+SOME_NAMES = st.lists(NAMES, min_size=1, max_size=3)
+SOME_PATHS = st.lists(PLAIN_PATHS, min_size=1, max_size=3)
+FIXED_LABELS = ("*", "a*", "ab", "b-*")
+FIXED_PATHS = ("*", "a/*", "a/b")
+
+
+def granted(policies: Sequence[PolicyRules], names: list[str], paths: list[str]) -> frozenset[tuple[str, ...]]:
+    return everything_granted(Rights(merge_policies(policies)), names, paths)
+
+
+@given(SEVERAL, st.randoms(use_true_random=False), SOME_NAMES, SOME_PATHS)
+def test_the_order_of_policies_makes_no_difference(
+    policies: list[PolicyRules], random: object, names: list[str], paths: list[str]
+) -> None:
+    shuffled = list(policies)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]  # hypothesis declares its random as an object
+
+    assert merge_policies(policies) == merge_policies(shuffled)
+    assert granted(policies, names, paths) == granted(shuffled, names, paths)
+
+
+@given(SEVERAL, SOME_NAMES, SOME_PATHS)
+def test_a_policy_given_twice_is_a_policy_given_once(
+    policies: list[PolicyRules], names: list[str], paths: list[str]
+) -> None:
+    assert granted(policies, names, paths) == granted([*policies, *policies], names, paths)
+
+
+@given(SEVERAL, some_rules(), SOME_NAMES, SOME_PATHS)
+def test_a_deny_never_widens(
+    policies: list[PolicyRules], given_as: PolicyRules, names: list[str], paths: list[str]
+) -> None:
+    before = granted(policies, names, paths)
+
+    assert granted([*policies, only_denying(given_as)], names, paths) <= before
+
+
+@given(st.lists(some_rules(denying=False), max_size=3), some_rules(denying=False), SOME_NAMES, SOME_PATHS)
+def test_a_policy_without_deny_never_narrows_where_it_brings_no_new_label(
+    policies: list[PolicyRules], added: PolicyRules, names: list[str], paths: list[str]
+) -> None:
+    # A new label may be closer to a name than the one that was about it, and then stands alone (rule 3).
+    everywhere = with_labels_of(added)
+    before = granted([*policies, everywhere], names, paths)
+
+    assert before <= granted([*policies, everywhere, added], names, paths)
+
+
+@given(
+    st.lists(some_rules(labels=st.sampled_from(FIXED_LABELS), paths=st.sampled_from(FIXED_PATHS)), max_size=3),
+    SOME_NAMES,
+    SOME_PATHS,
+)
+def test_what_several_policies_deny_none_of_them_gives_back(
+    policies: list[PolicyRules], names: list[str], paths: list[str]
+) -> None:
+    denied = [only_denying(policy) for policy in policies]
+
+    assert granted([*policies, *denied, *policies], names, paths) == granted([*policies, *denied], names, paths)
+
+
+def only_denying(rules: PolicyRules) -> PolicyRules:
+    """The same labels and scopes, all denied."""
+
+    def path(rule: PathRule) -> PathRule:
+        return PathRule(path=rule.path, capabilities=(VariableCapability.DENY,))
+
+    def variables(rule: NamespaceRule) -> VariablesRule | None:
+        return VariablesRule(paths=tuple(map(path, rule.variables.paths))) if rule.variables else None
+
+    denied = (LevelRule(policy=PolicyLevel.DENY),)
+    return PolicyRules(
+        namespaces=tuple(
+            NamespaceRule(name=rule.name, capabilities=(Capability.DENY,), variables=variables(rule))
+            for rule in rules.namespaces
+        ),
+        node_pools=tuple(
+            NodePoolRule(name=rule.name, capabilities=(NodePoolCapability.DENY,)) for rule in rules.node_pools
+        ),
+        host_volumes=tuple(
+            HostVolumeRule(name=rule.name, capabilities=(HostVolumeMountCapability.DENY,))
+            for rule in rules.host_volumes
+        ),
+        agent=rules.agent and denied,
+        node=rules.node and denied,
+        operator=rules.operator and (OperatorRule(capabilities=(OperatorCapability.DENY,)),),
+        quota=rules.quota and denied,
+        plugin=rules.plugin and denied,
+    )
+
+
+def with_labels_of(rules: PolicyRules) -> PolicyRules:
+    """The same labels, and nothing granted."""
+    replace = msgspec.structs.replace
+
+    def namespace(rule: NamespaceRule) -> NamespaceRule:
+        paths = tuple(PathRule(path=path.path) for path in rule.variables.paths) if rule.variables else ()
+        return NamespaceRule(name=rule.name, variables=VariablesRule(paths=paths))
+
+    return PolicyRules(
+        namespaces=tuple(map(namespace, rules.namespaces)),
+        node_pools=tuple(replace(rule, policy=None, capabilities=()) for rule in rules.node_pools),
+        host_volumes=tuple(replace(rule, policy=None, capabilities=()) for rule in rules.host_volumes),
+    )
+
+
+# -- by example ----------------------------------------------------------------------------------------------------
+
+
+def test_capabilities_of_the_same_label_are_united() -> None:
+    given = rights('namespace "x" { capabilities = ["read-job"] }', 'namespace "x" { capabilities = ["read-logs"] }')
+
+    assert {Capability.READ_JOB, Capability.READ_LOGS} == allowed_in(given, "x")
+
+
+def test_a_level_and_capabilities_of_one_block_are_united() -> None:
+    given = rights('namespace "x" { policy = "scale" capabilities = ["read-logs"] }')
+
+    assert {Capability.SCALE_JOB, Capability.READ_LOGS} <= allowed_in(given, "x")
+
+
+@pytest.mark.parametrize("deny", ['policy = "deny"', 'capabilities = ["deny"]', 'capabilities = ["read-job", "deny"]'])
+def test_a_deny_wipes_the_label_and_stays(deny: str) -> None:
+    policies = [
+        'namespace "x" { policy = "write" }',
+        f'namespace "x" {{ {deny} }}',
+        'namespace "x" { policy = "read" }',
+    ]
+
+    assert set() == allowed_in(rights(*policies), "x") == allowed_in(rights(*reversed(policies)), "x")
+
+
+def test_a_deny_of_one_label_leaves_the_others() -> None:
+    given = rights('namespace "x" { policy = "deny" } namespace "*" { capabilities = ["read-job"] }')
+
+    assert (set(), {Capability.READ_JOB}) == (allowed_in(given, "x"), allowed_in(given, "y"))
+
+
+@pytest.mark.parametrize(
+    ("levels", "strongest"),
+    [
+        (["read", "write"], "write"),
+        (["write", "read"], "write"),
+        (["deny", "write"], ""),
+        (["write", "deny", "write"], ""),
+        (["scale", "read"], "read"),
+        (["scale"], ""),
+    ],
+)
+@pytest.mark.parametrize("scope", ["agent", "node", "operator", "quota"])
+def test_scopes_with_levels_only_take_deny_before_write_before_read(
+    scope: str, levels: list[str], strongest: str
+) -> None:
+    given = rights(*(f'{scope} {{ policy = "{level}" }}' for level in levels))
+
+    found = [level for level in (PolicyLevel.WRITE, PolicyLevel.READ) if given.allows_level(PolicyScope(scope), level)]
+    assert strongest == (found[0] if found else "")
+
+
+def test_plugins_take_read_before_list() -> None:
+    given = rights('plugin { policy = "list" }', 'plugin { policy = "read" }', 'plugin { policy = "list" }')
+
+    assert (True, False) == (
+        given.allows_level(PolicyScope.PLUGIN, PolicyLevel.READ),
+        given.allows_level(PolicyScope.PLUGIN, PolicyLevel.WRITE),
+    )
+
+
+@pytest.mark.parametrize("deny", ['policy = "deny"', 'capabilities = ["deny"]'])
+def test_a_deny_of_operator_denies_level_and_capabilities(deny: str) -> None:
+    given = rights('operator { policy = "write" capabilities = ["snapshot-save"] }', f"operator {{ {deny} }}")
+
+    assert not given.allows_level(PolicyScope.OPERATOR, PolicyLevel.READ)
+    assert not any(given.allows_operator(capability) for capability in OperatorCapability if capability != "deny")
+
+
+def test_a_capability_of_operator_gives_no_level() -> None:
+    given = rights('operator { capabilities = ["snapshot-save"] }')
+
+    assert (True, False) == (
+        given.allows_operator(OperatorCapability.SNAPSHOT_SAVE),
+        given.allows_level(PolicyScope.OPERATOR, PolicyLevel.READ),
+    )

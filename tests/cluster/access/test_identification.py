@@ -1,0 +1,359 @@
+"""Who is calling: every row of the reference's 5.1 that is about deciding, and 5.3 as far as callers go."""
+
+import datetime
+import sys
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from tests.builders import a_job
+from tests.kit.state import SECOND_NS, AState
+from wharf.cluster.access import (
+    UNCHECKED_CALLER,
+    Caller,
+    CallerKind,
+    DenialDetail,
+    InvalidCredential,
+    PresentedCredential,
+    TokenSecret,
+    WorkloadClaims,
+    authenticate_caller,
+    build_denial,
+    find_token_caller,
+    require_rights,
+)
+from wharf.cluster.state.tables import ACL_POLICIES, ACL_ROLES, ACL_TOKENS, ALLOCATIONS, JOBS
+from wharf.contract.model.acl import permissions
+from wharf.contract.model.acl.capabilities import Capability, VariableCapability
+from wharf.contract.model.acl.policies import JobACL, Policy
+from wharf.contract.model.acl.roles import PolicyLink, Role
+from wharf.contract.model.acl.tokens import RoleLink, Token
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
+from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.secrets import hash_secret
+from wharf.contract.model.times import to_datetime
+
+SECRET_ID = "0e0f1a2b-0000-4000-8000-123456789abc"
+READ_JOBS = 'namespace "default" { policy = "read" }'
+WRITE_JOBS = 'namespace "default" { policy = "write" }'
+
+
+@pytest.fixture
+def state() -> AState:
+    state = AState()
+    state.put(
+        ACL_POLICIES.build_put(Policy(name="readers", rules=READ_JOBS)),
+        ACL_POLICIES.build_put(Policy(name="writers", rules=WRITE_JOBS)),
+        ACL_ROLES.build_put(
+            Role(id="role-1", name="developers", policies=(PolicyLink(name="writers"), PolicyLink(name="gone")))
+        ),
+    )
+    return state
+
+
+def a_token(state: AState, secret: str = SECRET_ID, **fields: Any) -> TokenSecret:
+    state.put(ACL_TOKENS.build_put(Token(accessor_id=f"of {secret}", secret_digest=hash_secret(secret), **fields)))
+    return TokenSecret(hash_secret(secret))
+
+
+def caller(state: AState, presented: PresentedCredential) -> Caller:
+    return authenticate_caller(state.replica, presented, state.moment)
+
+
+def may_submit(given: Caller) -> bool:
+    return given.rights.allows_namespace("default", Capability.SUBMIT_JOB)
+
+
+def may_read(given: Caller) -> bool:
+    return given.rights.allows_namespace("default", Capability.READ_JOB)
+
+
+def answer(
+    given: Caller,
+    asked: permissions.Permission = permissions.READ_JOB,
+    manner: DenialDetail = DenialDetail.GENERIC,
+    namespace: str = "default",
+) -> str:
+    try:
+        require_rights(given, asked, manner=manner, namespace=namespace)
+    except Refusal as refusal:
+        return refusal.text if refusal.code is RefusalCode.FORBIDDEN else f"{refusal.code}: {refusal.text}"
+    return "allowed"
+
+
+# -- 5.1, row by row -----------------------------------------------------------------------------------------------
+
+
+def test_with_access_control_off_everybody_may_do_everything() -> None:
+    assert (False, True) == (UNCHECKED_CALLER.is_refused, UNCHECKED_CALLER.rights.is_management)
+
+
+def test_no_token_without_a_policy_named_anonymous_is_allowed_nothing(state: AState) -> None:
+    nobody = caller(state, None)
+
+    assert (CallerKind.ANONYMOUS, (), "Permission denied") == (nobody.kind, nobody.policies, answer(nobody))
+
+
+def test_no_token_has_the_policy_named_anonymous_if_it_exists(state: AState) -> None:
+    state.put(ACL_POLICIES.build_put(Policy(name="anonymous", rules=READ_JOBS)))
+    nobody = caller(state, None)
+
+    assert (("anonymous",), True, False) == (nobody.policies, may_read(nobody), may_submit(nobody))
+
+
+def test_no_token_is_answered_where_any_caller_is(state: AState) -> None:
+    assert answer(caller(state, None), permissions.ANY_TOKEN) == "allowed"
+
+
+def test_a_secret_that_is_not_known_is_refused_also_where_no_right_is_needed(state: AState) -> None:
+    stranger = caller(state, TokenSecret(hash_secret("0e0f1a2b-0000-4000-8000-000000000000")))
+
+    assert (CallerKind.UNKNOWN, True) == (stranger.kind, stranger.is_refused)
+    assert {"Permission denied"} == {
+        answer(stranger, asked) for asked in (permissions.ANY_TOKEN, permissions.READ_JOB, permissions.MANAGEMENT_TOKEN)
+    }
+
+
+def test_what_needs_no_token_is_open_to_a_bad_one(state: AState) -> None:
+    assert answer(caller(state, TokenSecret(hash_secret("x"))), permissions.PUBLIC_ACCESS) == "allowed"
+
+
+def test_an_empty_digest_finds_nobody(state: AState) -> None:
+    state.put(ACL_TOKENS.build_put(Token(accessor_id="without a secret", type="management")))
+
+    assert caller(state, TokenSecret("")).kind is CallerKind.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("manner", "text"),
+    [
+        (DenialDetail.GENERIC, "Permission denied"),
+        (DenialDetail.TOKEN, "ACL token expired"),
+        (DenialDetail.AGENT, "ACL token not found or invalid workload identity: ACL token expired"),
+        (DenialDetail.AGENT_SHORT, "ACL token expired"),
+    ],
+)
+def test_an_expired_token_is_refused_in_the_words_of_the_endpoint(
+    state: AState, manner: DenialDetail, text: str
+) -> None:
+    expired = caller(state, a_token(state, type="management", expiration_time=to_datetime(state.now_ns)))
+
+    assert CallerKind.EXPIRED is expired.kind
+    assert (text, text) == (answer(expired, permissions.ANY_TOKEN, manner), build_denial(expired, manner).text)
+
+
+@pytest.mark.parametrize(
+    ("manner", "text"),
+    [
+        (DenialDetail.GENERIC, "Permission denied"),
+        (DenialDetail.AGENT, "ACL token not found or invalid workload identity: failed to parse signed token: no dots"),
+        (DenialDetail.AGENT_SHORT, "failed to parse signed token: no dots"),
+    ],
+)
+def test_what_is_neither_secret_nor_identity_is_refused_in_the_words_of_the_endpoint(
+    state: AState, manner: DenialDetail, text: str
+) -> None:
+    assert text == answer(
+        caller(state, InvalidCredential("failed to parse signed token: no dots")), permissions.ANY_TOKEN, manner
+    )
+
+
+def test_a_valid_token_without_the_right_is_refused(state: AState) -> None:
+    reader = caller(state, a_token(state, policies=("readers",)))
+
+    assert ("allowed", "Permission denied") == (answer(reader), answer(reader, permissions.REGISTER_JOB))
+
+
+def test_a_list_over_all_namespaces_with_partial_rights_holds_what_is_readable(state: AState) -> None:
+    reader = caller(state, a_token(state, policies=("readers",)))
+    shown = reader.rights.build_namespace_filter(Capability.READ_JOB)
+
+    assert answer(reader, namespace="*") == "allowed"
+    assert [namespace for namespace in ("default", "other") if shown(namespace)] == ["default"]
+
+
+def test_an_object_in_a_namespace_that_the_token_may_not_see_is_refused(state: AState) -> None:
+    reader = caller(state, a_token(state, policies=("readers",)))
+
+    assert ("allowed", "Permission denied") == (answer(reader), answer(reader, namespace="other"))
+
+
+# -- 5.3 -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_token_has_its_policies_and_those_of_its_roles(state: AState) -> None:
+    somebody = caller(state, a_token(state, policies=("readers",), roles=(RoleLink(id="role-1"),)))
+
+    assert (CallerKind.CLIENT, ("readers", "writers"), ["developers"]) == (
+        somebody.kind, somebody.policies, [role.name for role in somebody.roles],
+    )  # fmt: skip
+    assert may_submit(somebody)
+
+
+def test_names_of_policies_and_roles_that_are_gone_are_passed_over(state: AState) -> None:
+    somebody = caller(state, a_token(state, policies=("gone", "readers"), roles=(RoleLink(id="gone"),)))
+
+    assert (("readers",), True, False) == (somebody.policies, may_read(somebody), may_submit(somebody))
+
+
+def test_a_management_token_may_do_everything(state: AState) -> None:
+    manager = caller(state, a_token(state, type="management"))
+
+    assert (CallerKind.MANAGEMENT, "allowed") == (manager.kind, answer(manager, permissions.MANAGEMENT_TOKEN))
+
+
+def test_a_token_expires_at_its_moment_and_not_before(state: AState) -> None:
+    end = to_datetime(state.now_ns + 60 * SECOND_NS)
+    token = a_token(state, policies=("readers",), expiration_time=end)
+    before = caller(state, token)
+    state.now_ns += 60 * SECOND_NS
+
+    assert (CallerKind.CLIENT, CallerKind.EXPIRED) == (before.kind, caller(state, token).kind)
+    assert datetime.UTC is end.tzinfo
+
+
+def test_a_policy_that_is_written_again_counts_with_the_next_request(state: AState) -> None:
+    token = a_token(state, policies=("readers",))
+    before = caller(state, token)
+    state.put(ACL_POLICIES.build_put(Policy(name="readers", rules=WRITE_JOBS)))
+
+    assert (False, True) == (may_submit(before), may_submit(caller(state, token)))
+
+
+def test_a_policy_that_can_not_be_read_any_more_leaves_no_rights(state: AState) -> None:
+    state.put(ACL_POLICIES.build_put(Policy(name="broken", rules='namespace "x" { policy = "future" }')))
+
+    assert not may_read(caller(state, a_token(state, policies=("readers", "broken"))))
+
+
+def test_a_stream_asks_again_by_the_accessor(state: AState) -> None:
+    a_token(state, policies=("readers",))
+    accessor = f"of {SECRET_ID}"
+    known = find_token_caller(state.replica, accessor, state.moment)
+    state.put(ACL_TOKENS.build_delete(accessor))
+
+    assert (accessor, CallerKind.UNKNOWN) == (
+        known.accessor_id,
+        find_token_caller(state.replica, accessor, state.moment).kind,
+    )
+
+
+def lines_run(state: AState, secret: str) -> int:
+    """How many lines run to find a caller: a measure of time that no other work on the machine changes."""
+    lines = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> Any:  # noqa: ARG001 (a trace function)
+        nonlocal lines
+        lines += 1
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        authenticate_caller(state.replica, TokenSecret(hash_secret(secret)), state.moment)
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def test_a_secret_that_is_almost_right_takes_no_longer_to_refuse_than_any_other(state: AState) -> None:
+    a_token(state, policies=("readers",))
+    lines_run(state, SECRET_ID)
+    guesses = [SECRET_ID[:-1] + "0", SECRET_ID[:18] + "0" * 18, "f" * 36, SECRET_ID.upper()]
+
+    assert len({lines_run(state, guess) for guess in guesses}) == 1
+
+
+# -- workload identities -------------------------------------------------------------------------------------------
+
+CLAIMS = WorkloadClaims(namespace="default", job_id="shop", alloc_id="a1", task="server")
+
+
+def place(state: AState, **fields: Any) -> None:
+    told = {
+        "id": "a1", "namespace": "default", "job_id": "shop", "task_group": "web",
+        "desired_status": DesiredStatus.RUN, "client_status": ClientStatus.RUNNING, **fields,
+    }  # fmt: skip
+    state.put(ALLOCATIONS.build_put(Allocation(**told)))
+
+
+def test_a_workload_may_list_and_read_the_variables_of_its_job_group_and_task(state: AState) -> None:
+    place(state)
+    workload = caller(state, CLAIMS)
+
+    assert CallerKind.WORKLOAD is workload.kind
+    for path in ("nomad/jobs", "nomad/jobs/shop", "nomad/jobs/shop/web", "nomad/jobs/shop/web/server"):
+        granted = {c.value for c in VariableCapability if workload.rights.allows_variable("default", path, c)}
+        assert {"list", "read"} == granted
+    for path in ("nomad/jobs/other", "nomad/jobs/shop/web/other", "nomad/jobs/shop/web/server/x", "nomad"):
+        assert not workload.rights.allows_variable("default", path, VariableCapability.LIST)
+    assert not workload.rights.allows_variable("other", "nomad/jobs/shop", VariableCapability.READ)
+
+
+def test_a_service_of_a_group_has_no_task_to_read_variables_of(state: AState) -> None:
+    place(state)
+    service = caller(state, WorkloadClaims(namespace="default", job_id="shop", alloc_id="a1"))
+
+    assert service.rights.allows_variable("default", "nomad/jobs/shop/web", VariableCapability.READ)
+    assert not service.rights.allows_variable("default", "nomad/jobs/shop/web/", VariableCapability.READ)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"client_status": ClientStatus.COMPLETE},
+        {"client_status": ClientStatus.FAILED},
+        {"desired_status": DesiredStatus.STOP},
+        {"id": "a2"},
+        {"namespace": "other"},
+        {"job_id": "other"},
+    ],
+)
+def test_an_identity_holds_while_its_allocation_is_not_terminal(state: AState, fields: dict[str, Any]) -> None:
+    state.put(JOBS.build_put(a_job("other", parent_id="another")), JOBS.build_put(a_job("shop")))
+    place(state, **fields)
+    late = caller(state, CLAIMS)
+
+    assert (CallerKind.UNVERIFIED, "Permission denied") == (late.kind, answer(late, permissions.ANY_TOKEN))
+
+
+def test_an_identity_without_a_job_is_of_no_job(state: AState) -> None:
+    state.put(JOBS.build_put(a_job("shop")))
+    place(state)
+    nameless = WorkloadClaims(namespace="default", job_id="", alloc_id="a1")
+
+    assert CallerKind.UNVERIFIED is caller(state, nameless).kind
+
+
+def test_the_identity_of_a_child_names_its_parent(state: AState) -> None:
+    child = a_job("shop/dispatch-1", parent_id="shop")
+    state.put(JOBS.build_put(child))
+    place(state, job_id=child.id)
+
+    assert caller(state, CLAIMS).rights.allows_variable("default", "nomad/jobs/shop", VariableCapability.READ)
+
+
+@pytest.mark.parametrize(
+    ("job_acl", "is_attached"),
+    [
+        (JobACL(namespace="default"), True),
+        (JobACL(namespace="default", job_id="shop"), True),
+        (JobACL(namespace="default", job_id="shop", group="web"), True),
+        (JobACL(namespace="default", job_id="shop", group="web", task="server"), True),
+        (JobACL(namespace="other"), False),
+        (JobACL(namespace="default", job_id="other"), False),
+        (JobACL(namespace="default", job_id="shop", group="other"), False),
+        (JobACL(namespace="default", job_id="shop", group="web", task="other"), False),
+        (JobACL(), False),
+        (None, False),
+    ],
+)
+def test_a_policy_is_attached_to_the_workloads_that_its_job_acl_names(
+    state: AState, job_acl: JobACL | None, is_attached: bool
+) -> None:
+    place(state)
+    state.put(ACL_POLICIES.build_put(Policy(name="attached", rules=READ_JOBS, job_acl=job_acl)))
+    workload = caller(state, CLAIMS)
+
+    assert (("attached",) if is_attached else (), is_attached) == (workload.policies, may_read(workload))

@@ -1,0 +1,187 @@
+"""Rights per group of operations (reference 5.5, with the tables of jobs and of nodes and allocations that it points to).
+
+Each need is met by exactly those single grants that its row names: every other capability alone is refused.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.access.policies import rights
+from wharf.cluster.access import ALL_RIGHTS, NO_RIGHTS, Rights
+from wharf.contract.model.acl import permissions
+from wharf.contract.model.acl.capabilities import (
+    Capability,
+    HostVolumeMountCapability,
+    NodePoolCapability,
+    OperatorCapability,
+    PolicyLevel,
+    PolicyScope,
+    VariableCapability,
+)
+from wharf.contract.model.acl.permissions import Permission
+
+
+def grants() -> Iterator[tuple[str, str]]:
+    """Everything that can be granted alone, and the policy that grants it."""
+    for capability in Capability:
+        yield capability.value, f'namespace "x" {{ capabilities = ["{capability}"] }}'
+    for variable in VariableCapability:
+        yield (
+            f"variables {variable}",
+            f'namespace "x" {{ variables {{ path "p" {{ capabilities = ["{variable}"] }} }} }}',
+        )
+    for pool in NodePoolCapability:
+        yield f"node_pool {pool}", f'node_pool "l" {{ capabilities = ["{pool}"] }}'
+    for volume in HostVolumeMountCapability:
+        yield f"host_volume {volume}", f'host_volume "l" {{ capabilities = ["{volume}"] }}'
+    for operator in OperatorCapability:
+        yield f"operator {operator}", f'operator {{ capabilities = ["{operator}"] }}'
+    for scope in (PolicyScope.AGENT, PolicyScope.NODE, PolicyScope.QUOTA, PolicyScope.OPERATOR):
+        for level in (PolicyLevel.DENY, PolicyLevel.READ, PolicyLevel.WRITE):
+            yield f"{scope}:{level}", f'{scope} {{ policy = "{level}" }}'
+    for level in (PolicyLevel.DENY, PolicyLevel.LIST, PolicyLevel.READ, PolicyLevel.WRITE):
+        yield f"plugin:{level}", f'plugin {{ policy = "{level}" }}'
+
+
+GRANTS = dict(grants())
+
+
+def meets(given: Rights, asked: Permission) -> bool:
+    return given.satisfies(asked, namespace="x", path="p", label="l")
+
+
+def met_by(asked: Permission) -> set[str]:
+    return {name for name, policy in GRANTS.items() if meets(rights(policy), asked)}
+
+
+def named(row: str) -> set[str]:
+    return {name.strip() for name in row.split(",") if name.strip()}
+
+
+# The row of the reference, the need, and the grants that meet it alone.
+ROWS: list[tuple[str, Permission, str]] = [
+    ("jobs list", permissions.LIST_JOBS, "list-jobs"),
+    ("statuses", permissions.READ_JOB, "read-job"),
+    ("job read, versions, allocs, evals, deployments, submission, summary, actions list", permissions.READ_JOB, "read-job"),
+    ("register", permissions.REGISTER_JOB, "submit-job, register-job"),
+    ("plan", permissions.PLAN_JOB, "submit-job, plan-job"),
+    ("stop", permissions.STOP_JOB, "submit-job, deregister-job, purge-job"),
+    ("purge", permissions.PURGE_JOB, "submit-job, purge-job"),
+    ("revert", permissions.REVERT_JOB, "submit-job, revert-job"),
+    ("evaluate", permissions.EVALUATE_JOB, "submit-job, evaluate-job"),
+    ("stable", permissions.MARK_JOB_STABLE, "submit-job, stable-job"),
+    ("tag", permissions.TAG_JOB_VERSION, "submit-job, tag-job-version"),
+    ("periodic force", permissions.FORCE_PERIODIC_LAUNCH, "submit-job, force-periodic-job, dispatch-job"),
+    ("own volumes also mount rights: read-only", permissions.MOUNT_HOST_VOLUME_READ_ONLY, "host_volume mount-readonly, host_volume mount-readwrite"),
+    ("own volumes also mount rights: read-write", permissions.MOUNT_HOST_VOLUME_READ_WRITE, "host_volume mount-readwrite"),
+    ("own volumes also mount rights: CSI", permissions.MOUNT_CSI_VOLUME, "csi-mount-volume"),
+    ("policy override", permissions.OVERRIDE_POLICY, "sentinel-override"),
+    ("dispatch", permissions.DISPATCH_JOB, "dispatch-job"),
+    ("scale", permissions.SCALE_JOB, "scale-job, submit-job"),
+    ("scale status", permissions.READ_JOB_SCALING, "read-job, read-job-scaling"),
+    ("parse", permissions.PARSE_JOB, "parse-job, submit-job"),
+    ("validate", permissions.VALIDATE_JOB, "read-job"),
+    ("alloc stop, restart, signal", permissions.CONTROL_ALLOCATION, "alloc-lifecycle"),
+    ("alloc pause", permissions.PAUSE_ALLOCATION, "submit-job, pause-allocation"),
+    ("alloc gc", permissions.COLLECT_ALLOCATION, "submit-job, gc-allocation"),
+    ("alloc exec, job action", permissions.EXEC_IN_TASK, "alloc-exec"),
+    ("alloc exec with raw-exec-like drivers", permissions.EXEC_ON_NODE, ""),
+    ("logs", permissions.READ_LOGS, "read-logs, read-fs"),
+    ("fs", permissions.READ_FILES, "read-fs"),
+    ("deployment fail", permissions.FAIL_DEPLOYMENT, "submit-job, fail-deployment"),
+    ("deployment pause", permissions.PAUSE_DEPLOYMENT, "submit-job, pause-deployment"),
+    ("deployment promote", permissions.PROMOTE_DEPLOYMENT, "submit-job, promote-deployment"),
+    ("deployment unblock", permissions.UNBLOCK_DEPLOYMENT, "submit-job, unblock-deployment"),
+    ("deployment cancel", permissions.CANCEL_DEPLOYMENT, "submit-job, cancel-deployment"),
+    ("deployment health", permissions.SET_ALLOCATION_HEALTH, "submit-job, set-alloc-health-deployment"),
+    ("eval delete", permissions.DELETE_EVALUATIONS, ""),
+    ("nodes read, stats", permissions.READ_NODE, "node:read, node:write"),
+    ("drain, eligibility, purge, meta, client gc", permissions.WRITE_NODE, "node:write"),
+    ("node pool read", permissions.READ_NODE_POOL, "node_pool read"),
+    ("node pool write", permissions.WRITE_NODE_POOL, "node_pool write"),
+    ("node pool delete", permissions.DELETE_NODE_POOL, "node_pool delete"),
+    ("pool's nodes also node read", permissions.READ_NODE_POOL_NODES, ""),
+    ("pool's jobs also list-jobs", permissions.LIST_NODE_POOL_JOBS, ""),
+    ("variables list", permissions.LIST_VARIABLES, "variables list, variables read"),
+    ("variables read", permissions.READ_VARIABLE, "variables read"),
+    ("variables write", permissions.WRITE_VARIABLE, "variables write"),
+    ("variables destroy", permissions.DESTROY_VARIABLE, "variables destroy"),
+    ("services read", permissions.READ_JOB, "read-job"),
+    ("services delete", permissions.DELETE_SERVICE, "submit-job, delete-service-registration"),
+    ("scaling policies list", permissions.LIST_SCALING_POLICIES, "list-scaling-policies"),
+    ("scaling policy read", permissions.READ_SCALING_POLICY, "read-scaling-policy"),
+    ("CSI volumes list", permissions.LIST_CSI_VOLUMES, "csi-list-volume"),
+    ("CSI volume read (+ plugin read)", permissions.READ_CSI_VOLUME, ""),
+    ("plugin list", permissions.LIST_PLUGINS, "plugin:list, plugin:read, plugin:write"),
+    ("plugin read", permissions.READ_PLUGIN, "plugin:read, plugin:write"),
+    ("host volumes read", permissions.READ_HOST_VOLUME, "host-volume-read, host-volume-create, host-volume-register, host-volume-write"),
+    ("host volumes create", permissions.CREATE_HOST_VOLUME, "host-volume-create, host-volume-register, host-volume-write"),
+    ("host volumes register", permissions.REGISTER_HOST_VOLUME, "host-volume-register, host-volume-write"),
+    ("host volumes delete", permissions.DELETE_HOST_VOLUME, "host-volume-delete, host-volume-write"),
+    ("agent read", permissions.READ_AGENT, "agent:read, agent:write"),
+    ("agent write", permissions.WRITE_AGENT, "agent:write"),
+    ("operator read", permissions.READ_OPERATOR, "operator:read, operator:write"),
+    ("operator write", permissions.WRITE_OPERATOR, "operator:write"),
+    ("snapshot save", permissions.SAVE_SNAPSHOT, "operator:write, operator snapshot-save"),
+    ("keyring list", permissions.READ_KEYRING, "operator:read, operator:write, operator keyring-read"),
+    ("keyring rotate", permissions.ROTATE_KEYRING, "operator:write, operator keyring-rotate"),
+    ("keyring delete", permissions.DELETE_KEY, "operator:write, operator keyring-delete"),
+    ("quota read", permissions.READ_QUOTA, "quota:read, quota:write"),
+    ("quota write", permissions.WRITE_QUOTA, "quota:write"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "row"), [pytest.param(asked, row, id=group) for group, asked, row in ROWS])
+def test_a_group_needs_what_its_row_says_and_nothing_else_will_do(asked: Permission, row: str) -> None:
+    assert named(row) == met_by(asked)
+
+
+@pytest.mark.parametrize("asked", [pytest.param(asked, id=group) for group, asked, _ in ROWS])
+def test_a_group_is_open_to_management_and_closed_to_those_without_rights(asked: Permission) -> None:
+    assert (True, False) == (meets(ALL_RIGHTS, asked), meets(NO_RIGHTS, asked))
+
+
+@pytest.mark.parametrize(
+    ("asked", "together"),
+    [
+        (permissions.EXEC_ON_NODE, ["alloc-exec", "alloc-node-exec"]),
+        (permissions.READ_NODE_POOL_NODES, ["node:read", "node_pool read"]),
+        (permissions.LIST_NODE_POOL_JOBS, ["list-jobs", "node_pool read"]),
+        (permissions.READ_CSI_VOLUME, ["csi-read-volume", "plugin:read"]),
+        (permissions.LIST_SCALING_POLICIES, ["list-jobs", "read-job"]),
+        (permissions.READ_SCALING_POLICY, ["list-jobs", "read-job"]),
+    ],
+)
+def test_what_needs_two_rights_is_met_by_both_and_by_neither_alone(asked: Permission, together: list[str]) -> None:
+    assert meets(rights(*(GRANTS[name] for name in together)), asked)
+    assert not any(meets(rights(GRANTS[name]), asked) for name in together)
+
+
+def test_nothing_and_any_token_are_met_by_everybody_and_management_by_management_alone() -> None:
+    assert meets(NO_RIGHTS, permissions.PUBLIC_ACCESS)
+    assert meets(NO_RIGHTS, permissions.ANY_TOKEN)
+    assert met_by(permissions.MANAGEMENT_TOKEN) == set()
+    assert meets(ALL_RIGHTS, permissions.MANAGEMENT_TOKEN)
+
+
+def test_a_namespace_is_read_with_any_right_in_it() -> None:
+    in_namespace = {c.value for c in Capability} | {f"variables {c}" for c in VariableCapability}
+
+    assert in_namespace - {"deny", "variables deny"} == met_by(permissions.READ_NAMESPACE)
+
+
+def test_a_right_in_one_place_is_none_in_another() -> None:
+    given = rights(GRANTS["submit-job"], GRANTS["variables read"], GRANTS["node_pool read"])
+
+    assert not given.satisfies(permissions.REGISTER_JOB, namespace="y")
+    assert not given.satisfies(permissions.READ_VARIABLE, namespace="x", path="q")
+    assert not given.satisfies(permissions.READ_NODE_POOL, label="m")
+
+
+def test_every_need_that_is_declared_has_a_row() -> None:
+    tested = [asked for _, asked, _ in ROWS]
+    declared = {name: value for name, value in vars(permissions).items() if isinstance(value, permissions.Permission)}
+
+    untold = {name for name, value in declared.items() if value not in tested and not name.startswith("_")}
+    assert untold == {"PUBLIC_ACCESS", "ANY_TOKEN", "READ_NAMESPACE"}

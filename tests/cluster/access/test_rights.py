@@ -1,0 +1,162 @@
+"""Asking for rights: labels, all namespaces at once, and the ways to a variable (reference 5.4, rules 3 and 4)."""
+
+import pytest
+
+from tests.cluster.access.policies import rights
+from wharf.cluster.access import ALL_RIGHTS, NO_RIGHTS, Rights
+from wharf.contract.model.acl.capabilities import (
+    Capability,
+    HostVolumeMountCapability,
+    NodePoolCapability,
+    OperatorCapability,
+    PolicyLevel,
+    PolicyScope,
+    VariableCapability,
+)
+
+READ_JOB, SUBMIT_JOB = Capability.READ_JOB, Capability.SUBMIT_JOB
+
+
+def test_the_set_of_an_exact_label_alone_counts_even_if_a_glob_gives_more() -> None:
+    given = rights('namespace "*" { policy = "write" }', 'namespace "prod" { policy = "read" }')
+
+    assert (True, False) == (given.allows_namespace("prod", READ_JOB), given.allows_namespace("prod", SUBMIT_JOB))
+    assert given.allows_namespace("dev", SUBMIT_JOB)
+
+
+def test_one_of_several_capabilities_is_enough() -> None:
+    given = rights('namespace "x" { capabilities = ["register-job"] }')
+
+    assert given.allows_namespace("x", SUBMIT_JOB, Capability.REGISTER_JOB)
+    assert not given.allows_namespace("x", SUBMIT_JOB, Capability.PLAN_JOB)
+    assert not given.allows_namespace("y", SUBMIT_JOB, Capability.REGISTER_JOB)
+
+
+def test_all_namespaces_pass_the_gate_when_any_namespace_has_the_capability() -> None:
+    given = rights('namespace "x" { capabilities = ["read-job"] } namespace "y" { policy = "deny" }')
+
+    assert (True, False) == (given.allows_namespace("*", READ_JOB), given.allows_namespace("*", SUBMIT_JOB))
+
+
+def test_a_list_over_all_namespaces_shows_those_that_may_be_read() -> None:
+    given = rights('namespace "a-*" { capabilities = ["list-jobs"] } namespace "a-2" { policy = "deny" }')
+
+    shown = given.build_namespace_filter(Capability.LIST_JOBS)
+    assert ["a-1", "a-3"] == [namespace for namespace in ("a-1", "a-2", "a-3", "b") if shown(namespace)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_seen"),
+    [
+        ('namespace "x" { capabilities = ["read-logs"] }', True),
+        ('namespace "*" { policy = "scale" }', True),
+        ('namespace "x" { variables { path "a" { capabilities = ["list"] } } }', True),
+        ('namespace "*" { variables { path "a" { capabilities = ["list"] } } }', True),
+        ('namespace "x" { variables { path "a" { capabilities = ["deny"] } } }', False),
+        ('namespace "x" { policy = "deny" variables { path "a" { capabilities = ["list"] } } }', False),
+        ('namespace "x" {}', False),
+        ('namespace "y" { policy = "write" }', False),
+    ],
+)
+def test_a_namespace_is_seen_by_whoever_has_any_right_in_it(policy: str, is_seen: bool) -> None:
+    assert is_seen is rights(policy).allows_any_in("x")
+
+
+# -- variables -----------------------------------------------------------------------------------------------------
+
+
+def may_read(given: Rights, path: str, namespace: str = "x") -> bool:
+    return given.allows_variable(namespace, path, VariableCapability.READ)
+
+
+@pytest.mark.parametrize(
+    ("policy", "path", "allowed"),
+    [
+        ('namespace "x" { variables { path "a/b" { capabilities = ["read"] } } }', "a/b", True),
+        ('namespace "x" { variables { path "a/b" { capabilities = ["read"] } } }', "a/b/c", False),
+        ('namespace "x" { variables { path "a/*" { capabilities = ["read"] } } }', "a/b/c", True),
+        ('namespace "x" { variables { path "a/*" { capabilities = ["read"] } path "a/b" { capabilities = ["list"] } } }', "a/b", False),
+        ('namespace "x" { variables { path "a/*" { capabilities = ["deny"] } path "a/b" { capabilities = ["read"] } } }', "a/b", True),
+        ('namespace "x" { variables { path "*" { capabilities = ["read"] } path "a/*" { capabilities = ["deny"] } } }', "a/b", False),
+        ('namespace "x" { variables { path "*" { capabilities = ["read"] } path "a/*" { capabilities = ["deny"] } } }', "b", True),
+        ('namespace "x" { variables { path "*" { capabilities = ["read"] } path "a/b" {} } }', "a/b", False),
+        # Rights in the namespace are none to its variables, nor is a denied namespace a denial of them.
+        ('namespace "x" { policy = "write" }', "a", False),
+        ('namespace "x" { policy = "deny" variables { path "a" { capabilities = ["read"] } } }', "a", True),
+        # A glob in the namespace's label makes the path a glob entry too.
+        ('namespace "*" { variables { path "a" { capabilities = ["read"] } } }', "a", True),
+        ('namespace "*" { variables { path "a/b" { capabilities = ["deny"] } } } namespace "x" { variables { path "a/*" { capabilities = ["read"] } } }', "a/b", False),
+        ('namespace "*" { variables { path "a/b" { capabilities = ["deny"] } } } namespace "x" { variables { path "a/b" { capabilities = ["read"] } } }', "a/b", True),
+        ('namespace "y*" { variables { path "*" { capabilities = ["read"] } } }', "a", False),
+    ],
+)  # fmt: skip
+def test_the_exact_path_counts_else_the_closest_glob(policy: str, path: str, allowed: bool) -> None:
+    assert allowed is may_read(rights(policy), path)
+
+
+def test_a_glob_of_a_namespace_never_runs_over_into_the_path() -> None:
+    given = rights('namespace "x*" { variables { path "c" { capabilities = ["read"] } } }')
+
+    assert (True, False) == (may_read(given, "c", "xb"), may_read(given, "b/c", "x"))
+
+
+IMPLICIT = frozenset({("x", "nomad/jobs/web")})
+
+
+@pytest.mark.parametrize(
+    ("policy", "allowed"),
+    [
+        ("", "list read"),
+        ('namespace "x" { variables { path "nomad/jobs/web" { capabilities = ["deny"] } } }', ""),
+        ('namespace "x" { variables { path "nomad/jobs/web" { capabilities = ["list"] } } }', "list"),
+        ('namespace "x" { variables { path "*" { capabilities = ["deny"] } } }', "list read"),
+        ('namespace "*" { variables { path "nomad/jobs/web" { capabilities = ["deny"] } } }', "list read"),
+        ('namespace "x" { variables { path "nomad/*" { capabilities = ["write"] } } }', "list read write"),
+    ],
+)
+def test_what_a_workload_has_comes_after_the_exact_path_and_before_globs(policy: str, allowed: str) -> None:
+    given = rights(policy).with_implicit_paths(IMPLICIT)
+
+    found = {c.value for c in VariableCapability if given.allows_variable("x", "nomad/jobs/web", c)} - {"deny"}
+    assert set(allowed.split()) == found
+
+
+def test_what_a_workload_has_is_one_path_in_one_namespace() -> None:
+    given = NO_RIGHTS.with_implicit_paths(IMPLICIT)
+
+    assert not may_read(given, "nomad/jobs/web", "y")
+    assert not may_read(given, "nomad/jobs/web/group")
+    assert not given.allows_any_in("x")
+
+
+def test_whether_a_list_of_variables_can_hold_anything_is_known_before_it_is_read() -> None:
+    listing, reading = VariableCapability.LIST, VariableCapability.READ
+
+    assert rights('namespace "x" { variables { path "a" { capabilities = ["read"] } } }').allows_any_variable(listing)
+    assert not rights('namespace "x" { variables { path "a" { capabilities = ["write"] } } }').allows_any_variable(
+        reading
+    )
+    assert NO_RIGHTS.with_implicit_paths(IMPLICIT).allows_any_variable(listing)
+    assert not NO_RIGHTS.allows_any_variable(listing)
+
+
+# -- all and nothing -----------------------------------------------------------------------------------------------
+
+
+def answers(given: Rights) -> set[bool]:
+    return {
+        given.allows_namespace("x", READ_JOB),
+        given.allows_namespace("*", READ_JOB),
+        given.allows_any_in("x"),
+        given.build_namespace_filter(READ_JOB)("x"),
+        may_read(given, "a"),
+        given.allows_any_variable(VariableCapability.LIST),
+        given.allows_node_pool("x", NodePoolCapability.READ),
+        given.allows_host_volume("x", HostVolumeMountCapability.MOUNT_READ_ONLY),
+        given.allows_operator(OperatorCapability.SNAPSHOT_SAVE),
+        *(given.allows_level(scope, PolicyLevel.WRITE) for scope in PolicyScope),
+    }
+
+
+def test_management_may_do_everything_and_no_policy_allows_nothing() -> None:
+    assert ({True}, {False}) == (answers(ALL_RIGHTS), answers(NO_RIGHTS))

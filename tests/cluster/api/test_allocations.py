@@ -1,0 +1,377 @@
+"""Endpoints of allocations (nodes-allocations.md 2.1 and 2.5)."""
+
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.builders import a_job
+from tests.kit.callers import a_token, enable_acl
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.state import an_allocation
+from tests.kit.virtual_time import in_virtual_time, pass_time, until
+from tests.kit.work import (
+    DENIED,
+    READ,
+    WRITE,
+    a_namespace,
+    a_stored_job,
+    an_id,
+    found,
+    get,
+    ids_of,
+    put,
+    refused,
+    store,
+    told,
+)
+from wharf.cluster.state.tables import ALLOCATIONS, EVALUATIONS, SERVICES
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredTransition
+from wharf.contract.model.allocations.metrics import AllocMetric
+from wharf.contract.model.allocations.resources import (
+    AllocatedCpu,
+    AllocatedMemory,
+    AllocatedResources,
+    AllocatedTaskResources,
+)
+from wharf.contract.model.allocations.task_states import TaskEvent, TaskState, TaskStatus
+from wharf.contract.model.log import WRITE_INDEX
+from wharf.contract.model.services import ServiceRegistration
+
+A1, A2, A3 = (an_id(0xA000 + number) for number in range(1, 4))
+NOBODY = an_id(0xFFFF)
+RESOURCES = AllocatedResources(
+    tasks={"server": AllocatedTaskResources(cpu=AllocatedCpu(cpu_shares=100), memory=AllocatedMemory(memory_mb=64))}
+)
+STATES = {
+    "server": TaskState(
+        state=TaskStatus.DEAD,
+        failed=True,
+        events=(TaskEvent(type="Terminated", time=5, details={"exit_code": "3", "signal": "9"}),),
+    )
+}
+
+
+async def with_allocations(cluster: ACluster) -> OneServer:
+    """A2 and A1 of the job shop, in this order, A3 of another namespace. A1 says how its task ended."""
+    server = await cluster.a_server()
+    job = await a_stored_job(server, a_job())
+    await a_namespace(server, "other")
+    other = await a_stored_job(server, a_job("depot", namespace="other"))
+    for allocation in (
+        an_allocation(job, A2, client_status=ClientStatus.RUNNING),
+        an_allocation(
+            job,
+            A1,
+            client_status=ClientStatus.FAILED,
+            task_states=STATES,
+            allocated_resources=RESOURCES,
+            metrics=AllocMetric(nodes_evaluated=3),
+        ),
+        an_allocation(other, A3, client_status=ClientStatus.RUNNING),
+    ):
+        await store(server, ALLOCATIONS.build_put(allocation))
+    return server
+
+
+def the_allocation(server: OneServer, id: str) -> Allocation:
+    allocation = server.replica.get(ALLOCATIONS, id)
+    assert allocation is not None
+    return allocation
+
+
+# -- list
+
+
+@in_virtual_time
+async def test_allocations_are_listed_in_order_of_creation_and_back() -> None:
+    async with ACluster() as cluster:
+        server = await with_allocations(cluster)
+
+        assert await ids_of(server, "/v1/allocations") == [A2, A1]
+        assert await ids_of(server, "/v1/allocations", "reverse=true") == [A1, A2]
+        assert await ids_of(server, "/v1/allocations", "namespace=*") == [A2, A1, A3]
+        assert await ids_of(server, "/v1/allocations", "prefix=0000a0") == [A1, A2]
+
+
+@in_virtual_time
+async def test_pages_of_allocations_name_index_and_id_of_the_next() -> None:
+    async with ACluster() as cluster:
+        server = await with_allocations(cluster)
+
+        token = (await get(server, "/v1/allocations", "per_page=1")).headers["x-cluster-nexttoken"]
+
+        assert token == f"{the_allocation(server, A1).create_index}.{A1}"
+        assert await ids_of(server, "/v1/allocations", f"per_page=1&next_token={token}") == [A1]
+
+
+@pytest.mark.parametrize(
+    ("expression", "ids"),
+    [
+        ("ClientStatus==failed", [A1]),
+        ("Job.Type==service", [A2, A1]),
+        ("Job.Version==0+and+TaskGroup==web", [A2, A1]),
+        ("server+in+TaskStates+and+TaskStates.server.Failed==true", [A1]),
+        ("ClientStatus==failed+and+AllocatedResources.Tasks.server.Memory.MemoryMB==64", [A1]),
+    ],
+)
+@in_virtual_time
+async def test_a_filter_sees_the_allocation_its_job_and_its_tasks(expression: str, ids: list[str]) -> None:
+    async with ACluster() as cluster:
+        server = await with_allocations(cluster)
+
+        assert await ids_of(server, "/v1/allocations", f"filter={expression}") == ids
+
+
+@in_virtual_time
+async def test_a_listed_allocation_has_every_field_and_no_resources() -> None:
+    async with ACluster() as cluster:
+        server = await with_allocations(cluster)
+
+        (_, shown) = await found(server, "/v1/allocations")
+
+        assert set(shown) == {
+            "ID", "EvalID", "Name", "Namespace", "NodeID", "NodeName", "JobID", "JobType", "JobVersion", "TaskGroup",
+            "DesiredStatus", "DesiredDescription", "ClientStatus", "ClientDescription", "DesiredTransition", "TaskStates",
+            "DeploymentStatus", "FollowupEvalID", "NextAllocation", "RescheduleTracker", "PreemptedAllocations",
+            "PreemptedByAllocation", "CreateIndex", "ModifyIndex", "CreateTime", "ModifyTime",
+        }  # fmt: skip
+        assert (shown["JobType"], shown["JobVersion"]) == ("service", 0)
+
+
+@in_virtual_time
+async def test_resources_are_listed_where_asked_for() -> None:
+    async with ACluster() as cluster:
+        server = await with_allocations(cluster)
+
+        (_, shown) = await found(server, "/v1/allocations", "resources=true")
+
+        assert shown["AllocatedResources"]["Tasks"]["server"]["Memory"] == {"MemoryMB": 64, "MemoryMaxMB": 0}
+
+
+@in_virtual_time
+async def test_states_of_tasks_are_left_out_where_asked_for() -> None:
+    async with ACluster() as cluster:
+        server = await with_allocations(cluster)
+
+        queries = ("", "task_states=true", "task_states=false", "")
+        states = [(await found(server, "/v1/allocations", query))[1]["TaskStates"] is None for query in queries]
+
+        assert states == [False, False, True, False]
+
+
+@pytest.mark.parametrize("name", ["resources", "task_states"])
+@in_virtual_time
+async def test_a_yes_or_no_that_is_none_is_refused(name: str) -> None:
+    async with ACluster() as cluster:
+        server = await with_allocations(cluster)
+
+        reply = await get(server, "/v1/allocations", f"{name}=maybe")
+
+        assert (
+            reply.status,
+            reply.body.startswith(f'Failed to parse value of "{name}" (maybe) as a bool'.encode()),
+        ) == (
+            400,
+            True,
+        )
+
+
+@in_virtual_time
+async def test_a_prefix_that_is_no_hex_is_refused() -> None:
+    async with ACluster() as cluster:
+        server = await with_allocations(cluster)
+
+        assert told(await get(server, "/v1/allocations", "prefix=abc")) == (
+            400,
+            b"alloc lookup failed: index error: Input (without hyphens) must be even length",
+        )
+
+
+# -- read
+
+
+@in_virtual_time
+async def test_an_allocation_is_read_with_its_job_as_it_was_placed() -> None:
+    async with ACluster() as cluster:
+        server = await with_allocations(cluster)
+        await a_stored_job(server, a_job(priority=80, version=1))
+
+        shown = await found(server, f"/v1/allocation/{A1}")
+
+        assert (shown["Job"]["ID"], shown["Job"]["Version"], shown["Job"]["Priority"]) == ("shop", 0, 50)
+        assert shown["AllocatedResources"]["Tasks"]["server"]["Cpu"]["CpuShares"] == 100
+        assert shown["Metrics"]["NodesEvaluated"] == 3
+
+
+@in_virtual_time
+async def test_a_read_allocation_drops_its_empty_fields() -> None:
+    async with ACluster() as cluster:
+        server = await with_allocations(cluster)
+
+        shown = await found(server, f"/v1/allocation/{A2}")
+
+        assert set(shown) == {
+            "ID", "Namespace", "Name", "NodeID", "JobID", "Job", "TaskGroup", "DesiredStatus", "ClientStatus",
+            "CreateIndex", "ModifyIndex", "AllocModifyIndex",
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+@in_virtual_time
+async def test_events_of_tasks_are_shown_as_sentences_and_with_the_older_fields(is_listed: bool) -> None:
+    async with ACluster() as cluster:
+        server = await with_allocations(cluster)
+
+        shown = (
+            (await found(server, "/v1/allocations"))[1] if is_listed else await found(server, f"/v1/allocation/{A1}")
+        )
+        state = shown["TaskStates"]["server"]
+        (event,) = state["Events"]
+
+        assert (state["State"], state["Failed"], state["StartedAt"], state["Restarts"]) == ("dead", True, None, 0)
+        assert (event["Type"], event["DisplayMessage"], event["ExitCode"], event["Signal"], event["DriverError"]) == (
+            "Terminated",
+            "Exit Code: 3, Signal: 9",
+            3,
+            9,
+            "",
+        )
+
+
+@in_virtual_time
+async def test_an_id_that_is_no_uuid_is_told_so_and_one_that_nobody_has_is_not_found() -> None:
+    async with ACluster() as cluster:
+        server = await with_allocations(cluster)
+
+        assert told(await get(server, "/v1/allocation/a1")) == (
+            400,
+            b"alloc lookup failed: index error: UUID must be 36 characters",
+        )
+        assert told(await get(server, f"/v1/allocation/{NOBODY}")) == (404, b"alloc not found")
+        assert told(await get(server, f"/v1/allocation/{NOBODY}/services")) == (404, b"alloc not found")
+        assert told(await put(server, f"/v1/allocation/{NOBODY}/stop")) == (404, b"allocation not found")
+        assert (await put(server, "/v1/allocation/a1/stop")).status == 400
+
+
+@in_virtual_time
+async def test_whoever_waits_for_an_allocation_wakes_when_it_changes_and_not_for_others() -> None:
+    async with ACluster() as cluster:
+        server = await with_allocations(cluster)
+        seen = (await get(server, f"/v1/allocation/{A1}")).headers["x-cluster-index"]
+        waiting = cluster.start(get(server, f"/v1/allocation/{A1}", f"index={seen}"), name="waits")
+        await pass_time(0.1)
+
+        await store(server, ALLOCATIONS.build_put(replace(the_allocation(server, A2), client_description="x")))
+        await pass_time(1.0)
+        assert not waiting.done()
+        index = await store(server, ALLOCATIONS.build_put(replace(the_allocation(server, A1), client_description="y")))
+
+        assert (await waiting).headers["x-cluster-index"] == str(index)
+
+
+# -- stop
+
+
+@in_virtual_time
+async def test_a_stop_tells_its_evaluation_and_index() -> None:
+    async with ACluster() as cluster:
+        server = await with_allocations(cluster)
+
+        reply = await put(server, f"/v1/allocation/{A2}/stop")
+
+        written = json.loads(reply.body)
+        evaluation = server.replica.get(EVALUATIONS, written["EvalID"])
+        assert evaluation is not None
+        assert (evaluation.triggered_by, evaluation.create_index) == ("alloc-stop", written["Index"])
+        assert reply.headers["x-cluster-index"] == str(written["Index"])
+        assert the_allocation(server, A2).desired_transition == DesiredTransition(
+            migrate=True, reschedule=False, no_shutdown_delay=False
+        )
+
+
+@in_virtual_time
+async def test_what_is_asked_of_a_stop_is_marked() -> None:
+    async with ACluster() as cluster:
+        server = await with_allocations(cluster)
+
+        await put(server, f"/v1/allocation/{A2}/stop", query="no_shutdown_delay=true&reschedule=1")
+
+        assert the_allocation(server, A2).desired_transition == DesiredTransition(
+            migrate=True, reschedule=True, no_shutdown_delay=True
+        )
+
+
+@pytest.mark.parametrize("name", ["no_shutdown_delay", "reschedule"])
+@in_virtual_time
+async def test_a_stop_with_a_yes_or_no_that_is_none_changes_nothing(name: str) -> None:
+    async with ACluster() as cluster:
+        server = await with_allocations(cluster)
+
+        assert (await refused(server, put(server, f"/v1/allocation/{A2}/stop", query=f"{name}=x")))[0] == 400
+
+
+@in_virtual_time
+async def test_what_is_stopped_ends_on_its_node_and_another_takes_its_name() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        await server.client.jobs.register(a_job())
+        running = await until(lambda: live(server), what="the job runs")
+
+        await put(server, f"/v1/allocation/{running[0].id}/stop")
+
+        await until(
+            lambda: the_allocation(server, running[0].id).is_client_terminal and live(server), what="another runs"
+        )
+        stopped, (other,) = the_allocation(server, running[0].id), live(server)
+        assert (stopped.desired_status, stopped.desired_description) == ("stop", "alloc is being migrated")
+        assert (other.name, other.id == stopped.id) == (stopped.name, False)
+
+
+def live(server: OneServer) -> list[Allocation]:
+    return [
+        each
+        for each in server.replica.iter_all(ALLOCATIONS)
+        if not each.is_terminal and each.client_status is ClientStatus.RUNNING
+    ]
+
+
+# -- services
+
+
+@in_virtual_time
+async def test_the_services_of_an_allocation_are_listed() -> None:
+    async with ACluster() as cluster:
+        server = await with_allocations(cluster)
+        for id, owner in (("s2", A1), ("s1", A1), ("s3", A2)):
+            registration = ServiceRegistration(
+                id=id, service_name="web", namespace="default", alloc_id=owner, create_index=WRITE_INDEX
+            )
+            await store(server, SERVICES.build_put(registration))
+
+        assert await ids_of(server, f"/v1/allocation/{A1}/services") == ["s2", "s1"]
+        assert await ids_of(server, f"/v1/allocation/{A3}/services") == []
+
+
+# -- rights
+
+
+@in_virtual_time
+async def test_a_token_sees_and_stops_the_allocations_of_its_namespaces() -> None:
+    async with ACluster() as cluster:
+        server = await with_allocations(cluster)
+        enable_acl(server)
+        reader, writer = await a_token(server, READ), await a_token(server, WRITE)
+
+        async def replies(headers: dict[str, str], id: str) -> list[int]:
+            reads: list[Any] = [get(server, f"/v1/allocation/{id}{end}", headers=headers) for end in ("", "/services")]
+            stop = put(server, f"/v1/allocation/{id}/stop", headers=headers)
+            return [(await each).status for each in (*reads, stop)]
+
+        assert await ids_of(server, "/v1/allocations", "namespace=*", reader) == [A2, A1]
+        assert await replies(reader, A1) == [200, 200, 403]
+        assert await replies(writer, A1) == [200, 200, 200]
+        assert await replies(writer, A3) == [403, 403, 403]
+        assert told(await put(server, f"/v1/allocation/{A1}/stop")) == DENIED

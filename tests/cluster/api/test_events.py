@@ -1,0 +1,506 @@
+"""The event stream as those who listen see it (conventions 3.4)."""
+
+import json
+
+import msgspec
+import pytest
+
+from tests.builders import a_job
+from tests.kit.callers import a_token, change_rules, enable_acl
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.exchange import ask
+from tests.kit.state import SECRET, a_node
+from tests.kit.streams import AStream, listen
+from tests.kit.virtual_time import in_virtual_time, pass_time, until
+from wharf.cluster.api.handlers.events import HEARTBEAT_INTERVAL_S, WRITE_TIMEOUT_S
+from wharf.cluster.server.events import EventFeed
+from wharf.cluster.state.tables import ACL_TOKENS, JOBS, NAMESPACES, NODE_POOLS, NODES, VARIABLES
+from wharf.contract.model.acl.tokens import Token, TokenType
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.namespaces import Namespace
+from wharf.contract.model.nodes.node import NodeStatus
+from wharf.contract.model.secrets import hash_secret
+from wharf.contract.model.variables import Variable, VariableLock
+
+READ_JOBS = 'namespace "default" { policy = "read" }'
+
+
+async def register(server: OneServer, job_id: str = "shop", namespace: str = "default") -> int:
+    body = msgspec.json.encode({"Job": a_job(job_id, namespace=namespace)})
+    reply = await ask(server.api, "PUT", "/v1/jobs", query=f"namespace={namespace}", body=body)
+    assert reply.status == 200, reply.body
+    return int(reply.headers["x-cluster-index"])
+
+
+async def commit(server: OneServer, *changes: object, kind: str = "test") -> int:
+    outcome = await server.server.writer.commit(Write(kind, Cause(CauseKind.REQUEST, "test"), changes))  # type: ignore[arg-type]
+    return outcome.index  # type: ignore[union-attr]  # without conditions there is no conflict
+
+
+async def refused(server: OneServer, query: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+    reply = await ask(server.api, "GET", "/v1/event/stream", query=query, headers=headers)
+    return reply.status, reply.body
+
+
+# -- how it is sent
+
+
+@in_virtual_time
+async def test_the_stream_is_json_that_nobody_caches_and_begins_with_a_sign_of_life() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        stream = await listen(cluster, server, "Node")
+
+        assert stream.status == 200
+        assert stream.headers["content-type"] == "application/json"
+        assert stream.headers["cache-control"] == "no-cache"
+        assert "content-length" not in stream.headers
+        assert stream.parts[0] == b"{}\n"
+
+
+@in_virtual_time
+async def test_while_nothing_happens_a_sign_of_life_comes_every_thirty_seconds() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        stream = await listen(cluster, server, "Node")
+
+        await pass_time(2 * HEARTBEAT_INTERVAL_S)
+
+        assert stream.heartbeats == 3
+
+
+@in_virtual_time
+async def test_a_line_holds_the_index_and_each_event_its_topic_type_key_namespace_and_payload() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        index = await register(server)
+
+        stream = await listen(cluster, server, "Job")
+
+        event = await stream.tells(topic="Job", type="JobRegistered")
+        payload = event.pop("Payload")
+        assert event == {
+            "Topic": "Job", "Type": "JobRegistered", "Key": "shop", "Namespace": "default", "FilterKeys": None,
+            "Index": index,
+        }  # fmt: skip
+        assert (payload["Job"]["ID"], payload["Deleted"]) == ("shop", False)
+        assert next(line["Index"] for line in stream.lines if line) == index
+
+
+@in_virtual_time
+async def test_one_commit_gives_one_type_to_all_that_it_touched() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        index = await register(server)
+
+        stream = await listen(cluster, server)
+
+        assert {e["Type"] for e in stream.events if e["Index"] == index} == {"JobRegistered"}
+        assert {e["Topic"] for e in stream.events if e["Index"] == index} == {"Job", "Evaluation"}
+
+
+@in_virtual_time
+async def test_a_large_commit_comes_in_several_lines_of_one_index() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        stream = await listen(cluster, server, "Node")
+
+        nodes = [a_node(f"node-{number}", status=NodeStatus.READY, create_index=WRITE_INDEX) for number in range(250)]
+        index = await commit(server, *(NODES.build_put(node) for node in nodes))
+        await until(lambda: len(stream.events) >= 250, what="all are told")
+
+        lines = [line for line in stream.lines if line]
+        assert [(line["Index"], len(line["Events"])) for line in lines] == [(index, 100), (index, 100), (index, 50)]
+
+
+# -- what is kept
+
+
+@in_virtual_time
+async def test_without_an_index_all_that_is_kept_is_replayed() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await register(server, "one")
+        await register(server, "two")
+
+        for index in (None, 0):
+            stream = await listen(cluster, server, "Job", index=index)
+
+            assert [key for _, type, key in stream.told if type == "JobRegistered"] == ["one", "two"]
+
+
+@in_virtual_time
+async def test_an_index_begins_there_or_at_the_next_one_that_is_kept() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        first = await register(server, "one")
+        await until(lambda: server.replica.index > first, what="its status is settled")
+        second = await register(server, "two")
+
+        told = {}
+        for index in (second - 1, second, second + 1_000):
+            stream = await listen(cluster, server, "Job", index=index)
+            told[index] = [key for _, type, key in stream.told if type == "JobRegistered"]
+
+        assert told == {second - 1: ["two"], second: ["two"], second + 1_000: []}
+
+
+@in_virtual_time
+async def test_an_index_before_all_time_ends_without_a_byte() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        stream = await listen(cluster, server, "Job", index=-1)
+
+        assert (stream.status, stream.parts, stream.is_over) == (200, [], True)
+
+
+@in_virtual_time
+async def test_an_index_that_is_no_number_is_refused() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        assert await refused(server, "index=x") == (
+            400,
+            b'Unable to parse index: strconv.Atoi: parsing "x": invalid syntax',
+        )
+
+
+# -- choosing
+
+
+@in_virtual_time
+async def test_a_topic_with_two_colons_is_refused() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        assert await refused(server, "topic=a:b:c") == (
+            400,
+            b"Invalid topic query: error parsing topics: Invalid key value pair for topic, topic: a:b:c",
+        )
+
+
+@in_virtual_time
+async def test_topics_and_keys_choose_by_key_or_filter_key_and_add_up() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await register(server, "one")
+        await register(server, "two")
+
+        stream = await listen(cluster, server, "Job:one", "Evaluation:two")
+
+        assert {(topic, key) for topic, _, key in stream.told if topic == "Job"} == {("Job", "one")}
+        jobs = {event["FilterKeys"][0] for event in stream.events if event["Topic"] == "Evaluation"}
+        assert jobs == {"two"}
+
+
+@in_virtual_time
+async def test_an_evaluation_without_a_deployment_has_an_empty_filter_key() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await register(server)
+
+        stream = await listen(cluster, server, "Evaluation")
+
+        assert (await stream.tells(topic="Evaluation"))["FilterKeys"] == ["shop", ""]
+
+
+@in_virtual_time
+async def test_an_unknown_topic_is_accepted_and_never_told() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await register(server)
+
+        stream = await listen(cluster, server, "Weather")
+
+        assert stream.lines == [{}]
+
+
+@in_virtual_time
+async def test_only_the_namespace_that_is_asked_for_is_told_and_what_lies_in_none() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await commit(server, NAMESPACES.build_put(Namespace(name="team", create_index=WRITE_INDEX)))
+        await register(server, "ours")
+        await register(server, "theirs", "team")
+        await commit(server, NODES.build_put(a_node("node-9", create_index=WRITE_INDEX)))
+
+        here = await listen(cluster, server)
+        there = await listen(cluster, server, namespace="team")
+        everywhere = await listen(cluster, server, namespace="*")
+
+        jobs = {name: {k for t, _, k in s.told if t == "Job"} for name, s in (("here", here), ("there", there))}
+        assert jobs == {"here": {"ours"}, "there": {"theirs"}}
+        assert {k for t, _, k in everywhere.told if t == "Job"} == {"ours", "theirs"}
+        assert all("node-9" in {key for _, _, key in stream.told} for stream in (here, there, everywhere))
+
+
+@in_virtual_time
+async def test_all_namespaces_are_those_that_there_are_when_it_begins() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        stream = await listen(cluster, server, "Job", namespace="*")
+
+        await commit(server, NAMESPACES.build_put(Namespace(name="late", create_index=WRITE_INDEX)))
+        await register(server, "late-one", "late")
+        await register(server, "ours")
+        await stream.tells(key="ours")
+
+        assert {key for _, _, key in stream.told} == {"ours"}
+
+
+# -- what is told
+
+
+@in_virtual_time
+async def test_a_drain_a_purge_and_an_eligibility_are_told_as_such() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await commit(server, NODES.build_put(a_node("node-1", status=NodeStatus.READY, create_index=WRITE_INDEX)))
+        stream = await listen(cluster, server, "Node")
+
+        await ask(server.api, "PUT", "/v1/node/node-1/drain", body=b'{"DrainSpec": {"Deadline": -1}}')
+        await ask(server.api, "PUT", "/v1/node/node-1/drain", body=b'{"DrainSpec": null}')
+        await ask(server.api, "PUT", "/v1/node/node-1/eligibility", body=b'{"Eligibility": "eligible"}')
+        await ask(server.api, "PUT", "/v1/node/node-1/purge")
+        gone = await stream.tells(type="NodeDeregistration")
+
+        types = [type for _, type, _ in stream.told]
+        assert types[-4:] == ["NodeDrain", "NodeDrain", "NodeEligibility", "NodeDeregistration"]
+        assert gone["Payload"]["Node"]["ID"] == "node-1"
+
+
+@in_virtual_time
+async def test_node_pools_are_told_when_they_are_stored_and_deleted() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        stream = await listen(cluster, server, "NodePool")
+
+        await ask(server.api, "PUT", "/v1/node/pools", body=b'{"Name": "gpu"}')
+        await ask(server.api, "DELETE", "/v1/node/pool/gpu")
+        await stream.tells(type="NodePoolDeleted")
+
+        assert stream.told[-2:] == [("NodePool", "NodePoolUpserted", "gpu"), ("NodePool", "NodePoolDeleted", "gpu")]
+
+
+@in_virtual_time
+async def test_no_event_holds_a_secret() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        stream = await listen(cluster, server)
+        lock = VariableLock(id="the-id-of-the-lock")
+        await commit(
+            server,
+            NODES.build_put(a_node("node-1", create_index=WRITE_INDEX)),
+            ACL_TOKENS.build_put(
+                Token(accessor_id="acc", secret_digest="the-digest", secret_sealed=b"sealed", type=TokenType.MANAGEMENT)
+            ),
+            VARIABLES.build_put(Variable(namespace="default", path="a/b", data=b"the-items", key_id="k", lock=lock)),
+        )
+
+        token = await stream.tells(topic="ACLToken", type="ACLTokenUpserted", key="acc")
+        node = await stream.tells(topic="Node", key="node-1")
+        variable = await stream.tells(topic="Variable", type="VariableUpdated", key="a/b")
+
+        text = b"".join(stream.parts).decode()
+        for secret in (SECRET, hash_secret(SECRET), "the-digest", "c2VhbGVk", "the-items", "the-id-of-the-lock"):
+            assert secret not in text
+        assert token["Payload"]["ACLToken"]["AccessorID"] == "acc"
+        assert (node["Payload"]["Node"]["SecretID"], "SecretDigest" in node["Payload"]["Node"]) == ("", False)
+        assert "Data" not in variable["Payload"]["Variable"]
+
+
+@in_virtual_time
+async def test_a_job_that_is_purged_is_told_as_it_stood() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        stream = await listen(cluster, server, "Job")
+        await commit(server, JOBS.build_put(a_job("old", create_index=WRITE_INDEX)))
+        await commit(server, JOBS.build_delete("default", "old"))
+
+        event = await stream.tells(type="JobDeregistered", key="old")
+
+        assert (event["Payload"]["Job"]["ID"], event["Payload"]["Deleted"]) == ("old", True)
+
+
+# -- rights
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    ("topics", "rules", "status"),
+    [
+        ("topic=Job", READ_JOBS, 200),
+        ("topic=Job", "", 403),
+        ("topic=Job&namespace=team", READ_JOBS, 403),
+        ("topic=Job&namespace=*", READ_JOBS, 200),
+        ("topic=Node", READ_JOBS, 403),
+        ("topic=Node", 'node { policy = "read" }', 200),
+        ("topic=Job&topic=Node", READ_JOBS, 403),
+        ("topic=NodePool", 'node_pool "*" { policy = "write" }', 403),
+        ("topic=ACLToken", READ_JOBS, 403),
+        ("topic=*", READ_JOBS, 403),
+        ("", READ_JOBS, 403),
+        ("topic=HostVolume", READ_JOBS, 200),
+        ("topic=Variable", READ_JOBS, 403),
+        ("topic=Variable", 'namespace "default" { variables { path "a/*" { capabilities = ["list"] } } }', 200),
+    ],
+)
+async def test_each_topic_needs_its_right_before_the_first_byte(topics: str, rules: str, status: int) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        enable_acl(server)
+        headers = await a_token(server, rules)
+        query = [tuple(pair.split("=")) for pair in topics.split("&") if pair]
+
+        stream = AStream(cluster, server, "/v1/event/stream", query, headers)  # type: ignore[arg-type]
+        await stream.begins()
+
+        assert stream.status == status
+        assert (stream.parts == [b"Permission denied"]) == (status == 403)
+
+
+@in_virtual_time
+async def test_an_unknown_token_is_refused() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        enable_acl(server)
+
+        told = await refused(server, "topic=Job", {"x-cluster-token": "00000000-0000-0000-0000-000000000000"})
+
+        assert told == (403, b"Permission denied")
+
+
+@in_virtual_time
+async def test_of_all_namespaces_only_readable_ones_are_told() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await commit(server, NAMESPACES.build_put(Namespace(name="team", create_index=WRITE_INDEX)))
+        await register(server, "ours")
+        await register(server, "theirs", "team")
+        enable_acl(server)
+        headers = await a_token(server, READ_JOBS)
+
+        stream = await listen(cluster, server, "Job", namespace="*", headers=headers)
+
+        assert {key for _, _, key in stream.told} == {"ours"}
+
+
+@in_virtual_time
+async def test_variables_are_told_by_path() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        enable_acl(server)
+        rules = 'namespace "default" { variables { path "a/*" { capabilities = ["list"] } } }'
+        headers = await a_token(server, rules)
+        for path in ("a/mine", "b/other"):
+            await commit(server, VARIABLES.build_put(Variable(namespace="default", path=path, data=b"x", key_id="k")))
+
+        stream = await listen(cluster, server, "Variable", headers=headers)
+
+        assert {key for _, _, key in stream.told} == {"a/mine"}
+
+
+@in_virtual_time
+async def test_a_stream_ends_when_its_caller_loses_the_right() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        enable_acl(server)
+        headers = await a_token(server, READ_JOBS)
+        stream = await listen(cluster, server, "Job", headers=headers)
+
+        await change_rules(server, headers, 'namespace "other" { policy = "read" }')
+        await stream.ends()
+
+        assert stream.told == []
+
+
+@in_virtual_time
+async def test_after_the_loss_of_rights_nothing_more_is_told() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        enable_acl(server)
+        headers = await a_token(server, READ_JOBS)
+        stream = await listen(cluster, server, "Job", headers=headers)
+
+        await change_rules(server, headers, 'namespace "other" { policy = "read" }')
+        await commit(server, JOBS.build_put(a_job("late", create_index=WRITE_INDEX)))
+        await stream.ends()
+
+        assert stream.told == []
+
+
+# -- ends
+
+
+@in_virtual_time
+async def test_a_stream_ends_when_the_server_stops() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        stream = await listen(cluster, server, "Job")
+
+        server.server.reader.close()
+        await stream.ends()
+
+        assert stream.is_over
+
+
+@in_virtual_time
+async def test_a_caller_that_hangs_up_is_forgotten() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        assert server.server.events is not None
+        stream = await listen(cluster, server, "Job")
+        before = server.server.events.subscription_count
+
+        await stream.hang_up()
+
+        assert (before, server.server.events.subscription_count) == (1, 0)
+
+
+@in_virtual_time
+async def test_one_that_reads_nothing_is_let_go() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        assert server.server.events is not None
+        stream = await listen(cluster, server, "Job")
+        stream.reads.clear()
+
+        await pass_time(HEARTBEAT_INTERVAL_S + WRITE_TIMEOUT_S)
+        await until(lambda: stream.is_over, what="it is let go")
+
+        assert server.server.events.subscription_count == 0
+
+
+@in_virtual_time
+async def test_where_the_stream_is_switched_off_that_is_said() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        server.server.events = None
+
+        status, text = await refused(server, "topic=Job")
+
+        assert (status, b"enable_event_broker" in text) == (501, True)
+
+
+@in_virtual_time
+async def test_one_that_reads_too_slowly_is_cut_off_and_the_others_go_on() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        server.server.events = EventFeed(server.server.follower, max_lag_commits=150)
+        slow = await listen(cluster, server, "NodePool")
+        quick = await listen(cluster, server, "NodePool")
+        slow.reads.clear()
+
+        for number in range(300):
+            pool = server.replica.get(NODE_POOLS, "default")
+            assert pool is not None
+            await commit(server, NODE_POOLS.build_put(msgspec.structs.replace(pool, description=str(number))))
+        await until(lambda: len(quick.events) >= 300, what="the quick one heard all")
+        slow.reads.set()
+        await slow.ends()
+
+        assert not quick.is_over
+        assert len(slow.events) < 300
+        assert json.loads(quick.parts[-1])["Events"][0]["Payload"]["NodePool"]["Description"] == "299"

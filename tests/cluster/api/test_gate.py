@@ -1,0 +1,142 @@
+"""Who may do what: the endpoint's need, and what becomes of callers that lack it."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.builders import a_job
+from tests.kit.callers import a_token, change_rules, enable_acl
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.exchange import ask
+from tests.kit.virtual_time import in_virtual_time, until
+from wharf.cluster.api.access_control import get_request_token
+from wharf.cluster.state.tables import NAMESPACES
+from wharf.contract.client import ClientReply
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.namespaces import Namespace
+
+READ = 'namespace "default" { policy = "read" }'
+WRITE = 'namespace "default" { policy = "write" }'
+DENIED = (403, b"Permission denied")
+
+
+async def get(server: OneServer, path: str, query: str = "", **options: Any) -> ClientReply:
+    return await ask(server.api, "GET", path, query=query, **options)
+
+
+def told(reply: ClientReply) -> tuple[int, bytes]:
+    return reply.status, reply.body
+
+
+@pytest.mark.parametrize(
+    ("headers", "token"),
+    [
+        ({}, ""),
+        ({"x-cluster-token": " a "}, "a"),
+        ({"x-cluster-token": "a", "authorization": "Bearer b"}, "a"),
+        ({"x-cluster-token": "  ", "authorization": "Bearer b"}, "b"),
+        ({"authorization": "bEaReR b c"}, "b"),
+        ({"authorization": "Basic b"}, ""),
+        ({"authorization": "Bearer"}, ""),
+    ],
+)
+def test_a_token_is_found_in_our_header_or_a_bearers(headers: dict[str, str], token: str) -> None:
+    assert get_request_token({name.encode(): value.encode() for name, value in headers.items()}) == token
+
+
+@in_virtual_time
+async def test_while_access_control_is_off_nobody_is_asked_who_they_are() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        assert (await get(server, "/v1/jobs", headers={"x-cluster-token": "nonsense"})).status == 200
+
+
+@in_virtual_time
+async def test_without_the_right_a_read_a_write_and_a_list_are_refused() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        enable_acl(server)
+        reader = await a_token(server, READ)
+        body = msgspec.json.encode({"Job": a_job()})
+
+        assert told(await get(server, "/v1/jobs")) == DENIED
+        assert told(await get(server, "/v1/nodes", headers=reader)) == DENIED
+        assert told(await get(server, "/v1/jobs", "namespace=other", headers=reader)) == DENIED
+        assert told(await ask(server.api, "PUT", "/v1/jobs", body=body, headers=reader)) == DENIED
+        assert told(await ask(server.api, "DELETE", "/v1/job/shop", headers=reader)) == DENIED
+        assert (await get(server, "/v1/jobs", headers=reader)).status == 200
+        assert (await get(server, "/v1/status/leader")).status == 200
+
+
+@in_virtual_time
+async def test_a_token_that_does_not_hold_is_worse_than_none() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        enable_acl(server)
+
+        for given in ("6f1c1d3e-1d0a-4a8e-9f3e-1b2c3d4e5f60", "no secret at all", "x" * 20_000):
+            assert told(await get(server, "/v1/jobs", headers={"x-cluster-token": given})) == DENIED
+
+
+@in_virtual_time
+async def test_what_the_body_names_decides_where_the_query_names_nothing() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        enable_acl(server)
+        writer = await a_token(server, WRITE)
+
+        async def status_of(namespace: str) -> int:
+            body = msgspec.json.encode({"Job": a_job(namespace=namespace)})
+            return (await ask(server.api, "PUT", "/v1/jobs", body=body, headers=writer)).status
+
+        assert [await status_of(namespace) for namespace in ("other", "default")] == [403, 200]
+
+
+@in_virtual_time
+async def test_a_list_over_all_namespaces_shows_those_that_the_caller_may_read() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        add = Write(
+            "test",
+            Cause(CauseKind.REQUEST, "test"),
+            [NAMESPACES.build_put(Namespace(name="other", create_index=WRITE_INDEX))],
+        )
+        await server.server.writer.commit(add)
+        for namespace in ("default", "other"):
+            body = msgspec.json.encode({"Job": a_job(namespace=namespace)})
+            assert (await ask(server.api, "PUT", "/v1/jobs", body=body)).status == 200
+        enable_acl(server)
+        reader, manager = await a_token(server, READ), await a_token(server, management=True)
+        nobody = await a_token(server, 'node { policy = "read" }')
+
+        async def namespaces(path: str, headers: dict[str, str]) -> set[str]:
+            return {
+                each["Namespace"] for each in json.loads((await get(server, path, "namespace=*", headers=headers)).body)
+            }
+
+        for path in ("/v1/jobs", "/v1/evaluations"):
+            assert await namespaces(path, reader) == {"default"}
+            assert await namespaces(path, manager) == {"default", "other"}
+            assert told(await get(server, path, "namespace=*", headers=nobody)) == DENIED
+
+
+@in_virtual_time
+async def test_a_blocked_caller_that_loses_its_right_is_refused_when_it_is_woken() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        enable_acl(server)
+        reader = await a_token(server, READ)
+        manager = await a_token(server, management=True)
+        index = (await get(server, "/v1/jobs", headers=reader)).headers["x-cluster-index"]
+        before = server.replica.watches.subscription_count
+        asking = cluster.start(get(server, "/v1/jobs", f"index={index}&wait=60s", headers=reader), name="asks")
+        await until(lambda: server.replica.watches.subscription_count == before + 1, what="waits")
+
+        await change_rules(server, reader, "")
+        body = msgspec.json.encode({"Job": a_job()})
+        await ask(server.api, "PUT", "/v1/jobs", body=body, headers=manager)
+
+        assert told(await asking) == DENIED

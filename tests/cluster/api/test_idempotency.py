@@ -1,0 +1,193 @@
+"""Writes with a key: made once, answered the same to everybody who repeats them."""
+
+import json
+from typing import Any
+
+import msgspec
+
+from tests.builders import a_job
+from tests.kit.callers import a_token, enable_acl
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.exchange import ask
+from tests.kit.virtual_time import in_virtual_time, pass_time
+from wharf.cluster.engines.memory.faults import EngineOperation, RefuseFault
+from wharf.cluster.server.security.keyring import WrappingKey
+from wharf.cluster.state.tables import EVALUATIONS, IDEMPOTENCY_KEYS, JOBS
+from wharf.contract.client import ClientReply
+
+KEY = {"idempotency-key": "once"}
+
+
+def registration(name: str = "shop", **fields: Any) -> bytes:
+    return msgspec.json.encode({"Job": a_job(name, **fields)})
+
+
+async def put(server: OneServer, body: bytes, path: str = "/v1/jobs", query: str = "", **options: Any) -> ClientReply:
+    return await ask(server.api, "PUT", path, body=body, query=query, **options)
+
+
+async def a_server(cluster: ACluster, name: str = "m1", *, leads: bool = True) -> OneServer:
+    server = await cluster.a_server(name, leads=leads)
+    server.server.access.keyring.set_wrapping_keys(WrappingKey(b"k" * 32))
+    return server
+
+
+@in_virtual_time
+async def test_a_write_that_is_repeated_happens_once_and_is_answered_the_same() -> None:
+    async with ACluster() as cluster:
+        server = await a_server(cluster)
+
+        first = await put(server, registration(), headers=KEY)
+        again = await put(server, registration(), headers=KEY)
+        without = await put(server, registration())
+
+        assert (again.status, again.body) == (first.status, first.body) == (200, first.body)
+        assert (
+            again.headers["x-cluster-index"] == first.headers["x-cluster-index"] == str(json.loads(first.body)["Index"])
+        )
+        assert without.body != first.body
+
+
+@in_virtual_time
+async def test_the_answer_lies_in_the_batch_of_the_effect() -> None:
+    async with ACluster() as cluster:
+        server = await a_server(cluster)
+
+        first = await put(server, registration(), headers=KEY)
+
+        (kept,) = server.replica.iter_all(IDEMPOTENCY_KEYS)
+        job = server.replica.get(JOBS, "default", "shop")
+        assert job is not None
+        assert kept.create_index == job.create_index == int(first.headers["x-cluster-index"])
+        assert b"EvalID" not in kept.answer_sealed
+
+
+@in_virtual_time
+async def test_another_server_knows_the_answer_too() -> None:
+    async with ACluster() as cluster:
+        server = await a_server(cluster)
+        other = await a_server(cluster, "m2", leads=False)
+
+        first = await put(server, registration(), headers=KEY)
+        again = await put(other, registration(), headers=KEY)
+
+        assert again.body == first.body
+
+
+@in_virtual_time
+async def test_the_same_key_with_another_request_is_refused_and_changes_nothing() -> None:
+    async with ACluster() as cluster:
+        server = await a_server(cluster)
+        await put(server, registration(), headers=KEY)
+        await pass_time(2.0)
+        index = server.replica.get_last_change(JOBS)
+
+        others = [
+            await put(server, registration("other"), headers=KEY),
+            await put(server, registration(), "/v1/job/shop", headers=KEY),
+            await put(server, registration(), query="namespace=default", headers=KEY),
+            await ask(server.api, "DELETE", "/v1/job/shop", headers=KEY),
+        ]
+
+        assert [reply.status for reply in others] == [400] * 4
+        assert b"was sent with another request (PUT /v1/jobs)" in others[0].body
+        assert server.replica.get_last_change(JOBS) == index
+
+
+@in_virtual_time
+async def test_a_key_must_be_a_word() -> None:
+    async with ACluster() as cluster:
+        server = await a_server(cluster)
+
+        replies = [await put(server, registration(), headers={"idempotency-key": key}) for key in ("", "x" * 256)]
+
+        assert [(reply.status, server.replica.count_records(JOBS)) for reply in replies] == [(400, 0)] * 2
+
+
+@in_virtual_time
+async def test_a_refused_write_leaves_its_key_free() -> None:
+    async with ACluster() as cluster:
+        server = await a_server(cluster)
+        server.faults.choose_fault = lambda asked: (
+            RefuseFault("the disk is full") if asked is EngineOperation.COMMIT else None
+        )
+        first = await put(server, registration(), headers=KEY)
+        server.faults.choose_fault = lambda _asked: None
+
+        again = await put(server, registration(), headers=KEY)
+
+        assert (first.status, again.status) == (503, 200)
+
+
+@in_virtual_time
+async def test_after_a_day_a_key_is_new_again() -> None:
+    async with ACluster() as cluster:
+        server = await a_server(cluster)
+        await put(server, registration(), headers=KEY)
+
+        await pass_time(24 * 3_600 + 1)
+
+        assert (await put(server, registration("other"), headers=KEY)).status == 200
+
+
+@in_virtual_time
+async def test_two_at_the_same_time_make_one_write() -> None:
+    async with ACluster() as cluster:
+        server = await a_server(cluster)
+        await put(server, registration("before"), headers={"idempotency-key": "makes the ring"})
+        asking = [cluster.start(put(server, registration(), headers=KEY), name=f"asks {n}") for n in range(5)]
+
+        replies = [await each for each in asking]
+
+        assert {(reply.status, reply.body) for reply in replies} == {(200, replies[0].body)}
+        registered = [e for e in server.replica.iter_all(EVALUATIONS) if e.triggered_by == "job-register"]
+        assert [e.job_id for e in registered] == ["before", "shop"]
+
+
+@in_virtual_time
+async def test_what_the_leader_does_is_remembered_too() -> None:
+    async with ACluster() as cluster:
+        server = await a_server(cluster)
+        (node,) = await cluster.ready_nodes(server, 1)
+        body, path = b'{"Eligibility": "ineligible"}', f"/v1/node/{node.id}/eligibility"
+
+        first = await put(server, body, path, headers=KEY)
+        again = await put(server, body, path, headers=KEY)
+        without = await put(server, body, path)
+
+        assert (first.status, again.body) == (200, first.body)
+        assert without.body != first.body
+
+
+@in_virtual_time
+async def test_a_key_whose_end_was_never_told_is_a_conflict_and_a_refused_one_is_free() -> None:
+    async with ACluster() as cluster:
+        server = await a_server(cluster)
+        (node,) = await cluster.ready_nodes(server, 1)
+        path = f"/v1/node/{node.id}/eligibility"
+        refused = await put(server, b'{"Eligibility": "maybe"}', path, headers=KEY)
+        free = await put(server, b'{"Eligibility": "ineligible"}', path, headers=KEY)
+
+        assert (refused.status, free.status) == (400, 200)
+
+
+@in_virtual_time
+async def test_a_key_belongs_to_its_token() -> None:
+    async with ACluster() as cluster:
+        server = await a_server(cluster)
+        enable_acl(server)
+        one, other = await a_token(server, management=True), await a_token(server, management=True)
+
+        first = await put(server, registration(), headers={**KEY, **one})
+        second = await put(server, registration("other"), headers={**KEY, **other})
+
+        assert (first.status, second.status, server.replica.count_records(JOBS)) == (200, 200, 2)
+
+
+@in_virtual_time
+async def test_a_read_has_no_use_for_a_key() -> None:
+    async with ACluster() as cluster:
+        server = await a_server(cluster)
+
+        assert (await ask(server.api, "GET", "/v1/jobs", headers=KEY)).status == 200
+        assert server.replica.count_records(IDEMPOTENCY_KEYS) == 0

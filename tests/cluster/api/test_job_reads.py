@@ -1,0 +1,361 @@
+"""Reading jobs and what belongs to them (jobs.md 1.1, 1.2 and 1.5)."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.builders import a_batch_job, a_group, a_job, a_parameterized_job, a_periodic_job, a_task
+from tests.kit.callers import a_token, enable_acl
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.state import an_allocation
+from tests.kit.talking import Talk
+from tests.kit.virtual_time import in_virtual_time, pass_time
+from tests.kit.work import a_namespace, store
+from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, JOBS, SERVICES
+from wharf.contract.model.deployments import Deployment, DeploymentStatus
+from wharf.contract.model.jobs.groups import TaskAction
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.log import WRITE_INDEX
+from wharf.contract.model.services import ServiceRegistration
+
+
+async def with_jobs(cluster: ACluster, *jobs: Job) -> tuple[OneServer, Talk]:
+    server = await cluster.a_server()
+    talk = Talk(server)
+    for job in jobs:
+        await talk.put("/v1/jobs", {"Job": job})
+    await pass_time(0.1)
+    return server, talk
+
+
+def the_job(server: OneServer, job_id: str = "shop") -> Job:
+    job = server.replica.get(JOBS, "default", job_id)
+    assert job is not None
+    return job
+
+
+# -- the list
+
+
+@in_virtual_time
+async def test_a_stub_shows_what_lists_show() -> None:
+    async with ACluster() as cluster:
+        server, talk = await with_jobs(cluster, a_job("shop", meta={"a": "b"}))
+        job = the_job(server)
+
+        (stub,) = await talk.get("/v1/jobs")
+
+        assert stub == {
+            "ID": "shop",
+            "ParentID": "",
+            "Name": "shop",
+            "Namespace": "default",
+            "Datacenters": ["*"],
+            "NodePool": "default",
+            "Multiregion": None,
+            "Type": "service",
+            "Priority": 50,
+            "Periodic": False,
+            "ParameterizedJob": False,
+            "Stop": False,
+            "Status": job.status,
+            "StatusDescription": "",
+            "JobSummary": stub["JobSummary"],
+            "CreateIndex": job.create_index,
+            "ModifyIndex": job.modify_index,
+            "JobModifyIndex": job.job_modify_index,
+            "SubmitTime": job.submit_time,
+        }
+        assert stub["JobSummary"]["Summary"]["web"]["Queued"] == 1
+
+
+@in_virtual_time
+async def test_meta_is_shown_where_asked_for_and_where_there_is_any() -> None:
+    async with ACluster() as cluster:
+        _, talk = await with_jobs(cluster, a_job("a", meta={"k": "v"}), a_job("b"))
+
+        shown = [stub.get("Meta") for stub in await talk.get("/v1/jobs", meta="true")]
+
+        assert (shown, "Meta" in (await talk.get("/v1/jobs"))[0]) == ([{"k": "v"}, None], False)
+        assert (await talk.refusal("GET", "/v1/jobs", meta="maybe"))[0] == 400
+
+
+@in_virtual_time
+async def test_jobs_are_listed_by_namespace_and_id_and_paged_by_the_first_of_the_next_page() -> None:
+    async with ACluster() as cluster:
+        server, talk = await with_jobs(cluster, a_job("b"), a_job("a.x"), a_job("c"))
+        await a_namespace(server, "aaa")
+        await talk.put("/v1/jobs", {"Job": a_job("z", namespace="aaa")})
+
+        first = await talk.raw("GET", "/v1/jobs", namespace="*", per_page=2)
+        rest = await talk.get("/v1/jobs", namespace="*", next_token=first.headers["x-cluster-nexttoken"])
+        backwards = await talk.get("/v1/jobs", namespace="*", reverse="true")
+
+        assert first.headers["x-cluster-nexttoken"] == "default.b"
+        assert [stub["ID"] for stub in rest] == ["b", "c"]
+        assert [stub["ID"] for stub in backwards] == ["c", "b", "a.x", "z"]
+
+
+@in_virtual_time
+async def test_the_list_is_filtered_by_the_whole_job_and_narrowed_by_a_prefix() -> None:
+    async with ACluster() as cluster:
+        _, talk = await with_jobs(cluster, a_job("shop", meta={"team": "a"}), a_batch_job("shelf"), a_job("other"))
+
+        by_meta = await talk.get("/v1/jobs", filter='Meta.team == "a"')
+        by_group = await talk.get("/v1/jobs", filter='Type == batch and (any TaskGroups as g { g.Name == "web" })')
+        by_prefix = await talk.get("/v1/jobs", prefix="sh")
+
+        assert [[stub["ID"] for stub in found] for found in (by_meta, by_group, by_prefix)] == [
+            ["shop"],
+            ["shelf"],
+            ["shelf", "shop"],
+        ]
+
+
+@in_virtual_time
+async def test_of_all_namespaces_the_list_shows_those_that_the_caller_may_see() -> None:
+    async with ACluster() as cluster:
+        server, talk = await with_jobs(cluster, a_job("a"))
+        await a_namespace(server, "secret")
+        await talk.put("/v1/jobs", {"Job": a_job("b", namespace="secret")})
+        enable_acl(server)
+        reader = Talk(server, await a_token(server, 'namespace "default" { capabilities = ["list-jobs"] }'))
+
+        assert [stub["ID"] for stub in await reader.get("/v1/jobs", namespace="*")] == ["a"]
+        assert await reader.refusal("GET", "/v1/jobs", namespace="secret") == (403, "Permission denied")
+
+
+@in_virtual_time
+async def test_a_namespace_that_nobody_knows_lists_nothing() -> None:
+    async with ACluster() as cluster:
+        _, talk = await with_jobs(cluster, a_job("a"))
+
+        assert await talk.get("/v1/jobs", namespace="nowhere") == []
+
+
+# -- one job
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("", "job not found"),
+        ("/summary", "job not found"),
+        ("/versions", "job versions not found"),
+        ("/scale", "job not found"),
+        ("/services", "job not found"),
+        ("/submission?version=0", "job source not found"),
+        ("/actions", 'Unknown job "shop"'),
+    ],
+)
+def test_a_read_of_a_job_that_nobody_knows_is_a_404(path: str, text: str) -> None:
+    @in_virtual_time
+    async def story() -> None:
+        async with ACluster() as cluster:
+            talk = Talk(await cluster.a_server())
+            place, _, query = path.partition("?")
+
+            told = await talk.refusal("GET", f"/v1/job/shop{place}", **dict([query.split("=")] if query else []))
+
+            assert told == (404, text)
+
+    story()
+
+
+@in_virtual_time
+async def test_lists_of_a_job_that_nobody_knows_are_empty_and_its_deployment_is_null() -> None:
+    async with ACluster() as cluster:
+        talk = Talk(await cluster.a_server())
+
+        for noun in ("allocations", "evaluations", "deployments"):
+            assert await talk.get(f"/v1/job/shop/{noun}") == []
+        assert await talk.get("/v1/job/shop/deployment") is None
+
+
+@in_virtual_time
+async def test_every_namespace_is_a_literal_name_for_one_job() -> None:
+    async with ACluster() as cluster:
+        _, talk = await with_jobs(cluster, a_job("shop"))
+
+        assert await talk.refusal("GET", "/v1/job/shop", namespace="*") == (404, "job not found")
+
+
+@in_virtual_time
+async def test_an_id_may_hold_slashes_also_escaped_ones() -> None:
+    async with ACluster() as cluster:
+        _, talk = await with_jobs(cluster, a_job("a/b"))
+
+        assert (await talk.get("/v1/job/a/b"))["ID"] == "a/b"
+        assert (await talk.get("/v1/job/a%2Fb/summary"))["JobID"] == "a/b"
+
+
+@in_virtual_time
+async def test_a_payload_is_shown_as_base64() -> None:
+    async with ACluster() as cluster:
+        _, talk = await with_jobs(cluster, a_parameterized_job("convert"))
+        made = await talk.put("/v1/job/convert/dispatch", {"Payload": "AGZpbG0="})
+
+        child = await talk.get(f"/v1/job/{made['DispatchedJobID']}")
+
+        assert (child["Payload"], child["ParameterizedJob"]["Payload"]) == ("AGZpbG0=", "optional")
+
+
+@in_virtual_time
+async def test_a_reader_who_waits_on_a_job_is_woken_by_it_and_by_no_other() -> None:
+    async with ACluster() as cluster:
+        server, talk = await with_jobs(cluster, a_job("shop"), a_job("other"))
+        index = the_job(server).modify_index
+
+        waiting = asyncio.ensure_future(talk.get("/v1/job/shop", index=index, wait="60s"))
+        await pass_time(0.2)
+        await talk.put("/v1/jobs", {"Job": a_job("other", priority=60)})
+        await pass_time(0.2)
+        was_waiting = not waiting.done()
+        await talk.put("/v1/jobs", {"Job": a_job("shop", priority=60)})
+
+        assert (was_waiting, (await waiting)["Priority"]) == (True, 60)
+
+
+# -- what belongs to it
+
+
+async def with_two_lives(cluster: ACluster) -> tuple[OneServer, Talk]:
+    """A job with an allocation and a deployment of its own, and one of each of an earlier job of its name."""
+    server, talk = await with_jobs(cluster, a_batch_job("shop"))
+    job = the_job(server)
+    earlier = replace(job, create_index=1)
+    for number, life in enumerate((earlier, job)):
+        allocation = an_allocation(life, f"{number}0000000-0000-4000-8000-000000000000", node_id="none")
+        deployment = Deployment(
+            id=f"d{number}",
+            namespace="default",
+            job_id="shop",
+            job_create_index=life.create_index,
+            status=DeploymentStatus.SUCCESSFUL,
+            create_index=WRITE_INDEX,
+        )
+        await store(server, ALLOCATIONS.build_put(allocation), DEPLOYMENTS.build_put(deployment))
+    return server, talk
+
+
+@in_virtual_time
+async def test_allocations_and_deployments_are_those_of_the_present_job_unless_all_are_asked_for() -> None:
+    async with ACluster() as cluster:
+        _, talk = await with_two_lives(cluster)
+
+        counts = {
+            (noun, everything): len(await talk.get(f"/v1/job/shop/{noun}", all=everything))
+            for noun in ("allocations", "deployments")
+            for everything in ("false", "true")
+        }
+
+        assert counts == {
+            ("allocations", "false"): 1,
+            ("allocations", "true"): 2,
+            ("deployments", "false"): 1,
+            ("deployments", "true"): 2,
+        }
+
+
+@in_virtual_time
+async def test_the_deployment_of_a_job_is_its_newest() -> None:
+    async with ACluster() as cluster:
+        _, talk = await with_two_lives(cluster)
+
+        assert (await talk.get("/v1/job/shop/deployment"))["ID"] == "d1"
+
+
+@in_virtual_time
+async def test_services_of_a_job_are_listed() -> None:
+    async with ACluster() as cluster:
+        server, talk = await with_jobs(cluster, a_job("shop"))
+        before = await talk.get("/v1/job/shop/services")
+        service = ServiceRegistration(
+            id="s1",
+            service_name="web",
+            namespace="default",
+            job_id="shop",
+            alloc_id="a1",
+            port=80,
+            create_index=WRITE_INDEX,
+        )
+        await store(server, SERVICES.build_put(service))
+
+        (told,) = await talk.get("/v1/job/shop/services")
+
+        assert (before, told["ID"], told["ServiceName"], told["Port"]) == ([], "s1", "web", 80)
+
+
+@in_virtual_time
+async def test_actions_of_a_job_are_listed_with_their_tasks() -> None:
+    async with ACluster() as cluster:
+        action = TaskAction(name="flush", command="/bin/flush", args=("-a",))
+        _, talk = await with_jobs(cluster, a_job("shop", a_group("web", a_task("server", actions=(action,)))))
+
+        told = await talk.get("/v1/job/shop/actions")
+
+        assert told == [
+            {
+                "Name": "flush",
+                "Command": "/bin/flush",
+                "Args": ["-a"],
+                "TaskName": "server",
+                "TaskGroupName": "web",
+            }
+        ]
+
+
+@in_virtual_time
+async def test_a_summary_counts_children_of_a_parent() -> None:
+    async with ACluster() as cluster:
+        _, talk = await with_jobs(cluster, a_periodic_job("nightly"))
+        await talk.put("/v1/job/nightly/periodic/force")
+
+        told: Any = await talk.get("/v1/job/nightly/summary")
+
+        assert (told["JobID"], sum(told["Children"].values())) == ("nightly", 1)
+
+
+@in_virtual_time
+async def test_the_scale_of_a_job_is_told_by_group() -> None:
+    async with ACluster() as cluster:
+        server, talk = await with_jobs(cluster, a_job("shop", a_group(count=3)))
+        job = the_job(server)
+
+        told = await talk.get("/v1/job/shop/scale")
+
+        assert told == {
+            "JobID": "shop",
+            "Namespace": "default",
+            "JobCreateIndex": job.create_index,
+            "JobModifyIndex": job.modify_index,
+            "JobStopped": False,
+            "TaskGroups": {
+                "web": {"Desired": 3, "Placed": 0, "Running": 0, "Healthy": 0, "Unhealthy": 0, "Events": None}
+            },
+        }
+
+
+@in_virtual_time
+async def test_lists_of_one_job_are_whole_whatever_page_filter_and_order_are_asked_for() -> None:
+    async with ACluster() as cluster:
+        _, talk = await with_two_lives(cluster)
+        asked = {"per_page": 1, "reverse": "true", "filter": 'ID == "none"', "all": "true"}
+
+        for noun in ("allocations", "deployments"):
+            plain = await talk.get(f"/v1/job/shop/{noun}", all="true")
+            assert (await talk.get(f"/v1/job/shop/{noun}", **asked), len(plain)) == (plain, 2)
+        assert (await talk.refusal("GET", "/v1/job/shop/allocations", per_page="x"))[0] == 400
+
+
+@in_virtual_time
+async def test_evaluations_of_a_job_come_in_the_order_in_which_they_were_made() -> None:
+    async with ACluster() as cluster:
+        _, talk = await with_jobs(cluster, a_batch_job("shop"))
+        made = [(await talk.put("/v1/job/shop/evaluate"))["EvalID"] for _ in range(3)]
+
+        told = await talk.get("/v1/job/shop/evaluations")
+
+        assert [each["ID"] for each in told if each["ID"] in made] == made

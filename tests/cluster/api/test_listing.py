@@ -1,0 +1,402 @@
+"""Lists: pages that hang together whatever is written between them, order, tokens, prefixes, filters."""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import a_job
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.exchange import ask
+from tests.kit.state import a_node, an_allocation, an_evaluation
+from tests.kit.virtual_time import in_virtual_time, pass_time
+from wharf.cluster.api.lists.cache import CachedList
+from wharf.cluster.api.requests.values import parse_id_prefix
+from wharf.cluster.state.sharded_dict import ShardedDict
+from wharf.cluster.state.tables import ALLOCATIONS, EVALUATIONS, JOB_VERSIONS, JOBS, NODES
+from wharf.contract.client import ClientReply
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.refusal import Refusal
+
+CAUSE = Cause(CauseKind.REQUEST, "test")
+
+
+def uuid(number: int) -> str:
+    return f"{number:08x}-0000-4000-8000-000000000000"
+
+
+async def get(server: OneServer, path: str, query: str = "") -> ClientReply:
+    return await ask(server.api, "GET", path, query=query + "&stale" if query else "stale")
+
+
+async def write(server: OneServer, *changes: Any) -> None:
+    await server.server.writer.commit(Write("test", CAUSE, changes))
+    await server.server.writer.catch_up()
+
+
+def put_job(id: str, namespace: str = "default", **fields: Any) -> Any:
+    return JOBS.build_put(
+        Job(id=id, name=id, namespace=namespace, create_index=WRITE_INDEX, job_modify_index=WRITE_INDEX, **fields)
+    )
+
+
+def put_evaluation(id: str, namespace: str = "default", **fields: Any) -> Any:
+    return EVALUATIONS.build_put(an_evaluation(a_job(namespace=namespace), id, **fields))
+
+
+async def ids(server: OneServer, path: str, query: str = "") -> list[str]:
+    reply = await get(server, path, query)
+    assert reply.status == 200, reply.body
+    return [each["ID"] for each in json.loads(reply.body)]
+
+
+async def walk(server: OneServer, path: str, query: str) -> list[list[str]]:
+    """The pages, each asked for with the token of the one before."""
+    pages, token = [], ""
+    while True:
+        reply = await get(server, path, f"{query}&next_token={quote(token)}")
+        pages.append([each["ID"] for each in json.loads(reply.body)])
+        token = reply.headers.get("x-cluster-nexttoken", "")
+        if not token:
+            return pages
+
+
+# -- stable under writes
+
+NUMBERS = st.integers(min_value=0, max_value=30)
+STEPS = st.lists(st.tuples(st.sampled_from(("put", "drop")), NUMBERS), max_size=8)
+LISTS: dict[str, tuple[Callable[[int], Any], Callable[[int], Any], Callable[[int], str]]] = {
+    "/v1/jobs": (lambda n: put_job(f"j{n:02}"), lambda n: JOBS.build_delete("default", f"j{n:02}"), lambda n: f"j{n:02}"),
+    "/v1/evaluations": (lambda n: put_evaluation(uuid(n)), lambda n: EVALUATIONS.build_delete(uuid(n)), uuid),
+    "/v1/nodes": (lambda n: NODES.build_put(a_node(uuid(n), create_index=WRITE_INDEX)), lambda n: NODES.build_delete(uuid(n)), uuid),
+}  # fmt: skip
+
+
+@given(
+    path=st.sampled_from(sorted(LISTS)),
+    begun_with=st.sets(NUMBERS, max_size=20),
+    between=st.lists(STEPS, max_size=6),
+    per_page=st.integers(min_value=1, max_value=6),
+    reverse=st.booleans(),
+)
+def test_no_record_that_was_there_all_the_time_is_skipped_or_repeated(
+    path: str, begun_with: set[int], between: list[list[tuple[str, int]]], per_page: int, reverse: bool
+) -> None:
+    put, drop, id_of = LISTS[path]
+
+    @in_virtual_time
+    async def story() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server(leads=False)
+            if begun_with:
+                await write(server, *(put(number) for number in sorted(begun_with)))
+            stayed = set(begun_with)
+            pages: list[list[str]] = []
+            token, steps = "", iter(between)
+            while True:
+                query = f"per_page={per_page}&reverse={'true' if reverse else ''}&next_token={quote(token)}"
+                reply = await get(server, path, query)
+                pages.append([each["ID"] for each in json.loads(reply.body)])
+                token = reply.headers.get("x-cluster-nexttoken", "")
+                if not token:
+                    break
+                for what, number in next(steps, []):
+                    # Whoever is dropped, or dropped and made anew, was not there all the time.
+                    stayed.discard(number)
+                    await write(server, drop(number))
+                    if what == "put":
+                        await write(server, put(number))
+
+            seen = [each for page in pages for each in page]
+            assert sorted(each for each in seen if each in {id_of(n) for n in stayed}) == sorted(map(id_of, stayed))
+            assert [len(page) for page in pages[:-1]] == [per_page] * (len(pages) - 1)
+
+    story()
+
+
+# -- pages
+
+
+@in_virtual_time
+async def test_a_page_is_full_with_a_filter_too_unless_it_is_the_last() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        await write(server, *(put_job(f"j{n:03}", priority=n % 3 + 1) for n in range(100)))
+
+        pages = await walk(server, "/v1/jobs", "per_page=7&filter=" + quote("Priority == 1"))
+
+        assert [len(page) for page in pages] == [7, 7, 7, 7, 6]
+        assert [each for page in pages for each in page] == [f"j{n:03}" for n in range(0, 100, 3)]
+
+
+@in_virtual_time
+async def test_a_filter_reaches_past_the_first_slice_of_a_long_table() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        for start in range(0, 1_500, 500):
+            await write(server, *(put_job(f"j{n:04}") for n in range(start, start + 500)))
+        await write(server, put_job("the-last", priority=7))
+
+        assert await ids(server, "/v1/jobs", "per_page=1&filter=" + quote("Priority == 7")) == ["the-last"]
+        assert len(await ids(server, "/v1/jobs", "filter=" + quote("Priority != 7"))) == 1_500
+
+
+@in_virtual_time
+async def test_the_last_page_has_no_token_and_a_token_past_the_end_gives_nothing() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        await write(server, *(put_job(name) for name in "abc"))
+
+        exact = await get(server, "/v1/jobs", "per_page=3")
+        past = await get(server, "/v1/jobs", "next_token=default.zzz")
+
+        assert ("x-cluster-nexttoken" in exact.headers, past.body) == (False, b"[]")
+
+
+@in_virtual_time
+async def test_a_negative_page_is_refused() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+
+        reply = await get(server, "/v1/jobs", "per_page=-1")
+
+        assert (reply.status, reply.body) == (400, b"Expect a number for `per_page` query string parameter")
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "token"),
+    [
+        ("/v1/jobs", "", "default.b"),
+        ("/v1/jobs", "namespace=*", "default.b"),
+        ("/v1/evaluations", "", "2.{1}"),
+        ("/v1/evaluations", "prefix=0000", "{1}"),
+        ("/v1/nodes", "", "{1}"),
+    ],
+)
+def test_a_token_names_the_first_record_of_the_next_page(path: str, query: str, token: str) -> None:
+    @in_virtual_time
+    async def story() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server(leads=False)
+            await write(server, put_job("a"), put_job("b"), *(put_evaluation(uuid(n)) for n in range(2)),
+                        *(NODES.build_put(a_node(uuid(n), create_index=WRITE_INDEX)) for n in range(2)))  # fmt: skip
+            created = next(iter(server.replica.iter_all(EVALUATIONS))).create_index
+
+            reply = await get(server, path, f"per_page=1&{query}")
+
+            told = reply.headers["x-cluster-nexttoken"]
+            assert told == token.replace("{1}", uuid(1)).replace("2.", f"{created}.")
+
+    story()
+
+
+@in_virtual_time
+async def test_names_of_any_letters_come_through_their_token() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        names = ["a", "caf\u00e9", "per%cent", "slash/ed", "\u65e5\u672c"]
+        await write(server, *(put_job(name) for name in names))
+
+        assert await walk(server, "/v1/jobs", "per_page=1") == [[name] for name in sorted(names)]
+        token = (await get(server, "/v1/jobs", "per_page=4")).headers["x-cluster-nexttoken"]
+        assert (token.isascii(), unquote(token)) == (True, "default.\u65e5\u672c")
+
+
+@in_virtual_time
+async def test_a_token_of_creation_may_be_an_index_alone_or_nonsense() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        for number in range(4):
+            await write(server, put_evaluation(uuid(9 - number)))
+        created = [evaluation.create_index for evaluation in server.replica.iter_all(EVALUATIONS)]
+
+        assert await ids(server, "/v1/evaluations", f"next_token={created[2]}") == [uuid(7), uuid(6)]
+        assert await ids(server, "/v1/evaluations", f"next_token={created[1]}&reverse=true") == [uuid(9)]
+        assert len(await ids(server, "/v1/evaluations", "next_token=nonsense")) == 4
+
+
+@in_virtual_time
+async def test_a_token_of_forward_means_downward_in_reverse() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        await write(server, *(put_job(name) for name in "abcd"))
+
+        assert await ids(server, "/v1/jobs", "next_token=default.b&reverse=true") == ["b", "a"]
+
+
+@in_virtual_time
+async def test_a_page_of_a_long_list_looks_at_no_more_than_it_shows() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        for start in range(0, 2_000, 500):
+            await write(server, *(put_evaluation(uuid(n)) for n in range(start, start + 500)))
+        looked = 0
+
+        def count(frame: Any, event: str, _arg: object) -> None:
+            nonlocal looked
+            looked += event == "call" and frame.f_code is SHELVES_GET
+
+        sys.setprofile(count)
+        try:
+            await ids(server, "/v1/evaluations", "per_page=50")
+        finally:
+            sys.setprofile(None)
+
+        assert looked == 51
+
+
+SHELVES_GET = ShardedDict.__getitem__.__code__
+
+
+# -- order and choice
+
+
+@in_virtual_time
+async def test_reverse_counts_for_jobs_and_work_and_not_for_nodes() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        job = a_job()
+        await write(server, put_job("a"), put_job("b"), JOB_VERSIONS.build_put(job))
+        for number in range(2):
+            await write(server, put_evaluation(uuid(number)), ALLOCATIONS.build_put(an_allocation(job, uuid(number))),
+                        NODES.build_put(a_node(uuid(number), create_index=WRITE_INDEX)))  # fmt: skip
+
+        assert await ids(server, "/v1/jobs", "reverse=true") == ["b", "a"]
+        assert await ids(server, "/v1/evaluations", "reverse=true") == [uuid(1), uuid(0)]
+        assert await ids(server, "/v1/allocations", "reverse=true") == [uuid(1), uuid(0)]
+        assert await ids(server, "/v1/nodes", "reverse=true") == [uuid(0), uuid(1)]
+
+
+@in_virtual_time
+async def test_a_namespace_that_nobody_has_made_is_an_empty_list() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        await write(server, put_job("a"))
+
+        assert await ids(server, "/v1/jobs", "namespace=nowhere") == []
+
+
+@pytest.mark.parametrize(
+    ("given_prefix", "read"),
+    [("", ""), ("ab", "ab"), ("ABCD", "abcd"), ("abcd0000-00", "abcd0000-00"), ("----", ""), ("a-b", "a-b")],
+)
+def test_the_beginning_of_an_id_is_read(given_prefix: str, read: str) -> None:
+    assert parse_id_prefix(given_prefix) == read
+
+
+@pytest.mark.parametrize(
+    ("given_prefix", "text"),
+    [
+        ("abc", "here: Input (without hyphens) must be even length"),
+        ("xy", "here: Invalid UUID: encoding/hex: invalid byte"),
+        ("a-b-c-d-e-f", 'here: UUID should have maximum of 4 "-"; got 5'),
+    ],
+)
+def test_a_beginning_of_no_id_is_told(given_prefix: str, text: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        parse_id_prefix(given_prefix, error_prefix="here: ")
+
+    assert refused.value.text.startswith(text)
+
+
+# -- filters
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "answer"),
+    [
+        ("/v1/jobs", "Datacenters contains dc1", ""),
+        ("/v1/jobs", 'Name == "a"', ""),
+        ("/v1/jobs", "Nope == 1", "failed to read result page: "),
+        ("/v1/jobs", "Name ==", "failed to create result paginator: failed to read filter expression: 1:"),
+        ("/v1/jobs", " ", "failed to create result paginator: failed to read filter expression: 1:"),
+        ("/v1/jobs", 'Name matches "("', "failed to read result page: "),
+        ("/v1/nodes", 'SecretDigest == "x"', "failed to read result page: "),
+        ("/v1/allocations", 'Job.Type == "service"', ""),
+        ("/v1/allocations", "AllocatedResources is nil", ""),
+        ("/v1/allocations", 'JobType == "service"', "failed to read result page: "),
+    ],
+)
+def test_a_filter_is_checked_before_anything_is_read(path: str, text: str, answer: str) -> None:
+    @in_virtual_time
+    async def story() -> None:
+        async with ACluster() as cluster:
+            reply = await get(await cluster.a_server(leads=False), path, "filter=" + quote(text))
+
+            told = "" if reply.status == 200 else reply.body.decode()
+            assert (reply.status, told[: len(answer)]) == (400 if answer else 200, answer)
+
+    story()
+
+
+@in_virtual_time
+async def test_allocations_are_filtered_by_what_their_job_says() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        service, batch = a_job("web"), a_job("nightly", type="batch")
+        await write(server, JOB_VERSIONS.build_put(service), JOB_VERSIONS.build_put(batch))
+        await write(
+            server,
+            ALLOCATIONS.build_put(an_allocation(service, uuid(1))),
+            ALLOCATIONS.build_put(an_allocation(batch, uuid(2))),
+        )
+
+        assert await ids(server, "/v1/allocations", "filter=" + quote('Job.Type == "batch"')) == [uuid(2)]
+        assert await ids(server, "/v1/allocations", "filter=" + quote('Job.Type != "batch"')) == [uuid(1)]
+
+
+# -- long lists
+
+
+@in_virtual_time
+async def test_a_long_list_is_that_of_one_moment_while_others_write() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        for start in range(0, 6_000, 500):
+            await write(server, *(put_evaluation(uuid(2 * n)) for n in range(start, start + 500)))
+        before = [uuid(2 * n) for n in range(6_000)]
+        queries = ("", "filter=" + quote("Priority == 50"), "prefix=00")
+        asking = [cluster.start(get(server, "/v1/evaluations", query), name="lists") for query in queries]
+        while EVALUATIONS.name not in server.replica.watches.table_watches:
+            await pass_time(0.0)
+
+        last = EVALUATIONS.build_delete(uuid(11_998))
+        await server.server.writer.commit(
+            Write("test", CAUSE, [last, put_evaluation(uuid(1)), put_evaluation(uuid(9_001))])
+        )
+        await server.server.follower.wait_until_applied(server.replica.index)
+        changed = server.replica.get(EVALUATIONS, uuid(11_998)) is None
+        unfinished = [each for each in asking if not each.done()]
+        replies = [await each for each in asking]
+
+        assert (changed, len(unfinished)) == (True, 3)
+        assert [[e["ID"] for e in json.loads(reply.body)] == before for reply in replies] == [True] * 3
+        assert {reply.headers["x-cluster-index"] for reply in replies} == {str(server.replica.index - 1)}
+        # The two whole lists are kept, and told what changes; nobody else is any more.
+        told = [type(journal) for journal in server.replica.watches.table_watches[EVALUATIONS.name].observers]
+        assert told == [CachedList, CachedList]
+
+
+@in_virtual_time
+async def test_others_have_their_turn_while_a_long_list_is_made() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        for start in range(0, 2_000, 500):
+            await write(server, *(put_evaluation(uuid(n)) for n in range(start, start + 500)))
+        done: list[str] = []
+
+        async def ask_and_say(path: str) -> None:
+            await get(server, path)
+            done.append(path)
+
+        asking = [cluster.start(ask_and_say(path), name=path) for path in ("/v1/evaluations", "/v1/status/leader")]
+        for each in asking:
+            await each
+
+        assert done == ["/v1/status/leader", "/v1/evaluations"]

@@ -1,0 +1,556 @@
+"""Logins by OIDC and JWT over HTTP, with a provider that signs real tokens (reference 5.2, 5.3)."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from joserfc.jwk import RSAKey
+from starlette.types import Message
+
+from tests.cluster.api.access import AskedAs, an_operator
+from tests.cluster.api.login_provider import CLIENT_ID, CLIENT_SECRET, LoginProvider
+from tests.kit.cluster import ACluster
+from tests.kit.virtual_time import in_virtual_time, pass_time
+from wharf.cluster.server.security.login_providers import ProviderReply, ProviderRequest, ProviderUnreachable
+from wharf.cluster.state.tables import ACL_AUTH_METHODS, ACL_TOKENS
+from wharf.contract.model.times import SECOND
+
+HERE = "http://localhost:4649/oidc/callback"
+NONCE = "a nonce of the client"
+
+
+class InMemoryProviders:
+    """The port, over a call in memory: a request goes straight into the provider's application."""
+
+    def __init__(self, provider: LoginProvider) -> None:
+        self.provider = provider
+        self.is_away = False
+
+    async def send(self, request: ProviderRequest) -> ProviderReply:
+        if self.is_away:
+            raise ProviderUnreachable(f"{request.url} does not answer")
+        body = urlencode(request.form).encode() if request.form is not None else b""
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": "GET" if request.form is None else "POST",
+            "path": urlsplit(request.url).path,
+            "query_string": b"",
+            "headers": [(name.encode(), value.encode()) for name, value in request.headers.items()],
+        }
+        await self.provider.app(scope, receive, send)
+        return ProviderReply(sent[0]["status"], sent[1]["body"])
+
+
+class ALogin:
+    """An operator, a provider, and whoever wants in."""
+
+    def __init__(self, operator: AskedAs) -> None:
+        world = operator.server.world
+        self.operator = operator
+        self.nobody = AskedAs(operator.server)
+        self.provider = LoginProvider(lambda: world.now_ns() // SECOND)
+        self.providers = InMemoryProviders(self.provider)
+
+    async def method(self, kind: str, *, name: str = "sso", config: Mapping[str, Any], **fields: Any) -> Any:
+        mappings = {"ClaimMappings": {"email": "email", "team": "team"}, "ListClaimMappings": {"groups": "groups"}}
+        body = {
+            "Name": name,
+            "Type": kind,
+            "TokenLocality": "local",
+            "MaxTokenTTL": "1h",
+            "Config": {**mappings, **config},
+            **fields,
+        }
+        status, told = await self.operator.put("/v1/acl/auth-method", body)
+        assert status == 200, told
+        return told
+
+    async def oidc(self, **config: Any) -> Any:
+        return await self.method("OIDC", config={**OIDC, **config})
+
+    async def jwt(self, **config: Any) -> Any:
+        keys = {"JWTValidationPubKeys": [self.provider.public_pem], "BoundAudiences": [CLIENT_ID]}
+        return await self.method("JWT", config={**keys, **config})
+
+    async def rule(self, selector: str = "", *, bind: str = "policy", to: str = "reader") -> None:
+        body = {"AuthMethod": "sso", "Selector": selector, "BindType": bind, "BindName": to}
+        status, told = await self.operator.put("/v1/acl/binding-rule", body)
+        assert status == 200, told
+
+    async def begin(self, redirect_uri: str = HERE) -> tuple[int, Any]:
+        body = {"AuthMethodName": "sso", "RedirectURI": redirect_uri, "ClientNonce": NONCE}
+        return await self.nobody.put("/v1/acl/oidc/auth-url", body)
+
+    async def complete(self, **changed: str) -> tuple[int, Any]:
+        status, told = await self.begin()
+        assert status == 200, told
+        back = self.provider.visit(told["AuthURL"])
+        return await self.finish(back, **changed)
+
+    async def finish(self, back: Mapping[str, str], **changed: str) -> tuple[int, Any]:
+        body = {
+            "AuthMethodName": "sso",
+            "ClientNonce": NONCE,
+            "State": back["state"],
+            "Code": back["code"],
+            "Iss": back["iss"],
+            "RedirectURI": HERE,
+        }
+        return await self.nobody.put("/v1/acl/oidc/complete-auth", {**body, **changed})
+
+    async def log_in(self, token: str, method: str = "sso") -> tuple[int, Any]:
+        return await self.nobody.put("/v1/acl/login", {"AuthMethodName": method, "LoginToken": token})
+
+
+OIDC = {
+    "OIDCDiscoveryURL": "https://login.example",
+    "OIDCClientID": CLIENT_ID,
+    "OIDCClientSecret": CLIENT_SECRET,
+    "AllowedRedirectURIs": [HERE],
+}
+
+
+async def a_login(cluster: ACluster) -> ALogin:
+    operator = await an_operator(cluster)
+    await operator.policy("reader", 'namespace "*" { policy = "read" }')
+    login = ALogin(operator)
+    operator.server.server.access.providers = login.providers
+    return login
+
+
+# -- OIDC
+
+
+@in_virtual_time
+async def test_whoever_logs_in_at_the_provider_gets_a_token_that_ends() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.oidc()
+        await login.rule('"web" in list.groups')
+
+        status, token = await login.complete()
+        guest = AskedAs(login.operator.server, token["SecretID"])
+        before = await guest.get("/v1/jobs")
+        await pass_time(3_601)
+
+        told = (token["Name"], token["Type"], token["Policies"], token["Global"], token["ExpirationTTL"])
+        assert (status, told) == (200, ("OIDC-sso", "client", ["reader"], False, "1h0m0s"))
+        assert (before, (await guest.get("/v1/jobs"))[0]) == ((200, []), 403)
+
+
+@in_virtual_time
+async def test_the_address_of_the_page_carries_nonce_state_scopes_and_a_challenge() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.oidc(OIDCScopes=["groups"])
+
+        status, told = await login.begin()
+
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(told["AuthURL"]).query).items()}
+        assert (status, told["AuthURL"].partition("?")[0]) == (200, "https://login.example/page")
+        assert (asked["nonce"], asked["scope"], asked["client_id"]) == (NONCE, "openid groups", CLIENT_ID)
+        assert (asked["response_type"], asked["code_challenge_method"]) == ("code", "S256")
+        assert {"state", "code_challenge"} <= asked.keys()
+
+
+@in_virtual_time
+async def test_two_logins_never_share_a_state_or_a_challenge() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.oidc()
+
+        asked = [parse_qs(urlsplit((await login.begin())[1]["AuthURL"]).query) for _ in range(2)]
+
+        assert asked[0]["state"] != asked[1]["state"]
+        assert asked[0]["code_challenge"] != asked[1]["code_challenge"]
+
+
+@in_virtual_time
+async def test_an_address_that_the_method_does_not_allow_is_refused() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.oidc(AllowedRedirectURIs=["http://[", HERE])
+
+        answers = [await login.begin(uri) for uri in ("http://evil.example/oidc/callback", HERE + "/more", "http://]")]
+
+        assert [status for status, _ in answers] == [400, 400, 400]
+        assert answers[0][1] == "unauthorized redirect_uri: http://evil.example/oidc/callback"
+
+
+@in_virtual_time
+async def test_on_the_own_machine_any_port_is_allowed() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.oidc()
+
+        assert (await login.begin("http://localhost:9/oidc/callback"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"State": "none of ours"},
+        {"ClientNonce": "another"},
+        {"RedirectURI": "http://localhost:9/oidc/callback"},
+        {"Code": "guessed"},
+        {"Iss": "https://evil.example"},
+    ],
+)
+def test_a_login_whose_second_step_is_not_that_of_the_first_proves_nothing(changed: dict[str, str]) -> None:
+    @in_virtual_time
+    async def refuse() -> None:
+        async with ACluster() as cluster:
+            login = await a_login(cluster)
+            await login.oidc()
+            await login.rule()
+            count = login.operator.server.replica.count_records(ACL_TOKENS)
+
+            status, text = await login.complete(**changed)
+
+            assert (status, text.startswith("unable to validate provided token: ")) == (401, True)
+            assert login.operator.server.replica.count_records(ACL_TOKENS) == count
+
+    refuse()
+
+
+@in_virtual_time
+async def test_a_code_is_good_once() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.oidc()
+        await login.rule()
+        back = login.provider.visit((await login.begin())[1]["AuthURL"])
+
+        first = await login.finish(back)
+
+        assert (first[0], (await login.finish(back))[0]) == (200, 401)
+
+
+@in_virtual_time
+async def test_a_login_that_takes_too_long_begins_again() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.oidc()
+        back = login.provider.visit((await login.begin())[1]["AuthURL"])
+
+        await pass_time(301)
+
+        assert await login.finish(back) == (
+            401,
+            "unable to validate provided token: the login took too long: begin again",
+        )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"nonce": "of another"},
+        {"aud": "another client"},
+        {"iss": "https://evil.example"},
+        {"exp": 1},
+        {"exp": None},
+    ],
+)
+def test_an_identity_that_is_not_for_this_login_proves_nothing(changed: dict[str, object]) -> None:
+    @in_virtual_time
+    async def refuse() -> None:
+        async with ACluster() as cluster:
+            login = await a_login(cluster)
+            await login.oidc()
+            await login.rule()
+            login.provider.changed = changed
+
+            assert (await login.complete())[0] == 401
+
+    refuse()
+
+
+@in_virtual_time
+async def test_what_the_provider_says_of_the_person_counts_too_unless_the_method_says_not() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.oidc()
+        await login.rule('value.team == "engines"')
+
+        with_it = await login.complete()
+        await login.oidc(OIDCDisableUserInfo=True)
+        without = await login.complete()
+
+        assert (with_it[0], without) == (200, (400, "no role or policy bindings matched"))
+
+
+@in_virtual_time
+async def test_what_the_provider_says_of_another_person_proves_nothing() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.oidc()
+        await login.rule()
+        login.provider.told_later = {"sub": "eve", "team": "engines"}
+
+        assert (await login.complete())[0] == 401
+
+
+@in_virtual_time
+async def test_a_provider_that_is_away_is_named() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.oidc()
+        login.providers.is_away = True
+
+        status, text = await login.begin()
+
+        assert (status, "https://login.example/.well-known/openid-configuration does not answer" in text) == (401, True)
+
+
+# -- JWT
+
+
+@in_virtual_time
+async def test_a_signed_token_of_somebody_else_is_exchanged_for_one_of_ours() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.jwt()
+        await login.rule('value.email == "ada@example.com"')
+
+        status, token = await login.log_in(login.provider.identity())
+
+        assert (status, token["Name"], token["Policies"]) == (200, "JWT-sso", ["reader"])
+
+
+@pytest.mark.parametrize("source", ["JWKSURL", "OIDCDiscoveryURL"])
+def test_keys_come_from_where_the_method_says(source: str) -> None:
+    @in_virtual_time
+    async def log_in() -> None:
+        async with ACluster() as cluster:
+            login = await a_login(cluster)
+            url = {"JWKSURL": "https://login.example/keys", "OIDCDiscoveryURL": "https://login.example"}[source]
+            await login.method("JWT", config={source: url, "BoundAudiences": [CLIENT_ID]})
+            await login.rule()
+
+            first = await login.log_in(login.provider.identity())
+            await login.log_in(login.provider.identity())
+
+            assert first[0] == 200
+            assert login.provider.asked.count("keys") == 1  # Kept for a few minutes.
+
+    log_in()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"exp": 1}, {"aud": "another"}, {"nbf": 2**40}, {"aud": None}, {"exp": None, "iat": None}],
+)
+def test_a_token_that_does_not_hold_proves_nothing(changed: dict[str, object]) -> None:
+    @in_virtual_time
+    async def refuse() -> None:
+        async with ACluster() as cluster:
+            login = await a_login(cluster)
+            await login.jwt()
+            await login.rule()
+
+            status, text = await login.log_in(login.provider.identity(**changed))
+
+            assert (status, text.startswith("unable to validate provided token: ")) == (401, True), text
+
+    refuse()
+
+
+@in_virtual_time
+async def test_a_token_signed_by_another_key_or_algorithm_or_by_none_proves_nothing() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.jwt()
+        await login.rule()
+        claims = {"aud": CLIENT_ID, "exp": 2**40, "email": "ada@example.com"}
+        other = RSAKey.generate_key(2048, {"kid": "one"})
+        unsigned = login.provider.sign(claims).rpartition(".")[0] + "."
+        shown = (
+            login.provider.sign(claims, key=other),
+            login.provider.sign(claims, algorithm="RS512"),
+            unsigned,
+            "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0.",
+            "no token",
+            "",
+        )
+
+        assert [(await login.log_in(token))[0] for token in shown] == [401] * len(shown)
+
+
+@in_virtual_time
+async def test_an_unknown_method_and_one_of_another_type_are_refused() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.oidc()
+
+        assert await login.log_in("x", "ghost") == (400, 'auth-method "ghost" not found')
+        assert await login.log_in("x") == (400, 'auth-method "sso" is of type OIDC, not JWT')
+
+
+@in_virtual_time
+async def test_without_a_name_the_default_method_is_meant() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        keys = {"JWTValidationPubKeys": [login.provider.public_pem], "BoundAudiences": [CLIENT_ID]}
+        await login.method("JWT", config=keys, Default=True)
+        await login.rule()
+
+        assert (await login.log_in(login.provider.identity(), ""))[0] == 200
+
+
+@in_virtual_time
+async def test_all_rules_that_match_add_up_and_names_are_made_of_claims() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.method(
+            "JWT",
+            config={"JWTValidationPubKeys": [login.provider.public_pem], "BoundAudiences": [CLIENT_ID]},
+            TokenNameFormat="${auth_method_name}/${value.email}",
+        )
+        await login.operator.policy("ops", "")
+        await login.operator.put("/v1/acl/role", {"Name": "team-x", "Policies": [{"Name": "ops"}]})
+        await login.rule()
+        await login.rule('"ops" in list.groups', to="ops")
+        await login.rule('"nobody" in list.groups', to="ghost")
+        await login.rule(bind="role", to="team-${value.team}")
+
+        _, token = await login.log_in(login.provider.identity(team="x"))
+
+        assert (token["Name"], token["Policies"]) == ("sso/ada@example.com", ["ops", "reader"])
+        assert [role["Name"] for role in token["Roles"]] == ["team-x"]
+
+
+@in_virtual_time
+async def test_a_rule_may_make_management_and_where_none_matches_there_is_no_token() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.jwt()
+        nothing = await login.log_in(login.provider.identity())
+        await login.rule(bind="management", to="")
+
+        status, token = await login.log_in(login.provider.identity())
+
+        assert nothing == (400, "no role or policy bindings matched")
+        assert (status, token["Type"], token["Policies"]) == (200, "management", None)
+
+
+# -- methods and rules
+
+
+@in_virtual_time
+async def test_secrets_of_a_method_are_never_shown_and_stay_when_shown_ones_are_written_back() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.oidc()
+        await login.rule()
+        reply = await login.operator.ask("GET", "/v1/acl/auth-method/sso")
+        _, shown = await login.operator.get("/v1/acl/auth-method/sso")
+
+        await login.operator.put("/v1/acl/auth-method/sso", {**shown, "MaxTokenTTL": "2h"})
+        stored = login.operator.server.replica.get(ACL_AUTH_METHODS, "sso")
+
+        assert (shown["Config"]["OIDCClientSecret"], CLIENT_SECRET in reply.body.decode()) == ("redacted", False)
+        assert CLIENT_SECRET not in repr(stored)
+        status, token = await login.complete()
+        assert (status, token["ExpirationTTL"]) == (200, "2h0m0s")
+
+
+@in_virtual_time
+async def test_methods_are_listed_in_short_and_deleted_with_their_rules() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.oidc()
+        await login.rule()
+
+        _, listed = await login.nobody.get("/v1/acl/auth-methods")
+        deleted = await login.operator.delete("/v1/acl/auth-method/sso")
+
+        assert [(one["Name"], one["Type"], "Config" in one) for one in listed] == [("sso", "OIDC", False)]
+        assert (deleted, (await login.operator.get("/v1/acl/binding-rules"))[1]) == ((200, ""), [])
+        assert await login.operator.get("/v1/acl/auth-method/sso") == (404, "ACL auth-method not found")
+        assert await login.operator.delete("/v1/acl/auth-method/sso") == (404, "ACL auth method not found")
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"Name": "a", "Type": "SAML"}, "invalid type 'SAML': must be OIDC or JWT"),
+        ({"Name": "a", "Type": "JWT", "MaxTokenTTL": "48h"}, "invalid MaxTokenTTL value '48h0m0s'"),
+        ({"Name": "a", "Type": "JWT", "MaxTokenTTL": "soon"}, "MaxTokenTTL: "),
+        ({"Name": "a", "Type": "OIDC", "Config": {}}, "config: OIDCDiscoveryURL is missing"),
+    ],
+)
+def test_a_method_that_may_not_be_is_refused_and_changes_nothing(body: object, text: str) -> None:
+    @in_virtual_time
+    async def refuse() -> None:
+        async with ACluster() as cluster:
+            login = await a_login(cluster)
+            status, told = await login.operator.put("/v1/acl/auth-method", body)
+
+            assert (status, text in told) == (400, True), told
+            assert login.operator.server.replica.count_records(ACL_AUTH_METHODS) == 0
+
+    refuse()
+
+
+@in_virtual_time
+async def test_one_method_of_a_type_is_the_default() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.method("OIDC", config=OIDC, Default=True)
+        body = {
+            "Name": "b", "Type": "OIDC", "TokenLocality": "local", "MaxTokenTTL": "1h", "Default": True, "Config": OIDC,
+        }  # fmt: skip
+
+        status, text = await login.operator.put("/v1/acl/auth-method", body)
+
+        assert (status, text) == (400, "default auth method for type OIDC already exists: sso")
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"AuthMethod": "ghost", "BindType": "management"}, "ACL auth method ghost not found"),
+        ({"AuthMethod": "sso", "BindType": "king", "BindName": "x"}, "unsupported bind type: king"),
+        ({"AuthMethod": "sso", "BindType": "policy"}, "bind name is missing"),
+        ({"AuthMethod": "sso", "BindType": "management", "BindName": "x"}, "bind name should be empty"),
+        ({"AuthMethod": "sso", "BindType": "management", "Selector": "value. =="}, "selector is invalid: "),
+        ({"ID": "ghost", "AuthMethod": "sso", "BindType": "management"}, "cannot find binding rule ghost"),
+    ],
+)
+def test_a_binding_rule_that_may_not_be_is_refused(body: object, text: str) -> None:
+    @in_virtual_time
+    async def refuse() -> None:
+        async with ACluster() as cluster:
+            login = await a_login(cluster)
+            await login.oidc()
+            status, told = await login.operator.put("/v1/acl/binding-rule", body)
+
+            assert (status, text in told) == (400, True), told
+
+    refuse()
+
+
+@in_virtual_time
+async def test_a_binding_rule_is_made_read_changed_and_deleted() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.oidc()
+        body = {"AuthMethod": "sso", "BindType": "policy", "BindName": "reader"}
+
+        _, made = await login.operator.put("/v1/acl/binding-rule", body)
+        path = f"/v1/acl/binding-rule/{made['ID']}"
+        _, changed = await login.operator.put(path, {**made, "Description": "all"})
+
+        assert await login.operator.get(path) == (200, changed)
+        assert await login.operator.delete(path) == (200, "")
+        assert await login.operator.get(path) == (404, "ACL binding rule not found")
+        assert await login.operator.delete(path) == (404, "ACL binding rule not found")

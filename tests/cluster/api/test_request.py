@@ -1,0 +1,273 @@
+"""The parameters of a request (conventions 1.1, 1.4)."""
+
+from typing import Any
+
+import pytest
+
+from tests.kit.cluster import ACluster
+from tests.kit.exchange import ask
+from tests.kit.virtual_time import in_virtual_time
+from wharf.cluster.api.requests.parameters import (
+    QueryOptions,
+    parse_endpoint_parameters,
+    parse_query,
+    parse_query_options,
+)
+from wharf.cluster.api.requests.request import Request
+from wharf.contract.model.acl.permissions import PUBLIC_ACCESS
+from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.wire.endpoint import duration, flag, integer, text, text_list, unsigned
+from wharf.contract.wire.endpoint_table import ENDPOINT_BY_NAME, Endpoint, EndpointKind
+from wharf.contract.wire.jobs import messages
+
+
+def options(query: str) -> QueryOptions:
+    return parse_query_options(parse_query(query.encode()))
+
+
+def refusal(query: str) -> str:
+    with pytest.raises(Refusal) as refused:
+        options(query)
+    assert refused.value.code is RefusalCode.INVALID
+    return refused.value.text
+
+
+def a_request(body: bytes = b"", query: str = "") -> Request:
+    return Request("r1", ENDPOINT_BY_NAME["job.register"], {}, parse_query(query.encode()), {}, body)
+
+
+def test_without_parameters_everything_has_its_default() -> None:
+    assert options("") == QueryOptions(index=0, wait_s=300.0, is_stale_allowed=False, namespace="default", per_page=0)
+
+
+@pytest.mark.parametrize(
+    ("query", "field", "value"),
+    [
+        ("index=7", "index", 7),
+        ("index=", "index", 0),
+        ("index=18446744073709551615", "index", 2**64 - 1),
+        ("wait=2s", "wait_s", 2.0),
+        ("wait=", "wait_s", 300.0),
+        ("wait=0", "wait_s", 300.0),
+        ("wait=-5s", "wait_s", 300.0),
+        ("wait=10m", "wait_s", 600.0),
+        ("wait=10h", "wait_s", 600.0),
+        ("stale", "is_stale_allowed", True),
+        ("stale=", "is_stale_allowed", True),
+        ("stale=1", "is_stale_allowed", True),
+        ("stale=T", "is_stale_allowed", True),
+        ("stale=0", "is_stale_allowed", False),
+        ("stale=False", "is_stale_allowed", False),
+        ("reverse=true", "is_reversed", True),
+        ("reverse=1", "is_reversed", False),
+        ("reverse=TRUE", "is_reversed", False),
+        ("namespace=", "namespace", "default"),
+        ("namespace=*", "namespace", "*"),
+        ("prefix=a%2Fb", "prefix", "a/b"),
+    ],
+)
+def test_a_parameter_is_read(query: str, field: str, value: Any) -> None:
+    assert getattr(options(query), field) == value
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("index=-1", "Invalid index"),
+        ("index=1.5", "Invalid index"),
+        ("index=+", "Invalid index"),
+        ("index=18446744073709551616", "Invalid index"),
+        ("index=" + "9" * 5_000, "Invalid index"),
+        ("index=%D9%A3", "Invalid index"),
+        ("wait=1d", "Invalid wait time"),
+        ("wait=5", "Invalid wait time"),
+        ("wait=soon", "Invalid wait time"),
+        ("stale=maybe", "Expect `true` or `false` for `stale` query string parameter"),
+    ],
+)
+def test_a_parameter_that_is_wrong_is_told(query: str, text: str) -> None:
+    assert refusal(query) == text
+
+
+def test_of_several_wrong_parameters_the_first_of_the_reference_is_told() -> None:
+    assert refusal("index=x&wait=x&stale=x").startswith("Expect `true`")
+    assert refusal("index=x&wait=x") == "Invalid wait time"
+
+
+@pytest.mark.parametrize(
+    ("query", "read"),
+    [
+        ("a=1&a=2", {"a": "1"}),
+        ("a=b+c", {"a": "b c"}),
+        ("a=b%20c", {"a": "b c"}),
+        ("a", {"a": ""}),
+        ("=b&&", {}),
+        ("a=%zz&b=1", {"b": "1"}),
+        ("a=%ff&b=1", {"b": "1"}),
+        ("a=1;c=2&b=1", {"b": "1"}),
+        ("a=%C3%A9", {"a": "é"}),
+        ("a=1=2", {"a": "1=2"}),
+    ],
+)
+def test_a_query_is_split_and_what_cannot_be_decoded_is_dropped(query: str, read: dict[str, str]) -> None:
+    assert parse_query(query.encode()) == read
+
+
+@in_virtual_time
+async def test_a_pair_of_the_query_that_cannot_be_decoded_is_refused_and_changes_nothing() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        before = server.server.replica.index
+        replies = [
+            await ask(server.api, method, "/v1/jobs", query=query, body=b"{}")
+            for method in ("GET", "PUT")
+            for query in ("filter=%ff", "a=%zz", "a=1;b=2", "%ff=1")
+        ]
+
+        assert {400} == {reply.status for reply in replies}
+        assert b"the query holds filter=%ff, which cannot be decoded: escape it as UTF-8" == replies[0].body
+        assert before == server.server.replica.index
+
+
+def test_what_stands_in_a_query_as_it_is_is_utf_8() -> None:
+    assert parse_query("a=é".encode()) == {"a": "é"}
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"", "Request body is empty"),
+        (b"  ", "EOF"),
+        (b'{"Job":', "the JSON ends too early (line 1, column 8)"),
+        (b'{"Job": 3}', "Job: expected an object or null, got a whole number"),
+        (b'{\n  "Job": x}', "line 2"),
+        (b'{"Job": {}}', "Job.ID: Job ID hasn't been provided"),
+        (b"[]", "expected an object, got a list"),
+        (b"\xff", "malformed"),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_told_with_its_place(body: bytes, text: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        a_request(body).decode_body(messages.JobRegisterRequest)
+
+    assert refused.value.code is RefusalCode.INVALID
+    assert text in refused.value.text
+
+
+@pytest.mark.parametrize("body", [b"[" * 5_000, b'{"a":' * 3_000, b'{"Job":' + b"[" * 5_000])
+def test_a_body_that_is_nested_without_end_is_a_refusal(body: bytes) -> None:
+    with pytest.raises(Refusal) as refused:
+        a_request(body).decode_body(messages.JobRegisterRequest)
+
+    assert refused.value.code is RefusalCode.INVALID
+
+
+@pytest.mark.parametrize("after", [b" garbage", b"{", b'{"Job": 3}', b"\n\x00"])
+def test_what_follows_the_first_value_of_a_body_is_not_looked_at(after: bytes) -> None:
+    read = a_request(b'{"Job": {"ID": "a"}} ' + after).decode_body(messages.JobRegisterRequest)
+
+    assert read.job is not None
+    assert read.job.id == "a"
+
+
+def test_null_is_an_object_with_nothing_set() -> None:
+    assert a_request(b" null ").decode_body(messages.JobRegisterRequest) == messages.JobRegisterRequest()
+
+
+def test_fields_that_nobody_knows_are_warnings() -> None:
+    read = a_request(b'{"Job": {"ID": "a", "Colour": "red"}}').decode_body_with_warnings(messages.JobRegisterRequest)
+
+    assert read.warnings == ("Job.Colour is not a known field; it was ignored",)
+
+
+DECLARING = Endpoint(
+    name="test", method="PUT", path="/v1/test", kind=EndpointKind.WRITE, need=PUBLIC_ACCESS, summary="",
+    parameters=(
+        flag("purge", ""), integer("n", ""), unsigned("u", ""), text("word", ""), text_list("address", ""),
+        duration("after", ""), flag("os", "", refusal_prefix="Failed to parse node list fields: "),
+    ),
+)  # fmt: skip
+
+
+def asking(query: str) -> Request:
+    given = parse_query(query.encode())
+    return Request(
+        "r1", DECLARING, {}, given, {}, parameters=parse_endpoint_parameters(DECLARING, given, query.encode())
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "value"),
+    [("", False), ("purge", False), ("purge=true", True), ("purge=0", False), ("purge=T", True)],
+)
+def test_a_flag_is_read(query: str, value: bool) -> None:
+    assert asking(query).get_flag("purge") is value
+
+
+def test_a_flag_that_is_not_given_is_what_the_endpoint_says() -> None:
+    assert [asking(query).get_flag("purge", default=True) for query in ("", "purge=", "purge=f")] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        (
+            "purge=maybe",
+            'Failed to parse value of "purge" (maybe) as a bool: strconv.ParseBool: parsing "maybe": invalid syntax',
+        ),
+        ("n=x", 'Failed to parse value of "n" (x) as a int: strconv.Atoi: parsing "x": invalid syntax'),
+        ("u=-1", 'Failed to parse value of "u" (-1) as a uint64: strconv.ParseUint: parsing "-1": invalid syntax'),
+        (
+            "n=9223372036854775808",
+            'Failed to parse value of "n" (9223372036854775808) as a int: strconv.Atoi: '
+            'parsing "9223372036854775808": value out of range',
+        ),
+        (
+            "os=x",
+            'Failed to parse node list fields: Failed to parse value of "os" (x) as a bool: '
+            'strconv.ParseBool: parsing "x": invalid syntax',
+        ),
+        ("after=soon", 'Failed to parse value of "after" (soon)'),
+    ],
+)
+def test_a_value_that_does_not_fit_its_declaration_is_told_by_name(query: str, text: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        asking(query)
+
+    assert (refused.value.code, refused.value.text[: len(text)]) == (RefusalCode.INVALID, text)
+
+
+def test_numbers_durations_and_words_are_read() -> None:
+    assert [asking(q).get_number("n") for q in ("", "n=", "n=-3", "n=%2B12")] == [0, 0, -3, 12]
+    assert asking("after=1m30s").get_number("after") == 90_000_000_000
+    assert (asking("word=a%20b").get_text("word"), asking("").get_text("word")) == ("a b", "")
+
+
+def test_of_a_parameter_that_may_be_repeated_all_values_count() -> None:
+    assert asking("address=b&word=x&address=a").get_texts("address") == ("b", "a")
+    assert asking("").get_texts("address") == ()
+
+
+def test_a_handler_that_reads_what_its_endpoint_does_not_declare_is_a_mistake() -> None:
+    with pytest.raises(AssertionError, match="test does not declare `other`"):
+        asking("").get_flag("other")
+
+
+@pytest.mark.parametrize(
+    ("query", "field", "value"),
+    [
+        ("per_page=2", "per_page", 2),
+        ("per_page=", "per_page", 0),
+        ("next_token=default.caf%25C3%25A9", "next_token", "default.café"),
+        ("filter=Status+%3D%3D+dead", "filter", "Status == dead"),
+        ("filter=+", "filter", " "),
+    ],
+)
+def test_what_chooses_a_page_is_read(query: str, field: str, value: Any) -> None:
+    assert getattr(options(query), field) == value
+
+
+@pytest.mark.parametrize("given", ["x", "1.5", "2147483648", "-2147483649", "+"])
+def test_a_page_size_that_is_no_number_is_told(given: str) -> None:
+    query = f"per_page={given.replace('+', '%2B')}&index=x"
+    assert refusal(query) == "Expect a number for `per_page` query string parameter"

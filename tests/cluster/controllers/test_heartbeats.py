@@ -1,0 +1,85 @@
+"""Which nodes have been silent for too long (scheduling.md 9.1)."""
+
+from random import Random
+
+import pytest
+
+from wharf.cluster.controllers.heartbeats import NEVER_S, HeartbeatDeadlines, HeartbeatSettings
+
+SETTINGS = HeartbeatSettings(min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=300.0, max_per_second=50.0)
+
+
+def some_heartbeats() -> HeartbeatDeadlines:
+    return HeartbeatDeadlines(SETTINGS, Random(7))
+
+
+def test_a_node_is_late_when_its_time_and_the_grace_are_over() -> None:
+    heartbeats = some_heartbeats()
+    ttl_s = heartbeats.record_heartbeat("a", 100.0)
+
+    assert heartbeats.next_deadline_s() == 100.0 + ttl_s + 5.0
+    assert heartbeats.take_late(100.0 + ttl_s + 4.9) == []
+    assert heartbeats.take_late(100.0 + ttl_s + 5.0) == ["a"]
+
+
+def test_a_late_node_is_told_once() -> None:
+    heartbeats = some_heartbeats()
+    heartbeats.record_heartbeat("a", 0.0)
+    heartbeats.take_late(1_000.0)
+
+    assert (heartbeats.take_late(2_000.0), heartbeats.next_deadline_s()) == ([], NEVER_S)
+
+
+def test_a_node_that_is_heard_of_again_is_not_late() -> None:
+    heartbeats = some_heartbeats()
+    heartbeats.record_heartbeat("a", 0.0)
+    heartbeats.record_heartbeat("a", 20.0)
+
+    assert heartbeats.take_late(30.0) == []
+
+
+@pytest.mark.parametrize(("nodes", "shortest_s"), [(1, 10.0), (500, 10.0), (1_000, 20.0)])
+def test_a_ttl_grows_with_the_fleet_and_is_spread_over_its_double(nodes: int, shortest_s: float) -> None:
+    heartbeats = some_heartbeats()
+    for number in range(nodes):
+        heartbeats.record_heartbeat(f"node-{number}", 0.0)
+
+    ttls_s = [heartbeats.record_heartbeat("node-0", 0.0) for _ in range(200)]
+
+    assert min(ttls_s) >= shortest_s
+    assert max(ttls_s) < 2 * shortest_s
+    assert max(ttls_s) - min(ttls_s) > shortest_s / 2
+
+
+def test_a_new_leader_gives_every_node_time_to_find_it() -> None:
+    heartbeats = some_heartbeats()
+
+    heartbeats.grant_failover_ttl("a", 50.0)
+
+    assert heartbeats.next_deadline_s() == 350.0
+
+
+def test_a_node_that_is_forgotten_is_never_late() -> None:
+    heartbeats = some_heartbeats()
+    heartbeats.record_heartbeat("a", 0.0)
+
+    heartbeats.remove("a")
+
+    assert (heartbeats.take_late(1_000.0), heartbeats.next_deadline_s()) == ([], NEVER_S)
+
+
+def test_whether_a_node_was_heard_of_is_known() -> None:
+    heartbeats = some_heartbeats()
+    heartbeats.record_heartbeat("a", 0.0)
+
+    assert (heartbeats.is_expected("a"), heartbeats.is_expected("b")) == (True, False)
+
+
+def test_heartbeats_that_come_too_often_do_not_pile_up() -> None:
+    heartbeats = some_heartbeats()
+
+    for number in range(10_000):
+        heartbeats.record_heartbeat("a", number / 1_000)
+        heartbeats.record_heartbeat("b", number / 1_000)
+
+    assert heartbeats.entry_count <= 100

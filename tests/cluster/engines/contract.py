@@ -1,0 +1,146 @@
+"""What the contract suite needs to know of an engine, and the small words in which its tests are written.
+
+An engine joins the suite by a module `tests/cluster/engines/kind_<name>.py` that declares `KIND`.
+"""
+
+import importlib
+import itertools
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from wharf.cluster.engines.port import (
+    Batch,
+    Committed,
+    EncodedChange,
+    EncodedWrite,
+    LogEngine,
+    LogPosition,
+    WriteOutcome,
+)
+from wharf.contract.model.log import Cause, CauseKind, Condition
+
+Place = tuple[str, str]
+
+
+class FreshLog(Protocol):
+    """A log that was empty when the test began."""
+
+    async def door(self) -> LogEngine:
+        """A door of another member, opened. All doors are closed when the test ends; closing one twice is no error."""
+        ...
+
+    async def reopen(self) -> LogEngine:
+        """Close every door, end and start again what serves the log where the test owns it, and open a door."""
+        ...
+
+    async def write_elsewhere(self) -> None:
+        """Where others can write keys of their own beside ours: one such write. Elsewhere nothing."""
+        ...
+
+
+class EngineKind(Protocol):
+    name: str
+    programs: Sequence[str]
+    """The system programs that its tests start."""
+    ttl_s: float
+    """The shortest lease that the engine keeps to."""
+    has_many_doors: bool
+    """Whether several members can open the same log at once."""
+
+    def fresh(self, folder: Path) -> AbstractAsyncContextManager[FreshLog]: ...
+
+
+def kinds(*, with_many_doors: bool = False) -> list[ParameterSet]:
+    """Every engine that joined, as parameters of a test."""
+    found = sorted(Path(__file__).parent.glob("kind_*.py"))
+    joined: list[EngineKind] = [importlib.import_module(f"tests.cluster.engines.{file.stem}").KIND for file in found]
+    return [
+        pytest.param(kind, id=kind.name, marks=[pytest.mark.needs_program(program) for program in kind.programs])
+        for kind in joined
+        if kind.has_many_doors or not with_many_doors
+    ]
+
+
+# --- words ---
+
+_numbers = itertools.count(1)
+
+
+def put(key: str, data: bytes = b"data", *, table: str = "jobs") -> EncodedChange:
+    return EncodedChange(table, key, data)
+
+
+def drop(key: str, *, table: str = "jobs") -> EncodedChange:
+    return EncodedChange(table, key, None)
+
+
+def unchanged(key: str, version: int, *, table: str = "jobs") -> Condition:
+    """The condition that the record is still of this version; 0: that there is none."""
+    return Condition(table, key, version)
+
+
+def a_write(
+    *changes: EncodedChange, conditions: Sequence[Condition] = (), lease: int = 0, id: str = ""
+) -> EncodedWrite:
+    write_id = id or f"write-{next(_numbers)}"
+    return EncodedWrite(write_id, "test", Cause(CauseKind.REQUEST, "r1"), tuple(conditions), changes, lease)
+
+
+def index_of(outcome: WriteOutcome) -> int:
+    assert isinstance(outcome, Committed), outcome
+    return outcome.index
+
+
+async def commit(door: LogEngine, *changes: EncodedChange, conditions: Sequence[Condition] = (), lease: int = 0) -> int:
+    """Commit, which must succeed, and tell the index."""
+    return index_of(await door.commit(a_write(*changes, conditions=conditions, lease=lease)))
+
+
+async def load(door: LogEngine) -> tuple[dict[Place, tuple[int, bytes]], LogPosition]:
+    """A full read: version and data of every record, and where the read stands."""
+    loading = door.load()
+    rows = {(row.table, row.key): (row.version, row.data) async for slice in loading.iter_slices() for row in slice}
+    return rows, await loading.get_position()
+
+
+async def written(door: LogEngine) -> dict[Place, int]:
+    """When each record was written, whatever befell the log since."""
+    loading = door.load()
+    return {(row.table, row.key): row.write_index async for slice in loading.iter_slices() for row in slice}
+
+
+async def records(door: LogEngine) -> dict[Place, bytes]:
+    """What every place holds."""
+    rows, _ = await load(door)
+    return {place: data for place, (_, data) in rows.items()}
+
+
+async def follow_to(door: LogEngine, *, after: int, index: int) -> list[Batch]:
+    """The batches of the feed up to the one with this index."""
+    feed = door.follow(after)
+    batches = [await anext(feed)]
+    while batches[-1].index < index:
+        batches.append(await anext(feed))
+    return batches
+
+
+def replay(batches: Sequence[Batch], onto: Mapping[Place, tuple[int, bytes]]) -> dict[Place, tuple[int, bytes]]:
+    """The records after these batches."""
+    rows = dict(onto)
+    for batch in batches:
+        for change in batch.changes:
+            if change.data is None:
+                rows.pop((change.table, change.key), None)
+            else:
+                rows[change.table, change.key] = (batch.index, change.data)
+    return rows
+
+
+def in_order(changes: Sequence[EncodedChange]) -> list[EncodedChange]:
+    """The changes of a batch stand in no order; to compare them, they need one."""
+    return sorted(changes, key=lambda change: (change.table, change.key))

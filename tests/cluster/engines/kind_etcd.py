@@ -1,0 +1,90 @@
+"""The etcd engine in the contract suite: one real server for all tests, a prefix of its own for each."""
+
+import atexit
+import functools
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.cluster.engines.contract import FreshLog
+from tests.cluster.engines.etcd_server import EtcdCluster
+from wharf.cluster.engines.etcd import messages
+from wharf.cluster.engines.etcd.client import EtcdClient
+from wharf.cluster.engines.etcd.engine import EtcdEngine
+from wharf.cluster.engines.etcd.settings import EtcdSettings
+from wharf.cluster.engines.port import LogEngine
+from wharf.world import RealWorld
+
+_numbers = itertools.count(1)
+
+
+@functools.cache
+def shared_server() -> EtcdCluster:
+    """Started by the first test that needs it, ended with the process."""
+    # What these tests prove has nothing to do with a disk, and etcd syncs it at every write: memory is quicker.
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="wharf-etcd-", dir=memory if os.access(memory, os.W_OK) else None))
+    cluster = EtcdCluster(folder)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(cluster.kill)
+    cluster.start()
+    return cluster
+
+
+def fresh_settings(cluster: EtcdCluster) -> EtcdSettings:
+    """Settings by which nobody has written yet."""
+    return EtcdSettings(endpoints=cluster.endpoints, prefix=f"/test/{next(_numbers)}", page_rows=100)
+
+
+class FreshEtcdLog:
+    def __init__(self) -> None:
+        self.cluster = shared_server()
+        self.settings = fresh_settings(self.cluster)
+        self._doors: list[EtcdEngine] = []
+
+    async def door(self) -> LogEngine:
+        door = EtcdEngine(self.settings, RealWorld())
+        await door.open()
+        self._doors.append(door)
+        return door
+
+    async def reopen(self) -> LogEngine:
+        await self.close()
+        return await self.door()
+
+    async def write_elsewhere(self) -> None:
+        # Above and below our prefix, and one that begins like it.
+        client = EtcdClient(self.settings, RealWorld())
+        client.open()
+        keys = [b"/aaa", self.settings.prefix.encode() + b"0", b"/zzz"]
+        await client.commit_transaction(
+            messages.build_transaction(success=[messages.build_put(key, b"foreign") for key in keys])
+        )
+        await client.close()
+
+    async def close(self) -> None:
+        doors, self._doors = self._doors, []
+        for door in doors:
+            await door.close()
+
+
+class EtcdKind:
+    name = "etcd"
+    programs = ("etcd",)
+    ttl_s = 2.0
+    has_many_doors = True
+
+    @asynccontextmanager
+    async def fresh(self, folder: Path) -> AsyncIterator[FreshLog]:  # noqa: ARG002 (the port of kinds gives one)
+        log = FreshEtcdLog()
+        try:
+            yield log
+        finally:
+            await log.close()
+
+
+KIND = EtcdKind()

@@ -1,0 +1,50 @@
+"""The memory engine in the contract suite, as it plays etcd."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.cluster.engines.contract import FreshLog
+from wharf.cluster.engines.memory.engine import MemoryEngine
+from wharf.cluster.engines.memory.log import ETCD_WRITE_LIMITS, MemoryLog
+from wharf.world import RealWorld
+
+
+class FreshMemoryLog:
+    def __init__(self) -> None:
+        self._world = RealWorld()
+        self._log = MemoryLog(self._world, limits=ETCD_WRITE_LIMITS)
+        self._doors: list[MemoryEngine] = []
+
+    async def door(self) -> MemoryEngine:
+        door = MemoryEngine(self._world, self._log, is_single_server=False, slice_rows=10)
+        await door.open()
+        self._doors.append(door)
+        return door
+
+    async def reopen(self) -> MemoryEngine:
+        await self.close()
+        return await self.door()
+
+    async def write_elsewhere(self) -> None:
+        self._log.advance_index()
+
+    async def close(self) -> None:
+        for door in self._doors:
+            await door.close()
+
+
+class MemoryKind:
+    name = "memory"
+    programs = ()
+    ttl_s = 0.05
+    has_many_doors = True
+
+    @asynccontextmanager
+    async def fresh(self, folder: Path) -> AsyncIterator[FreshLog]:  # noqa: ARG002 (the port of kinds gives one)
+        log = FreshMemoryLog()
+        yield log
+        await log.close()
+
+
+KIND = MemoryKind()

@@ -1,0 +1,58 @@
+"""A real store process in the contract suite, with engines attached over its socket."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.cluster.engines.contract import FreshLog
+from tests.cluster.engines.store_process import StoreProcess
+from wharf.cluster.engines.store.engine import RemoteEngine
+from wharf.world import RealWorld
+
+
+class FreshRemoteLog:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._doors: list[RemoteEngine] = []
+        self._store = self._start()
+
+    async def door(self) -> RemoteEngine:
+        door = RemoteEngine(RealWorld(), self._store.socket_path, open_timeout_s=20.0)
+        await door.open()
+        self._doors.append(door)
+        return door
+
+    async def reopen(self) -> RemoteEngine:
+        await self.close()
+        self._store = self._start()
+        return await self.door()
+
+    async def write_elsewhere(self) -> None:
+        """Nobody else writes into our file."""
+
+    async def close(self) -> None:
+        for door in self._doors:
+            await door.close()
+        self._store.end()
+
+    def _start(self) -> StoreProcess:
+        # No tail is promised, so that a compaction shows at once.
+        return StoreProcess(self._folder, tail_changes=0)
+
+
+class RemoteKind:
+    name = "remote"
+    programs = ()
+    ttl_s = 0.2
+    has_many_doors = True
+
+    @asynccontextmanager
+    async def fresh(self, folder: Path) -> AsyncIterator[FreshLog]:
+        log = FreshRemoteLog(folder / "log")
+        try:
+            yield log
+        finally:
+            await log.close()
+
+
+KIND = RemoteKind()

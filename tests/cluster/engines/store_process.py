@@ -1,0 +1,89 @@
+"""A real store process for tests: started on a folder, ended or killed by its process id.
+
+As a program (`python -m tests.cluster.engines.store_process FOLDER TAIL_CHANGES PARENT`) it is that process.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.waiting import wait_until
+from wharf.cluster.engines.port import LogUnavailable
+from wharf.cluster.engines.store.server import StoreProcessSettings, run_store
+
+ROOT = Path(__file__).parents[3]
+
+
+class StoreProcess:
+    def __init__(self, folder: Path, *, tail_changes: int = 100_000) -> None:
+        self.folder = folder
+        self.socket_path = StoreProcessSettings(folder=str(folder)).get_socket_path()
+        reading, self._lifeline = os.pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.cluster.engines.store_process", str(folder), str(tail_changes), str(reading)],
+            cwd=ROOT,
+            pass_fds=(reading,),
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        os.close(reading)
+        self.pid = self._process.pid
+
+    def wait_until_it_listens(self) -> None:
+        wait_until(lambda: self.socket_path.exists() or self._process.poll() is not None, what="the store listens")
+
+    def end(self) -> None:
+        """As a supervisor does: SIGTERM, then wait."""
+        self.signal_end()
+        self.wait()
+
+    def signal_end(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def memory_mb(self) -> float:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
+        return int(line.split()[1]) / 1024
+
+    def leave(self) -> None:
+        """As a parent that dies: only the pipe tells."""
+        os.close(self._lifeline)
+        self._lifeline = -1
+
+    def signal_kill(self) -> None:
+        self._process.kill()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self.wait()
+
+    def wait(self) -> tuple[int, str]:
+        """Its exit code and what it said."""
+        _, said = self._process.communicate(timeout=60)
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+        return self._process.returncode, said
+
+
+def main() -> None:
+    folder, tail_changes, parent = sys.argv[1:]
+    try:
+        run_store(
+            StoreProcessSettings(folder=folder, min_tail_changes=int(tail_changes), parent_descriptor=int(parent))
+        )
+    except LogUnavailable as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

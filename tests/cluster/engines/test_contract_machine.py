@@ -1,0 +1,289 @@
+"""Every engine against a plain dict, step by step, as Hypothesis invents the steps.
+
+The same machine runs on the memory engine and on a real etcd: so the memory engine's play of etcd is checked against
+etcd itself.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from tests.cluster.engines.contract import EngineKind, FreshLog, Place, a_write, follow_to, in_order, kinds, load
+from wharf.cluster.engines.port import (
+    LEASE_ENDED_KIND,
+    Batch,
+    Committed,
+    EncodedChange,
+    FollowerBehind,
+    Lease,
+    LogEngine,
+    LogPosition,
+    StoredRecord,
+    WriteConflict,
+    WriteRejected,
+)
+from wharf.contract.model.log import Condition
+
+T = TypeVar("T")
+
+WITHIN_S = 60.0
+PLACES = [(table, key) for table in ("jobs", "nodes") for key in ("a", "b", "c")]
+
+places = st.sampled_from(PLACES)
+data = st.one_of(st.none(), st.binary(max_size=4))
+ages = st.integers(0, 6)
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """`rows` and `history` are the model: what a dict and a list say the log must hold."""
+
+    kind: EngineKind
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: dict[Place, tuple[int, bytes]] = {}
+        self.last_changes: dict[str, int] = {}
+        self.history: list[Batch] = []
+        self.leases: list[tuple[Lease, dict[Place, None]]] = []
+        self.ended: list[int] = []
+        self.top = 0  # The greatest index told so far.
+        self.epoch = 0
+        self.reaches_back_to = 1
+        self.runner = asyncio.Runner()
+        self.stack = AsyncExitStack()
+        self.run(self.open())
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(asyncio.wait_for(work, WITHIN_S))
+
+    async def open(self) -> None:
+        folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
+        self.log: FreshLog = await self.stack.enter_async_context(self.kind.fresh(folder))
+        self.doors: list[LogEngine] = [await self.log.door()]
+        if self.kind.has_many_doors:
+            self.doors.append(await self.log.door())
+        self.feed = self.doors[-1].follow(0)
+        self.fed = 0  # How many batches of the history the feed has given.
+
+    def teardown(self) -> None:
+        try:
+            self.run(self.check_state(self.doors[-1]))
+            self.run(self.check_feed())
+        finally:
+            self.run(self.stack.aclose())
+            self.runner.close()
+
+    # --- the model ---
+
+    def apply(self, batch: Batch) -> None:
+        assert batch.index > self.top, "indexes grow"
+        self.top = batch.index
+        self.history.append(batch)
+        for change in batch.changes:
+            place = (change.table, change.key)
+            self.last_changes[change.table] = batch.index
+            for _, held in self.leases:
+                held.pop(place, None)
+            if change.data is None:
+                self.rows.pop(place, None)
+            else:
+                self.rows[place] = (batch.index, change.data)
+
+    def version_of(self, place: Place) -> int:
+        return self.rows[place][0] if place in self.rows else 0
+
+    # --- writes ---
+
+    @rule(
+        door=st.integers(0, 1),
+        changes=st.dictionaries(places, data, min_size=1, max_size=4),
+        conditions=st.dictionaries(places, ages, max_size=3),
+        lease=st.one_of(st.none(), st.integers(0, 2)),
+    )
+    def commit(
+        self, door: int, changes: dict[Place, bytes | None], conditions: dict[Place, int], lease: int | None
+    ) -> None:
+        """`conditions` tell how many batches ago the version was read; 0 is now."""
+        versions = {place: self.version_then(place, age) for place, age in conditions.items()}
+        moved = [place for place, version in versions.items() if version != self.version_of(place)]
+        held = self.leases[lease] if lease is not None and lease < len(self.leases) else None
+        write = a_write(
+            *(EncodedChange(table, key, value) for (table, key), value in changes.items()),
+            conditions=[Condition(table, key, version) for (table, key), version in versions.items()],
+            lease=held[0].id if held is not None else 0,
+        )
+        # A lease is used at the door that granted it.
+        outcome = self.run(self.doors[0 if held else door % len(self.doors)].commit(write))
+
+        if moved:
+            assert isinstance(outcome, WriteConflict)
+            assert sorted(moved) == sorted(tuple(place) for place in outcome.keys)
+            return
+        assert isinstance(outcome, Committed)
+        self.apply(Batch(outcome.index, write.id, write.kind, write.cause, write.changes))
+        if held is not None:
+            held[1].update((place, None) for place, value in changes.items() if value is not None)
+
+    def version_then(self, place: Place, age: int) -> int:
+        if age == 0:
+            return self.version_of(place)
+        return self.history[-age].index if age <= len(self.history) else 0
+
+    @rule(changes=st.dictionaries(places, data, min_size=1, max_size=2))
+    @precondition(lambda self: self.ended)
+    def write_on_an_ended_lease(self, changes: dict[Place, bytes | None]) -> None:
+        write = a_write(
+            *(EncodedChange(table, key, value or b"") for (table, key), value in changes.items()), lease=self.ended[-1]
+        )
+
+        assert isinstance(self.run(self.doors[0].commit(write)), WriteRejected)
+
+    @rule()
+    def write_elsewhere(self) -> None:
+        self.run(self.log.write_elsewhere())
+
+    # --- leases ---
+
+    @rule()
+    @precondition(lambda self: self.history and len(self.leases) < 3)
+    def grant(self) -> None:
+        self.leases.append((self.run(self.doors[0].grant_lease(60.0)), {}))
+
+    @rule(number=st.integers(0, 2))
+    @precondition(lambda self: self.leases)
+    def revoke(self, number: int) -> None:
+        lease, held = self.leases.pop(number % len(self.leases))
+        self.run(lease.revoke())
+        self.ended.append(lease.id)
+        if not held:
+            return
+        self.run(self.check_feed())
+        batch = self.run(self.next_batch())
+        assert (batch.kind, batch.id) == (LEASE_ENDED_KIND, "")
+        assert [(place, None) for place in sorted(held)] == [
+            ((change.table, change.key), change.data) for change in in_order(batch.changes)
+        ]
+        self.apply(batch)
+
+    # --- reads ---
+
+    @rule(door=st.integers(0, 1))
+    def read_all(self, door: int) -> None:
+        self.run(self.check_state(self.doors[door % len(self.doors)]))
+
+    @rule()
+    def read_the_feed(self) -> None:
+        self.run(self.check_feed())
+
+    @rule(number=st.integers(0, 20))
+    @precondition(lambda self: self.history)
+    def follow_from_anywhere(self, number: int) -> None:
+        batch = self.history[number % len(self.history)]
+        expected = [after.index for after in self.history if after.index > batch.index]
+        if expected and batch.index + 1 >= self.reaches_back_to:
+            batches = self.run(follow_to(self.doors[0], after=batch.index, index=self.history[-1].index))
+            assert expected == [after.index for after in batches]
+
+    @rule(number=st.integers(0, 20), back=st.integers(0, 3))
+    @precondition(lambda self: self.history)
+    def find(self, number: int, back: int) -> None:
+        position = number % len(self.history)
+        batch, since = self.history[position], self.history[max(position - back, 0)].index
+        if not batch.id or since < self.reaches_back_to:
+            return
+        assert self.run(self.doors[0].find_write(batch.id, since=since)) == batch.index
+        assert self.run(self.doors[0].find_write("never", since=since)) is None
+
+    @rule(door=st.integers(0, 1))
+    def pass_a_barrier(self, door: int) -> None:
+        written = max((batch.index for batch in self.history if batch.id), default=0)
+        assert self.run(self.doors[door % len(self.doors)].barrier()) >= written
+
+    # --- what happens to a log ---
+
+    @rule(number=st.integers(0, 20))
+    @precondition(lambda self: self.history)
+    def compact(self, number: int) -> None:
+        before = self.history[number % len(self.history)].index
+        self.run(self.check_feed())
+        self.run(self.doors[0].compact(before))
+        self.reaches_back_to = max(self.reaches_back_to, before)
+
+    @rule()
+    def open_a_door_again(self) -> None:
+        if len(self.doors) > 1:
+            self.run(self.check_feed())
+            self.run(self.doors[1].close())
+            self.doors[1] = self.run(self.log.door())
+            self.feed = self.doors[1].follow(self.top)
+
+    @rule(kept=st.sets(places), index=st.integers(0, 50))
+    @precondition(lambda self: self.history)
+    def restore(self, kept: set[Place], index: int) -> None:
+        async def slices() -> AsyncIterator[Sequence[StoredRecord]]:
+            yield [StoredRecord(table, key, 1, b"restored") for table, key in sorted(kept)]
+
+        self.run(self.check_feed())
+        old_top, tables = self.top, {*self.last_changes, *(table for table, _ in kept)}
+        told = self.run(self.doors[0].restore(slices(), LogPosition(index, {}, self.epoch)))
+        rows, standing = self.run(load(self.doors[0]))
+
+        assert told > max(old_top, index)
+        assert standing.epoch > self.epoch
+        assert dict.fromkeys(kept, b"restored") == {place: value for place, (_, value) in rows.items()}
+        assert all(max(old_top, index) < version <= told for version, _ in rows.values())
+        assert dict.fromkeys(sorted(tables), told) == dict(sorted(standing.last_changes.items()))
+        self.run(self.expect_behind())
+        self.rows, self.last_changes, self.epoch = rows, standing.last_changes, standing.epoch
+        self.ended += [lease.id for lease, _ in self.leases]
+        self.leases, self.history = [], []
+        self.top = max(told, standing.index)
+        self.reaches_back_to = told + 1
+        self.feed, self.fed = self.doors[-1].follow(self.top), 0
+
+    # --- checks ---
+
+    async def check_state(self, door: LogEngine) -> None:
+        rows, standing = await load(door)
+        assert self.rows == rows
+        assert self.last_changes == standing.last_changes
+        assert self.epoch == standing.epoch
+        assert standing.index >= (self.history[-1].index if self.history else 0)
+        self.top = max(self.top, standing.index)
+
+    async def check_feed(self) -> None:
+        """The feed gives what the history has and it has not given yet."""
+        for expected in self.history[self.fed :]:
+            batch = await self.next_batch()
+            assert (expected.index, expected.id, expected.kind, expected.cause) == (
+                batch.index,
+                batch.id,
+                batch.kind,
+                batch.cause,
+            )
+            assert in_order(expected.changes) == in_order(batch.changes)
+
+    async def next_batch(self) -> Batch:
+        batch = await anext(self.feed)
+        self.fed += 1
+        return batch
+
+    async def expect_behind(self) -> None:
+        with pytest.raises(FollowerBehind):
+            await anext(self.feed)
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_the_engine_behaves_as_a_dict_and_a_list_would(kind: EngineKind) -> None:
+    class Machine(EngineMachine):
+        pass
+
+    Machine.kind = kind
+    run_state_machine_as_test(Machine)

@@ -1,0 +1,617 @@
+"""The election on the memory engine, in virtual time: partitions, paused holders, two who want the same."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulation.loop import SimulatedLoop
+from tests.cluster.engines.contract import a_write, commit, load, put, records
+from wharf.cluster.engines.election import (
+    LEADER_KEY,
+    LEADER_TABLE,
+    MEMBERS_TABLE,
+    SUCCESSOR_TIMEOUT_S,
+    Election,
+    Leadership,
+    MemberIdInUse,
+)
+from wharf.cluster.engines.memory.engine import MemoryEngine
+from wharf.cluster.engines.memory.faults import (
+    DelayFault,
+    EngineOperation,
+    Fault,
+    FaultInjector,
+    LoseReplyFault,
+    LoseRequestFault,
+)
+from wharf.cluster.engines.memory.log import MemoryLog
+from wharf.cluster.engines.port import Committed, EncodedChange, FollowerBehind, LogUnavailable, WriteConflict
+from wharf.world import SimulatedWorld
+
+TTL_S = 9.0
+MARGIN_S = 2.0
+
+
+class FollowedView:
+    """What a replica knows of the leader's record and of its member's: it follows the log of its door."""
+
+    def __init__(self, engine: MemoryEngine, member_id: str, own: bytes) -> None:
+        self._engine = engine
+        self._place = (MEMBERS_TABLE, member_id)
+        self._own = own
+        self._version = 0
+        self._member_id = member_id
+        self._heir = b""
+        self._member: tuple[int, bytes | None] = (0, None)
+        self._changed = asyncio.Event()
+
+    def get_leader_version(self) -> int:
+        return self._version
+
+    async def wait_leader_changed(self, version: int) -> None:
+        while self._version == version:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def is_successor(self) -> bool:
+        return self._heir == self._member_id.encode()
+
+    def get_member_version(self) -> int:
+        return self._member[0]
+
+    async def wait_member_changed(self, version: int) -> None:
+        while self.get_member_version() == version:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def describe_other_holder(self) -> str:
+        _, record = self._member
+        return "" if record is None or record == self._own else record.decode()
+
+    async def follow(self) -> None:
+        index = 0
+        while True:
+            try:
+                async for batch in self._engine.follow(index):
+                    index = batch.index
+                    for change in batch.changes:
+                        if (change.table, change.key) == (LEADER_TABLE, LEADER_KEY):
+                            self._version = 0 if change.data is None else index
+                            self._heir = (change.data or b"").partition(b" offers ")[2]
+                        elif (change.table, change.key) == self._place:
+                            self._member = (0 if change.data is None else index, change.data)
+                    self._changed.set()
+            except FollowerBehind:
+                index = await self._load()
+            except LogUnavailable:
+                await asyncio.sleep(0.1)
+
+    async def _load(self) -> int:
+        """The log was replaced beneath us."""
+        rows, standing = await load(self._engine)
+        self._version, leader = rows.get((LEADER_TABLE, LEADER_KEY), (0, b""))
+        self._heir = leader.partition(b" offers ")[2]
+        self._member = rows.get(self._place, (0, None))
+        self._changed.set()
+        return standing.index
+
+
+class Member:
+    """One server as far as elections go."""
+
+    def __init__(
+        self, name: str, log: MemoryLog, world: SimulatedWorld, *, single_server: bool = False, address: str = ""
+    ) -> None:
+        self.member_id = name
+        self.address = address
+        self.world = world
+        self.faults = FaultInjector()
+        self.engine = MemoryEngine(world, log, faults=self.faults, is_single_server=single_server, timeout_s=1.0)
+        self.view = FollowedView(self.engine, name, self.build_member_record())
+        self.election = Election(world, self.engine, self, self.view, ttl_s=TTL_S, margin_s=MARGIN_S)
+        self.term: Leadership | None = None
+        self.terms: list[Leadership] = []
+
+    def build_member_record(self) -> bytes:
+        return f"member {self.member_id}{self.address}".encode()
+
+    def build_leader_record(self, *, successor: str = "") -> bytes:
+        return f"{self.member_id} offers {successor}".encode() if successor else self.member_id.encode()
+
+    async def live(self) -> None:
+        """Stand, lead, lose, stand again."""
+        while True:
+            self.term = await self.election.campaign()
+            self.terms.append(self.term)
+            await self.term.wait_lost()
+            self.term = None
+
+    def leads(self) -> bool:
+        return self.term is not None and self.term.is_held()
+
+    async def write_as_leader(self, term: Leadership) -> bool:
+        outcome = await self.engine.commit(
+            a_write(put("state", self.member_id.encode()), conditions=[term.build_condition()])
+        )
+        assert isinstance(outcome, Committed | WriteConflict), outcome
+        return isinstance(outcome, Committed)
+
+
+class Stage:
+    """A founded log, some members that live, and the virtual clock."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self.loop = loop
+        self.world = SimulatedWorld(1, loop.time, member="log")
+        self.log = MemoryLog(self.world)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def member(self, name: str, *, single_server: bool = False, address: str = "") -> Member:
+        world = SimulatedWorld(1, self.loop.time, member=name + address)
+        member = Member(name, self.log, world, single_server=single_server, address=address)
+        await member.engine.open()
+        self._tasks.append(world.start_task(member.view.follow(), name=f"replica of {name}"))
+        return member
+
+    async def founded(self, *names: str) -> list[Member]:
+        members = [await self.member(name) for name in names]
+        await commit(members[0].engine, put("founded"))
+        return members
+
+    def live(self, member: Member) -> None:
+        self._tasks.append(member.world.start_task(member.live(), name=f"life of {member.member_id}"))
+        self._tasks.append(member.world.start_task(member.election.maintain_membership(), name="membership"))
+
+    async def until(self, state: Callable[[], bool], *, within_s: float = 60.0) -> float:
+        """Wait for a state and tell when it came."""
+        deadline = self.loop.time() + within_s
+        while not state():
+            assert self.loop.time() < deadline, "the state did not come in time"
+            await asyncio.sleep(0.05)
+        return self.loop.time()
+
+    async def close(self, *members: Member) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for member in members:
+            await member.engine.close()
+
+
+def play(scene: Callable[[Stage], Coroutine[Any, Any, None]], *, seed: int = 1) -> None:
+    loop = SimulatedLoop(seed)
+    asyncio.set_event_loop(None)
+    try:
+        loop.run_until_complete(scene(Stage(loop)))
+    finally:
+        loop.close()
+
+
+def test_a_member_alone_is_elected_and_stays_leader() -> None:
+    async def scene(stage: Stage) -> None:
+        (one,) = await stage.founded("one")
+        stage.live(one)
+        await stage.until(one.leads)
+        await asyncio.sleep(20 * TTL_S)
+
+        assert one.leads()
+        assert len(one.terms) == 1
+        assert await records(one.engine) == {
+            ("jobs", "founded"): b"data",
+            ("leader", "leader"): b"one",
+            ("members", "one"): b"member one",
+        }
+        await stage.close(one)
+
+    play(scene)
+
+
+def test_of_two_who_stand_one_leads_and_the_other_waits() -> None:
+    async def scene(stage: Stage) -> None:
+        members = await stage.founded("one", "two")
+        for member in members:
+            stage.live(member)
+        await stage.until(lambda: any(member.leads() for member in members))
+        await asyncio.sleep(5 * TTL_S)
+
+        assert sum(member.leads() for member in members) == 1
+        assert sum(len(member.terms) for member in members) == 1
+        await stage.close(*members)
+
+    for seed in range(10):
+        play(scene, seed=seed)
+
+
+def test_when_the_leader_resigns_another_takes_over_at_once() -> None:
+    async def scene(stage: Stage) -> None:
+        one, two = await stage.founded("one", "two")
+        stage.live(one)
+        await stage.until(one.leads)
+        stage.live(two)
+        await asyncio.sleep(1.0)
+        resigned_s = stage.loop.time()
+        assert one.term is not None
+        await one.term.resign()
+
+        assert await stage.until(lambda: one.leads() or two.leads()) - resigned_s < 1.0
+        assert two.leads() or len(one.terms) == 2
+        await stage.close(one, two)
+
+    play(scene)
+
+
+def test_a_leader_that_hands_over_is_followed_by_the_one_it_names() -> None:
+    async def scene(stage: Stage) -> None:
+        one, two, three = await stage.founded("one", "two", "three")
+        stage.live(one)
+        await stage.until(one.leads)
+        stage.live(two)
+        stage.live(three)
+        await asyncio.sleep(1.0)
+        term = one.term
+        assert term is not None
+        began_s = stage.loop.time()
+
+        assert await term.transfer("three")
+
+        assert await stage.until(lambda: one.leads() or two.leads() or three.leads()) - began_s < 0.5
+        assert three.leads()
+        assert term.get_end_reason() == "the leadership was handed over to three"
+        assert not await one.write_as_leader(term)
+        # Who handed over goes on as a member, and leads again when its turn comes.
+        await asyncio.sleep(3 * TTL_S)
+        assert ("members", "one") in await records(one.engine)
+        assert three.leads()
+        await stage.close(one, two, three)
+
+    for seed in range(5):
+        play(scene, seed=seed)
+
+
+def test_where_the_heir_is_gone_anybody_leads_soon() -> None:
+    async def scene(stage: Stage) -> None:
+        one, two = await stage.founded("one", "two")
+        stage.live(one)
+        await stage.until(one.leads)
+        stage.live(two)
+        await asyncio.sleep(1.0)
+        began_s = stage.loop.time()
+        assert one.term is not None
+
+        assert await one.term.transfer("nobody")
+        assert not one.leads()
+
+        taken_s = await stage.until(lambda: one.leads() or two.leads())
+        assert SUCCESSOR_TIMEOUT_S - 0.1 <= taken_s - began_s < SUCCESSOR_TIMEOUT_S + 1.0
+        await stage.close(one, two)
+
+    play(scene)
+
+
+def test_where_leader_and_heir_die_after_the_offer_the_lease_makes_way() -> None:
+    async def scene(stage: Stage) -> None:
+        one, two = await stage.founded("one", "two")
+        stage.live(one)
+        await stage.until(one.leads)
+        stage.live(two)
+        await asyncio.sleep(1.0)
+        assert one.term is not None
+        assert await one.term.transfer("nobody")
+        one.faults.disconnect()
+
+        await stage.until(two.leads, within_s=2 * TTL_S)
+        assert not one.leads()
+        one.faults.reconnect()
+        await asyncio.sleep(2 * TTL_S)
+        assert (one.leads(), two.leads()) == (False, True)
+        await stage.close(one, two)
+
+    play(scene)
+
+
+def test_a_term_that_is_over_hands_nothing_over() -> None:
+    async def scene(stage: Stage) -> None:
+        one, two = await stage.founded("one", "two")
+        stage.live(one)
+        await stage.until(one.leads)
+        stage.live(two)
+        await asyncio.sleep(1.0)
+        term = one.term
+        assert term is not None
+        assert await term.transfer("two")
+        await stage.until(two.leads)
+
+        assert not await term.transfer("one")
+
+        await asyncio.sleep(1.0)
+        assert two.leads()
+        await stage.close(one, two)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("others", [(), ("two",)])
+def test_a_leaders_record_that_a_restore_brings_back_is_not_kept_alive_by_the_member_that_it_names(
+    others: tuple[str, ...],
+) -> None:
+    async def scene(stage: Stage) -> None:
+        one, *rest = await stage.founded("one", *others)
+        term = await one.election.campaign()
+        for other in rest:
+            stage.live(other)
+        await asyncio.sleep(1.0)
+
+        stage.log.restore_copy(stage.log.make_copy())
+
+        # The one whose term it was does not wait for its end, as a leader does that notices by itself.
+        await stage.until(lambda: not term.is_held())
+        stage.live(one)
+        await stage.until(lambda: any(member.leads() for member in (one, *rest)), within_s=2 * TTL_S)
+        await stage.close(one, *rest)
+
+    play(scene)
+
+
+def test_a_leader_cut_off_stops_by_its_margin_before_another_is_elected() -> None:
+    async def scene(stage: Stage) -> None:
+        one, two = await stage.founded("one", "two")
+        stage.live(one)
+        await stage.until(one.leads)
+        stage.live(two)
+        await asyncio.sleep(1.0)
+        one.faults.disconnect()
+
+        stopped_s = await stage.until(lambda: not one.leads())
+        elected_s = await stage.until(two.leads)
+        assert elected_s - stopped_s >= MARGIN_S - 0.2
+        one.faults.reconnect()
+        await asyncio.sleep(5 * TTL_S)
+        assert (one.leads(), two.leads()) == (False, True)
+        await stage.close(one, two)
+
+    play(scene)
+
+
+def test_a_short_cut_costs_nobody_the_leadership() -> None:
+    async def scene(stage: Stage) -> None:
+        one, two = await stage.founded("one", "two")
+        stage.live(one)
+        await stage.until(one.leads)
+        stage.live(two)
+        for _ in range(10):
+            one.faults.disconnect()
+            await asyncio.sleep(2.0)
+            one.faults.reconnect()
+            await asyncio.sleep(4.0)
+
+        assert (len(one.terms), len(two.terms)) == (1, 0)
+        assert one.leads()
+        await stage.close(one, two)
+
+    play(scene)
+
+
+def test_a_paused_leader_that_comes_back_cannot_write() -> None:
+    async def scene(stage: Stage) -> None:
+        one, two = await stage.founded("one", "two")
+        stage.live(one)
+        await stage.until(one.leads)
+        paused = one.term
+        assert paused is not None
+        stage.live(two)
+        # Nothing of a paused process gets through: neither its renewals nor what it hears of others.
+        one.faults.choose_fault = paused_for(3 * TTL_S)
+        await stage.until(two.leads)
+        one.faults.choose_fault = lambda _: None
+
+        assert not paused.is_held()
+        assert two.term is not None
+        assert [await one.write_as_leader(paused), await two.write_as_leader(two.term)] == [False, True]
+        await stage.close(one, two)
+
+    play(scene)
+
+
+def paused_for(delay_s: float) -> Callable[[EngineOperation], Fault | None]:
+    return lambda _operation: DelayFault(request_s=delay_s)
+
+
+@pytest.mark.parametrize("fault", [LoseReplyFault(), LoseRequestFault()], ids=lambda fault: type(fault).__name__)
+def test_a_candidate_whose_reply_is_lost_finds_out_whether_it_leads(fault: Fault) -> None:
+    async def scene(stage: Stage) -> None:
+        one, two = await stage.founded("one", "two")
+        faults = [fault] * 2
+        one.faults.choose_fault = lambda operation: (
+            faults.pop() if operation is EngineOperation.COMMIT and faults else None
+        )
+        stage.live(one)
+        await stage.until(one.leads)
+
+        assert one.term is not None
+        assert one.view.get_leader_version() == one.term.version
+        assert await one.write_as_leader(one.term)
+        assert one.faults.counts == {"lose-reply" if isinstance(fault, LoseReplyFault) else "lose-request": 2}
+        await stage.close(one, two)
+
+    play(scene)
+
+
+def test_a_single_server_takes_over_at_once_from_its_earlier_self() -> None:
+    async def scene(stage: Stage) -> None:
+        before = await stage.member("one", single_server=True)
+        await commit(before.engine, put("founded"))
+        stage.live(before)
+        await stage.until(before.leads)
+        old_term = before.term
+        assert old_term is not None
+        before.engine.crash()
+        after = await stage.member("one", single_server=True)
+        started_s = stage.loop.time()
+        stage.live(after)
+
+        assert await stage.until(after.leads) - started_s < 1.0
+        assert not await after.write_as_leader(old_term)
+        await stage.close(before, after)
+
+    play(scene)
+
+
+def test_a_new_leader_has_seen_all_that_the_one_before_wrote() -> None:
+    async def scene(stage: Stage) -> None:
+        one, two = await stage.founded("one", "two")
+        stage.live(one)
+        await stage.until(one.leads)
+        # Its replica hears of everything five seconds late.
+        two.faults.choose_fault = lambda operation: (
+            DelayFault(request_s=5.0) if operation is EngineOperation.FEED else None
+        )
+        stage.live(two)
+        await asyncio.sleep(TTL_S)
+        one.faults.disconnect()
+        await stage.until(two.leads, within_s=120.0)
+
+        assert two.term is not None
+        assert two.view.get_leader_version() == two.term.version
+        await stage.close(one, two)
+
+    play(scene)
+
+
+# --- one id, one process ---
+
+
+def test_a_copy_of_a_living_servers_folder_does_not_join_and_leaves_its_record_alone() -> None:
+    async def scene(stage: Stage) -> None:
+        (one,) = await stage.founded("one")
+        stage.live(one)
+        await stage.until(one.leads)
+        copy = await stage.member("one", address=" at b:4646")
+        await asyncio.sleep(1.0)
+
+        with pytest.raises(MemberIdInUse, match=r"server-id one is in use by member one; .* remove `server-id` from"):
+            await copy.election.join()
+
+        assert (await records(one.engine))["members", "one"] == b"member one"
+        assert len(one.terms) == 1
+        await stage.close(one, copy)
+
+    play(scene)
+
+
+def test_a_copy_that_cannot_hear_of_the_log_is_not_told_that_its_id_is_in_use() -> None:
+    async def scene(stage: Stage) -> None:
+        (one,) = await stage.founded("one")
+        stage.live(one)
+        await stage.until(one.leads)
+        moved = await stage.member("one", address=" at b:4646")
+        await asyncio.sleep(1.0)
+        one.engine.crash()
+        moved.faults.disconnect()
+
+        with pytest.raises(LogUnavailable):
+            await moved.election.join()
+        moved.faults.reconnect()
+
+        stage.live(moved)
+        await stage.until(moved.leads)
+        await stage.close(one, moved)
+
+    play(scene)
+
+
+def test_a_server_that_comes_back_at_its_address_waits_for_nothing() -> None:
+    async def scene(stage: Stage) -> None:
+        before, other = await stage.founded("one", "two")
+        await before.election.join()
+        before.engine.crash()
+        after = await stage.member("one")
+        await asyncio.sleep(0.5)
+        began_s = stage.loop.time()
+
+        await after.election.join()
+
+        assert stage.loop.time() - began_s < 0.5
+        await asyncio.sleep(2 * TTL_S)
+        assert (await records(other.engine))["members", "one"] == b"member one"
+        await stage.close(before, after, other)
+
+    play(scene)
+
+
+def test_a_server_that_comes_back_at_another_address_waits_until_its_earlier_lease_ran_out() -> None:
+    async def scene(stage: Stage) -> None:
+        before, other = await stage.founded("one", "two")
+        await before.election.join()
+        before.engine.crash()
+        after = await stage.member("one", address=" at b:4646")
+        await asyncio.sleep(0.5)
+        began_s = stage.loop.time()
+
+        await after.election.join()
+
+        assert stage.loop.time() - began_s < TTL_S + 1.0
+        assert (await records(other.engine))["members", "one"] == b"member one at b:4646"
+        await stage.close(before, after, other)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("is_leader", [True, False])
+def test_a_member_whose_record_vanishes_while_it_lives_writes_it_again(is_leader: bool) -> None:
+    async def scene(stage: Stage) -> None:
+        one, two = await stage.founded("one", "two")
+        stage.live(one)
+        await stage.until(one.leads)
+        stage.live(two)
+        await asyncio.sleep(1.0)
+        member = one if is_leader else two
+        place = (MEMBERS_TABLE, member.member_id)
+        await commit(one.engine, EncodedChange(*place, None))
+        assert place not in await records(one.engine)
+
+        await asyncio.sleep(0.5)
+
+        assert (await records(one.engine))[place] == member.build_member_record()
+        assert (len(one.terms), len(two.terms)) == (1, 0)
+        # It hangs on the lease as before.
+        member.engine.crash()
+        await asyncio.sleep(2 * TTL_S)
+        assert place not in await records((two if is_leader else one).engine)
+        await stage.close(one, two)
+
+    play(scene)
+
+
+@given(seed=st.integers(0, 2**32), cuts=st.lists(st.tuples(st.integers(0, 2), st.floats(0.1, 15.0)), max_size=12))
+def test_however_lines_are_cut_two_members_never_lead_at_once(seed: int, cuts: list[tuple[int, float]]) -> None:
+    async def scene(stage: Stage) -> None:
+        members = await stage.founded("one", "two", "three")
+        for member in members:
+            stage.live(member)
+
+        async def watch() -> None:
+            while True:
+                assert sum(member.leads() for member in members) <= 1
+                await asyncio.sleep(0.02)
+
+        watching = stage.world.start_task(watch(), name="watch")
+        for number, for_s in cuts:
+            faults = members[number].faults
+            if faults.is_disconnected(now_s=stage.loop.time()):
+                faults.reconnect()
+            else:
+                faults.disconnect()
+            await asyncio.sleep(for_s)
+        for member in members:
+            member.faults.reconnect()
+        await stage.until(lambda: any(member.leads() for member in members))
+        assert not watching.done()
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await stage.close(*members)
+
+    play(scene, seed=seed)

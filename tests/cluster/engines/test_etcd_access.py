@@ -1,0 +1,152 @@
+"""etcd behind TLS, and etcd that asks for a user and a password."""
+
+import datetime
+import ipaddress
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.cluster.engines.contract import commit, put, records
+from tests.cluster.engines.etcd_server import EtcdCluster, running_etcd
+from tests.waiting import wait_on_loop_until
+from wharf.cluster.engines.etcd.engine import EtcdEngine
+from wharf.cluster.engines.etcd.settings import EtcdSettings, EtcdTls
+from wharf.cluster.engines.port import LogMisconfigured, LogUnavailable
+from wharf.world import RealWorld
+
+pytestmark = pytest.mark.needs_program("etcd")
+
+
+class Authority:
+    """A certificate authority in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")])
+        self.ca_file = folder / "ca.pem"
+        certificate = self._sign(self._name, self._key.public_key(), is_authority=True)
+        self.ca_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+    def _sign(self, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, is_authority: bool) -> x509.Certificate:
+        now = datetime.datetime(2026, 1, 1)
+        address = x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now)
+            .not_valid_after(now + datetime.timedelta(days=36_500))
+            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+
+    def issue(self, name: str) -> tuple[Path, Path]:
+        """A certificate and its key, as files."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = self._sign(subject, key.public_key(), is_authority=False)
+        cert_file, key_file = self.folder / f"{name}.pem", self.folder / f"{name}-key.pem"
+        cert_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        key_file.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        return cert_file, key_file
+
+
+async def test_an_etcd_that_asks_for_certificates_takes_ours_and_no_stranger(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    cert_file, key_file = authority.issue("server")
+    ours_cert, ours_key = authority.issue("wharf")
+    options = [
+        f"--cert-file={cert_file}",
+        f"--key-file={key_file}",
+        f"--trusted-ca-file={authority.ca_file}",
+        "--client-cert-auth",
+    ]
+    with running_etcd(tmp_path / "etcd", options=options) as etcd:
+        tls = EtcdTls(ca_file=authority.ca_file, cert_file=ours_cert, key_file=ours_key)
+        door = EtcdEngine(EtcdSettings(endpoints=etcd.endpoints, tls=tls), RealWorld())
+        await door.open()
+        await commit(door, put("a"))
+        lease = await door.grant_lease(2.0)
+        until_s = lease.get_valid_until_s() + 0.1
+        await wait_on_loop_until(lambda: lease.get_valid_until_s() > until_s, what="the lease is renewed over TLS")
+        assert await records(door) == {("jobs", "a"): b"data"}
+        await door.close()
+
+        (tmp_path / "other").mkdir()
+        other = Authority(tmp_path / "other")
+        their_cert, their_key = other.issue("wharf")
+        not_ours, not_its = "does not accept our certificate", "its certificate is not accepted"
+        for stranger, expected, told in (
+            (EtcdTls(ca_file=authority.ca_file), LogMisconfigured, not_ours),
+            (EtcdTls(ca_file=authority.ca_file, cert_file=their_cert, key_file=their_key), LogMisconfigured, not_ours),
+            (EtcdTls(ca_file=other.ca_file, cert_file=ours_cert, key_file=ours_key), LogMisconfigured, not_its),
+            (None, LogUnavailable, "cannot be reached"),
+        ):
+            settings = EtcdSettings(endpoints=etcd.endpoints, tls=stranger, dial_timeout_s=0.5, request_timeout_s=0.5)
+            with pytest.raises(expected, match=told):
+                await EtcdEngine(settings, RealWorld()).open()
+
+
+async def test_a_missing_certificate_is_named() -> None:
+    tls = EtcdTls(ca_file=Path("/nowhere/ca.pem"))
+
+    with pytest.raises(LogMisconfigured, match=r"/nowhere/ca\.pem for etcd cannot be read: No such file"):
+        await EtcdEngine(EtcdSettings(endpoints=("127.0.0.1:1",), tls=tls), RealWorld()).open()
+
+
+def demand_passwords(etcd: EtcdCluster) -> None:
+    etcd.ctl("user", "add", "root:root-password")
+    etcd.ctl("user", "grant-role", "root", "root")
+    etcd.ctl("user", "add", "wharf:good")
+    etcd.ctl("role", "add", "wharf")
+    etcd.ctl("role", "grant-permission", "wharf", "--prefix=true", "readwrite", "/wharf/")
+    etcd.ctl("user", "grant-role", "wharf", "wharf")
+    etcd.ctl("auth", "enable")
+
+
+async def test_an_etcd_that_asks_for_a_password_takes_ours_and_its_token_is_renewed(tmp_path: Path) -> None:
+    options = ["--auth-token-ttl=2"]
+    with running_etcd(tmp_path / "etcd", options=options) as etcd:
+        demand_passwords(etcd)
+
+        def settings(user: str, password: str, prefix: str = "/wharf") -> EtcdSettings:
+            return EtcdSettings(endpoints=etcd.endpoints, user=user, password=password, prefix=prefix)
+
+        door = EtcdEngine(settings("wharf", "good"), RealWorld())
+        await door.open()
+        index = await commit(door, put("a"))
+        lease = await door.grant_lease(2.0)
+        # A restart forgets all tokens, for commits, feeds and renewals alike.
+        feed = door.follow(index)
+        etcd.kill()
+        etcd.start()
+        again = await commit(door, put("b"), lease=lease.id)
+        assert (await anext(feed)).index == again
+        until_s = lease.get_valid_until_s() + 0.1
+        await wait_on_loop_until(
+            lambda: lease.get_valid_until_s() > until_s, what="the lease is renewed with a new token"
+        )
+        await door.compact(again)
+        assert (await door.read_health()).writable
+        await door.close()
+
+        with pytest.raises(LogMisconfigured, match=r"does not let the user wharf in: .*authentication failed"):
+            await EtcdEngine(settings("wharf", "bad"), RealWorld()).open()
+        for user, password, prefix, told in (
+            ("wharf", "good", "/other", "the user wharf needs the right to read and write under /other/"),
+            ("", "", "/wharf", r"it asks for a user, and the configuration names none \(state\.etcd\.user\)"),
+        ):
+            with pytest.raises(LogMisconfigured, match=told):
+                await EtcdEngine(settings(user, password, prefix), RealWorld()).open()

@@ -1,0 +1,101 @@
+"""The election on a real etcd; its many courses are tested in virtual time (`test_election`)."""
+
+import asyncio
+
+import pytest
+
+from tests.cluster.engines.contract import commit, put, unchanged
+from tests.cluster.engines.kind_etcd import fresh_settings, shared_server
+from tests.waiting import wait_on_loop_until
+from wharf.cluster.engines.election import LEADER_KEY, LEADER_TABLE, MEMBERS_TABLE, Election
+from wharf.cluster.engines.etcd.engine import EtcdEngine
+from wharf.world import RealWorld
+
+pytestmark = pytest.mark.needs_program("etcd")
+
+TTL_S = 2.0
+
+
+class Member:
+    def __init__(self, name: str, door: EtcdEngine, world: RealWorld) -> None:
+        self.member_id = name
+        self.door = door
+        self._version = 0
+        self._heir = b""
+        self._member_version = 0
+        self._changed = asyncio.Event()
+        self.election = Election(world, door, self, self, ttl_s=TTL_S, margin_s=TTL_S / 4)
+
+    def build_member_record(self) -> bytes:
+        return b"member"
+
+    def build_leader_record(self, *, successor: str = "") -> bytes:
+        return f"{self.member_id} offers {successor}".encode() if successor else self.member_id.encode()
+
+    def get_leader_version(self) -> int:
+        return self._version
+
+    async def wait_leader_changed(self, version: int) -> None:
+        while self._version == version:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def is_successor(self) -> bool:
+        return self._heir == self.member_id.encode()
+
+    def get_member_version(self) -> int:
+        return self._member_version
+
+    async def wait_member_changed(self, version: int) -> None:
+        while self._member_version == version:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def describe_other_holder(self) -> str:
+        return ""
+
+    async def follow(self) -> None:
+        async for batch in self.door.follow(0):
+            for change in batch.changes:
+                if (change.table, change.key) == (LEADER_TABLE, LEADER_KEY):
+                    self._version = 0 if change.data is None else batch.index
+                    self._heir = (change.data or b"").partition(b" offers ")[2]
+                elif (change.table, change.key) == (MEMBERS_TABLE, self.member_id):
+                    self._member_version = 0 if change.data is None else batch.index
+            self._changed.set()
+
+
+async def test_the_leadership_passes_on_when_it_is_handed_over_when_its_holder_falls_silent_and_when_it_is_resigned() -> (
+    None
+):
+    world = RealWorld()
+    settings = fresh_settings(shared_server())
+    doors = [EtcdEngine(settings, world) for _ in range(2)]
+    for door in doors:
+        await door.open()
+    one, two = (Member(name, door, world) for name, door in zip(("one", "two"), doors, strict=True))
+    await commit(one.door, put("founded"))
+    following = [world.start_task(member.follow(), name="replica") for member in (one, two)]
+
+    first = await one.election.campaign()
+    second_campaign = world.start_task(two.election.campaign(), name="campaign of two")
+    assert await first.transfer("two")
+    second = await second_campaign
+    assert (first.is_held(), second.is_held()) == (False, True)
+
+    third_campaign = world.start_task(one.election.campaign(), name="campaign of one")
+    await two.door.close()  # Its keepalive ends; nobody revokes its lease.
+    third = await third_campaign
+    await wait_on_loop_until(lambda: not second.is_held(), what="the silent leader has stopped by itself")
+    assert third.is_held()
+    assert third.version > second.version > first.version
+    await commit(one.door, put("by the leader"), conditions=[third.build_condition()])
+    assert third.build_condition() == unchanged(LEADER_KEY, third.version, table=LEADER_TABLE)
+    await third.resign()
+    fourth = await one.election.campaign()
+    assert (third.is_held(), fourth.is_held()) == (False, True)
+
+    for task in following:
+        task.cancel()
+    await asyncio.gather(*following, return_exceptions=True)
+    await one.door.close()

@@ -1,0 +1,307 @@
+"""etcd ill treated, quickly: killed, compacted, restored, filled up. The long proofs stand in `tests/faults`."""
+
+import asyncio
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.engines.contract import a_write, commit, drop, load, put, records, unchanged, written
+from tests.cluster.engines.etcd_server import EtcdCluster, running_etcd
+from tests.cluster.engines.workload import Follower, Workload
+from tests.waiting import wait_on_loop_until
+from wharf.cluster.engines.etcd.engine import EtcdEngine
+from wharf.cluster.engines.etcd.settings import EtcdSettings
+from wharf.cluster.engines.port import Committed, FollowerBehind, LogUnavailable, WriteConflict, WriteRejected
+from wharf.world import RealWorld
+
+pytestmark = pytest.mark.needs_program("etcd")
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdCluster]:
+    with running_etcd(tmp_path / "etcd") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    """Three members, for all tests here; each leaves them running."""
+    with running_etcd(tmp_path_factory.mktemp("etcd"), members=3) as cluster:
+        yield cluster
+
+
+@asynccontextmanager
+async def doors(cluster: EtcdCluster, count: int, *, prefix: str = "/wharf") -> AsyncIterator[list[EtcdEngine]]:
+    """Doors that each begin with another member."""
+    opened: list[EtcdEngine] = []
+    try:
+        for number in range(count):
+            turn = number % len(cluster.endpoints)
+            endpoints = (*cluster.endpoints[turn:], *cluster.endpoints[:turn])
+            settings = EtcdSettings(endpoints=endpoints, prefix=prefix, request_timeout_s=3.0, dial_timeout_s=1.0)
+            door = EtcdEngine(settings, RealWorld())
+            await door.open()
+            opened.append(door)
+        yield opened
+    finally:
+        for door in opened:
+            await door.close()
+
+
+async def test_the_only_member_killed_and_started_again_loses_and_doubles_nothing(etcd: EtcdCluster) -> None:
+    async with doors(etcd, 3) as opened, Workload(opened[:2] * 3, opened) as workload:
+        await workload.until_written(60)
+        for _ in range(3):
+            etcd.kill()
+            await asyncio.to_thread(etcd.start)
+            await workload.until_written(30)
+
+        await workload.prove()
+        assert [follower.loads for follower in workload.followers] == [0, 0, 0]
+
+
+async def test_any_of_three_members_killed_loses_and_doubles_nothing(three: EtcdCluster) -> None:
+    async with doors(three, 3, prefix="/one-killed") as opened, Workload(opened * 2, opened) as workload:
+        await workload.until_written(50)
+        for victim in (three.members[0], three.leader()):
+            victim.kill()
+            await workload.until_written(50)
+            await asyncio.to_thread(three.start, victim)
+            await workload.until_written(50)
+
+        await workload.prove()
+        assert [follower.loads for follower in workload.followers] == [0, 0, 0]
+
+
+async def test_all_three_members_killed_and_started_again_lose_and_double_nothing(three: EtcdCluster) -> None:
+    async with doors(three, 3, prefix="/all-killed") as opened, Workload(opened * 2, opened) as workload:
+        await workload.until_written(50)
+        three.kill()
+        await asyncio.to_thread(three.start)
+        await workload.until_written(50)
+
+        await workload.prove()
+
+
+async def test_a_frozen_member_is_left_for_another(three: EtcdCluster) -> None:
+    async with doors(three, 1, prefix="/frozen") as (door,):
+        await commit(door, put("a"))
+        three.members[0].pause()
+        try:
+            outcome = await door.commit(a_write(put("b")))
+            # The request may be lost in the frozen member; the next one goes elsewhere.
+            assert not isinstance(outcome, WriteConflict | WriteRejected)
+            await commit(door, put("c"))
+            assert ("jobs", "c") in await records(door)
+        finally:
+            three.members[0].resume()
+
+
+async def test_a_door_without_its_etcd_is_unavailable_within_its_time_and_contact_stands_still(
+    etcd: EtcdCluster,
+) -> None:
+    async with doors(etcd, 1) as (door,):
+        await commit(door, put("a"))
+        etcd.kill()
+        contact_s = door.get_last_contact_s()
+        with pytest.raises(LogUnavailable, match=r"etcd at 127\.0\.0\.1"):
+            await door.barrier()
+        with pytest.raises(LogUnavailable):
+            await load(door)
+        assert door.get_last_contact_s() == contact_s
+        assert not (await door.read_health()).writable
+        etcd.start()
+        await commit(door, put("b"))
+
+
+async def test_opening_a_door_where_no_etcd_is_says_so() -> None:
+    door = EtcdEngine(EtcdSettings(endpoints=("127.0.0.1:1",), dial_timeout_s=0.2), RealWorld())
+
+    with pytest.raises(LogUnavailable, match=r"etcd at 127\.0\.0\.1:1 cannot be reached"):
+        await door.open()
+
+
+async def test_a_follower_that_was_away_while_the_log_was_compacted_loads_again_and_agrees(etcd: EtcdCluster) -> None:
+    async with doors(etcd, 2) as (writer, away):
+        index = await commit(writer, put("a"), put("gone"))
+        await away.close()
+        await commit(writer, drop("gone"))
+        await commit(writer, put("b"))
+        last = await commit(writer, put("c"))
+        await writer.compact(last)
+        await away.open()
+
+        with pytest.raises(FollowerBehind):
+            await anext(away.follow(index))
+        follower = Follower(away)
+        follower.index = index
+        following = asyncio.ensure_future(follower.follow_on())
+        await wait_on_loop_until(lambda: follower.index >= last, what="the follower has caught up")
+        following.cancel()
+        assert follower.loads == 1
+        assert follower.rows == (await load(writer))[0]
+
+
+async def test_many_keys_of_others_on_the_same_etcd_disturb_nothing(etcd: EtcdCluster) -> None:
+    async with (
+        doors(etcd, 1, prefix="/wharf") as (ours,),
+        doors(etcd, 1, prefix="/wharf2") as (theirs,),
+        Workload([ours] * 3, [ours]) as workload,
+        Workload([theirs] * 3, [theirs]) as other,
+    ):
+        await workload.until_written(100)
+        await other.until_written(1)
+        await theirs.compact((await load(theirs))[1].index)
+        await workload.until_written(20)
+
+        await workload.prove()
+        await other.prove()
+
+
+async def test_an_etcd_restored_from_an_older_copy_begins_a_new_epoch_above_every_index_told(
+    etcd: EtcdCluster,
+) -> None:
+    async with doors(etcd, 2) as (one, two):
+        await commit(one, put("a", b"old"), put("n", table="nodes"))
+        snapshot = etcd.save_snapshot()
+        for _ in range(20):
+            lost = await commit(one, put("a", b"lost"), put("b", b"lost"))
+        feeds = [door.follow(lost) for door in (one, two)]
+        waiting = [asyncio.ensure_future(anext(feed)) for feed in feeds]
+        etcd.restore_snapshot(snapshot)
+
+        for follower in waiting:
+            with pytest.raises(FollowerBehind):
+                await follower
+        states = [await load(door) for door in (one, two)]
+        assert states[0][0] == states[1][0]
+        rows, standing = states[0]
+        assert {place: data for place, (_, data) in rows.items()} == {("jobs", "a"): b"old", ("nodes", "n"): b"data"}
+        assert standing.epoch == 1
+        assert all(version > lost for version, _ in rows.values())
+        assert all(changed > lost for changed in standing.last_changes.values())
+        assert await one.barrier() > lost
+        # What was decided before the restore conflicts; what is decided after it does not.
+        assert isinstance(await one.commit(a_write(put("a"), conditions=[unchanged("a", lost)])), WriteConflict)
+        version, _ = rows["jobs", "a"]
+        assert await commit(two, put("a", b"new"), conditions=[unchanged("a", version)]) > standing.index
+
+
+async def test_a_row_in_etcd_tells_when_it_was_written_however_often_an_older_copy_is_put_back(
+    etcd: EtcdCluster,
+) -> None:
+    async with doors(etcd, 2) as (one, two):
+        told = {("jobs", "a"): await commit(one, put("a"))}
+        for key in ("b", "c"):
+            snapshot = etcd.save_snapshot()
+            await commit(one, put("a", b"lost"), put(key, b"lost"))
+            await one.barrier()
+            etcd.restore_snapshot(snapshot)
+            await records(one)  # Whoever looks finds the copy out.
+            told["jobs", key] = await commit(one, put(key))
+
+        assert told == await written(one) == await written(two)
+        rows, standing = await load(two)
+        assert standing.epoch == 2
+        assert {place for place, (version, _) in rows.items() if version > told[place]} == {
+            ("jobs", "a"),
+            ("jobs", "b"),
+        }
+
+
+async def test_a_restored_etcd_that_has_moved_past_what_a_door_saw_is_still_found_out(etcd: EtcdCluster) -> None:
+    async with doors(etcd, 1) as (ours,):
+        await commit(ours, put("a", b"old"))
+        snapshot = etcd.save_snapshot()
+        lost = await commit(ours, put("a", b"lost"))
+        # Our door is kept from seeing the restored log before somebody else has written much to it.
+        await ours.close()
+        etcd.restore_snapshot(snapshot)
+        async with doors(etcd, 1) as (stranger,):
+            for number in range(20):
+                await commit(stranger, put("a", str(number).encode()))
+        await ours.open()
+
+        with pytest.raises(FollowerBehind):
+            await anext(ours.follow(lost))
+        rows, standing = await load(ours)
+        assert rows["jobs", "a"][1] == b"19"
+        assert standing.epoch == 1
+        assert rows["jobs", "a"][0] > lost
+
+
+async def test_an_etcd_whose_quota_is_used_up_refuses_writes_and_goes_on_serving_reads(tmp_path: Path) -> None:
+    with running_etcd(tmp_path / "etcd", options=[f"--quota-backend-bytes={4 * 1024 * 1024}"]) as etcd:
+        async with doors(etcd, 1) as (door,):
+            index = await commit(door, put("a"))
+            writes = 0
+            outcome = await door.commit(a_write(put("big", bytes(500_000))))
+            while isinstance(outcome, Committed):
+                writes += 1
+                assert writes < 40, "etcd never reached its quota"
+                outcome = await door.commit(a_write(put("big", bytes(500_000))))
+
+            assert isinstance(outcome, WriteRejected)
+            assert "quota" in outcome.why
+            rows, standing = await load(door)
+            assert ("jobs", "a") in rows
+            assert await door.barrier() >= index
+            health = await door.read_health()
+            assert (health.writable, "NOSPACE" in health.why) == (False, True)
+            assert (await door.find_write("never", since=index)) is None
+            # An operator makes room: compact, defragment, disarm the alarm.
+            await door.compact(standing.index)
+            etcd.ctl("defrag")
+            etcd.ctl("alarm", "disarm")
+            await commit(door, put("b"))
+            assert (await door.read_health()).writable
+
+
+async def test_a_paused_process_that_comes_back_cannot_write_as_the_leader_it_was(etcd: EtcdCluster) -> None:
+    command = [sys.executable, "-m", "tests.cluster.engines.paused_leader", etcd.endpoints[0], "/wharf", "2"]
+    async with doors(etcd, 1) as (door,):
+        founded = await commit(door, put("founded"))
+        process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, cwd=ROOT)
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            said = (await process.stdout.readline()).decode()
+            version = int(said.removeprefix("leader "))
+            feed = door.follow(founded)
+            assert (await anext(feed)).index == version
+            process.send_signal(signal.SIGSTOP)
+            ended = await anext(feed)
+            assert [drop("leader", table="leader")] == list(ended.changes)
+            vacant = unchanged("leader", 0, table="leader")
+            await commit(door, put("leader", b"next", table="leader"), conditions=[vacant])
+            process.send_signal(signal.SIGCONT)
+            process.stdin.write(b"go on\n")
+
+            assert (await process.stdout.readline()).split() == [b"WriteConflict", b"False"]
+            assert ("jobs", "state") not in await records(door)
+            assert await process.wait() == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+async def test_no_computation_on_the_loop_lets_a_lease_lapse(etcd: EtcdCluster) -> None:
+    async with doors(etcd, 2) as (door, other):
+        await commit(door, put("founded"))
+        lease = await door.grant_lease(2.0)
+        await commit(door, put("a"), lease=lease.id)
+        world = RealWorld()
+        until_s = world.monotonic_s() + 3.5
+        while world.monotonic_s() < until_s:
+            pass  # The loop is held for longer than the lease.
+
+        assert lease.get_valid_until_s() > world.monotonic_s()
+        assert ("jobs", "a") in await records(other)

@@ -1,0 +1,65 @@
+"""A write that is still on its way when somebody has been told that it did not happen never happens."""
+
+import pytest
+
+from tests.cluster.engines.contract import a_write, commit, put, records, unchanged
+from tests.cluster.engines.kind_etcd import fresh_settings, shared_server
+from wharf.cluster.engines.etcd.commit import build_write_transaction
+from wharf.cluster.engines.etcd.engine import EtcdEngine
+from wharf.cluster.engines.etcd.session import EtcdSession
+from wharf.world import RealWorld
+
+pytestmark = pytest.mark.needs_program("etcd")
+
+
+async def test_a_write_that_arrives_after_a_search_for_it_is_turned_away() -> None:
+    settings = fresh_settings(shared_server())
+    searching, sending = EtcdEngine(settings, RealWorld()), EtcdSession(settings, RealWorld())
+    await searching.open()
+    sending.client.open()
+    await commit(searching, put("a"))
+    await sending.read_status()
+    late, punctual = a_write(put("late")), a_write(put("punctual"))
+    # Without conditions nothing but the fence can stop it.
+    late_request = build_write_transaction(sending, late, sending.epoch, sending.generation_keys)
+    punctual_request = build_write_transaction(sending, punctual, sending.epoch, sending.generation_keys)
+
+    assert (await sending.client.commit_transaction(punctual_request)).succeeded
+    assert await searching.find_write(late.id, since=0) is None
+    assert await searching.find_write(punctual.id, since=0) is not None
+    assert not (await sending.client.commit_transaction(late_request)).succeeded
+    assert ("jobs", "late") not in await records(searching)
+
+    await searching.close()
+    await sending.client.close()
+
+
+async def test_doors_whose_writes_were_fenced_off_go_on_at_once() -> None:
+    settings = fresh_settings(shared_server())
+    one, two = EtcdEngine(settings, RealWorld()), EtcdEngine(settings, RealWorld())
+    await one.open()
+    await two.open()
+    index = await commit(one, put("a"))
+    await commit(two, put("b"))
+    await one.find_write("never", since=0)
+
+    await commit(two, put("a", b"2"), conditions=[unchanged("a", index)])
+    assert await records(one) == {("jobs", "a"): b"2", ("jobs", "b"): b"data"}
+
+    await one.close()
+    await two.close()
+
+
+async def test_a_write_is_found_however_many_came_after_it() -> None:
+    settings = fresh_settings(shared_server())
+    door = EtcdEngine(settings, RealWorld())
+    await door.open()
+    first = a_write(put("first"))
+    await door.commit(first)
+    for number in range(150):  # More than are walked back one by one.
+        await commit(door, put("a", str(number).encode()))
+
+    assert await door.find_write(first.id, since=0) == 1
+    assert await door.find_write("never", since=0) is None
+    assert await door.find_write(first.id, since=2) is None
+    await door.close()

@@ -1,0 +1,27 @@
+"""What rows in etcd tell of epochs that are over."""
+
+import pytest
+
+from wharf.cluster.engines.etcd.layout import Epoch, EpochHistory, PastEpoch
+
+NOW = Epoch(number=3, generation="0", base=3_000_000, since=300, fence=300)
+OVER = [PastEpoch(since=100, base=1_000_000), PastEpoch(since=200, base=2_000_000)]
+
+
+@pytest.mark.parametrize(
+    ("revision", "index"),
+    [
+        (99, 1_000_099),  # Before anybody kept account: as it was told ever since.
+        (100, 1_000_100),
+        (199, 1_000_199),
+        (200, 2_000_200),
+        (299, 2_000_299),
+        (300, 0),  # Its version tells it.
+    ],
+)
+def test_a_row_was_written_at_the_index_that_its_own_epoch_told(revision: int, index: int) -> None:
+    assert index == EpochHistory(NOW, OVER).find_write_index(revision)
+
+
+def test_where_nobody_kept_account_of_epochs_a_row_was_written_at_its_version() -> None:
+    assert EpochHistory(NOW, []).find_write_index(50) == 0

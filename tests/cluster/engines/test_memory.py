@@ -1,0 +1,341 @@
+"""What the memory engine can be told to suffer."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from simulation.loop import SimulatedLoop
+from tests.cluster.engines.contract import a_write, commit, follow_to, load, put, records, unchanged, written
+from wharf.cluster.engines.memory.engine import MemoryEngine
+from wharf.cluster.engines.memory.faults import (
+    CancelWatchFault,
+    CompactFault,
+    CrashFault,
+    DelayFault,
+    DisconnectFault,
+    EngineOperation,
+    Fault,
+    FaultInjector,
+    LoseReplyFault,
+    LoseRequestFault,
+    RefuseFault,
+)
+from wharf.cluster.engines.memory.log import MemoryLog
+from wharf.cluster.engines.port import (
+    LEASE_ENDED_KIND,
+    Committed,
+    FollowerBehind,
+    LogUnavailable,
+    WriteOutcomeUnknown,
+    WriteRejected,
+)
+from wharf.world import SimulatedWorld
+
+TIMEOUT_S = 2.0
+
+
+class Stage:
+    """A log, a door whose faults the test decides, and a door without faults."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self.loop = loop
+        self.world = SimulatedWorld(7, loop.time)
+        self.log = MemoryLog(self.world)
+        self.faults = FaultInjector()
+        self.door = MemoryEngine(self.world, self.log, faults=self.faults, timeout_s=TIMEOUT_S)
+        self.calm = MemoryEngine(self.world, self.log)
+
+    def strike(self, operation: EngineOperation, *faults: Fault) -> None:
+        """These faults, one after another, strike this operation; then none."""
+        waiting = list(faults)
+        self.faults.choose_fault = lambda struck: waiting.pop(0) if struck is operation and waiting else None
+
+
+def play(scene: Callable[[Stage], Awaitable[None]], *, seed: int = 1) -> str:
+    """Play a scene in virtual time and tell the fingerprint of the run."""
+    loop = SimulatedLoop(seed)
+
+    async def whole() -> None:
+        stage = Stage(loop)
+        await stage.door.open()
+        await stage.calm.open()
+        await scene(stage)
+        await stage.door.close()
+        await stage.calm.close()
+
+    try:
+        loop.run_until_complete(whole())
+        return loop.fingerprint
+    finally:
+        loop.close()
+
+
+def test_a_lost_reply_is_unknown_and_the_write_happened() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.strike(EngineOperation.COMMIT, LoseReplyFault())
+        write = a_write(put("a"))
+
+        assert isinstance(await stage.door.commit(write), WriteOutcomeUnknown)
+        assert stage.loop.time() == TIMEOUT_S
+        assert await stage.door.find_write(write.id, since=0) == 1
+        assert stage.faults.counts == {"lose-reply": 1}
+
+    play(scene)
+
+
+def test_a_lost_request_is_unknown_and_the_write_never_happened() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.strike(EngineOperation.COMMIT, LoseRequestFault())
+        write = a_write(put("a"))
+
+        assert isinstance(await stage.door.commit(write), WriteOutcomeUnknown)
+        assert await stage.door.find_write(write.id, since=0) is None
+        assert await records(stage.calm) == {}
+        assert stage.faults.counts == {"lose-request": 1}
+
+    play(scene)
+
+
+def test_a_refused_write_changes_nothing() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.strike(EngineOperation.COMMIT, RefuseFault("no room"))
+
+        assert await stage.door.commit(a_write(put("a"))) == WriteRejected("no room")
+        assert await records(stage.calm) == {}
+
+    play(scene)
+
+
+def test_a_full_log_refuses_writes_and_goes_on_serving_reads() -> None:
+    async def scene(stage: Stage) -> None:
+        await commit(stage.door, put("a"))
+        stage.log.full_reason = "the quota is used up"
+
+        assert await stage.door.commit(a_write(put("b"))) == WriteRejected("the quota is used up")
+        assert await records(stage.door) == {("jobs", "a"): b"data"}
+        assert not (await stage.door.read_health()).writable
+
+    play(scene)
+
+
+def test_a_slow_request_is_decided_when_it_arrives() -> None:
+    async def scene(stage: Stage) -> None:
+        index = await commit(stage.calm, put("a"))
+        stage.strike(EngineOperation.COMMIT, DelayFault(request_s=3.0, reply_s=4.0))
+        slow = asyncio.ensure_future(stage.door.commit(a_write(put("a"), conditions=[unchanged("a", index)])))
+        await asyncio.sleep(1.0)
+        await commit(stage.calm, put("a", b"quicker"))
+
+        assert not isinstance(await slow, Committed)
+        assert stage.loop.time() == 7.0
+        assert await records(stage.calm) == {("jobs", "a"): b"quicker"}
+
+    play(scene)
+
+
+def test_a_late_feed_comes_late_and_whole() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.strike(EngineOperation.FEED, DelayFault(request_s=5.0))
+        indexes = [await commit(stage.calm, put(f"k{number}")) for number in range(3)]
+        batches = await follow_to(stage.door, after=0, index=indexes[-1])
+
+        assert indexes == [batch.index for batch in batches]
+        assert stage.loop.time() == 5.0
+
+    play(scene)
+
+
+def test_a_cut_line_is_unavailable_and_contact_stands_still() -> None:
+    async def scene(stage: Stage) -> None:
+        index = await commit(stage.door, put("a"))
+        feed = stage.door.follow(index)
+        stage.faults.disconnect()
+        contact_s = stage.door.get_last_contact_s()
+        await asyncio.sleep(10.0)
+
+        for ask in (stage.door.barrier, stage.door.read_health, lambda: load(stage.door)):
+            with pytest.raises(LogUnavailable):
+                await ask()
+        with pytest.raises(LogUnavailable):
+            await stage.door.commit(a_write(put("b")))
+        with pytest.raises(LogUnavailable):
+            await anext(feed)
+        assert stage.door.get_last_contact_s() == contact_s
+        stage.faults.reconnect()
+        assert await stage.door.barrier() == index
+        assert stage.door.get_last_contact_s() == stage.loop.time()
+
+    play(scene)
+
+
+def test_a_line_cut_while_the_request_is_on_its_way_leaves_the_writer_in_doubt() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.strike(EngineOperation.COMMIT, DelayFault(request_s=1.0), DelayFault(reply_s=1.0))
+        lost, answered = a_write(put("lost")), a_write(put("answered"))
+        for write in (lost, answered):
+            waiting = asyncio.ensure_future(stage.door.commit(write))
+            await asyncio.sleep(0.5)
+            stage.faults.disconnect()
+            assert isinstance(await waiting, WriteOutcomeUnknown)
+            stage.faults.reconnect()
+
+        assert await stage.door.find_write(lost.id, since=0) is None
+        assert await stage.door.find_write(answered.id, since=0) is not None
+
+    play(scene)
+
+
+def test_a_cut_that_is_a_fault_mends_by_itself() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.strike(EngineOperation.BARRIER, DisconnectFault(duration_s=30.0))
+        with pytest.raises(LogUnavailable):
+            await stage.door.barrier()
+        await asyncio.sleep(30.0)
+
+        assert await stage.door.barrier() == 0
+
+    play(scene)
+
+
+@pytest.mark.parametrize(("after", "expected"), [(False, {}), (True, {("jobs", "a"): b"data"})])
+def test_a_crash_strikes_before_or_after_the_write(after: bool, expected: dict[tuple[str, str], bytes]) -> None:
+    async def scene(stage: Stage) -> None:
+        stage.strike(EngineOperation.COMMIT, CrashFault(is_after_operation=after))
+        if after:
+            assert isinstance(await stage.door.commit(a_write(put("a"))), WriteOutcomeUnknown)
+        else:
+            with pytest.raises(LogUnavailable):
+                await stage.door.commit(a_write(put("a")))
+
+        assert expected == await records(stage.calm)
+        with pytest.raises(LogUnavailable):
+            await stage.door.barrier()
+        await stage.door.open()
+        assert expected == await records(stage.door)
+
+    play(scene)
+
+
+def test_a_crash_ends_feeds_and_lets_leases_run_out() -> None:
+    async def scene(stage: Stage) -> None:
+        lease = await stage.door.grant_lease(9.0)
+        index = await commit(stage.door, put("m", table="members"), lease=lease.id)
+        feed = asyncio.ensure_future(anext(stage.door.follow(index)))
+        await asyncio.sleep(100.0)
+        stage.door.crash()
+
+        with pytest.raises(LogUnavailable):
+            await feed
+        batch = await anext(stage.calm.follow(index))
+        assert batch.kind == LEASE_ENDED_KIND
+        assert 106.0 <= stage.loop.time() <= 109.0
+        assert lease.get_valid_until_s() <= stage.loop.time()
+
+    play(scene)
+
+
+def test_a_cancelled_watch_ends_the_feed_and_another_goes_on() -> None:
+    async def scene(stage: Stage) -> None:
+        indexes = [await commit(stage.calm, put(f"k{number}")) for number in range(3)]
+        stage.strike(EngineOperation.FEED, CancelWatchFault())
+        with pytest.raises(LogUnavailable):
+            await anext(stage.door.follow(0))
+
+        assert indexes == [batch.index for batch in await follow_to(stage.door, after=0, index=indexes[-1])]
+
+    play(scene)
+
+
+def test_a_compaction_under_a_follower_leaves_it_behind() -> None:
+    async def scene(stage: Stage) -> None:
+        feed = stage.door.follow(0)
+        await commit(stage.calm, put("a"))
+        await commit(stage.calm, put("b"))
+        stage.strike(EngineOperation.BARRIER, CompactFault())
+        await stage.door.barrier()
+
+        with pytest.raises(FollowerBehind):
+            await anext(feed)
+
+    play(scene)
+
+
+def test_an_older_copy_put_back_begins_an_epoch_above_every_index_told() -> None:
+    async def scene(stage: Stage) -> None:
+        await commit(stage.door, put("a", b"old"))
+        copy = stage.log.make_copy()
+        lost = await commit(stage.door, put("a", b"lost"))
+        feed = stage.door.follow(lost)
+        stage.log.restore_copy(copy)
+
+        with pytest.raises(FollowerBehind):
+            await anext(feed)
+        rows, standing = await load(stage.door)
+        assert {place: data for place, (_, data) in rows.items()} == {("jobs", "a"): b"old"}
+        assert all(version > lost for version, _ in rows.values())
+        assert (standing.epoch, standing.index > lost) == (1, True)
+
+    play(scene)
+
+
+def test_a_row_tells_when_it_was_written_however_often_an_older_copy_is_put_back() -> None:
+    async def scene(stage: Stage) -> None:
+        first = await commit(stage.door, put("a"))
+        stage.log.restore_copy(stage.log.make_copy())
+        second = await commit(stage.door, put("b"))
+        stage.log.restore_copy(stage.log.make_copy())
+        third = await commit(stage.door, put("c"))
+
+        assert await written(stage.door) == {("jobs", "a"): first, ("jobs", "b"): second, ("jobs", "c"): third}
+        versions, _ = await load(stage.door)
+        assert all(version > second for version, _ in versions.values())
+
+    play(scene)
+
+
+def test_the_leases_of_a_copy_live_again_for_their_whole_time_and_run_out_where_nobody_renews_them() -> None:
+    async def scene(stage: Stage) -> None:
+        kept, gone = await stage.door.grant_lease(9.0), await stage.calm.grant_lease(9.0)
+        await stage.door.commit(a_write(put("kept", table="members"), lease=kept.id))
+        await stage.calm.commit(a_write(put("gone", table="members"), lease=gone.id))
+        copy = stage.log.make_copy()
+        stage.calm.crash()
+        await asyncio.sleep(60.0)
+        assert list(await records(stage.door)) == [("members", "kept")]
+
+        stage.log.restore_copy(copy)
+        assert sorted(await records(stage.door)) == [("members", "gone"), ("members", "kept")]
+
+        await asyncio.sleep(8.9)
+        assert ("members", "gone") in await records(stage.door)
+        await asyncio.sleep(0.2)
+        assert list(await records(stage.door)) == [("members", "kept")]
+
+    play(scene)
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    async def scene(stage: Stage) -> None:
+        random = stage.world.random
+        faults: list[Fault] = [
+            LoseReplyFault(),
+            LoseRequestFault(),
+            DelayFault(0.5, 0.5),
+            DisconnectFault(1.0),
+            RefuseFault(),
+        ]
+        stage.faults.choose_fault = lambda _: random.choice(faults) if random.random() < 0.3 else None
+
+        async def write(number: int) -> None:
+            try:
+                await stage.door.commit(a_write(put(f"k{number % 7}")))
+            except LogUnavailable:
+                stage.loop.add_to_fingerprint(f"write {number} was not sent")
+
+        await asyncio.gather(*(write(number) for number in range(100)))
+        stage.loop.add_to_fingerprint(f"{stage.faults.counts} {stage.log.index}")
+
+    first, second, other = play(scene, seed=1), play(scene, seed=1), play(scene, seed=2)
+    assert first == second
+    assert first != other

@@ -1,0 +1,103 @@
+"""One read serves every caller who asked before it began."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from wharf.cluster.engines.etcd.shared_read import SharedRead
+from wharf.cluster.engines.port import LogUnavailable
+from wharf.world import RealWorld
+
+
+class Source:
+    """Answers how many reads there were, when told to."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.gates: list[asyncio.Future[None]] = []
+        self.began = asyncio.Event()
+        self.shared = SharedRead(RealWorld(), self.read, name="test")
+
+    async def read(self) -> int:
+        self.reads += 1
+        number = self.reads
+        gate = asyncio.get_running_loop().create_future()
+        self.gates.append(gate)
+        self.began.set()
+        await gate
+        return number
+
+    async def until_begun(self) -> None:
+        await self.began.wait()
+        self.began.clear()
+
+    def ask(self, count: int) -> "asyncio.Future[list[int]]":
+        return asyncio.ensure_future(gathered([self.shared.read for _ in range(count)]))
+
+
+async def gathered(asks: list[Callable[[], Awaitable[int]]]) -> list[int]:
+    return list(await asyncio.gather(*(ask() for ask in asks)))
+
+
+async def test_callers_who_ask_at_once_share_one_read() -> None:
+    source = Source()
+    asking = source.ask(1_000)
+    await source.until_begun()
+    source.gates[0].set_result(None)
+
+    assert await asking == [1] * 1_000
+    assert source.reads == 1
+
+
+async def test_callers_who_ask_while_a_read_is_under_way_share_the_next() -> None:
+    source = Source()
+    first = source.ask(1)
+    await source.until_begun()
+    later = [source.ask(3), source.ask(4)]
+    await asyncio.sleep(0)
+    source.gates[0].set_result(None)
+    await source.until_begun()
+    source.gates[1].set_result(None)
+
+    assert await first == [1]
+    assert await asyncio.gather(*later) == [[2] * 3, [2] * 4]
+    assert source.reads == 2
+
+
+async def test_a_caller_who_gives_up_takes_the_answer_from_nobody() -> None:
+    source = Source()
+    impatient, patient = source.ask(1), source.ask(1)
+    await source.until_begun()
+    impatient.cancel()
+    source.gates[0].set_result(None)
+
+    assert await patient == [1]
+
+
+async def test_a_read_that_fails_fails_for_those_it_served_and_the_next_is_another() -> None:
+    source = Source()
+    first = source.ask(2)
+    await source.until_begun()
+    second = source.ask(1)
+    await asyncio.sleep(0)
+    source.gates[0].set_exception(LogUnavailable("away"))
+    with pytest.raises(LogUnavailable, match="away"):
+        await first
+    await source.until_begun()
+    source.gates[1].set_result(None)
+
+    assert await second == [2]
+
+
+async def test_stopping_tells_everybody_who_waits() -> None:
+    source = Source()
+    first = source.ask(1)
+    await source.until_begun()
+    second = source.ask(1)
+    await asyncio.sleep(0)
+    await source.shared.stop()
+
+    for waiting in (first, second):
+        with pytest.raises(LogUnavailable, match="stopped"):
+            await waiting

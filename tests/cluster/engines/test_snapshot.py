@@ -1,0 +1,179 @@
+"""Snapshots: whole, checked, refused untouched when anything is wrong, and the way from one engine to another."""
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.engines.contract import a_write, commit, load, put, records
+from wharf.cluster.engines.memory.engine import MemoryEngine
+from wharf.cluster.engines.memory.log import MemoryLog
+from wharf.cluster.engines.port import FollowerBehind, LogEngine
+from wharf.cluster.engines.snapshot_file import (
+    SNAPSHOT_FORMAT,
+    SNAPSHOT_MAGIC,
+    SnapshotUnusable,
+    inspect_snapshot,
+    restore_snapshot,
+    save_snapshot,
+)
+from wharf.cluster.engines.sqlite.engine import SqliteEngine
+from wharf.world import RealWorld
+
+WORLD = RealWorld()
+
+
+@asynccontextmanager
+async def a_file_log(folder: Path) -> AsyncIterator[SqliteEngine]:
+    engine = SqliteEngine(WORLD, folder)
+    await engine.open()
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+@asynccontextmanager
+async def a_memory_log() -> AsyncIterator[MemoryEngine]:
+    engine = MemoryEngine(WORLD, MemoryLog(WORLD))
+    await engine.open()
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+async def fill(engine: LogEngine, *, batches: int = 30) -> None:
+    for batch in range(batches):
+        await engine.commit(a_write(*(put(f"k{batch}-{n}\0x", bytes([n]) * 50) for n in range(100))))
+    await commit(engine, put("n1", b"node", table="nodes"))
+
+
+async def save(engine: LogEngine, path: Path) -> Path:
+    await save_snapshot(engine, path, world=WORLD, program="test", needs=["the keyring"])
+    return path
+
+
+async def test_what_was_saved_is_restored_whole_into_another_kind_of_engine(tmp_path: Path) -> None:
+    async with a_file_log(tmp_path / "log") as source, a_memory_log() as target:
+        await fill(source)
+        _, standing = await load(source)
+        path = await save(source, tmp_path / "a.snapshot")
+        await commit(target, put("gone", b"?"))
+
+        index = await restore_snapshot(target, path)
+
+        assert await records(source) == await records(target)
+        assert index > standing.index
+        with pytest.raises(FollowerBehind):
+            await anext(target.follow(1))
+
+
+async def test_a_restored_file_log_is_the_same_after_it_is_opened_again(tmp_path: Path) -> None:
+    async with a_memory_log() as source:
+        await fill(source)
+        expected = await records(source)
+        path = await save(source, tmp_path / "a.snapshot")
+    async with a_file_log(tmp_path / "log") as target:
+        index = await restore_snapshot(target, path)
+    async with a_file_log(tmp_path / "log") as again:
+        assert expected == await records(again)
+        assert index == await again.barrier()
+
+
+async def test_a_look_into_a_snapshot_tells_where_it_stands_and_how_many_rows_it_holds(tmp_path: Path) -> None:
+    async with a_file_log(tmp_path / "log") as source:
+        await fill(source, batches=2)
+        path = await save(source, tmp_path / "a.snapshot")
+        _, standing = await load(source)
+
+    facts = inspect_snapshot(path)
+    assert facts.trailer.rows == {"jobs": 200, "nodes": 1}
+    assert standing == facts.trailer.standing
+    assert (facts.header.program, list(facts.header.needs)) == ("test", ["the keyring"])
+    assert path.stat().st_size == facts.size_bytes
+
+
+async def test_an_empty_log_can_be_saved_and_restored(tmp_path: Path) -> None:
+    async with a_file_log(tmp_path / "log") as source:
+        path = await save(source, tmp_path / "a.snapshot")
+    async with a_memory_log() as target:
+        await commit(target, put("gone"))
+        await restore_snapshot(target, path)
+
+        assert await records(target) == {}
+
+
+async def test_a_snapshot_is_readable_by_its_owner_only_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    async with a_file_log(tmp_path / "log") as source:
+        path = await save(source, folder / "a.snapshot")
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [path] == list(folder.iterdir())
+
+
+async def test_a_snapshot_taken_under_writes_is_the_state_of_one_index(tmp_path: Path) -> None:
+    async with a_file_log(tmp_path / "log") as source, a_memory_log() as target:
+        await fill(source)
+
+        async def write_on() -> None:
+            for number in range(200):
+                await commit(source, put("left", b"%d" % number), put("right", b"%d" % number, table="nodes"))
+
+        writing = asyncio.ensure_future(write_on())
+        path = await save(source, tmp_path / "a.snapshot")
+        await writing
+        await restore_snapshot(target, path)
+
+        restored = await records(target)
+        assert restored.get(("jobs", "left")) == restored.get(("nodes", "right"))
+
+
+async def test_a_flipped_bit_anywhere_is_refused_and_the_log_is_untouched(tmp_path: Path) -> None:
+    async with a_file_log(tmp_path / "log") as source:
+        await fill(source, batches=3)
+        path = await save(source, tmp_path / "a.snapshot")
+    whole = path.read_bytes()
+    async with a_memory_log() as target:
+        await commit(target, put("mine"))
+        for position in range(0, len(whole), max(1, len(whole) // 60)):
+            path.write_bytes(whole[:position] + bytes([whole[position] ^ 4]) + whole[position + 1 :])
+            with pytest.raises(SnapshotUnusable, match="nothing was changed"):
+                await restore_snapshot(target, path)
+
+        assert await records(target) == {("jobs", "mine"): b"data"}
+
+
+async def test_a_file_that_was_cut_off_anywhere_or_goes_on_is_refused(tmp_path: Path) -> None:
+    async with a_file_log(tmp_path / "log") as source:
+        await fill(source, batches=3)
+        path = await save(source, tmp_path / "a.snapshot")
+    whole = path.read_bytes()
+    lengths = [*range(0, len(whole), max(1, len(whole) // 40)), len(whole) - 1]
+    for changed in (*(whole[:length] for length in lengths), whole + b"x"):
+        path.write_bytes(changed)
+
+        with pytest.raises(SnapshotUnusable):
+            inspect_snapshot(path)
+
+
+async def test_a_newer_format_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "newer.snapshot"
+    path.write_bytes(SNAPSHOT_MAGIC + (SNAPSHOT_FORMAT + 1).to_bytes(2, "big") + b"whatever")
+
+    with pytest.raises(SnapshotUnusable, match=r"has format 2, this program reads up to 1: use the newer program"):
+        inspect_snapshot(path)
+
+
+async def test_a_snapshot_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+    async with a_file_log(tmp_path / "log") as source:
+        with pytest.raises(SnapshotUnusable, match="cannot be written"):
+            await save(source, tmp_path / "missing" / "a.snapshot")
+
+    assert os.listdir(tmp_path) == ["log"]

@@ -1,0 +1,318 @@
+"""A disk that fails, a folder that cannot be written, a file that is damaged, a second process: clear words, nothing lost."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from tests.cluster.engines.contract import a_write, drop, put, unchanged
+from tests.cluster.engines.lying_disk import FailingDisk
+from tests.cluster.engines.store_process import StoreProcess
+from wharf.cluster.engines.port import (
+    Committed,
+    EncodedWrite,
+    LogUnavailable,
+    WriteOutcome,
+    WriteOutcomeUnknown,
+    WriteRejected,
+)
+from wharf.cluster.engines.sqlite.store import SqliteStore
+
+
+class Clock:
+    """Time that tests move."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def disk() -> Iterator[FailingDisk]:
+    disk = FailingDisk("failing")
+    yield disk
+    disk.unregister()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, disk: FailingDisk, clock: Clock) -> Iterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "log", clock=clock, vfs=disk.vfs_name)
+    store.open()
+    yield store
+    disk.fail = lambda _operation, _path: None
+    store.close()
+
+
+def commit(store: SqliteStore, *writes: EncodedWrite) -> list[WriteOutcome]:
+    return list(store.commit_group(writes).outcomes)
+
+
+def rows(store: SqliteStore) -> dict[tuple[str, str], bytes]:
+    standing, dead = store.begin_load()
+    found, _ = store.reader.read_records(0, last_index=standing.index, dead_lines=dead)
+    store.end_load()
+    return {(table, key): data for table, key, _, data in found}
+
+
+def fail_with(make: Callable[[], Exception], *, on: str, part: str = "-wal") -> Callable[[str, str], Exception | None]:
+    return lambda operation, path: make() if operation == on and path.endswith(part) else None
+
+
+# --- groups ---
+
+
+def test_each_write_of_a_group_is_checked_against_the_earlier_ones(store: SqliteStore) -> None:
+    outcomes = commit(
+        store,
+        a_write(put("a"), conditions=[unchanged("a", 0)]),
+        a_write(put("a"), conditions=[unchanged("a", 0)]),
+        a_write(put("a", b"2"), conditions=[unchanged("a", 1)]),
+        a_write(drop("a"), conditions=[unchanged("a", 2)]),
+        a_write(put("a", b"3"), conditions=[unchanged("a", 0)]),
+    )
+
+    assert [type(o).__name__ for o in outcomes] == ["Committed", "WriteConflict", "Committed", "Committed", "Committed"]
+    assert rows(store) == {("jobs", "a"): b"3"}
+
+
+def test_the_tail_keeps_what_was_promised_and_the_state_survives_its_trimming(tmp_path: Path, clock: Clock) -> None:
+    store = SqliteStore(tmp_path / "log", clock=clock, min_tail_changes=1_000)
+    store.open()
+    for number in range(120):
+        commit(store, a_write(*(put(f"k{(number * 37 + n) % 900}", b"%d" % number) for n in range(90)), drop("k7")))
+        while store.should_maintain():
+            store.run_maintenance_step()
+    before, index, tail_from = rows(store), store.index, store.tail_from
+    tail = store.reader.read_batches(tail_from, last_index=index, max_bytes=10**9)
+    store.close()
+    store.open()
+
+    assert index - len(tail) == tail_from > 0
+    assert sum(len(batch.changes) for batch in tail) >= 1_000
+    assert (before, index) == (rows(store), store.index)
+    store.close()
+
+
+def test_a_compaction_takes_whole_batches_and_leaves_the_tail_that_was_promised(tmp_path: Path, clock: Clock) -> None:
+    store = SqliteStore(tmp_path / "log", clock=clock, min_tail_changes=5)
+    store.open()
+    for _ in range(4):
+        commit(store, a_write(put("a"), put("b"), put("c")))
+    store.compact(4)
+    steps = 0
+    while store.should_maintain():
+        store.run_maintenance_step()
+        steps += 1
+
+    assert (store.tail_from, steps) == (2, 2)
+    store.close()
+
+
+# --- the disk ---
+
+
+def test_a_full_disk_refuses_writes_with_a_sentence_and_reads_go_on(store: SqliteStore, disk: FailingDisk) -> None:
+    commit(store, a_write(put("a")))
+    disk.fail = lambda operation, _path: apsw.FullError() if operation == "write" else None
+
+    (unknown,) = commit(store, a_write(put("b")))
+    (refused,) = commit(store, a_write(put("c")))
+
+    assert isinstance(unknown, WriteOutcomeUnknown)
+    assert isinstance(refused, WriteRejected)
+    assert "the disk is full; free some space" in refused.why
+    assert (False, refused.why) == (store.read_health().writable, store.read_health().why)
+    assert rows(store) == {("jobs", "a"): b"data"}
+
+
+def test_writes_go_on_by_themselves_when_the_disk_has_space_again(
+    store: SqliteStore, disk: FailingDisk, clock: Clock
+) -> None:
+    commit(store, a_write(put("a")))
+    disk.fail = lambda operation, _path: apsw.FullError() if operation == "write" else None
+    commit(store, a_write(put("b")))
+    disk.fail = lambda _operation, _path: None
+    clock.now_s += 2.0
+
+    (outcome,) = commit(store, a_write(put("c")))
+
+    assert isinstance(outcome, Committed)
+    assert store.read_health().writable
+    assert {("jobs", "a"), ("jobs", "c")} <= rows(store).keys()
+
+
+def test_a_commit_whose_sync_fails_is_unknown_and_what_the_file_says_afterwards_holds(
+    store: SqliteStore, disk: FailingDisk
+) -> None:
+    commit(store, a_write(put("a")))
+    failures = iter([apsw.IOError("the disk is gone for a moment")])
+    disk.fail = lambda operation, path: next(failures, None) if (operation, path[-4:]) == ("sync", "-wal") else None
+    first, second = a_write(put("b")), a_write(put("c"))
+
+    outcomes = commit(store, first, second)
+
+    assert [WriteOutcomeUnknown, WriteOutcomeUnknown] == [type(outcome) for outcome in outcomes]
+    found = [store.reader.find_write(write.id, since=0) for write in (first, second)]
+    assert found in ([None, None], [2, 3])
+    expected = {"a", "b", "c"} if found[0] else {"a"}
+    assert expected == {key for _, key in rows(store)}
+    # Opened anew it already takes writes again; conditions rest on what the file said.
+    (outcome,) = commit(store, a_write(put("b", b"2"), conditions=[unchanged("b", 2 if found[0] else 0)]))
+    assert isinstance(outcome, Committed)
+
+
+def test_an_outcome_that_find_denied_never_comes_true(store: SqliteStore, disk: FailingDisk) -> None:
+    failures = iter([apsw.IOError("once")])
+    disk.fail = lambda operation, path: next(failures, None) if (operation, path[-4:]) == ("sync", "-wal") else None
+    write = a_write(put("b"))
+    commit(store, write)
+    found = store.reader.find_write(write.id, since=0)
+    store.close()
+    store.open()
+
+    assert found == store.reader.find_write(write.id, since=0)
+
+
+def test_a_folder_that_became_read_only_refuses_writes_and_reads_go_on(store: SqliteStore, disk: FailingDisk) -> None:
+    commit(store, a_write(put("a")))
+    disk.fail = lambda operation, _path: apsw.ReadOnlyError() if operation != "sync" else None
+    commit(store, a_write(put("b")))
+
+    (refused,) = commit(store, a_write(put("c")))
+
+    assert isinstance(refused, WriteRejected)
+    assert "read-only for this process" in refused.why
+    assert rows(store) == {("jobs", "a"): b"data"}
+
+
+def test_a_folder_that_may_not_be_written_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    folder.mkdir(mode=0o555)
+    tmp_path.chmod(0o755)
+    # Root may write anywhere: ask as nobody.
+    program = (
+        "import os, sys, pathlib; from wharf.cluster.engines.sqlite.store import SqliteStore\n"
+        "store = SqliteStore(pathlib.Path(sys.argv[1]), clock=lambda: 0.0)\n"
+        "if os.getuid() == 0: os.setgid(65534); os.setuid(65534)\n"
+        "try: store.open()\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    for parent in tmp_path.parents:
+        if not parent.stat().st_mode & 0o005:
+            parent.chmod(parent.stat().st_mode | 0o005)
+    said = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=True)
+
+    assert f"LogUnavailable the folder {folder} cannot be written: make it writable" in said.stdout
+
+
+# --- damage ---
+
+
+def damage(path: Path, *, at: float, bytes: int = 64) -> None:
+    data = bytearray(path.read_bytes())
+    start = int(len(data) * at)
+    data[start : start + bytes] = bytearray(b ^ 0x5A for b in data[start : start + bytes])
+    path.write_bytes(data)
+
+
+def filled(folder: Path, clock: Clock) -> Path:
+    store = SqliteStore(folder, clock=clock)
+    store.open()
+    for batch in range(20):
+        commit(store, a_write(*(put(f"k{batch}-{n}", os.urandom(400)) for n in range(50))))
+    store.close()
+    return folder / "log.db"
+
+
+def test_damage_anywhere_is_told_at_open_or_when_it_is_read_and_never_served(tmp_path: Path, clock: Clock) -> None:
+    pristine = filled(tmp_path / "log", clock).read_bytes()
+    store = SqliteStore(tmp_path / "log", clock=clock)
+    store.open()
+    expected = rows(store)
+    store.close()
+    told: list[str] = []
+    served: list[dict[tuple[str, str], bytes]] = []
+    for percent in range(1, 100, 3):
+        store.database.path.write_bytes(pristine)
+        damage(store.database.path, at=percent / 100)
+        try:
+            store.open()
+            served.append(rows(store))
+        except LogUnavailable as error:
+            told.append(str(error))
+        finally:
+            store.close()
+
+    # A page that nobody needs may be damaged unseen; what is served is right.
+    assert all(expected == found for found in served)
+    assert len(told) > 25
+    assert all("is damaged" in why and "restore the newest snapshot" in why for why in told)
+
+
+def test_a_file_that_is_no_log_is_refused_untouched(tmp_path: Path, clock: Clock) -> None:
+    for content in (b"not a database at all, " * 400, b"x"):
+        folder = tmp_path / f"log{len(content)}"
+        folder.mkdir()
+        (folder / "log.db").write_bytes(content)
+        with pytest.raises(LogUnavailable, match="is damaged"):
+            SqliteStore(folder, clock=clock).open()
+
+        assert content == (folder / "log.db").read_bytes()
+
+
+def test_a_database_of_another_program_is_refused(tmp_path: Path, clock: Clock) -> None:
+    (tmp_path / "log").mkdir()
+    other = apsw.Connection(str(tmp_path / "log" / "log.db"))
+    other.execute("CREATE TABLE theirs (a)")
+    other.close()
+
+    with pytest.raises(LogUnavailable, match="is not a log of this program"):
+        SqliteStore(tmp_path / "log", clock=clock).open()
+
+
+def test_a_newer_format_is_refused_in_a_sentence(tmp_path: Path, clock: Clock) -> None:
+    path = filled(tmp_path / "log", clock)
+    newer = apsw.Connection(str(path))
+    newer.execute("PRAGMA user_version = 2")
+    newer.close()
+
+    with pytest.raises(LogUnavailable, match="has format 2, this program reads up to 1: start the newer program"):
+        SqliteStore(tmp_path / "log", clock=clock).open()
+
+
+# --- one process ---
+
+
+def test_a_second_process_on_the_same_folder_is_refused_by_the_name_of_the_first(tmp_path: Path, clock: Clock) -> None:
+    first = StoreProcess(tmp_path / "log")
+    first.wait_until_it_listens()
+    try:
+        with pytest.raises(LogUnavailable, match=f"in use by process {first.pid}: stop that process"):
+            SqliteStore(tmp_path / "log", clock=clock).open()
+        code, said = StoreProcess(tmp_path / "log").wait()
+        assert (code, f"in use by process {first.pid}" in said) == (1, True)
+    finally:
+        first.end()
+
+
+def test_a_restore_that_was_cut_off_leaves_no_trace(tmp_path: Path, clock: Clock) -> None:
+    filled(tmp_path / "log", clock)
+    leftover = tmp_path / "log" / "restoring.db"
+    leftover.write_bytes(b"half")
+    store = SqliteStore(tmp_path / "log", clock=clock)
+    store.open()
+
+    assert not leftover.exists()
+    assert len(rows(store)) == 1_000
+    store.close()

@@ -1,0 +1,192 @@
+"""Writers and followers that go on while a log is ill treated, and the proof that nothing was lost or doubled."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from tests.cluster.engines.contract import Place, a_write, load, put, replay, unchanged
+from tests.waiting import wait_on_loop_until
+from wharf.cluster.engines.port import (
+    Batch,
+    Committed,
+    FollowerBehind,
+    LogEngine,
+    LogUnavailable,
+    WriteConflict,
+    WriteRejected,
+)
+from wharf.world import RealWorld
+
+PAUSE_S = 0.02
+
+
+class Writer:
+    """Counts up in a record of its own, each write on the condition of the one before."""
+
+    def __init__(self, name: str, door: LogEngine) -> None:
+        self.name = name
+        self.door = door
+        self.acknowledged: dict[str, int] = {}  # Write id -> index.
+        self.given_up: list[str] = []  # Ids of writes that surely did not happen.
+        self.unknown = 0
+        self.version = 0
+        self.count = 0
+        self.is_done = False
+
+    async def write_on(self) -> None:
+        while not self.is_done:
+            await self.write_once()
+
+    async def write_once(self) -> None:
+        record = put(self.name, str(self.count + 1).encode(), table="counters")
+        condition = unchanged(self.name, self.version, table="counters")
+        write = a_write(record, put(f"{self.name}-{self.count + 1}"), conditions=[condition])
+        since = self.version
+        try:
+            outcome = await self.door.commit(write)
+        except LogUnavailable:
+            await asyncio.sleep(PAUSE_S)
+            return
+        if isinstance(outcome, Committed):
+            self._on_committed(write.id, outcome.index)
+            return
+        assert not isinstance(outcome, WriteConflict), "nobody else writes this record: a write was applied twice"
+        if isinstance(outcome, WriteRejected):
+            self.given_up.append(write.id)
+            await asyncio.sleep(PAUSE_S)
+            return
+        self.unknown += 1
+        index = await self._find(write.id, since)
+        if index is None:
+            self.given_up.append(write.id)
+        else:
+            self._on_committed(write.id, index)
+
+    def _on_committed(self, write_id: str, index: int) -> None:
+        self.acknowledged[write_id] = index
+        self.version = index
+        self.count += 1
+
+    async def _find(self, write_id: str, since: int) -> int | None:
+        while True:
+            try:
+                await self.door.barrier()
+                return await self.door.find_write(write_id, since=since)
+            except LogUnavailable:
+                await asyncio.sleep(PAUSE_S)
+
+
+class Follower:
+    """A replica: loads when it is behind, follows, and keeps every batch it was given."""
+
+    def __init__(self, door: LogEngine) -> None:
+        self.door = door
+        self.rows: dict[Place, tuple[int, bytes]] = {}
+        self.index = 0
+        self.epoch = 0
+        self.batches: list[Batch] = []
+        self.loads = 0
+
+    async def follow_on(self) -> None:
+        is_behind = False
+        while True:
+            try:
+                if is_behind:
+                    self.rows, standing = await load(self.door)
+                    self.index, self.epoch = standing.index, standing.epoch
+                    self.loads += 1
+                    is_behind = False
+                async for batch in self.door.follow(self.index):
+                    assert batch.index > self.index, "the feed goes forward"
+                    self.rows = replay([batch], self.rows)
+                    self.index = batch.index
+                    self.batches.append(batch)
+            except LogUnavailable:
+                await asyncio.sleep(PAUSE_S)
+            except FollowerBehind:
+                is_behind = True
+                await asyncio.sleep(PAUSE_S)
+
+
+class Workload:
+    """Use as a context; `prove` ends the writers and checks everything."""
+
+    def __init__(self, writers: Sequence[LogEngine], followers: Sequence[LogEngine]) -> None:
+        self.writers = [Writer(f"writer{number}", door) for number, door in enumerate(writers)]
+        self.followers = [Follower(door) for door in followers]
+        self._world = RealWorld()
+        self._writing: list[asyncio.Task[None]] = []
+        self._following: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> "Workload":
+        self._following = [self._world.start_task(follower.follow_on(), name="follower") for follower in self.followers]
+        self._writing = [self._world.start_task(writer.write_on(), name=writer.name) for writer in self.writers]
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        tasks = [*self._writing, *self._following]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def acknowledged(self) -> int:
+        return sum(len(writer.acknowledged) for writer in self.writers)
+
+    async def until_written(self, count: int, *, within_s: float = 60.0) -> None:
+        """Until so many more writes are acknowledged, by every writer at least one."""
+        before = {writer.name: len(writer.acknowledged) for writer in self.writers}
+        target = self.acknowledged() + count
+        await self.until(
+            lambda: (
+                self.acknowledged() >= target
+                and all(len(writer.acknowledged) > before[writer.name] for writer in self.writers)
+            ),
+            what=f"{count} more writes are acknowledged",
+            within_s=within_s,
+        )
+
+    async def until(self, state: Callable[[], bool], *, what: str, within_s: float = 60.0) -> None:
+        def checked() -> bool:
+            for task in (*self._writing, *self._following):
+                if task.done():
+                    task.result()  # Raises what ended it.
+            return state()
+
+        await wait_on_loop_until(checked, what=what, within_s=within_s)
+
+    async def prove(self) -> None:
+        """No acknowledged write is lost, none happened twice, none that was given up happened; all followers agree."""
+        await self._finish_writes()
+        door = self.writers[0].door
+        final, standing = await load(door)
+        last = max(version for version, _ in final.values())
+        await self.until(
+            lambda: all(follower.index >= last for follower in self.followers), what="followers have caught up"
+        )
+        for follower in self.followers:
+            assert final == follower.rows
+            assert standing.epoch == follower.epoch
+        for writer in self.writers:
+            assert final["counters", writer.name] == (writer.version, str(writer.count).encode())
+            assert all(("jobs", f"{writer.name}-{number}") in final for number in range(1, writer.count + 1))
+            assert ("jobs", f"{writer.name}-{writer.count + 1}") not in final
+        for follower in self.followers:
+            if not follower.loads:
+                self._check_batches(follower.batches)
+
+    async def _finish_writes(self) -> None:
+        """Let every write that is under way come to its end."""
+        for writer in self.writers:
+            writer.is_done = True
+        async with asyncio.timeout(30.0):
+            await asyncio.gather(*self._writing)
+        self._writing = []
+
+    def _check_batches(self, batches: list[Batch]) -> None:
+        happened: dict[str, int] = {}
+        for batch in batches:
+            assert batch.id not in happened, "a write happened twice"
+            happened[batch.id] = batch.index
+        for writer in self.writers:
+            for write_id, index in writer.acknowledged.items():
+                assert happened.get(write_id) == index
+            assert [write_id for write_id in writer.given_up if write_id in happened] == []

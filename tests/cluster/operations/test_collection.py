@@ -1,0 +1,369 @@
+"""What is over and old enough goes, in writes that fit (scheduling.md 1.6)."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.builders import a_batch_job, a_group, a_job, a_periodic_job
+from tests.kit.state import SECOND_NS, AState
+from wharf.cluster.operations.jobs import registration
+from wharf.cluster.operations.operator.collection import CollectionKind, collect_garbage
+from wharf.cluster.state.tables import (
+    ACL_TOKENS,
+    ALLOCATIONS,
+    DEPLOYMENTS,
+    EVALUATIONS,
+    JOB_SUMMARIES,
+    JOB_VERSIONS,
+    JOBS,
+    NODE_PLACEMENTS,
+    NODES,
+    ONE_TIME_TOKENS,
+    PERIODIC_LAUNCHES,
+    SCALING_POLICIES,
+)
+from wharf.contract.model.acl.tokens import OneTimeToken, Token
+from wharf.contract.model.allocations.allocation import (
+    Allocation,
+    ClientStatus,
+    DesiredStatus,
+    RescheduleEvent,
+    RescheduleTracker,
+)
+from wharf.contract.model.deployments import Deployment, DeploymentStatus
+from wharf.contract.model.jobs.group_policies import ReschedulePolicy
+from wharf.contract.model.jobs.job import JobStatus, VersionTag
+from wharf.contract.model.log import WRITE_INDEX
+from wharf.contract.model.nodes.node import NodeStatus
+from wharf.contract.model.scaling import ScalingPolicy
+from wharf.contract.model.times import to_datetime
+
+HOUR_NS = 3_600 * SECOND_NS
+
+
+def collected(state: AState, kind: CollectionKind, *, older_than_ns: int = 0, changes_max: int = 100) -> int:
+    """How many records went, in as many writes as it took."""
+    taken = 0
+    while True:
+        decision = collect_garbage(
+            state.replica, kind, state.moment, retention_ns=older_than_ns, max_changes=changes_max
+        )
+        step = state.lead(decision)
+        assert decision.write is None or len(decision.write.changes) <= changes_max
+        taken += step.deleted_count
+        if not step.deleted_count:
+            return taken
+
+
+def with_service(*, client: ClientStatus = ClientStatus.RUNNING, **fields: Any) -> AState:
+    """A service with one processed evaluation, and an allocation of that."""
+    state = AState()
+    state.with_node()
+    state.register(a_job())
+    (evaluation,) = state.open_evaluations()
+    state.with_allocation(state.job(), eval_id=evaluation.id, client_status=client, **fields)
+    state.end_evaluations()
+    return state
+
+
+def change(state: AState, **fields: Any) -> None:
+    state.put_led(ALLOCATIONS.build_put(replace(state.allocation("a1"), **fields)))
+
+
+def allocations(state: AState) -> list[Allocation]:
+    return list(state.replica.iter_all(ALLOCATIONS))
+
+
+# -- evaluations and allocations
+
+
+def test_a_processed_evaluation_goes_with_its_finished_allocations() -> None:
+    state = with_service(client=ClientStatus.COMPLETE)
+
+    assert collected(state, CollectionKind.EVALUATIONS) == 2
+    assert (state.evaluations(), allocations(state)) == ([], [])
+
+
+def test_an_evaluation_stays_while_one_of_its_allocations_runs() -> None:
+    state = with_service()
+
+    assert collected(state, CollectionKind.EVALUATIONS) == 0
+    assert len(state.evaluations()) == 1
+
+
+def test_an_open_evaluation_stays() -> None:
+    state = AState()
+    state.register(a_job())
+
+    assert collected(state, CollectionKind.EVALUATIONS) == 0
+
+
+def test_what_is_younger_than_asked_for_stays() -> None:
+    state = with_service(client=ClientStatus.COMPLETE)
+    change(state, modify_time=state.now_ns)
+    state.put_led(*(EVALUATIONS.build_put(replace(each, modify_time=state.now_ns)) for each in state.evaluations()))
+
+    young = collected(state, CollectionKind.EVALUATIONS, older_than_ns=HOUR_NS)
+    state.now_ns += HOUR_NS
+    old = collected(state, CollectionKind.EVALUATIONS, older_than_ns=HOUR_NS)
+
+    assert (young, old) == (0, 2)
+
+
+def test_an_allocation_that_is_to_stop_stays_until_its_node_has_said_that_it_did() -> None:
+    state = with_service(desired_status=DesiredStatus.STOP)
+
+    assert collected(state, CollectionKind.EVALUATIONS) == 0
+
+
+def with_policy(**policy: Any) -> AState:
+    state = AState()
+    state.with_node()
+    group = a_group("web", reschedule_policy=ReschedulePolicy(**policy))
+    state.register(a_job("shop", group))
+    (evaluation,) = state.open_evaluations()
+    state.with_allocation(state.job(), eval_id=evaluation.id, client_status=ClientStatus.FAILED)
+    state.with_allocation(state.job(), "lives", eval_id="another", client_status=ClientStatus.RUNNING)
+    state.end_evaluations()
+    return state
+
+
+def test_a_failed_allocation_that_may_be_tried_for_ever_stays_until_it_was_replaced() -> None:
+    state = with_policy(unlimited=True, delay=5 * SECOND_NS, interval=0, attempts=0, delay_function="constant")
+
+    kept = collected(state, CollectionKind.EVALUATIONS)
+    change(state, next_allocation="a2")
+    went = collected(state, CollectionKind.EVALUATIONS)
+
+    assert (kept, went) == (0, 2)
+
+
+def test_a_failed_allocation_stays_while_its_failures_count_against_the_next_attempt() -> None:
+    state = with_policy(unlimited=False, attempts=3, interval=HOUR_NS, delay=5 * SECOND_NS, delay_function="constant")
+    never = collected(state, CollectionKind.EVALUATIONS)
+    change(
+        state,
+        reschedule_tracker=RescheduleTracker(events=(RescheduleEvent(reschedule_time=state.now_ns, delay=1),)),
+    )
+
+    counted = collected(state, CollectionKind.EVALUATIONS)
+    state.now_ns += HOUR_NS
+    forgotten = collected(state, CollectionKind.EVALUATIONS)
+
+    assert (never, counted, forgotten) == (0, 0, 2)
+
+
+def test_what_a_batch_job_has_done_stays_until_the_job_is_over_and_stopped() -> None:
+    state = AState()
+    state.with_node()
+    state.register(a_batch_job())
+    (evaluation,) = state.open_evaluations("nightly")
+    state.with_allocation(state.job("nightly"), eval_id=evaluation.id, client_status=ClientStatus.COMPLETE)
+    state.end_evaluations("nightly")
+
+    kept = collected(state, CollectionKind.BATCH_EVALUATIONS)
+    state.register(a_batch_job(stop=True))
+    state.end_evaluations("nightly")
+    went = collected(state, CollectionKind.BATCH_EVALUATIONS)
+
+    assert kept == 0
+    assert went > 0
+    assert allocations(state) == []
+
+
+def test_of_a_batch_job_what_ran_before_its_last_change_goes() -> None:
+    state = AState()
+    state.with_node()
+    state.register(a_batch_job())
+    (evaluation,) = state.open_evaluations("nightly")
+    state.with_allocation(state.job("nightly"), "old", eval_id=evaluation.id, client_status=ClientStatus.COMPLETE)
+    state.end_evaluations("nightly")
+    state.register(a_batch_job(priority=70))
+    (evaluation,) = state.open_evaluations("nightly")
+    state.with_allocation(state.job("nightly"), "new", eval_id=evaluation.id, client_status=ClientStatus.COMPLETE)
+    state.end_evaluations("nightly")
+
+    collected(state, CollectionKind.BATCH_EVALUATIONS)
+
+    assert [allocation.id for allocation in allocations(state)] == ["new"]
+
+
+def test_an_evaluation_with_more_allocations_than_a_write_takes_goes_in_several() -> None:
+    state = with_service(client=ClientStatus.COMPLETE)
+    evaluation_id = state.allocation("a1").eval_id
+    for number in range(30):
+        state.with_allocation(state.job(), f"b{number}", eval_id=evaluation_id, client_status=ClientStatus.COMPLETE)
+
+    assert collected(state, CollectionKind.EVALUATIONS, changes_max=10) == 32
+    assert allocations(state) == []
+
+
+def test_evaluations_of_batch_jobs_are_collected_apart_from_all_others() -> None:
+    state = AState()
+    state.register(a_job())
+    state.register(a_batch_job())
+    state.end_evaluations()
+    state.end_evaluations("nightly")
+    state.put(JOBS.build_delete("default", "nightly"))
+
+    assert (collected(state, CollectionKind.EVALUATIONS), len(list(state.replica.iter_all(EVALUATIONS)))) == (1, 1)
+    assert collected(state, CollectionKind.BATCH_EVALUATIONS) == 1
+
+
+def test_what_does_not_fit_in_one_write_goes_in_several() -> None:
+    state = AState()
+    for number in range(10):
+        state.register(a_job(f"job-{number}"))
+        state.end_evaluations(f"job-{number}")
+
+    assert collected(state, CollectionKind.EVALUATIONS, changes_max=3) == 10
+
+
+# -- jobs
+
+
+def test_a_dead_batch_job_goes_whole() -> None:
+    state = AState()
+    state.register(a_batch_job())
+    state.end_evaluations("nightly")
+
+    collected(state, CollectionKind.JOBS)
+
+    tables = (JOBS, JOB_VERSIONS, JOB_SUMMARIES, EVALUATIONS)
+    assert [state.replica.count_records(table) for table in tables] == [0, 0, 0, 0]
+
+
+def test_a_dead_job_with_more_allocations_than_a_write_takes_goes_in_several() -> None:
+    state = AState()
+    state.with_node()
+    state.register(a_batch_job())
+    (evaluation,) = state.open_evaluations("nightly")
+    for number in range(30):
+        state.with_allocation(
+            state.job("nightly"), f"a{number}", eval_id=evaluation.id, client_status=ClientStatus.COMPLETE
+        )
+    state.end_evaluations("nightly")
+
+    assert collected(state, CollectionKind.JOBS, changes_max=10) == 34
+    assert (allocations(state), list(state.replica.iter_all(JOBS)), list(state.replica.iter_all(EVALUATIONS))) == (
+        [],
+        [],
+        [],
+    )
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_dead_service_goes_only_when_it_was_stopped(stop: bool) -> None:
+    state = AState()
+    state.register(a_job(stop=stop))
+    state.end_evaluations()
+
+    collected(state, CollectionKind.JOBS)
+
+    assert (state.replica.count_records(JOBS) == 0) is stop
+
+
+def test_a_job_that_is_not_dead_stays() -> None:
+    state = with_service()
+
+    assert collected(state, CollectionKind.JOBS) == 0
+
+
+def test_a_job_with_a_tagged_version_stays() -> None:
+    state = AState()
+    state.register(a_batch_job())
+    state.end_evaluations("nightly")
+    job = state.job("nightly")
+    state.put(JOB_VERSIONS.build_put(replace(job, version_tag=VersionTag(name="golden"))))
+
+    collected(state, CollectionKind.JOBS)
+
+    assert state.job("nightly").status is JobStatus.DEAD
+
+
+def test_a_job_that_was_submitted_lately_stays() -> None:
+    state = AState()
+    state.register(a_batch_job())
+    state.end_evaluations("nightly")
+
+    assert collected(state, CollectionKind.JOBS, older_than_ns=HOUR_NS) == 0
+
+
+# -- deployments, tokens, nodes
+
+
+@pytest.mark.parametrize(
+    ("status", "went"), [(DeploymentStatus.RUNNING, 0), (DeploymentStatus.PAUSED, 0), (DeploymentStatus.FAILED, 1)]
+)
+def test_a_deployment_goes_when_it_is_over(status: DeploymentStatus, went: int) -> None:
+    state = AState()
+    state.put(
+        DEPLOYMENTS.build_put(
+            Deployment(id="d1", job_id="shop", namespace="default", status=status, create_index=WRITE_INDEX)
+        )
+    )
+
+    assert collected(state, CollectionKind.DEPLOYMENTS) == went
+
+
+def test_a_deployment_stays_while_one_of_its_allocations_is_wanted() -> None:
+    state = with_service(deployment_id="d1")
+    over = Deployment(
+        id="d1", job_id="shop", namespace="default", status=DeploymentStatus.SUCCESSFUL, create_index=WRITE_INDEX
+    )
+    state.put(DEPLOYMENTS.build_put(over))
+
+    assert collected(state, CollectionKind.DEPLOYMENTS) == 0
+
+
+def test_tokens_go_when_they_have_expired() -> None:
+    state = AState()
+    before, after = to_datetime(state.now_ns - 1_000), to_datetime(state.now_ns + HOUR_NS)
+    state.put(
+        ACL_TOKENS.build_put(Token(accessor_id="old", expiration_time=before, create_index=WRITE_INDEX)),
+        ACL_TOKENS.build_put(Token(accessor_id="young", expiration_time=after, create_index=WRITE_INDEX)),
+        ACL_TOKENS.build_put(Token(accessor_id="eternal", create_index=WRITE_INDEX)),
+        ONE_TIME_TOKENS.build_put(
+            OneTimeToken(secret_digest="old", accessor_id="x", expires_at=before, create_index=WRITE_INDEX)
+        ),
+        ONE_TIME_TOKENS.build_put(
+            OneTimeToken(secret_digest="young", accessor_id="x", expires_at=after, create_index=WRITE_INDEX)
+        ),
+    )
+
+    assert (collected(state, CollectionKind.TOKENS), collected(state, CollectionKind.ONE_TIME_TOKENS)) == (1, 1)
+    assert [token.accessor_id for token in state.replica.iter_by_key(ACL_TOKENS)] == ["eternal", "young"]
+
+
+def test_a_node_that_is_down_goes_when_nothing_counts_as_running_on_it() -> None:
+    state = with_service()
+    state.put(NODES.build_put(replace(state.node(), status=NodeStatus.DOWN)))
+
+    held = collected(state, CollectionKind.NODES)
+    state.with_client_status("a1", ClientStatus.LOST)
+    went = collected(state, CollectionKind.NODES)
+
+    assert held == 0
+    assert went > 0
+    assert (state.replica.count_records(NODES), state.replica.count_records(NODE_PLACEMENTS)) == (0, 0)
+
+
+def test_a_node_that_is_ready_stays() -> None:
+    state = AState()
+    state.with_node()
+
+    assert collected(state, CollectionKind.NODES) == 0
+
+
+def test_with_a_job_go_its_policies_and_its_launches() -> None:
+    state = AState()
+    scaled = a_group(scaling=ScalingPolicy(min=1, max=3))
+    state.register(a_periodic_job("nightly", scaled))
+    state.lead(registration.deregister_job(state.replica, "default", "nightly", state.moment))
+    state.now_ns += HOUR_NS
+
+    collected(state, CollectionKind.JOBS)
+
+    left = [state.replica.count_records(table) for table in (JOBS, SCALING_POLICIES, PERIODIC_LAUNCHES)]
+    assert left == [0, 0, 0]

@@ -1,0 +1,201 @@
+"""What commits tell, and who wants to hear it (conventions 3.4)."""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wharf
+from tests.builders import a_job
+from tests.kit.state import a_node, an_allocation, an_evaluation
+from wharf.cluster.access import ALL_RIGHTS, NO_RIGHTS, Rights, get_rights
+from wharf.cluster.operations.events import (
+    EVENT_MAPPINGS,
+    EVENT_TYPES,
+    TOPIC_PERMISSIONS,
+    ChangedRecord,
+    ClusterEvent,
+    EventFilter,
+    EventTopic,
+    build_events,
+    is_event_visible,
+    parse_topics,
+)
+from wharf.contract.model.acl.roles import Role
+from wharf.contract.model.deployments import Deployment, DeploymentStatus
+from wharf.contract.model.node_pools import NodePool
+from wharf.contract.model.refusal import Refusal
+from wharf.contract.model.services import ServiceRegistration
+from wharf.contract.model.variables import Variable
+from wharf.contract.model.volumes import HostVolume
+
+READ = 'namespace "default" { policy = "read" }'
+
+
+def told(kind: str, table: str, record: Any, *, is_gone: bool = False) -> ClusterEvent:
+    (event,) = build_events(kind, [ChangedRecord(table, record, is_gone)])
+    return event
+
+
+def interest(*topics: str, namespace: str = "default") -> EventFilter:
+    return EventFilter(parse_topics(topics), namespace, frozenset({namespace}))
+
+
+def rights(*rules: str) -> Rights:
+    return get_rights(rules)
+
+
+@pytest.mark.parametrize(
+    ("table", "record", "expected"),
+    [
+        ("jobs", a_job(), (EventTopic.JOB, "shop", "default", None)),
+        (
+            "evaluations",
+            an_evaluation(a_job(), deployment_id="d1"),
+            (EventTopic.EVALUATION, "e1", "default", ("shop", "d1")),
+        ),
+        ("allocations", an_allocation(a_job()), (EventTopic.ALLOCATION, "a1", "default", ("shop", ""))),
+        (
+            "deployments",
+            Deployment(id="d1", job_id="shop", namespace="default", status=DeploymentStatus.RUNNING),
+            (EventTopic.DEPLOYMENT, "d1", "default", ("shop",)),
+        ),
+        ("nodes", a_node(), (EventTopic.NODE, "node-1", "", None)),
+        ("node_pools", NodePool(name="gpu"), (EventTopic.NODE_POOL, "gpu", "", None)),
+        (
+            "services",
+            ServiceRegistration(id="s1", service_name="web", namespace="default", job_id="shop"),
+            (EventTopic.SERVICE, "s1", "default", ("shop", "web")),
+        ),
+        (
+            "variables",
+            Variable(namespace="default", path="a/b", data=b"", key_id=""),
+            (EventTopic.VARIABLE, "a/b", "default", None),
+        ),
+        (
+            "host_volumes",
+            HostVolume(id="v1", name="data", plugin_id="mkdir"),
+            (EventTopic.HOST_VOLUME, "", "default", ("v1", "data", "mkdir")),
+        ),
+        ("acl_roles", Role(id="r1", name="ops"), (EventTopic.ROLE, "r1", "", ("ops",))),
+    ],
+)
+def test_each_record_is_told_under_its_topic_key_namespace_and_filter_keys(
+    table: str, record: Any, expected: tuple[Any, ...]
+) -> None:
+    event = told("test", table, record)
+
+    assert (event.topic, event.key, event.namespace, event.filter_keys) == expected
+
+
+def test_the_type_comes_from_the_kind_of_the_commit_for_all_that_it_touched() -> None:
+    changes = [
+        ChangedRecord("evaluations", an_evaluation(a_job())),
+        ChangedRecord("allocations", an_allocation(a_job())),
+    ]
+
+    assert [event.type for event in build_events("plan", changes)] == ["PlanResult", "PlanResult"]
+
+
+def test_where_the_kind_says_nothing_better_the_record_gives_the_type() -> None:
+    pool = NodePool(name="gpu")
+
+    assert told("node-pool-stored", "node_pools", pool).type == "NodePoolUpserted"
+    assert told("node-pool-deleted", "node_pools", pool, is_gone=True).type == "NodePoolDeleted"
+
+
+@pytest.mark.parametrize("table", ["evaluations", "allocations", "deployments"])
+def test_what_is_collected_goes_without_a_word(table: str) -> None:
+    assert build_events("evaluations-collected", [ChangedRecord(table, an_evaluation(a_job()), is_deleted=True)]) == []
+
+
+def test_every_kind_that_has_a_type_of_its_own_is_written_somewhere() -> None:
+    source = Path(wharf.__file__).parent / "cluster"
+    words = {
+        node.value
+        for folder in ("operations", "scheduling", "controllers", "server")
+        for path in (source / folder).rglob("*.py")
+        if path.name != "events.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+
+    assert set(EVENT_TYPES) - words == set()
+
+
+def test_every_topic_is_told_by_a_table_and_says_what_it_needs() -> None:
+    assert {telling.topic for telling in EVENT_MAPPINGS.values()} == set(EventTopic)
+    assert set(EventTopic) <= set(TOPIC_PERMISSIONS)
+
+
+# -- choosing
+
+
+def test_no_topic_is_every_topic() -> None:
+    assert parse_topics(()) == {"*": {"*"}}
+
+
+def test_keys_of_one_topic_add_up() -> None:
+    assert parse_topics(("Job:a", "Job:b", "Node")) == {"Job": {"a", "b"}, "Node": {"*"}}
+
+
+def test_more_than_one_colon_is_refused() -> None:
+    with pytest.raises(Refusal, match="Invalid key value pair for topic, topic: a:b:c"):
+        parse_topics(("a:b:c",))
+
+
+@pytest.mark.parametrize(
+    ("topics", "matches"),
+    [
+        (("Evaluation",), True),
+        (("Evaluation:e1",), True),
+        (("Evaluation:shop",), True),
+        (("Evaluation:sho",), False),
+        (("Evaluation:*",), True),
+        (("*:shop",), True),
+        (("Job",), False),
+        (("Job", "Evaluation:e1"), True),
+        ((), True),
+    ],
+)
+def test_an_event_is_heard_by_its_key_or_a_filter_key_as_they_are(topics: tuple[str, ...], matches: bool) -> None:
+    event = told("plan", "evaluations", an_evaluation(a_job()))
+
+    assert interest(*topics).matches(event) is matches
+
+
+def test_what_lies_in_no_namespace_passes_every_namespace() -> None:
+    node, job = told("x", "nodes", a_node()), told("x", "jobs", a_job())
+
+    assert (interest(namespace="team").matches(node), interest(namespace="team").matches(job)) == (True, False)
+
+
+# -- rights
+
+
+@pytest.mark.parametrize(
+    ("topics", "rules", "is_open"),
+    [
+        (("Job", "Evaluation", "Allocation", "Deployment", "Service"), READ, True),
+        (("Node",), READ, False),
+        (("Node",), 'node { policy = "read" }', True),
+        (("Operator",), 'operator { policy = "read" }', True),
+        (("Weather",), "", True),
+        (("*",), READ, False),
+    ],
+)
+def test_each_topic_needs_its_right(topics: tuple[str, ...], rules: str, is_open: bool) -> None:
+    assert interest(*topics).is_allowed_for(rights(rules)) is is_open
+
+
+def test_management_hears_everything_and_nobody_nothing() -> None:
+    event = told("x", "acl_roles", Role(id="r1"))
+
+    assert (is_event_visible(ALL_RIGHTS, event), is_event_visible(NO_RIGHTS, event)) == (True, False)
+
+
+def test_an_event_of_a_namespace_that_may_not_be_read_is_not_heard() -> None:
+    here, there = told("x", "jobs", a_job()), told("x", "jobs", a_job(namespace="team"))
+
+    assert (is_event_visible(rights(READ), here), is_event_visible(rights(READ), there)) == (True, False)

@@ -1,0 +1,71 @@
+"""A node that is silent: down, or out of contact for as long as something there may go on without it (scheduling.md 9.2)."""
+
+from tests.builders import a_group, a_job
+from tests.cluster.scheduling.loop import Loop
+from tests.kit.state import SECOND_NS
+from wharf.cluster.operations.nodes import reports, status
+from wharf.cluster.operations.nodes.reports import AllocationReport
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
+from wharf.contract.model.evaluations import EvaluationTrigger
+from wharf.contract.model.jobs.group_policies import DisconnectPolicy
+from wharf.contract.model.nodes.node import NodeStatus
+
+MANY = 20
+
+
+def a_cluster(lost_after_s: int = 60) -> tuple[Loop, Allocation]:
+    loop = Loop()
+    loop.with_node("node-1")
+    disconnect = DisconnectPolicy(lost_after=lost_after_s * SECOND_NS) if lost_after_s else None
+    loop.register(a_job("shop", a_group("web", disconnect=disconnect)))
+    loop.settle()
+    return loop, loop.live()[0]
+
+
+def miss(loop: Loop) -> NodeStatus:
+    loop.lead(status.mark_heartbeat_missed(loop.replica, "node-1", loop.moment, max_evaluations=MANY))
+    return loop.node("node-1").status
+
+
+def test_a_silent_node_is_out_of_contact_while_something_there_may_go_on_and_then_down() -> None:
+    loop, allocation = a_cluster()
+    first = miss(loop)
+    (evaluation,) = loop.due()
+    loop.think()
+    loop.pass_time(20)
+    second = miss(loop)
+    quiet = loop.due()
+    loop.pass_time(41)
+    loop.think()
+    third = miss(loop)
+
+    assert [first, second, third] == ["disconnected", "disconnected", "down"]
+    assert (evaluation.triggered_by, quiet) == ("node-update", [])
+    assert loop.allocation(allocation.id).client_status is ClientStatus.LOST
+    assert [e.message for e in loop.node("node-1").events or ()] == ["Node heartbeat missed"] * 3
+
+
+def test_a_silent_node_whose_work_does_not_wait_is_down() -> None:
+    loop, _ = a_cluster(lost_after_s=0)
+
+    assert miss(loop) is NodeStatus.DOWN
+
+
+def test_what_comes_back_has_its_job_looked_at_again() -> None:
+    loop, allocation = a_cluster()
+    miss(loop)
+    loop.think()
+    assert loop.allocation(allocation.id).client_status is ClientStatus.UNKNOWN
+
+    loop.lead(status.mark_node_reachable(loop.replica, "node-1", loop.moment, max_evaluations=MANY))
+    held = loop.node("node-1").status
+    told = [AllocationReport(id=allocation.id, client_status=ClientStatus.RUNNING)]
+    loop.lead(reports.apply_reports(loop.replica, "node-1", told, loop.moment, is_complete=True, max_evaluations=MANY))
+    triggers = [each.triggered_by for each in loop.due()]
+    loop.settle()
+
+    assert (held, loop.node("node-1").status) == ("initializing", "ready")
+    assert EvaluationTrigger.RECONNECT in triggers
+    (still,) = loop.live()
+    assert (still.id, still.client_status) == (allocation.id, ClientStatus.RUNNING)
+    assert [state.value for state in still.alloc_states or ()] == ["unknown", "running"]

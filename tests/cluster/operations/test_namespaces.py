@@ -1,0 +1,169 @@
+"""Namespaces: written and deleted (conventions 4.1)."""
+
+from typing import Any
+
+import pytest
+
+from tests.builders import a_job
+from tests.kit.state import SETTINGS, AState
+from wharf.cluster.engines.port import WriteConflict
+from wharf.cluster.operations import namespaces
+from wharf.cluster.operations.jobs import registration
+from wharf.cluster.state.tables import HOST_VOLUMES, NAMESPACES, QUOTAS, VARIABLES
+from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.log import WRITE_INDEX
+from wharf.contract.model.namespaces import Namespace
+from wharf.contract.model.quotas import Quota
+from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.variables import Variable
+from wharf.contract.model.volumes import HostVolume
+
+
+def store(state: AState, name: str = "team", **fields: Any) -> int:
+    return state.do(namespaces.store_namespace(state.replica, Namespace(name=name, **fields)))
+
+
+def delete(state: AState, name: str = "team") -> int:
+    return state.do(namespaces.delete_namespace(state.replica, name, region="global"))
+
+
+def refusal_of_storing(state: AState, name: str = "team", **fields: Any) -> tuple[RefusalCode, str]:
+    index = state.replica.index
+    with pytest.raises(Refusal) as refused:
+        store(state, name, **fields)
+    assert state.replica.index == index, "a refused request changes nothing"
+    return refused.value.code, refused.value.text
+
+
+def refusal_of_deleting(state: AState, name: str = "team") -> tuple[RefusalCode, str]:
+    index = state.replica.index
+    with pytest.raises(Refusal) as refused:
+        delete(state, name)
+    assert state.replica.index == index, "a refused request changes nothing"
+    return refused.value.code, refused.value.text
+
+
+def stored(state: AState, name: str = "team") -> Namespace:
+    namespace = state.replica.get(NAMESPACES, name)
+    assert namespace is not None
+    return namespace
+
+
+def test_a_namespace_is_stored_with_its_hash_and_indexes() -> None:
+    state = AState()
+
+    index = store(state, description="ours", meta={"a": "b"})
+
+    namespace = stored(state)
+    assert (namespace.description, namespace.meta) == ("ours", {"a": "b"})
+    assert (namespace.create_index, namespace.modify_index, len(namespace.hash)) == (index, index, 32)
+
+
+def test_a_change_keeps_when_it_was_created() -> None:
+    state = AState()
+    created = store(state)
+
+    changed = store(state, description="other")
+
+    assert (stored(state).create_index, stored(state).modify_index) == (created, changed)
+
+
+def test_the_same_again_writes_nothing() -> None:
+    state = AState()
+    created = store(state, description="ours")
+
+    assert store(state, description="ours") == created
+    assert state.replica.index == created
+
+
+def test_a_bad_name_and_a_long_description_are_told_together() -> None:
+    code, text = refusal_of_storing(AState(), "a b", description="x" * 257)
+
+    assert code is RefusalCode.INVALID
+    assert text == (
+        'Invalid namespace "a b": 2 errors occurred:\n'
+        '\t* invalid name "a b". Must match regex ^[a-zA-Z0-9-]{1,128}$\n'
+        "\t* description longer than 256"
+    )
+
+
+def test_a_quota_that_is_not_there_is_refused() -> None:
+    assert 'quota "tight" not found' in refusal_of_storing(AState(), quota="tight")[1]
+
+
+def test_an_empty_namespace_is_deleted() -> None:
+    state = AState()
+    store(state)
+
+    delete(state)
+
+    assert state.replica.get(NAMESPACES, "team") is None
+
+
+def test_the_built_in_namespace_cannot_be_deleted() -> None:
+    assert refusal_of_deleting(AState(), "default") == (RefusalCode.INVALID, "can not delete default namespace")
+
+
+def test_an_unknown_namespace_cannot_be_deleted() -> None:
+    assert refusal_of_deleting(AState()) == (RefusalCode.NOT_FOUND, "namespace not found")
+
+
+def test_a_namespace_with_a_job_that_may_run_cannot_be_deleted() -> None:
+    state = AState()
+    store(state)
+    state.register(a_job(namespace="team"))
+
+    assert refusal_of_deleting(state) == (
+        RefusalCode.INVALID,
+        'namespace "team" has non-terminal jobs in regions: [global]',
+    )
+
+
+def test_a_namespace_whose_jobs_are_stopped_but_still_run_somewhere_cannot_be_deleted() -> None:
+    state = AState()
+    state.with_node()
+    store(state)
+    state.register(a_job(namespace="team", stop=True))
+    state.with_allocation(state.job(namespace="team"), client_status=ClientStatus.RUNNING)
+
+    assert refusal_of_deleting(state)[1] == 'namespace "team" has non-terminal allocations in regions: [global]'
+
+
+def test_a_namespace_with_volumes_variables_or_a_quota_cannot_be_deleted_and_all_is_told() -> None:
+    state = AState()
+    state.put(QUOTAS.build_put(Quota(name="tight", create_index=WRITE_INDEX)))
+    store(state, quota="tight")
+    state.put(
+        HOST_VOLUMES.build_put(HostVolume(id="v1", namespace="team", create_index=WRITE_INDEX)),
+        VARIABLES.build_put(Variable(namespace="team", path="a", data=b"", key_id="k", create_index=WRITE_INDEX)),
+    )
+
+    text = refusal_of_deleting(state)[1]
+
+    assert text == (
+        'namespace "team" has volumes in regions: [global]; namespace "team" has variables in regions: [global]; '
+        'namespace "team" has the quota "tight" in regions: [global]'
+    )
+
+
+def test_what_lives_in_a_namespace_whose_name_begins_alike_does_not_count() -> None:
+    state = AState()
+    store(state)
+    store(state, "team-two")
+    state.register(a_job(namespace="team-two"))
+
+    delete(state)
+
+    assert state.replica.get(NAMESPACES, "team") is None
+
+
+def test_a_job_that_was_judged_before_its_namespace_went_is_in_conflict() -> None:
+    state = AState()
+    store(state)
+    asked = registration.JobRegistration(job=a_job(namespace="team"))
+    decided = registration.register_job(state.replica, asked, state.moment, SETTINGS)
+
+    delete(state)
+
+    assert decided.write is not None
+    assert isinstance(state.try_commit(decided.write), WriteConflict)

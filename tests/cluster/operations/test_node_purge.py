@@ -1,0 +1,116 @@
+"""Nodes that are evaluated by hand, and nodes that are purged (nodes-allocations.md 1.1, scheduling.md 9.2)."""
+
+import pytest
+
+from tests.builders import a_batch_job, a_job, a_system_job
+from tests.kit.state import AState
+from wharf.cluster.operations.nodes import evaluations, registration
+from wharf.cluster.operations.nodes.writes import NodeWriteResult
+from wharf.cluster.state.tables import NODE_PLACEMENTS, NODES
+from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.refusal import Refusal, RefusalCode
+
+MANY = 100
+
+
+def evaluate(state: AState, *done: tuple[str, str], most: int = MANY) -> evaluations.NodeEvaluationResult:
+    return state.lead(
+        evaluations.evaluate_node(state.replica, "node-1", state.moment, evaluated_jobs=done, max_evaluations=most)
+    )
+
+
+def purge(state: AState, *, most: int = MANY) -> NodeWriteResult:
+    return state.lead(registration.purge_node(state.replica, "node-1", state.moment, max_evaluations=most))
+
+
+def look_at_the_rest(state: AState) -> NodeWriteResult | None:
+    decision = evaluations.evaluate_remaining_jobs(state.replica, "node-1", state.moment, max_evaluations=1)
+    return None if decision is None else state.lead(decision)
+
+
+def with_work(*job_ids: str) -> AState:
+    state = AState()
+    state.with_node()
+    for number, job_id in enumerate(job_ids):
+        state.register(a_job(job_id))
+        state.end_evaluations(job_id)
+        state.with_allocation(state.job(job_id), f"a{number}", client_status=ClientStatus.RUNNING)
+    return state
+
+
+def test_evaluating_a_node_looks_at_jobs_with_work_on_it_and_at_system_jobs_that_could_have() -> None:
+    state = with_work("shop")
+    state.register(a_system_job())
+    state.register(a_system_job("elsewhere", datacenters=("mars",)))
+    state.register(a_batch_job("other"))
+    for job in ("agent", "elsewhere", "other"):
+        state.end_evaluations(job)
+
+    evaluated = evaluate(state)
+
+    looked_at = {job: [each.triggered_by for each in state.open_evaluations(job)] for job in ("shop", "agent")}
+    assert looked_at == {"shop": ["node-update"], "agent": ["node-update"]}
+    assert state.open_evaluations("elsewhere") == state.open_evaluations("other") == []
+    assert (len(evaluated.eval_ids), evaluated.is_complete) == (2, True)
+
+
+def test_evaluating_a_node_goes_on_where_a_write_was_full() -> None:
+    state = with_work("one", "two")
+
+    first = evaluate(state, most=1)
+    second = evaluate(state, *first.job_keys, most=1)
+
+    assert (first.is_complete, second.is_complete) == (False, True)
+    assert sorted(first.job_keys + second.job_keys) == [("default", "one"), ("default", "two")]
+
+
+def test_evaluating_a_node_without_work_writes_nothing() -> None:
+    state = with_work()
+    index = state.replica.index
+
+    assert evaluate(state) == evaluations.NodeEvaluationResult(0)
+    assert state.replica.index == index
+
+
+def test_a_purged_node_is_gone_with_its_room_and_its_jobs_are_looked_at() -> None:
+    state = with_work("shop")
+
+    written = purge(state)
+
+    (evaluation,) = state.open_evaluations("shop")
+    assert (state.replica.get(NODES, "node-1"), state.replica.get(NODE_PLACEMENTS, "node-1")) == (None, None)
+    assert written == NodeWriteResult(state.replica.index, (evaluation.id,))
+    assert (evaluation.triggered_by, evaluation.node_id) == ("node-update", "node-1")
+
+
+def test_what_does_not_fit_in_a_purge_is_found_by_the_state_alone() -> None:
+    state = with_work("one", "two", "three")
+
+    purge(state, most=1)
+    followed = [look_at_the_rest(state) is not None for _ in range(3)]
+
+    assert followed == [True, True, False]
+    assert all(len(state.open_evaluations(job)) == 1 for job in ("one", "two", "three"))
+
+
+def test_a_purged_node_on_which_all_work_is_over_leaves_nothing_to_look_at() -> None:
+    state = with_work("shop")
+    state.with_client_status("a0", ClientStatus.COMPLETE)
+
+    assert purge(state).eval_ids == ()
+    assert look_at_the_rest(state) is None
+
+
+@pytest.mark.parametrize("act", [evaluate, purge])
+def test_a_node_that_nobody_knows_is_refused(act: object) -> None:
+    state = AState()
+    index = state.replica.index
+
+    with pytest.raises(Refusal) as refused:
+        act(state)  # type: ignore[operator]  # one of two functions of a state
+
+    assert (refused.value.code, refused.value.text, state.replica.index) == (
+        RefusalCode.NOT_FOUND,
+        "node not found",
+        index,
+    )

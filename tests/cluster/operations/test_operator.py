@@ -1,0 +1,124 @@
+"""Operators configure the whole cluster: whole documents, versions that are expected, and what is refused."""
+
+import pytest
+
+from tests.kit.state import AState
+from wharf.cluster.operations.operator import configuration
+from wharf.cluster.operations.operator.configuration import ConfigurationWriteResult
+from wharf.cluster.state.tables import SCHEDULER_CONFIGURATION
+from wharf.contract.model.cluster import make_default_scheduler_configuration
+from wharf.contract.model.operator.autopilot import DEFAULT_AUTOPILOT_CONFIGURATION, AutopilotConfiguration
+from wharf.contract.model.operator.scheduler_configuration import PreemptionConfig, SchedulerConfiguration
+from wharf.contract.model.refusal import Refusal, RefusalCode
+
+SPREAD = SchedulerConfiguration(scheduler_algorithm="spread", create_index=99, modify_index=99)
+
+
+def stored(state: AState) -> SchedulerConfiguration:
+    found = state.replica.get(SCHEDULER_CONFIGURATION)
+    assert found is not None, "a founded cluster has one"
+    return found
+
+
+def test_a_new_cluster_packs_bins_and_preempts_for_system_jobs() -> None:
+    found = stored(AState())
+
+    assert (found.scheduler_algorithm, found.preemption_config) == (
+        "binpack",
+        PreemptionConfig(system_scheduler_enabled=True),
+    )
+
+
+def test_a_written_document_replaces_the_whole_one_before() -> None:
+    state = AState()
+
+    written = state.do(configuration.set_scheduler_configuration(state.replica, SPREAD))
+
+    assert written == ConfigurationWriteResult(state.replica.index, True)
+    assert (stored(state).scheduler_algorithm, stored(state).preemption_config) == ("spread", PreemptionConfig())
+
+
+def test_indexes_of_a_configuration_are_not_the_writers_to_choose() -> None:
+    state = AState()
+    created = stored(state).create_index
+
+    state.do(configuration.set_scheduler_configuration(state.replica, SPREAD))
+
+    assert (stored(state).create_index, stored(state).modify_index) == (created, state.replica.index)
+
+
+def test_a_document_of_the_expected_version_is_replaced() -> None:
+    state = AState()
+    version = stored(state).modify_index
+
+    written = state.do(configuration.set_scheduler_configuration(state.replica, SPREAD, expected_version=version))
+
+    assert (written.is_updated, stored(state).scheduler_algorithm) == (True, "spread")
+
+
+@pytest.mark.parametrize("expected", [0, 7])
+def test_a_document_of_another_version_stays(expected: int) -> None:
+    state = AState()
+    before = (state.replica.index, stored(state))
+
+    written = state.do(configuration.set_scheduler_configuration(state.replica, SPREAD, expected_version=expected))
+
+    assert written == ConfigurationWriteResult(before[0], False)
+    assert (state.replica.index, stored(state)) == before
+
+
+def test_an_unknown_algorithm_is_refused_and_changes_nothing() -> None:
+    state = AState()
+    before = (state.replica.index, stored(state))
+
+    with pytest.raises(Refusal) as refused:
+        configuration.set_scheduler_configuration(state.replica, SchedulerConfiguration(scheduler_algorithm="best"))
+
+    assert (refused.value.code, refused.value.text) == (RefusalCode.INVALID, "invalid scheduler algorithm: best")
+    assert (state.replica.index, stored(state)) == before
+
+
+def test_the_default_configuration_is_what_a_new_cluster_has() -> None:
+    assert make_default_scheduler_configuration().preemption_config == stored(AState()).preemption_config
+
+
+def test_until_one_is_stored_the_defaults_say_when_a_server_is_healthy() -> None:
+    state = AState()
+
+    assert configuration.get_autopilot_configuration(state.replica) == DEFAULT_AUTOPILOT_CONFIGURATION
+
+
+def test_a_stored_autopilot_configuration_is_in_force() -> None:
+    state = AState()
+    wanted = AutopilotConfiguration(last_contact_threshold=5, max_trailing_logs=9)
+
+    written = state.do(configuration.set_autopilot_configuration(state.replica, wanted, expected_version=0))
+
+    found = configuration.get_autopilot_configuration(state.replica)
+    assert (written.is_updated, found.last_contact_threshold, found.max_trailing_logs) == (True, 5, 9)
+    assert (found.create_index, found.modify_index) == (written.index, written.index)
+
+
+def test_a_second_writer_who_expects_none_changes_nothing() -> None:
+    state = AState()
+    state.do(configuration.set_autopilot_configuration(state.replica, AutopilotConfiguration(min_quorum=3)))
+    before = state.replica.index
+
+    written = state.do(
+        configuration.set_autopilot_configuration(state.replica, AutopilotConfiguration(), expected_version=0)
+    )
+
+    assert (written.is_updated, state.replica.index) == (False, before)
+    assert configuration.get_autopilot_configuration(state.replica).min_quorum == 3
+
+
+def test_negative_bounds_are_refused_all_at_once_and_change_nothing() -> None:
+    state = AState()
+    before = state.replica.index
+    wanted = AutopilotConfiguration(last_contact_threshold=-1, max_trailing_logs=-2)
+
+    with pytest.raises(Refusal) as refused:
+        configuration.set_autopilot_configuration(state.replica, wanted)
+
+    assert refused.value.text == "LastContactThreshold cannot be negative; MaxTrailingLogs cannot be negative"
+    assert state.replica.index == before

@@ -1,0 +1,158 @@
+"""Quotas: written, deleted, and how much of one is used."""
+
+from base64 import b64encode
+from typing import Any
+
+import pytest
+
+from tests.builders import a_job
+from tests.kit.state import AState
+from wharf.cluster.operations import quotas
+from wharf.cluster.operations.jobs import purge
+from wharf.cluster.scheduling.capacity.quotas import sum_quota_usage
+from wharf.cluster.state.tables import MEMBERS, NAMESPACES, QUOTAS
+from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.allocations.resources import (
+    AllocatedCpu,
+    AllocatedDevice,
+    AllocatedMemory,
+    AllocatedResources,
+    AllocatedTaskResources,
+)
+from wharf.contract.model.cluster import Member
+from wharf.contract.model.jobs.resources import RequestedDevice
+from wharf.contract.model.log import WRITE_INDEX
+from wharf.contract.model.namespaces import Namespace
+from wharf.contract.model.quotas import Quota, QuotaLimit, RegionLimit
+from wharf.contract.model.refusal import Refusal, RefusalCode
+
+LIMITS = (QuotaLimit(region="global", region_limit=RegionLimit(cpu=2_500, memory_mb=-1)),)
+
+
+def store(state: AState, name: str = "tight", **fields: Any) -> int:
+    return state.do(quotas.store_quota(state.replica, Quota(name=name, **{"limits": LIMITS, **fields})))
+
+
+def stored(state: AState) -> Quota:
+    quota = state.replica.get(QUOTAS, "tight")
+    assert quota is not None
+    return quota
+
+
+def refusal(state: AState, act: Any, *args: Any, **fields: Any) -> tuple[RefusalCode, str]:
+    index = state.replica.index
+    with pytest.raises(Refusal) as refused:
+        act(state, *args, **fields)
+    assert state.replica.index == index, "a refused request changes nothing"
+    return refused.value.code, refused.value.text
+
+
+def delete(state: AState, name: str = "tight") -> int:
+    return state.do(quotas.delete_quota(state.replica, name))
+
+
+def resources(cpu: int, memory_mb: int, *cores: int) -> AllocatedResources:
+    device = AllocatedDevice(vendor="v", type="gpu", name="x", device_ids=("1", "2"))
+    task = AllocatedTaskResources(
+        cpu=AllocatedCpu(cpu_shares=cpu, reserved_cores=cores or None),
+        memory=AllocatedMemory(memory_mb=memory_mb, memory_max_mb=0),
+        devices=(device,),
+    )
+    return AllocatedResources(tasks={"server": task})
+
+
+def test_a_quota_and_each_of_its_limits_has_a_hash() -> None:
+    state = AState()
+
+    index = store(state)
+
+    quota = stored(state)
+    assert (quota.create_index, quota.modify_index, len(quota.hash)) == (index, index, 32)
+    assert [len(limit.hash) for limit in quota.limits or ()] == [32]
+
+
+def test_the_same_again_writes_nothing() -> None:
+    state = AState()
+    index = store(state)
+
+    assert (store(state), state.replica.index) == (index, index)
+
+
+def test_a_quota_without_limits_or_with_two_for_a_region_is_refused() -> None:
+    state = AState()
+
+    assert "at least one limit should be specified" in refusal(state, store, limits=None)[1]
+    assert 'more than one limit for region "global"' in refusal(state, store, limits=LIMITS * 2)[1]
+
+
+def test_a_quota_that_a_namespace_names_cannot_be_deleted() -> None:
+    state = AState()
+    store(state)
+    state.put(NAMESPACES.build_put(Namespace(name="team", quota="tight", create_index=WRITE_INDEX)))
+
+    assert refusal(state, delete) == (RefusalCode.INVALID, 'quota "tight" is still attached to namespaces: team')
+
+
+def test_an_unattached_quota_is_deleted_and_an_unknown_one_is_told() -> None:
+    state = AState()
+    store(state)
+
+    delete(state)
+
+    assert state.replica.get(QUOTAS, "tight") is None
+    assert refusal(state, delete) == (RefusalCode.NOT_FOUND, 'quota "tight" not found')
+
+
+def test_what_is_used_is_the_sum_over_occupying_allocations_of_its_namespaces() -> None:
+    state = AState()
+    state.with_node()
+    store(state)
+    state.put(
+        MEMBERS.build_put(Member(id="m1", create_index=WRITE_INDEX)),
+        NAMESPACES.build_put(Namespace(name="team", quota="tight", create_index=WRITE_INDEX)),
+    )
+    state.register(a_job("ours", namespace="team"))
+    state.register(a_job("theirs"))
+    ours, theirs = state.job("ours", "team"), state.job("theirs")
+    state.with_allocation(ours, "a1", allocated_resources=resources(100, 50, 3, 4))
+    state.with_allocation(ours, "a2", allocated_resources=resources(20, 5), client_status=ClientStatus.RUNNING)
+    state.with_allocation(ours, "a3", allocated_resources=resources(7, 7), client_status=ClientStatus.COMPLETE)
+    state.with_allocation(theirs, "a4", allocated_resources=resources(9, 9))
+
+    usage = quotas.compute_quota_usage(state.replica, stored(state))
+
+    (limit,) = stored(state).limits or ()
+    assert usage.used == {
+        b64encode(limit.hash).decode(): QuotaLimit(
+            region="global",
+            hash=limit.hash,
+            region_limit=RegionLimit(
+                cpu=120,
+                cores=2,
+                memory_mb=55,
+                memory_max_mb=55,
+                count=2,
+                devices=(RequestedDevice(name="v/gpu/x", count=4),),
+            ),
+        )
+    }
+
+
+def test_what_is_left_of_a_purged_job_is_used_until_its_nodes_have_stopped_it() -> None:
+    state = AState()
+    state.with_node()
+    state.put(NAMESPACES.build_put(Namespace(name="team", quota="tight", create_index=WRITE_INDEX)))
+    state.register(a_job("ours", namespace="team"))
+    state.with_allocation(state.job("ours", "team"), "a1", client_status=ClientStatus.RUNNING)
+
+    state.lead(purge.purge_job(state.replica, "team", "ours", state.moment, max_changes=100))
+
+    assert sum_quota_usage(state.replica, "tight")["count"] == 1
+
+
+def test_of_other_regions_nothing_is_told() -> None:
+    state = AState()
+    state.put(MEMBERS.build_put(Member(id="m1", region="here", create_index=WRITE_INDEX)))
+    store(state)
+
+    assert quotas.compute_quota_usage(state.replica, stored(state)).used == {}

@@ -1,0 +1,193 @@
+"""Searching step by step: how far it goes, and what comes first (conventions 3.2)."""
+
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from tests.builders import a_group, a_job, a_task, admitted
+from tests.kit.state import AState, an_allocation
+from wharf.cluster.access import ALL_RIGHTS
+from wharf.cluster.operations.search import (
+    FuzzySearchResult,
+    PrefixSearchResult,
+    SearchContext,
+    SearchLimits,
+    search_by_prefix,
+    search_fuzzy,
+)
+from wharf.cluster.operations.search.table_scan import (
+    RECORDS_PER_STEP,
+    UNORDERED_RECORDS_PER_STEP,
+    iterate_by_creation,
+    iterate_by_key,
+)
+from wharf.cluster.state.tables import ALLOCATIONS, JOBS, VARIABLES
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.log import WRITE_INDEX
+from wharf.contract.model.variables import Variable
+
+T = TypeVar("T")
+
+
+def ended(steps: Generator[None, None, T]) -> tuple[T, int]:
+    """What it found, and in how many steps."""
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found, count
+        count += 1
+
+
+def store_job(state: AState, id: str, *groups: Any, **fields: Any) -> Job:
+    job = replace(admitted(a_job(id, *groups, **fields)), create_index=WRITE_INDEX, job_modify_index=WRITE_INDEX)
+    state.put(JOBS.build_put(job))
+    return job
+
+
+def with_jobs(count: int) -> AState:
+    state = AState()
+    for number in range(count):
+        store_job(state, f"web-{number:04}")
+    return state
+
+
+def fuzzy(
+    state: AState, text: str, context: SearchContext = SearchContext.JOBS, **limits: Any
+) -> tuple[FuzzySearchResult, int]:
+    found = search_fuzzy(state.replica, [context], text, ALL_RIGHTS, namespace="default", limits=SearchLimits(**limits))
+    return ended(found)
+
+
+def by_prefix(
+    state: AState, prefix: str, context: SearchContext = SearchContext.JOBS, **limits: Any
+) -> tuple[PrefixSearchResult, int]:
+    found = search_by_prefix(
+        state.replica, [context], prefix, ALL_RIGHTS, namespace="default", limits=SearchLimits(**limits)
+    )
+    return ended(found)
+
+
+def names(found: FuzzySearchResult, context: str = "jobs") -> list[str]:
+    return [each.id for each in found.matches.get(context, ())]
+
+
+def test_names_that_hold_the_text_earlier_come_first_and_then_by_name() -> None:
+    state = AState()
+    for id in ("b-web", "web-b", "a-web", "web-a", "none"):
+        store_job(state, id)
+
+    assert names(fuzzy(state, "web")[0]) == ["web-a", "web-b", "a-web", "b-web"]
+
+
+def test_the_best_are_kept_wherever_they_stand() -> None:
+    state = AState()
+    for number in range(30):
+        store_job(state, f"a-web-{number:02}")
+    store_job(state, "web")
+
+    found, _ = fuzzy(state, "web", max_results=3)
+
+    assert names(found) == ["web", "a-web-00", "a-web-01"]
+    assert found.truncations["jobs"]
+
+
+def test_exactly_as_many_as_are_shown_is_not_too_many() -> None:
+    state = with_jobs(3)
+
+    assert not fuzzy(state, "web", max_results=3)[0].truncations["jobs"]
+    assert fuzzy(state, "web", max_results=2)[0].truncations["jobs"]
+
+
+def test_what_is_not_looked_at_any_more_is_told_of_every_kind_in_jobs() -> None:
+    state = with_jobs(10)
+
+    found, _ = fuzzy(state, "web", max_examined_records=9)
+
+    assert len(names(found)) == 9
+    assert found.truncations == dict.fromkeys(
+        ["jobs", "groups", "services", "tasks", "images", "commands", "classes"], True
+    )
+
+
+def test_a_search_by_prefix_goes_no_further_than_the_limit_either() -> None:
+    state = with_jobs(10)
+
+    assert by_prefix(state, "web", max_examined_records=9)[0].truncations == {"jobs": True}
+    assert by_prefix(state, "web", max_examined_records=10)[0].truncations == {"jobs": False}
+
+
+def test_a_search_leaves_off_after_so_many_records() -> None:
+    state = with_jobs(3 * RECORDS_PER_STEP)
+
+    assert fuzzy(state, "nothing")[1] == 3
+
+
+def test_another_namespace_is_not_looked_at() -> None:
+    state = with_jobs(3 * RECORDS_PER_STEP)
+
+    found, steps = ended(
+        search_fuzzy(state.replica, [SearchContext.JOBS], "web", ALL_RIGHTS, namespace="other", limits=SearchLimits())
+    )
+
+    assert (names(found), steps) == ([], 1)
+
+
+def test_what_is_written_between_two_steps_neither_hides_nor_repeats_what_was_there() -> None:
+    state = with_jobs(2 * RECORDS_PER_STEP)
+    steps = iterate_by_key(state.replica, JOBS, "default\0")
+    first = next(steps)
+    state.put(JOBS.build_delete("default", first[0].id), JOBS.build_delete("default", f"web-{RECORDS_PER_STEP:04}"))
+    store_job(state, "web-0000a")
+
+    rest = [job.id for some in steps for job in some]
+
+    assert rest == [f"web-{number:04}" for number in range(RECORDS_PER_STEP + 1, 2 * RECORDS_PER_STEP)]
+
+
+def test_allocations_are_looked_at_in_order_of_creation_each_once() -> None:
+    state = AState()
+    job = store_job(state, "shop")
+    ids = [f"a{number:04}" for number in range(UNORDERED_RECORDS_PER_STEP + 10)]
+    for start in range(0, len(ids), 100):
+        state.put(*(ALLOCATIONS.build_put(an_allocation(job, id)) for id in reversed(ids[start : start + 100])))
+
+    assert [each.id for some in iterate_by_creation(state.replica, ALLOCATIONS) for each in some] == ids
+
+
+def test_images_and_classes_are_found_where_their_drivers_tell_them() -> None:
+    state = AState()
+    group = a_group(
+        "g",
+        a_task("a", driver="docker", config={"image": "redis:7"}),
+        a_task("b", driver="java", config={"class": "redis.Main"}),
+        a_task("c", driver="exec", config={"command": "redis-server"}),
+        a_task("d", driver="mock", config={"image": "redis-not"}),
+        a_task("e", driver="docker", config={"image": 7}),
+    )
+    store_job(state, "shop", group)
+
+    found, _ = fuzzy(state, "redis")
+
+    assert {context: names(found, context) for context in found.matches} == {
+        "images": ["redis:7"],
+        "classes": ["redis.Main"],
+        "commands": ["redis-server"],
+    }
+
+
+def test_variables_are_found_by_a_part_of_their_path() -> None:
+    state = AState()
+    state.put(VARIABLES.build_put(a_variable("jobs/shop/db")))
+
+    assert [(each.id, each.scope) for each in fuzzy(state, "DB", SearchContext.VARIABLES)[0].matches["vars"]] == [
+        ("jobs/shop/db", ("default", "jobs/shop/db"))
+    ]
+    assert by_prefix(state, "jobs/", SearchContext.VARIABLES)[0].matches == {"vars": ("jobs/shop/db",)}
+
+
+def a_variable(path: str) -> Variable:
+    return Variable(namespace="default", path=path, data=b"", key_id="k1", create_index=WRITE_INDEX)

@@ -1,0 +1,80 @@
+"""Services: choosing among their instances, and taking one off the list (nodes-allocations.md 5.1)."""
+
+import pytest
+
+from tests.kit.state import AState
+from wharf.cluster.operations import services
+from wharf.cluster.operations.services import InstanceChoice, choose_instances, parse_instance_choice
+from wharf.cluster.state.tables import SERVICES
+from wharf.contract.model.log import WRITE_INDEX
+from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.services import ServiceRegistration
+
+
+def an_instance(id: str = "i1", service: str = "web", namespace: str = "default") -> ServiceRegistration:
+    return ServiceRegistration(id=id, service_name=service, namespace=namespace, create_index=WRITE_INDEX)
+
+
+INSTANCES = [an_instance(f"i{number}") for number in range(10)]
+
+
+def chosen(count: int, key: str, instances: list[ServiceRegistration] = INSTANCES) -> list[str]:
+    return [each.id for each in choose_instances(instances, InstanceChoice(count, key))]
+
+
+def test_the_same_key_chooses_the_same_instances_whatever_their_order() -> None:
+    assert chosen(3, "me") == chosen(3, "me", INSTANCES[::-1])
+    assert len(set(chosen(3, "me"))) == 3
+
+
+def test_other_keys_choose_others() -> None:
+    assert len({tuple(chosen(1, f"client-{number}")) for number in range(100)}) == len(INSTANCES)
+
+
+def test_of_fewer_than_asked_for_all_are_chosen() -> None:
+    assert sorted(chosen(50, "me")) == [each.id for each in INSTANCES]
+
+
+def test_an_instance_that_goes_takes_the_choice_only_from_those_who_had_it() -> None:
+    gone = chosen(1, "me")[0]
+    rest = [each for each in INSTANCES if each.id != gone]
+
+    assert chosen(2, "me", rest) == chosen(3, "me")[1:]
+
+
+@pytest.mark.parametrize("text", ["2", "|me", "x|me", "-1|me", "0|me", "2|", "1.5|me", "", "9999999999|me"])
+def test_a_choice_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(Refusal) as refusal:
+        parse_instance_choice(text)
+
+    assert (refusal.value.code, refusal.value.text) == (
+        RefusalCode.INVALID,
+        f'choose must be "<number>|<key>", such as "2|my-client": got "{text}"',
+    )
+
+
+def test_a_key_may_hold_the_mark() -> None:
+    assert parse_instance_choice("2|a|b") == InstanceChoice(2, "a|b")
+
+
+def test_an_instance_is_deleted() -> None:
+    state = AState()
+    state.put(SERVICES.build_put(an_instance("i1")), SERVICES.build_put(an_instance("i2")))
+
+    index = state.do(services.delete_service(state.replica, "default", "web", "i1"))
+
+    assert index == state.replica.index
+    assert [each.id for each in state.replica.iter_all(SERVICES)] == ["i2"]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "service", "id"), [("default", "web", "i9"), ("default", "db", "i1"), ("other", "web", "i1")]
+)
+def test_an_instance_that_is_not_there_is_not_found(namespace: str, service: str, id: str) -> None:
+    state = AState()
+    state.put(SERVICES.build_put(an_instance("i1")))
+
+    with pytest.raises(Refusal) as refusal:
+        services.delete_service(state.replica, namespace, service, id)
+
+    assert (refusal.value.code, refusal.value.text) == (RefusalCode.NOT_FOUND, "service registration not found")

@@ -1,0 +1,118 @@
+"""What the state still tells of a record, for whoever must understand why something was refused."""
+
+from msgspec.structs import replace
+
+from tests.cluster.operations.test_nodes import MANY, with_work
+from tests.kit.state import AState
+from wharf.cluster.operations.nodes import reports, status
+from wharf.cluster.operations.nodes.reports import AllocationReport
+from wharf.cluster.operations.record_history import describe_allocation, describe_evaluation, describe_node
+from wharf.cluster.state.tables import ALLOCATIONS
+from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.allocations.task_states import TaskEvent, TaskState, TaskStatus
+from wharf.contract.model.evaluations import EvaluationStatus
+
+
+def test_an_allocation_tells_where_it_stands_who_placed_it_and_what_its_tasks_did() -> None:
+    state, allocation = with_work()
+    evaluation = state.evaluations()[0]
+    events = (TaskEvent(type="Started", time=2_000_000_000, message="it began"), TaskEvent(type="Killed"))
+    told = replace(
+        allocation,
+        eval_id=evaluation.id,
+        client_description="ended",
+        task_states={"web": TaskState(state=TaskStatus.DEAD, failed=True, restarts=2, events=events)},
+    )
+    state.put(ALLOCATIONS.build_put(told))
+    stored = state.allocation("a1")
+
+    assert describe_allocation(state.replica, stored) == [
+        f"made at index {stored.create_index}, last changed at index {stored.modify_index}",
+        "it was to run, its node said running (ended)",
+        f"placed by evaluation {evaluation.id} ({evaluation.triggered_by}, {evaluation.status})",
+        "task web is dead, failed, after 2 restarts",
+        "task web: Started at 1970-01-01T00:00:02+00:00 (it began)",
+        "task web: Killed",
+        "its node node-1 is ready",
+    ]
+
+
+def test_an_allocation_whose_evaluation_and_node_are_gone_says_so() -> None:
+    state, allocation = with_work()
+    orphan = replace(allocation, eval_id="e9", node_id="node-9")
+
+    story = describe_allocation(state.replica, orphan)
+
+    assert story[2:] == ["placed by evaluation e9, which is gone", "its node node-9 is gone"]
+
+
+def test_only_the_last_events_of_a_task_are_told() -> None:
+    state, allocation = with_work()
+    events = tuple(TaskEvent(type=f"Event {number}") for number in range(30))
+    told = replace(allocation, task_states={"web": TaskState(state=TaskStatus.RUNNING, events=events)})
+
+    lines = [line for line in describe_allocation(state.replica, told) if "Event" in line]
+
+    assert lines == [f"task web: Event {number}" for number in range(25, 30)]
+
+
+def test_a_node_tells_its_statuses_and_events() -> None:
+    state = AState()
+    node = state.with_node()
+    state.lead(status.mark_heartbeat_missed(state.replica, node.id, state.moment, max_evaluations=MANY))
+    stored = state.node()
+
+    story = describe_node(stored)
+
+    assert story[:2] == [
+        f"made at index {stored.create_index}, last changed at index {stored.modify_index}",
+        f"it is down and eligible; it missed its heartbeat at index {stored.last_missed_heartbeat_index}",
+    ]
+    assert story[-1].startswith("Node heartbeat missed at ")
+
+
+def test_an_evaluation_tells_why_it_was_made_and_what_came_of_it() -> None:
+    state, _ = with_work()
+    evaluation = replace(
+        state.evaluations()[0],
+        status=EvaluationStatus.FAILED,
+        status_description="no luck",
+        previous_eval="e1",
+        blocked_eval="e2",
+    )
+
+    assert describe_evaluation(evaluation) == [
+        f"made at index {evaluation.create_index}, last changed at index {evaluation.modify_index}",
+        f"of job shop, because of {evaluation.triggered_by}",
+        "it is failed (no luck)",
+        "it follows evaluation e1",
+        "what found no room waits as evaluation e2",
+    ]
+
+
+def test_an_illegal_report_is_in_the_decision_with_the_story_of_the_allocation() -> None:
+    state, _ = with_work(client_status=ClientStatus.COMPLETE)
+    told = AllocationReport(id="a1", client_status=ClientStatus.RUNNING)
+
+    decision = reports.apply_reports(
+        state.replica, "node-1", [told], state.moment, is_complete=False, max_evaluations=MANY
+    )
+
+    (refused,) = decision.invalid_transitions
+    assert decision.write is None
+    assert (refused.record_id, refused.source, refused.target) == ("a1", "complete", "running")
+    assert list(refused.history) == describe_allocation(state.replica, state.allocation("a1"))
+
+
+def test_an_illegal_report_is_told_beside_those_that_are_taken() -> None:
+    state, _ = with_work(client_status=ClientStatus.COMPLETE)
+    state.with_allocation(state.job(), "a2", client_status=ClientStatus.PENDING)
+    told = [AllocationReport(id=each, client_status=ClientStatus.RUNNING) for each in ("a1", "a2")]
+
+    decision = reports.apply_reports(
+        state.replica, "node-1", told, state.moment, is_complete=False, max_evaluations=MANY
+    )
+
+    assert [refused.record_id for refused in decision.invalid_transitions] == ["a1"]
+    assert decision.write is not None
+    assert [change.key for change in decision.write.changes if change.table == ALLOCATIONS.name] == ["a2"]

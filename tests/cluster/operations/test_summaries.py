@@ -1,0 +1,96 @@
+"""Summaries that are counted anew."""
+
+from msgspec.structs import replace
+
+from tests.builders import a_group, a_job, a_parameterized_job
+from tests.kit.state import AState
+from wharf.cluster.operations.jobs.summaries import SummaryReconciliation, reconcile_summaries
+from wharf.cluster.state.tables import JOB_SUMMARIES, JOBS
+from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.jobs.job import ChildrenSummary, GroupSummary, JobStatus
+from wharf.contract.model.log import WRITE_INDEX
+
+
+def reconciled(state: AState, *, most: int = 10, after: str = "") -> SummaryReconciliation:
+    return state.do(reconcile_summaries(state.replica, after_key=after, max_summaries=most))
+
+
+def with_work() -> AState:
+    state = AState()
+    state.with_node()
+    state.register(a_job("shop", a_group("web"), a_group("db")))
+    state.end_evaluations()
+    state.with_allocation(state.job(), "a1", client_status=ClientStatus.RUNNING)
+    state.with_allocation(state.job(), "a2", client_status=ClientStatus.PENDING)
+    return state
+
+
+def break_summary(state: AState, **groups: GroupSummary) -> None:
+    state.put(JOB_SUMMARIES.build_put(replace(state.summary(), summary=groups)))
+
+
+def test_a_summary_that_is_right_is_not_written() -> None:
+    state = with_work()
+    index = state.replica.index
+
+    done = reconciled(state)
+
+    assert (done.written_count, state.replica.index) == (0, index)
+
+
+def test_a_summary_that_is_wrong_is_counted_anew() -> None:
+    state = with_work()
+    break_summary(state, web=GroupSummary(running=7, lost=3))
+
+    done = reconciled(state)
+
+    assert done.written_count == 1
+    assert state.summary().summary == {"web": GroupSummary(running=1, starting=1), "db": GroupSummary()}
+
+
+def test_what_has_ended_and_is_collected_still_counts() -> None:
+    state = with_work()
+    break_summary(state, web=GroupSummary(complete=4, failed=2, queued=1))
+
+    reconciled(state)
+
+    assert state.summary().summary["web"] == GroupSummary(complete=4, failed=2, queued=1, running=1, starting=1)
+
+
+def test_a_summary_that_is_missing_is_made() -> None:
+    state = with_work()
+    state.put(JOB_SUMMARIES.build_delete("default", "shop"))
+
+    reconciled(state)
+
+    assert state.summary().summary["web"].running == 1
+    assert state.summary().create_index == state.replica.index
+
+
+def test_children_are_counted_anew() -> None:
+    state = AState()
+    state.register(a_parameterized_job())
+    for number, status in enumerate((JobStatus.RUNNING, JobStatus.DEAD, JobStatus.DEAD)):
+        child = a_job(f"convert/{number}", parent_id="convert", status=status, create_index=WRITE_INDEX)
+        state.put(JOBS.build_put(child))
+
+    reconciled(state)
+
+    assert state.summary("convert").children == ChildrenSummary(running=1, dead=2)
+
+
+def test_it_goes_on_where_a_write_was_full_and_says_when_it_is_through() -> None:
+    state = AState()
+    for name in ("a", "b", "c"):
+        state.register(a_job(name))
+        state.put(JOB_SUMMARIES.build_delete("default", name))
+
+    written, after, steps = 0, "", 0
+    while True:
+        done = reconciled(state, most=2, after=after)
+        written, after, steps = written + done.written_count, done.next_key, steps + 1
+        if not after:
+            break
+
+    assert (written, steps) == (3, 3)
+    assert state.replica.count_records(JOB_SUMMARIES) == 3

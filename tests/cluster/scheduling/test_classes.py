@@ -1,0 +1,97 @@
+"""What an allocation is to its group, row by row of the table (scheduling.md 5.3)."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.builders import a_group, a_job
+from tests.kit.state import SECOND_NS, a_node, an_allocation
+from wharf.cluster.scheduling.reconcile.classification import classify_allocation
+from wharf.contract.model.allocations.allocation import (
+    Allocation,
+    AllocationState,
+    AllocDeploymentStatus,
+    ClientStatus,
+    DesiredStatus,
+    DesiredTransition,
+)
+from wharf.contract.model.jobs.group_policies import DisconnectPolicy
+from wharf.contract.model.nodes.node import DrainStrategy, Node, NodeStatus
+from wharf.contract.model.times import to_datetime
+
+NOW = 1_700_000_000 * SECOND_NS
+WINDOW = DisconnectPolicy(lost_after=60 * SECOND_NS)
+NO_REPLACE = DisconnectPolicy(replace=False)
+BOTH = DisconnectPolicy(lost_after=60 * SECOND_NS, replace=False)
+
+PENDING, RUNNING, COMPLETE = ClientStatus.PENDING, ClientStatus.RUNNING, ClientStatus.COMPLETE
+FAILED, LOST, UNKNOWN = ClientStatus.FAILED, ClientStatus.LOST, ClientStatus.UNKNOWN
+STOP, EVICT = DesiredStatus.STOP, DesiredStatus.EVICT
+MIGRATE = DesiredTransition(migrate=True)
+STAY = DesiredTransition(migrate_disable_placement=True)
+CANARY = AllocDeploymentStatus(canary=True)
+
+
+def one(status: ClientStatus, *, unknown_for_s: int | None = None, **fields: Any) -> Allocation:
+    """`unknown_for_s`: since when the servers do not know what it does."""
+    allocation = an_allocation(a_job(), client_status=status, **fields)
+    if unknown_for_s is None:
+        return allocation
+    since = to_datetime(NOW - unknown_for_s * SECOND_NS)
+    return replace(allocation, alloc_states=(AllocationState(value="unknown", time=since),))
+
+
+def a(status: NodeStatus, **fields: Any) -> Node:
+    return a_node(status=status, **fields)
+
+
+READY, DOWN, AWAY = a(NodeStatus.READY), a(NodeStatus.DOWN), a(NodeStatus.DISCONNECTED)
+DRAINING = a(NodeStatus.READY, drain_strategy=DrainStrategy())
+STARTING = a(NodeStatus.INITIALIZING, drain_strategy=DrainStrategy())
+GONE = None
+FINE = "fine"
+"""The node is not among the tainted."""
+
+
+@pytest.mark.parametrize(
+    ("row", "allocation", "node", "policy", "expected"),
+    [
+        (1, one(FAILED, unknown_for_s=5), FINE, WINDOW, "reconnecting"),
+        (1, one(FAILED, unknown_for_s=5), DOWN, WINDOW, "reconnecting"),
+        (2, one(COMPLETE, desired_status=STOP, desired_transition=STAY), FINE, None, "untainted"),
+        (3, one(RUNNING, desired_status=STOP), FINE, None, "ignored"),
+        (3, one(RUNNING, desired_status=EVICT), DOWN, None, "ignored"),
+        (4, one(FAILED, desired_transition=MIGRATE, deployment_status=CANARY), FINE, None, "migrating"),
+        (5, one(FAILED, desired_transition=MIGRATE), FINE, None, "untainted"),
+        (5, one(COMPLETE), DOWN, None, "untainted"),
+        (5, one(LOST), GONE, None, "untainted"),
+        (6, one(UNKNOWN, unknown_for_s=60), AWAY, WINDOW, "expiring"),
+        (6, one(UNKNOWN, unknown_for_s=60), FINE, WINDOW, "expiring"),
+        (7, one(FAILED, unknown_for_s=5, desired_status=STOP), FINE, WINDOW, "ignored"),
+        (8, one(UNKNOWN, unknown_for_s=5), AWAY, WINDOW, "untainted"),
+        (9, one(PENDING), AWAY, WINDOW, "lost"),
+        (10, one(RUNNING), AWAY, None, "lost"),
+        (11, one(RUNNING), AWAY, WINDOW, "disconnecting"),
+        (11, one(RUNNING, desired_transition=MIGRATE), AWAY, WINDOW, "disconnecting"),
+        (12, one(RUNNING, desired_transition=MIGRATE), FINE, None, "migrating"),
+        (12, one(RUNNING, desired_transition=MIGRATE), DOWN, None, "migrating"),
+        (13, one(RUNNING, unknown_for_s=5), FINE, WINDOW, "reconnecting"),
+        (13, one(UNKNOWN, unknown_for_s=5), DRAINING, WINDOW, "reconnecting"),
+        (14, one(RUNNING), FINE, None, "untainted"),
+        (14, one(RUNNING), DRAINING, None, "untainted"),
+        (15, one(RUNNING), GONE, None, "lost"),
+        (16, one(UNKNOWN, unknown_for_s=5), DOWN, BOTH, "untainted"),
+        (17, one(RUNNING), DOWN, NO_REPLACE, "disconnecting"),
+        (18, one(PENDING), DOWN, NO_REPLACE, "lost"),
+        (18, one(RUNNING), DOWN, WINDOW, "lost"),
+        (18, one(UNKNOWN, unknown_for_s=5), DOWN, WINDOW, "lost"),
+        (19, one(RUNNING), STARTING, None, "untainted"),
+    ],
+)
+def test_an_allocation_is_classed_by_the_first_row_that_matches(
+    row: int, allocation: Allocation, node: Node | str | None, policy: DisconnectPolicy | None, expected: str
+) -> None:
+    tainted = {} if isinstance(node, str) else {allocation.node_id: node}
+
+    assert expected == classify_allocation(allocation, a_group(disconnect=policy), tainted, NOW).value, f"row {row}"

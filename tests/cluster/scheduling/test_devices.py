@@ -1,0 +1,114 @@
+"""Devices: which fit, how many there are, and which instances are given."""
+
+import pytest
+from msgspec.structs import replace
+
+from tests.builders import a_constraint, an_affinity
+from tests.kit.state import a_node
+from wharf.cluster.scheduling.resources.devices import (
+    assign_devices,
+    has_enough_devices,
+    matches_device_request,
+    score_best_devices,
+)
+from wharf.cluster.scheduling.resources.exclusive import ExclusiveResources
+from wharf.contract.model.jobs.constraints import Constraint
+from wharf.contract.model.jobs.resources import RequestedDevice
+from wharf.contract.model.nodes.node import Node
+from wharf.contract.model.nodes.resources import DeviceAttribute, DeviceInstance, NodeDevice
+
+
+def a_device(
+    name: str = "big", instances: int = 2, *, vendor: str = "acme", **attributes: DeviceAttribute
+) -> NodeDevice:
+    return NodeDevice(
+        vendor=vendor,
+        type="gpu",
+        name=name,
+        attributes=attributes,
+        instances=tuple(DeviceInstance(id=f"{name}-{number}", healthy=True) for number in range(instances)),
+    )
+
+
+def with_devices(*devices: NodeDevice) -> Node:
+    node = a_node()
+    assert node.node_resources is not None
+    return replace(node, node_resources=replace(node.node_resources, devices=devices))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("gpu", True), ("acme/gpu", True), ("acme/gpu/big", True), ("acme/gpu/small", False), ("other/gpu", False)],
+)
+def test_a_device_is_named_by_type_by_vendor_and_type_or_in_full(name: str, expected: bool) -> None:
+    assert expected == matches_device_request(a_device(), RequestedDevice(name=name, count=1))
+
+
+@pytest.mark.parametrize(
+    ("constraint", "expected"),
+    [
+        (a_constraint("${device.attr.memory}", "10 GiB", ">="), True),
+        (a_constraint("${device.attr.memory}", "11264 MiB", "="), True),
+        (a_constraint("${device.attr.memory}", "12 GiB", ">="), False),
+        (a_constraint("${device.attr.memory}", "3 MHz", ">="), False),
+        (a_constraint("${device.attr.memory}", "3 MHz", "!="), False),
+        (a_constraint("${device.attr.memory}", "3 GiB", "!="), True),
+        (a_constraint("${device.attr.none}", "1", "!="), True),
+        (a_constraint("${device.attr.none}", "${device.attr.other}", "!="), False),
+        (a_constraint("${device.attr.none}", "1", "="), False),
+        (a_constraint("${device.attr.none}", "", "is_not_set"), True),
+        (a_constraint("${device.model}", "big", "="), True),
+        (a_constraint("${device.vendor}", "acme", "="), True),
+        (a_constraint("${device.type}", "gpu", "="), True),
+        (a_constraint("${device.ids}", "big-1", "set_contains"), True),
+    ],
+)
+def test_what_is_asked_of_a_device_is_compared_with_its_units(constraint: Constraint, expected: bool) -> None:
+    device = a_device(memory=DeviceAttribute(int_=11, unit="GiB"))
+
+    assert expected == matches_device_request(device, RequestedDevice(name="gpu", count=1, constraints=(constraint,)))
+
+
+def test_one_ask_may_be_filled_from_several_groups_where_it_is_only_asked_whether_there_are_enough() -> None:
+    node = with_devices(a_device("big", 2), a_device("small", 1))
+
+    assert has_enough_devices(node, [RequestedDevice(name="gpu", count=3)])
+    assert not has_enough_devices(node, [RequestedDevice(name="gpu", count=2), RequestedDevice(name="gpu", count=2)])
+
+
+def test_what_is_given_comes_from_one_group() -> None:
+    node = with_devices(a_device("big", 2), a_device("small", 1))
+
+    assert assign_devices(node, RequestedDevice(name="gpu", count=3), ExclusiveResources()) is None
+
+
+def test_an_instance_that_is_held_or_sick_is_not_given() -> None:
+    sick = replace(a_device("big", 3), instances=(
+        DeviceInstance(id="sick", healthy=False), DeviceInstance(id="held", healthy=True), DeviceInstance(id="free", healthy=True),
+    ))  # fmt: skip
+    held = ExclusiveResources()
+    held.devices[("acme", "gpu", "big"), "held"] += 1
+
+    given = assign_devices(with_devices(sick), RequestedDevice(name="gpu", count=1), held)
+
+    assert given is not None
+    assert given.device_ids == ("free",)
+
+
+def test_the_group_with_the_best_affinity_is_given() -> None:
+    node = with_devices(
+        a_device("small", speed=DeviceAttribute(int_=1)), a_device("big", speed=DeviceAttribute(int_=9))
+    )
+    asked = RequestedDevice(
+        name="gpu",
+        count=1,
+        affinities=(
+            an_affinity("${device.attr.speed}", "5", ">", 75),
+            an_affinity("${device.attr.speed}", "8", ">", -25),
+        ),
+    )
+
+    given = assign_devices(node, asked, ExclusiveResources())
+
+    assert given is not None
+    assert (given.name, score_best_devices(node, [asked])) == ("big", 0.5)

@@ -1,0 +1,312 @@
+"""The first scheduler: what is missing is placed, what is too much is stopped."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from tests.builders import a_batch_job, a_group, a_job, a_system_job, a_task, some_resources
+from tests.kit.state import SECOND_NS, AState
+from wharf.cluster.operations.derived_state import add_derived_changes
+from wharf.cluster.operations.evaluations import unblock_evaluations
+from wharf.cluster.scheduling.plans.plan import Plan, check_plan
+from wharf.cluster.scheduling.scheduler import plan_evaluation_from_state
+from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, NODES
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus, DesiredTransition
+from wharf.contract.model.evaluations import EvaluationStatus
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.nodes.node import NodeStatus, SchedulingEligibility
+from wharf.contract.model.times import to_datetime
+
+
+def plan_of(state: AState, job_id: str = "shop") -> Plan:
+    return plan_evaluation_from_state(state.replica, state.open_evaluations(job_id)[-1], state.moment)
+
+
+def run(state: AState, job_id: str = "shop") -> None:
+    """Evaluate the job and commit the whole plan."""
+    plan: Plan | None = plan_of(state, job_id)
+    while plan is not None:
+        checked = check_plan(plan, state.replica, max_changes=100)
+        if checked.write is not None:
+            state.commit(add_derived_changes(state.replica, checked.write))
+        plan = checked.remaining_plan
+
+
+def placed(plan: Plan) -> list[tuple[str, str]]:
+    return sorted((a.name, a.node_id) for some in plan.placements.values() for a in some)
+
+
+def stopped(plan: Plan) -> dict[str, tuple[str, str]]:
+    return {allocation.id: (allocation.desired_status, allocation.client_status) for allocation in plan.stops}
+
+
+def of_count(count: int, **fields: Any) -> Job:
+    return a_job("shop", a_group("web", a_task(resources=some_resources(**fields)), count=count))
+
+
+def live(state: AState) -> list[Allocation]:
+    return [allocation for allocation in state.replica.iter_all(ALLOCATIONS) if not allocation.is_terminal]
+
+
+def test_a_new_job_is_placed_name_by_name() -> None:
+    state = AState()
+    state.with_node()
+    state.register(of_count(3))
+
+    plan = plan_of(state)
+
+    assert placed(plan) == [(f"shop.web[{index}]", "node-1") for index in range(3)]
+    assert plan.completed_evaluation is not None
+    assert (plan.completed_evaluation.status, plan.completed_evaluation.queued_allocations) == ("complete", {"web": 0})
+
+
+def test_what_finds_no_room_is_queued_with_a_reason_and_a_blocked_evaluation() -> None:
+    state = AState()
+    state.with_node(cpu=250)
+    state.register(of_count(4, cpu=100))
+
+    plan = plan_of(state)
+
+    assert (len(placed(plan)), plan.completed_evaluation and plan.completed_evaluation.queued_allocations) == (
+        2,
+        {"web": 2},
+    )
+    blocked = plan.follow_ups[0]
+    assert plan.completed_evaluation is not None
+    assert (blocked.status, blocked.previous_eval, plan.completed_evaluation.blocked_eval) == (
+        "blocked",
+        plan.evaluation.id,
+        blocked.id,
+    )
+    assert blocked.failed_tg_allocs is not None
+    assert blocked.failed_tg_allocs["web"].dimension_exhausted == {"cpu": 1}
+
+
+def test_a_blocked_evaluation_that_finds_no_room_again_is_blocked_under_its_own_id() -> None:
+    state = AState()
+    state.register(of_count(1))
+    run(state)
+    blocked = state.open_evaluations()[0]
+
+    state.commit(unblock_evaluations(state.replica, [blocked], state.moment))
+
+    plan = plan_of(state)
+
+    assert plan.completed_evaluation is not None
+    assert (plan.completed_evaluation.id, plan.completed_evaluation.status, plan.follow_ups) == (
+        blocked.id,
+        EvaluationStatus.BLOCKED,
+        (),
+    )
+
+
+def test_when_all_is_placed_the_jobs_blocked_evaluation_is_cancelled() -> None:
+    state = AState()
+    state.register(of_count(1))
+    run(state)
+    state.with_node()
+    state.register(of_count(1))
+
+    run(state)
+
+    assert [(e.status, e.triggered_by) for e in state.evaluations()] == [
+        ("complete", "job-register"),
+        ("canceled", "queued-allocs"),
+        ("complete", "job-register"),
+    ]
+
+
+def test_fewer_are_wanted_so_the_last_names_are_stopped() -> None:
+    state = AState()
+    state.with_node()
+    state.register(of_count(3))
+    run(state)
+    state.register(of_count(1))
+
+    run(state)
+
+    assert [allocation.name for allocation in live(state)] == ["shop.web[0]"]
+
+
+def test_a_group_that_is_gone_is_stopped_and_waits_for_nothing() -> None:
+    state = AState()
+    state.register(of_count(3))
+    run(state)
+    assert state.summary().summary["web"].queued == 3
+    state.with_node()
+    state.register(a_job("shop", a_group("db", a_task())))
+
+    run(state)
+
+    assert state.summary().summary["web"].queued == 0
+    assert [allocation.task_group for allocation in live(state)] == ["db"]
+
+
+def test_a_stopped_job_waits_for_nothing() -> None:
+    state = AState()
+    state.register(of_count(3))
+    run(state)
+    state.register(replace(of_count(3), stop=True))
+
+    run(state)
+
+    assert state.summary().summary["web"].queued == 0
+    assert state.open_evaluations() == []
+
+
+def test_what_ran_on_a_node_that_is_down_is_lost_and_placed_elsewhere() -> None:
+    state = AState()
+    state.with_node()
+    state.register(of_count(1))
+    run(state)
+    first = live(state)[0]
+    state.put(NODES.build_put(replace(state.node(), status=NodeStatus.DOWN)))
+    state.with_node("node-2")
+    state.register(of_count(1))
+
+    plan = plan_of(state)
+
+    assert stopped(plan) == {first.id: (DesiredStatus.STOP, ClientStatus.LOST)}
+    assert placed(plan) == [("shop.web[0]", "node-2")]
+
+
+def test_what_was_stopped_already_on_a_node_that_is_down_is_lost_too() -> None:
+    state = AState()
+    state.with_node()
+    state.register(a_job(stop=True))
+    state.with_allocation(
+        state.job(),
+        desired_status=DesiredStatus.EVICT,
+        desired_description="evicted",
+        client_status=ClientStatus.RUNNING,
+    )
+    state.put(NODES.build_put(replace(state.node(), status=NodeStatus.DOWN)))
+
+    run(state)
+
+    allocation = state.allocation("a1")
+    assert (allocation.desired_status, allocation.desired_description, allocation.client_status) == (
+        "evict",
+        "evicted",
+        "lost",
+    )
+
+
+def test_two_of_one_name_become_one_and_the_older_stays() -> None:
+    state = AState()
+    state.with_node()
+    state.register(of_count(1))
+    state.with_allocation(state.job(), "a1")
+    state.with_allocation(state.job(), "a2")
+
+    assert list(stopped(plan_of(state))) == ["a2"]
+
+
+def test_what_is_marked_to_migrate_is_stopped_and_its_name_is_placed_anew() -> None:
+    state = AState()
+    state.with_node()
+    job = of_count(1)
+    state.register(job)
+    state.end_evaluations()
+    state.with_allocation(state.job(), desired_transition=DesiredTransition(migrate=True))
+    state.register(job)
+
+    plan = plan_of(state)
+
+    assert [(a.id, a.desired_status, a.desired_description) for a in plan.stops] == [
+        ("a1", DesiredStatus.STOP, "alloc is being migrated")
+    ]
+    assert placed(plan) == [("shop.web[0]", "node-1")]
+
+
+def test_what_failed_is_looked_at_again_when_its_delay_is_over_and_then_replaced_elsewhere() -> None:
+    state = AState()
+    state.with_node()
+    state.with_node("node-2")
+    state.register(of_count(1, cpu=10))
+    run(state)
+    failed = live(state)[0]
+    state.put_led(*(DEPLOYMENTS.build_delete(each.id) for each in state.replica.iter_all(DEPLOYMENTS)))
+    state.with_client_status(failed.id, ClientStatus.FAILED)
+    state.register(of_count(1, cpu=10))
+    run(state)
+    (again,) = state.open_evaluations()
+    waiting = (again.triggered_by, again.wait_until, state.allocation(failed.id).followup_eval_id)
+
+    state.now_ns += 31 * SECOND_NS
+    run(state)
+
+    due = to_datetime(failed.modify_time + 30 * SECOND_NS)
+    assert waiting == ("alloc-reschedule", due, again.id)
+    (replacement,) = live(state)
+    assert (replacement.name, replacement.previous_allocation) == (failed.name, failed.id)
+    assert replacement.node_id != failed.node_id
+
+
+def test_a_batch_jobs_finished_work_is_not_done_again() -> None:
+    state = AState()
+    state.with_node()
+    state.register(a_batch_job("shop"))
+    run(state)
+    state.with_client_status(live(state)[0].id, ClientStatus.COMPLETE)
+    state.register(a_batch_job("shop"))
+
+    assert placed(plan_of(state)) == []
+
+
+def test_a_system_job_is_put_on_every_ready_node_in_reach() -> None:
+    state = AState()
+    state.with_node("node-1")
+    state.with_node("node-2", datacenter="dc2")
+    state.with_node("node-3", scheduling_eligibility=SchedulingEligibility.INELIGIBLE)
+    state.register(a_system_job("agent", datacenters=("dc1",)))
+
+    assert placed(plan_of(state, "agent")) == [("agent.web[0]", "node-1")]
+
+
+def test_a_system_job_goes_on_running_on_a_node_that_gets_nothing_new() -> None:
+    state = AState()
+    state.with_node()
+    state.register(a_system_job("agent"))
+    run(state, "agent")
+    ineligible = replace(state.node(), scheduling_eligibility=SchedulingEligibility.INELIGIBLE)
+    state.put(NODES.build_put(ineligible))
+    state.register(a_system_job("agent"))
+
+    assert stopped(plan_of(state, "agent")) == {}
+
+
+def test_the_fullest_node_with_room_is_taken() -> None:
+    state = AState()
+    state.with_node("node-1", cpu=4_000)
+    state.with_node("node-2", cpu=400)
+    state.register(of_count(1, cpu=300))
+
+    assert placed(plan_of(state)) == [("shop.web[0]", "node-2")]
+
+
+def test_what_is_to_stop_takes_room_until_its_node_says_that_it_has_ended() -> None:
+    state = AState()
+    state.with_node(cpu=100)
+    state.register(a_job("old", a_group("web", a_task(resources=some_resources(cpu=100)))))
+    run(state, "old")
+    state.register(a_job("old", a_group("web", a_task(resources=some_resources(cpu=100))), stop=True))
+    run(state, "old")
+    state.register(of_count(1, cpu=100))
+
+    assert placed(plan_of(state)) == []
+
+
+def test_one_evaluation_of_a_job_makes_the_others_that_wait_redundant() -> None:
+    state = AState()
+    state.with_node()
+    for _ in range(6):
+        state.register(of_count(1))
+    last = state.open_evaluations()[-1]
+
+    run(state)
+
+    assert sorted(e.status for e in state.evaluations()) == ["canceled"] * 2 + ["complete"] + ["pending"] * 3
+    canceled = [e.status_description for e in state.evaluations() if e.status == "canceled"]
+    assert canceled == ["canceled after more recent eval was processed"] * 2
+    assert next(e.status for e in state.evaluations() if e.id == last.id) == "complete"

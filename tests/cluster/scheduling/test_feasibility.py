@@ -1,0 +1,207 @@
+"""Which nodes can run a group at all, and what is said of the others."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from tests.builders import a_constraint, a_group, a_job, a_task, some_resources
+from tests.kit.state import AState, a_node
+from wharf.cluster.scheduling.cache import NamespaceVolumes
+from wharf.cluster.scheduling.feasibility.checker import FeasibilityChecker
+from wharf.cluster.scheduling.fleet.columns import Mask
+from wharf.cluster.scheduling.fleet.fleet import Fleet
+from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.networks import NetworkResource, Port
+from wharf.contract.model.jobs.resources import RequestedDevice
+from wharf.contract.model.jobs.volumes import VolumeRequest
+from wharf.contract.model.nodes.node import DriverInfo, NodeHostVolume, SchedulingEligibility
+from wharf.contract.model.nodes.resources import DeviceInstance, NodeDevice
+
+UNKNOWN = a_constraint("${meta.color}", "red", "=")
+
+
+def reasons(state: AState, job: Job, group: TaskGroup | None = None) -> dict[str, str]:
+    """What each node that is looked at lacks first; nothing for those that can."""
+    fleet = Fleet.from_snapshot(state.replica)
+    feasibility = FeasibilityChecker(fleet)
+    in_reach: Mask = feasibility.select_ready_nodes(job)
+    screened = feasibility.screen_nodes(
+        in_reach, job, group or job.groups[0], NamespaceVolumes(state.replica, "default")
+    )
+    return {
+        node.id: screened.reasons.values[screened.reason_codes[row]]
+        for row, node in fleet.iter_nodes()
+        if in_reach[row]
+    }
+
+
+def lack(job: Job, **node: Any) -> str:
+    """What the only node lacks first."""
+    state = AState()
+    state.with_node("n", **node)
+    return reasons(state, job)["n"]
+
+
+def test_stars_in_datacenters_stand_for_any_run_of_characters_and_nothing_else_stands_for_anything() -> None:
+    state = AState()
+    for name in ("eu-1", "eu-2x", "us-1", "[e]u-1"):
+        state.with_node(name, datacenter=name)
+
+    assert list(reasons(state, a_job(datacenters=("eu*1", "*x")))) == ["eu-1", "eu-2x"]
+    assert list(reasons(state, a_job(datacenters=("[e]u-1",)))) == ["[e]u-1"]
+    assert list(reasons(state, a_job(datacenters=("?u-1",)))) == []
+
+
+def test_a_job_of_a_pool_is_put_on_nodes_of_that_pool_and_one_of_all_on_any() -> None:
+    state = AState()
+    state.with_node("a", node_pool="gpu")
+    state.with_node("b")
+
+    assert list(reasons(state, a_job(node_pool="gpu"))) == ["a"]
+    assert list(reasons(state, a_job(node_pool="all"))) == ["a", "b"]
+
+
+def a_demanding_job() -> Job:
+    """It asks for everything, in the order in which it is looked at."""
+    network = NetworkResource(mode="bridge", reserved_ports=(Port(label="web", value=80, host_network="public"),))
+    resources = some_resources(devices=(RequestedDevice(name="gpu", count=1),))
+    task = a_task(driver="exec", constraints=(a_constraint("${meta.size}", "big", "="),), resources=resources)
+    group = a_group("web", task, constraints=(UNKNOWN,), networks=(network,))
+    volumes = {"data": VolumeRequest(name="data", type="host", source="data")}
+    return a_job("shop", replace(group, volumes=volumes), constraints=(a_constraint("${attr.os}", "linux", "="),))
+
+
+def test_what_is_looked_at_first_is_told_first() -> None:
+    job = a_demanding_job()
+    node = a_node("n", attributes={}, meta={})
+    told = []
+
+    def look(**fields: Any) -> None:
+        nonlocal node
+        state = AState()
+        state.with_node("n")
+        node = replace(node, **fields)
+        kept = {"status": state.node("n").status}
+        fleet = Fleet()
+        fleet.set_node(replace(node, **kept))
+        screened = FeasibilityChecker(fleet).screen_nodes(
+            FeasibilityChecker(fleet).select_ready_nodes(job),
+            job,
+            job.groups[0],
+            NamespaceVolumes(state.replica, "default"),
+        )
+        told.append(screened.reasons.values[screened.reason_codes[0]])
+
+    look()
+    look(attributes={"os": "linux"})
+    look(drivers={"exec": DriverInfo(detected=True, healthy=True)})
+    look(meta={"color": "red"})
+    look(meta={"color": "red", "size": "big"})
+    resources = node.node_resources
+    assert resources is not None
+    gpu = NodeDevice(vendor="acme", type="gpu", name="x", instances=(DeviceInstance(id="0", healthy=True),))
+    look(node_resources=replace(resources, devices=(gpu,)))
+
+    assert told == [
+        "${attr.os} = linux",
+        "missing drivers",
+        "${meta.color} = red",
+        "${meta.size} = big",
+        "missing devices",
+        "missing network",
+    ]
+
+
+def test_what_names_a_unique_property_is_told_in_its_place_too() -> None:
+    unique = a_constraint("${node.unique.name}", "other", "=")
+    of_job = a_job("shop", a_group("web", a_task(driver="none")), constraints=(unique,))
+    of_group = a_job("shop", a_group("web", a_task(driver="none"), constraints=(unique,)))
+    after_devices = a_job(
+        "shop",
+        a_group(
+            "web",
+            a_task(resources=some_resources(devices=(RequestedDevice(name="gpu", count=1),))),
+            constraints=(unique,),
+        ),
+    )
+
+    assert [lack(job) for job in (of_job, of_group, after_devices)] == [
+        "${node.unique.name} = other",
+        "missing drivers",
+        "${node.unique.name} = other",
+    ]
+
+
+def test_a_driver_must_be_detected_and_healthy_or_its_attribute_true() -> None:
+    job = a_job("shop", a_group("web", a_task(driver="exec")))
+    attribute = {"driver.exec": "true"}
+
+    assert [
+        lack(job, attributes={}, drivers={"exec": DriverInfo(detected=True, healthy=True)}),
+        lack(job, attributes=attribute, drivers={"exec": DriverInfo(detected=True, healthy=False)}),
+        lack(job, attributes=attribute),
+        lack(job, attributes={"driver.exec": "yes"}),
+    ] == ["", "missing drivers", "", "missing drivers"]
+
+
+def test_a_network_of_the_host_that_a_port_names_must_be_there() -> None:
+    def asks(host_network: str) -> Job:
+        network = NetworkResource(dynamic_ports=(Port(label="web", host_network=host_network),))
+        return a_job("shop", a_group("web", networks=(network,)))
+
+    assert [lack(asks("public")), lack(asks("${meta.net}")), lack(asks("${meta.net}"), meta={"net": "public"})] == [
+        'missing host network "public" for port "web"',
+        'invalid host network "${meta.net}" template for port "web"',
+        'missing host network "public" for port "web"',
+    ]
+
+
+def test_a_volume_of_the_host_that_may_only_be_read_is_no_volume_to_write() -> None:
+    def asks(**fields: Any) -> Job:
+        return a_job("shop", a_group("web", volumes={"v": VolumeRequest(type="host", source="data", **fields)}))
+
+    there = {"data": NodeHostVolume(name="data", path="/data", read_only=True)}
+
+    assert [
+        lack(asks()),
+        lack(asks(), host_volumes=there),
+        lack(asks(read_only=True), host_volumes=there),
+        lack(asks(read_only=True, sticky=True), host_volumes=there),
+    ] == ["missing compatible host volumes"] * 2 + ["", "missing compatible host volumes"]
+
+
+def test_what_was_found_out_is_found_out_anew_when_a_node_has_changed_or_gone() -> None:
+    job = a_job("shop", a_group("web"))
+    state = AState()
+    for name in ("a", "b", "c"):
+        state.with_node(name)
+    fleet = Fleet.from_snapshot(state.replica)
+    feasibility = FeasibilityChecker(fleet)
+
+    def passing() -> list[bool]:
+        screened = feasibility.screen_group(job, job.groups[0], NamespaceVolumes(state.replica, "default"))
+        return [bool(passes) for passes in screened.feasible]
+
+    before = passing()
+    fleet.set_node(replace(state.node("a"), scheduling_eligibility=SchedulingEligibility.INELIGIBLE))
+    fleet.remove_node("b")
+
+    assert (before, passing()) == ([True] * 3, [False, False, True])
+
+
+def test_nodes_that_come_later_are_judged_by_their_own_kind() -> None:
+    job = a_job("shop", a_group("web", constraints=(UNKNOWN,)))
+    state = AState()
+    state.with_node("a")
+    fleet = Fleet.from_snapshot(state.replica)
+    feasibility = FeasibilityChecker(fleet)
+    volumes = NamespaceVolumes(state.replica, "default")
+    first = feasibility.screen_nodes(feasibility.select_ready_nodes(job), job, job.groups[0], volumes).feasible.tolist()
+    fleet.set_node(replace(state.node("a"), id="b", meta={"color": "red"}))
+
+    second = feasibility.screen_nodes(
+        feasibility.select_ready_nodes(job), job, job.groups[0], volumes
+    ).feasible.tolist()
+
+    assert (first, second) == ([False], [False, True])

@@ -1,0 +1,48 @@
+"""What the scheduler stands on is what the log says, whether it hears of it at once or one by one."""
+
+from tests.builders import a_job
+from tests.kit.state import AState, an_allocation
+from wharf.cluster.scheduling.cache import SchedulerCache
+from wharf.cluster.state.tables import ALLOCATIONS
+from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.allocations.resources import (
+    AllocatedCpu,
+    AllocatedMemory,
+    AllocatedResources,
+    AllocatedSharedResources,
+    AllocatedTaskResources,
+)
+
+
+def of(cpu: int) -> AllocatedResources:
+    return AllocatedResources(
+        tasks={"web": AllocatedTaskResources(cpu=AllocatedCpu(cpu_shares=cpu), memory=AllocatedMemory(memory_mb=64))},
+        shared=AllocatedSharedResources(disk_mb=10),
+    )
+
+
+def test_what_comes_in_one_batch_counts_as_it_does_for_a_leader_that_begins() -> None:
+    state = AState()
+    for node_id in ("n1", "n2"):
+        state.with_node(node_id)
+    state.register(a_job())
+    followed, small, large = SchedulerCache.from_snapshot(state.replica), of(100), of(300)
+    those = [
+        an_allocation(
+            state.job(), f"a{number}", node_id=f"n{1 + number % 2}", allocated_resources=large if number > 3 else small,
+            client_status=ClientStatus.COMPLETE if number == 5 else ClientStatus.PENDING,
+        )
+        for number in range(7)
+    ]  # fmt: skip
+
+    state.put(*map(ALLOCATIONS.build_put, those))
+    followed.apply_changes(state.replica, [], [(each.id, None, state.allocation(each.id)) for each in those])
+
+    fresh = SchedulerCache.from_snapshot(state.replica)
+    assert fresh.namespace_usage.get_usage("default") == followed.namespace_usage.get_usage("default")
+    for node_id in ("n1", "n2"):
+        row, same = fresh.fleet.row_by_node_id[node_id], followed.fleet.row_by_node_id[node_id]
+        assert (fresh.fleet.get_usage(row), fresh.fleet.count[row]) == (
+            followed.fleet.get_usage(same),
+            followed.fleet.count[same],
+        )

@@ -1,0 +1,128 @@
+"""The order in which waiting work is tried: the bounds that docs/scheduling.md states."""
+
+from collections.abc import Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import a_job
+from tests.cluster.scheduling.loop import Loop
+from tests.kit.state import an_evaluation
+from wharf.cluster.scheduling.blocked.retry_order import BlockedEntry, NamespaceShare, RetryOrder, iter_retry_order
+from wharf.cluster.scheduling.cache import SchedulerCache
+from wharf.cluster.state.tables import EVALUATIONS, NAMESPACES
+from wharf.contract.model.allocations.metrics import AllocMetric
+from wharf.contract.model.evaluations import EvaluationStatus
+from wharf.contract.model.log import WRITE_INDEX
+from wharf.contract.model.namespaces import Namespace
+
+NAMES = ("a", "b", "c", "d")
+PARTS = st.sampled_from([0.0, 0.001, 0.01, 0.02, 0.1])
+
+CLAIMS = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.sampled_from([10, 50, 90]), st.integers(1, 1_000), PARTS), max_size=40
+).map(lambda them: [BlockedEntry(f"e{at}", *each) for at, each in enumerate(them)])
+STANDINGS = st.dictionaries(
+    st.sampled_from(NAMES), st.builds(NamespaceShare, st.floats(0, 1, allow_nan=False), st.integers(1, 10))
+)
+
+
+@given(CLAIMS, STANDINGS)
+def test_everything_that_waits_is_in_the_line_once(
+    claims: list[BlockedEntry], standings: Mapping[str, NamespaceShare]
+) -> None:
+    assert sorted(claim.id for claim in iter_retry_order(claims, standings)) == sorted(claim.id for claim in claims)
+
+
+@given(CLAIMS, STANDINGS)
+def test_nothing_is_tried_before_something_of_a_higher_priority(
+    claims: list[BlockedEntry], standings: Mapping[str, NamespaceShare]
+) -> None:
+    priorities = [claim.priority for claim in iter_retry_order(claims, standings)]
+
+    assert priorities == sorted(priorities, reverse=True)
+
+
+@given(CLAIMS, STANDINGS)
+def test_within_a_priority_and_a_namespace_whoever_waits_longest_is_first(
+    claims: list[BlockedEntry], standings: Mapping[str, NamespaceShare]
+) -> None:
+    queues: dict[tuple[str, int], list[int]] = {}
+    for claim in iter_retry_order(claims, standings):
+        queues.setdefault((claim.namespace, claim.priority), []).append(claim.blocked_since_ns)
+
+    assert [since for since in queues.values() if since != sorted(since)] == []
+
+
+@given(
+    st.dictionaries(st.sampled_from(NAMES), st.tuples(st.integers(1, 8), st.lists(PARTS, min_size=30, max_size=30)),
+                    min_size=2)
+)  # fmt: skip
+def test_two_namespaces_that_wait_never_differ_by_more_than_one_claim_in_what_they_were_given_by_weight(
+    waiting: dict[str, tuple[int, list[float]]],
+) -> None:
+    standings = {name: NamespaceShare(0.0, weight) for name, (weight, _) in waiting.items()}
+    claims = [
+        BlockedEntry(f"{name}{at}", name, 50, at, part)
+        for name, (_, parts) in waiting.items()
+        for at, part in enumerate(parts)
+    ]
+    left = dict.fromkeys(waiting, 30)
+    given_by_weight = dict.fromkeys(waiting, 0.0)
+    largest = max(part / weight for weight, parts in waiting.values() for part in parts)
+
+    for claim in iter_retry_order(claims, standings):
+        given_by_weight[claim.namespace] += claim.requested_share / standings[claim.namespace].weight
+        left[claim.namespace] -= 1
+        if not all(left.values()):
+            return  # Who waits for nothing any more has no claim to what the others get.
+        assert max(given_by_weight.values()) - min(given_by_weight.values()) <= largest + 1e-9
+
+
+def test_a_namespace_that_holds_much_waits_behind_one_that_holds_little() -> None:
+    claims = [BlockedEntry("rich", "rich", 50, 1, 0.1), BlockedEntry("poor", "poor", 50, 2, 0.1)]
+    standings = {"rich": NamespaceShare(0.5, 1), "poor": NamespaceShare(0.2, 1)}
+
+    assert [claim.id for claim in iter_retry_order(claims, standings)] == ["poor", "rich"]
+
+
+def test_a_weight_lets_a_namespace_hold_so_many_times_as_much() -> None:
+    claims = [BlockedEntry("heavy", "heavy", 50, 2, 0.1), BlockedEntry("light", "light", 50, 1, 0.1)]
+    standings = {"heavy": NamespaceShare(0.5, 3), "light": NamespaceShare(0.2, 1)}
+
+    assert [claim.id for claim in iter_retry_order(claims, standings)] == ["heavy", "light"]
+
+
+def test_the_line_reads_weights_and_holdings_from_the_state() -> None:
+    loop = Loop()
+    loop.put(*(NAMESPACES.build_put(Namespace(name=name, create_index=WRITE_INDEX)) for name in ("rich", "poor")))
+    loop.with_node(cpu=10_000, memory_mb=10_000)
+    loop.register(a_job("holds", namespace="rich"))
+    loop.think()
+    for name, index in (("rich", 1), ("poor", 2)):
+        job = a_job(f"waits-{name}", namespace=name)
+        waits = an_evaluation(
+            job,
+            f"of-{name}",
+            status=EvaluationStatus.BLOCKED,
+            create_time=index,
+            failed_tg_allocs={"web": AllocMetric()},
+        )
+        loop.put(EVALUATIONS.build_put(waits))
+    waiting = [each for each in loop.replica.iter_all(EVALUATIONS) if each.status is EvaluationStatus.BLOCKED]
+
+    line = RetryOrder(loop.replica, SchedulerCache.from_snapshot(loop.replica))
+
+    assert [each.id for each in line.sort_evaluations(waiting)] == ["of-poor", "of-rich"]
+
+
+def test_a_job_that_is_looked_at_again_keeps_its_place_in_the_line() -> None:
+    loop = Loop()
+    loop.register(a_job())
+    loop.think()
+    loop.pass_time(30)
+    loop.register(a_job(priority=60))
+    loop.think()
+    (waits,) = [each for each in loop.evaluations() if each.status is EvaluationStatus.BLOCKED]
+
+    assert waits.waiting_since + 30_000_000_000 == waits.create_time

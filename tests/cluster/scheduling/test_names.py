@@ -1,0 +1,101 @@
+"""Each allocation of a group has a name of its own (scheduling.md 5.6), whatever happens to the others."""
+
+import pytest
+from msgspec.structs import replace
+
+from tests.builders import a_constraint, a_group, a_job, a_task
+from tests.cluster.scheduling.loop import Loop
+from tests.kit.state import SECOND_NS
+from wharf.cluster.operations import deployments
+from wharf.cluster.state.tables import ALLOCATIONS, NODES
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredTransition
+from wharf.contract.model.jobs.group_policies import DisconnectPolicy, ReschedulePolicy, UpdatePolicy
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.nodes.node import NodeStatus
+
+RETRY = ReschedulePolicy(unlimited=True, delay=5 * SECOND_NS, delay_function="constant")
+
+
+def of_version(value: int, count: int) -> Job:
+    group = a_group(
+        "web",
+        a_task(env={"VERSION": str(value)}),
+        count=count,
+        constraints=(a_constraint("", operand="distinct_hosts"),),
+        disconnect=DisconnectPolicy(lost_after=600 * SECOND_NS),
+        reschedule_policy=RETRY,
+        update=UpdatePolicy(max_parallel=count, canary=2, min_healthy_time=SECOND_NS),
+    )
+    return a_job("shop", group)
+
+
+def with_two_canaries(count: int) -> Loop:
+    """Version 0 runs and two canaries of version 1 are healthy."""
+    loop = Loop()
+    for number in range(12):
+        loop.with_node(f"n{number}")
+    for value in (0, 1):
+        loop.register(of_version(value, count))
+        loop.settle()
+    return loop
+
+
+def names_of(allocations: list[Allocation]) -> list[str]:
+    return sorted(each.name for each in allocations)
+
+
+def promote(loop: Loop) -> None:
+    deployment_id = loop.deployment().id
+    loop.lead(
+        deployments.promote_deployment(
+            loop.replica, deployment_id, loop.moment, should_promote_all=True, max_changes=100
+        )
+    )
+
+
+@pytest.mark.parametrize("how", ["failed", NodeStatus.DOWN, NodeStatus.DISCONNECTED])
+def test_an_old_allocation_that_yields_its_name_to_a_promoted_canary_gets_the_name_of_one_that_is_given_up(
+    how: str,
+) -> None:
+    loop = with_two_canaries(count=5)
+    for away in [each for each in loop.live() if each.name in ("shop.web[2]", "shop.web[3]")]:
+        if isinstance(how, NodeStatus):
+            loop.put(NODES.build_put(replace(loop.node(away.node_id), status=how)))
+        else:
+            loop.tell(away, ClientStatus.FAILED)
+    loop.pass_time(6)
+    promote(loop)
+
+    # The two canaries fill the group, so the two allocations that failed or are lost are not replaced.
+    loop.look_at()
+
+    assert [f"shop.web[{index}]" for index in range(5)] == names_of(loop.live())
+
+
+def test_a_canary_that_is_tried_again_leaves_its_name_to_the_version_that_it_does_not_replace_yet() -> None:
+    loop = with_two_canaries(count=2)
+    (canary,) = [each for each in loop.live() if (each.name, each.job_version) == ("shop.web[1]", 1)]
+    (old,) = [each for each in loop.live() if (each.name, each.job_version) == ("shop.web[1]", 0)]
+    failed = loop.tell(canary, ClientStatus.FAILED)
+    loop.put_led(ALLOCATIONS.build_put(replace(failed, desired_transition=DesiredTransition(reschedule=True))))
+    loop.tell(old, ClientStatus.COMPLETE)
+    loop.pass_time(6)
+
+    loop.look_at()
+
+    assert ["shop.web[0]", "shop.web[1]"] == names_of([each for each in loop.live() if each.job_version == 0])
+
+
+def test_unknown_allocations_are_not_replaced_while_the_group_has_its_count_without_them() -> None:
+    loop = with_two_canaries(count=2)
+    promote(loop)
+    for canary in [each for each in loop.live() if each.job_version == 1]:
+        loop.lose(canary.node_id, NodeStatus.DISCONNECTED)
+    loop.settle()
+    known = [each for each in loop.live() if each.client_status is ClientStatus.RUNNING]
+    assert ["shop.web[0]", "shop.web[1]"] == names_of(known)
+    loop.pass_time(6)
+
+    loop.look_at()
+
+    assert known == [each for each in loop.live() if each.client_status is not ClientStatus.UNKNOWN]

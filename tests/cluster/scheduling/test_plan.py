@@ -1,0 +1,265 @@
+"""A plan is checked against the newest state, and committed in parts that fit the log."""
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from tests.builders import a_group, a_job, a_task, some_resources
+from tests.kit.state import AState, an_allocation
+from wharf.cluster.engines.port import WriteLimits
+from wharf.cluster.operations.derived_state import add_derived_changes
+from wharf.cluster.scheduling.plans.plan import Plan, PlanCheck, check_plan
+from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage, get_node_capacity
+from wharf.cluster.scheduling.scheduler import plan_evaluation_from_state
+from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, EVALUATIONS, JOBS, NODES
+from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
+from wharf.contract.model.evaluations import EvaluationStatus
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.log import WRITE_INDEX
+from wharf.contract.model.nodes.node import NodeStatus, SchedulingEligibility
+
+ROOM_FOR_DERIVED = 8
+
+
+def of_count(count: int, cpu: int = 10) -> Job:
+    return a_job("shop", a_group("web", a_task(resources=some_resources(cpu=cpu, memory_mb=10)), count=count))
+
+
+def a_plan(state: AState) -> Plan:
+    return plan_evaluation_from_state(state.replica, state.open_evaluations()[-1], state.moment)
+
+
+def commit_next(state: AState, plan: Plan, changes_max: int = 100) -> PlanCheck:
+    checked = check_plan(plan, state.replica, max_changes=changes_max)
+    if checked.write is not None:
+        state.commit(add_derived_changes(state.replica, checked.write))
+    return checked
+
+
+def commit_all(state: AState, plan: Plan, changes_max: int = 100) -> list[PlanCheck]:
+    done = [commit_next(state, plan, changes_max)]
+    while (rest := done[-1].remaining_plan) is not None:
+        done.append(commit_next(state, rest, changes_max))
+    return done
+
+
+def live_names(state: AState) -> list[str]:
+    return sorted(a.name for a in state.replica.iter_all(ALLOCATIONS) if not a.is_terminal)
+
+
+def is_over_committed(state: AState) -> bool:
+    for node in state.replica.iter_all(NODES):
+        here = [a for a in state.replica.list_by_index(ALLOCATIONS_ON_NODE, node.id) if a.is_occupying]
+        if not Usage.sum_usages(get_allocation_usage(a) for a in here).fits_in(get_node_capacity(node)):
+            return True
+    return False
+
+
+def test_a_plan_that_fits_is_one_write_with_the_end_of_its_evaluation() -> None:
+    state = AState()
+    state.with_node()
+    state.register(of_count(3))
+
+    done = commit_all(state, a_plan(state))
+
+    assert len(done) == 1
+    assert live_names(state) == ["shop.web[0]", "shop.web[1]", "shop.web[2]"]
+    assert [e.status for e in state.evaluations()] == ["complete"]
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda state: state.put(NODES.build_delete("node-1")),
+        lambda state: state.put(NODES.build_put(replace(state.node(), status=NodeStatus.DOWN))),
+        lambda state: state.put(
+            NODES.build_put(replace(state.node(), scheduling_eligibility=SchedulingEligibility.INELIGIBLE))
+        ),
+        lambda state: state.put(
+            ALLOCATIONS.build_put(
+                an_allocation(state.job("big"), "full", allocated_resources=state.allocation("big").allocated_resources)
+            )
+        ),
+    ],
+    ids=["gone", "down", "ineligible", "full"],
+)
+def test_a_node_that_can_no_longer_take_its_part_is_left_out(harm: Callable[[AState], None]) -> None:
+    state = AState()
+    state.with_node(cpu=1_000)
+    state.with_node("node-2", cpu=200)
+    state.register(a_job("big", a_group("web", a_task(resources=some_resources(cpu=950, memory_mb=10)))))
+    big = plan_evaluation_from_state(state.replica, state.open_evaluations("big")[-1], state.moment).placements[
+        "node-1"
+    ][0]
+    state.put(ALLOCATIONS.build_put(replace(big, id="big", client_status=ClientStatus.COMPLETE)))
+    state.register(of_count(20, cpu=20))
+    plan = a_plan(state)
+    assert set(plan.placements) == {"node-1", "node-2"}
+
+    harm(state)
+    done = commit_all(state, plan)
+
+    assert [checked.dropped_nodes for checked in done] == [["node-1"]]
+    assert len(live_names(state)) >= len(plan.placements["node-2"])
+    assert state.open_evaluations() == [plan.evaluation]
+    assert not is_over_committed(state)
+
+
+def test_each_part_fits_the_bounds_with_all_that_follows_and_the_evaluation_ends_last() -> None:
+    state = AState(bounds=WriteLimits(changes=16, conditions=16))
+    for number in range(4):
+        state.with_node(f"node-{number}", cpu=1_000)
+    state.register(of_count(60, cpu=60))
+    plan = a_plan(state)
+
+    done = commit_all(state, plan, changes_max=16 - ROOM_FOR_DERIVED)
+
+    assert len(done) > 8
+    assert len(live_names(state)) == 60
+    assert [e.status for e in state.evaluations()] == ["complete"]
+    assert state.summary().summary["web"].starting == 60
+
+
+def test_after_a_crash_between_two_parts_only_what_is_missing_is_placed() -> None:
+    state = AState(bounds=WriteLimits(changes=16, conditions=16))
+    for number in range(3):
+        state.with_node(f"node-{number}")
+    state.register(of_count(30))
+    first = commit_next(state, a_plan(state), changes_max=8)
+    while not live_names(state):
+        assert first.remaining_plan is not None
+        first = commit_next(state, first.remaining_plan, changes_max=8)
+    placed_before = live_names(state)
+    assert 0 < len(placed_before) < 30
+
+    commit_all(state, a_plan(state), changes_max=8)
+
+    names = live_names(state)
+    assert len(names) == len(set(names)) == 30
+    assert [e.status for e in state.evaluations()] == ["complete"]
+    assert state.summary().summary["web"].starting == 30
+
+
+def test_between_two_parts_of_one_node_its_room_is_looked_at_again() -> None:
+    state = AState(bounds=WriteLimits(changes=16, conditions=16))
+    state.with_node(cpu=1_000)
+    state.register(of_count(20, cpu=50))
+    first = commit_next(state, a_plan(state), changes_max=8)
+    assert first.remaining_plan is not None
+
+    placed = len(live_names(state))
+    smaller = state.node()
+    assert smaller.node_resources is not None
+    cpu = replace(smaller.node_resources.cpu, cpu_shares=placed * 50)
+    state.put(NODES.build_put(replace(smaller, node_resources=replace(smaller.node_resources, cpu=cpu))))
+    second = commit_all(state, first.remaining_plan, changes_max=8)
+
+    assert [checked.dropped_nodes for checked in second if checked.dropped_nodes] == [["node-1"]] * len(second)
+    assert len(live_names(state)) == placed
+    assert not is_over_committed(state)
+    assert len(state.open_evaluations()) == 1
+
+
+def test_an_id_that_another_plan_gave_out_meanwhile_stays_whose_it_is() -> None:
+    state = AState()
+    state.with_node()
+    state.register(of_count(1))
+    plan = a_plan(state)
+    ((planned,),) = plan.placements.values()
+    state.put(ALLOCATIONS.build_put(replace(planned, job_id="pub", name="pub.web[0]")))
+
+    checked = check_plan(plan, state.replica, max_changes=100)
+
+    assert list(checked.dropped_nodes) == [planned.node_id]
+    assert checked.write is None or all(change.key != planned.id for change in checked.write.changes)
+
+
+def test_a_plan_for_an_older_version_of_the_job_is_worth_nothing() -> None:
+    state = AState()
+    state.with_node()
+    state.register(of_count(3))
+    plan = a_plan(state)
+
+    state.register(replace(of_count(2), version=9))
+
+    assert check_plan(plan, state.replica, max_changes=100) == PlanCheck(None)
+
+
+def test_a_plan_for_a_job_that_was_purged_and_came_again_is_worth_nothing() -> None:
+    state = AState()
+    state.with_node()
+    state.register(of_count(3))
+    plan = a_plan(state)
+
+    state.put(JOBS.build_delete("default", "shop"))
+    state.put(JOBS.build_put(replace(of_count(3), create_index=WRITE_INDEX, job_modify_index=WRITE_INDEX)))
+
+    assert check_plan(plan, state.replica, max_changes=100).write is None
+
+
+def test_a_plan_whose_evaluation_moved_on_is_worth_nothing() -> None:
+    state = AState()
+    state.with_node()
+    state.register(of_count(3))
+    plan = a_plan(state)
+
+    state.put(EVALUATIONS.build_put(replace(plan.evaluation, status=EvaluationStatus.CANCELED)))
+
+    assert check_plan(plan, state.replica, max_changes=100).write is None
+
+
+def test_a_job_that_is_registered_while_a_part_is_on_its_way_makes_it_conflict() -> None:
+    state = AState()
+    state.with_node()
+    state.register(of_count(3))
+    checked = check_plan(a_plan(state), state.replica, max_changes=100)
+    assert checked.write is not None
+    write = add_derived_changes(state.replica, checked.write)
+
+    state.register(replace(of_count(1), version=9))
+    outcome = state.try_commit(write)
+
+    assert type(outcome).__name__ == "WriteConflict"
+
+
+def test_a_status_that_the_plan_itself_moved_does_not_disturb_its_next_part() -> None:
+    state = AState()
+    state.with_node()
+    state.register(of_count(30))
+    first = commit_next(state, a_plan(state), changes_max=12)
+    assert (state.job().status, first.remaining_plan is not None) == ("running", True)
+    assert first.remaining_plan is not None
+
+    commit_all(state, first.remaining_plan, changes_max=12)
+
+    assert len(live_names(state)) == 30
+
+
+def test_a_stop_keeps_what_the_node_said_meanwhile() -> None:
+    state = AState()
+    state.with_node()
+    state.register(of_count(1))
+    commit_all(state, a_plan(state))
+    allocation = next(iter(state.replica.iter_all(ALLOCATIONS)))
+    state.register(replace(of_count(1), stop=True))
+    plan = a_plan(state)
+    state.with_client_status(allocation.id, ClientStatus.RUNNING)
+
+    commit_all(state, plan)
+
+    stopped = state.allocation(allocation.id)
+    assert (stopped.desired_status, stopped.client_status) == (DesiredStatus.STOP, ClientStatus.RUNNING)
+
+
+def test_an_evaluation_that_is_changed_with_the_end_rests_on_how_it_stood() -> None:
+    state = AState()
+    state.register(of_count(1))
+    commit_all(state, a_plan(state))
+    blocked = state.open_evaluations()[0]
+    state.with_node()
+    state.register(of_count(1))
+    checked = check_plan(a_plan(state), state.replica, max_changes=100)
+
+    assert checked.write is not None
+    assert state.replica.build_record_condition(EVALUATIONS, blocked) in checked.write.conditions

@@ -1,0 +1,160 @@
+"""How good placements are: against an exact solver on small cases, and against the lower bound on many nodes."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]  # It ships no types.
+
+from tests.builders import a_batch_job, a_group, a_task, some_resources
+from tests.cluster.scheduling.loop import Loop
+from wharf.cluster.scheduling.cache import SchedulerCache
+from wharf.cluster.scheduling.scheduler import plan_evaluation
+from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.jobs.job import Job, JobType
+
+ROOM = 1_000
+"""MHz and MB of every node."""
+
+BOUND = 11 / 9
+"""The most nodes that first fit decreasing needs, of those that an exact answer needs; and one more: the bound we state."""
+
+
+def asking(job_id: str, *groups: tuple[int, int, int]) -> Job:
+    """Each group: its count, MHz and MB of one of it."""
+
+    def group(at: int, count: int, cpu: int, memory_mb: int) -> TaskGroup:
+        task = a_task(resources=some_resources(cpu=cpu, memory_mb=memory_mb))
+        return a_group(f"g{at}", task, count=count)
+
+    return a_batch_job(job_id, *(group(at, *each) for at, each in enumerate(groups)))
+
+
+def nodes_used(nodes: int, job: Job) -> tuple[int, int]:
+    """By the scheduler: how many nodes, and how many allocations were placed."""
+    loop = Loop()
+    for at in range(nodes):
+        loop.with_node(f"n{at}", cpu=ROOM, memory_mb=ROOM)
+    loop.register(job)
+    (evaluation,) = loop.due()
+    plan = plan_evaluation(SchedulerCache.from_snapshot(loop.replica), loop.replica, evaluation, loop.moment)
+    used = Counter({node_id: len(placed) for node_id, placed in plan.placements.items()})
+    return len(used), used.total()
+
+
+def fewest_nodes(nodes: int, groups: list[tuple[int, int, int]]) -> int:
+    """By an integer program: x of each group on each node, and whether the node is used at all."""
+    kinds = len(groups)
+    width = nodes * (kinds + 1)
+    cost = np.zeros(width)
+    cost[nodes * kinds :] = 1
+    rows, low, high = [], [], []
+    for node in range(nodes):
+        for dimension in (1, 2):
+            row = np.zeros(width)
+            for kind, group in enumerate(groups):
+                row[node * kinds + kind] = group[dimension]
+            row[nodes * kinds + node] = -ROOM
+            rows.append(row)
+            low.append(-np.inf)
+            high.append(0)
+    for kind, group in enumerate(groups):
+        row = np.zeros(width)
+        row[[node * kinds + kind for node in range(nodes)]] = 1
+        rows.append(row)
+        low.append(group[0])
+        high.append(group[0])
+    upper = np.ones(width)
+    upper[: nodes * kinds] = max(group[0] for group in groups)
+    found = milp(
+        cost,
+        constraints=LinearConstraint(np.array(rows), low, high),
+        integrality=np.ones(width),
+        bounds=Bounds(0, upper),
+        options={"time_limit": 5.0},
+    )
+    assert found.success, found.message
+    return round(float(found.fun))
+
+
+SIZES = st.sampled_from([100, 150, 200, 250, 300, 400, 500, 600, 700])
+GROUPS = st.lists(st.tuples(st.integers(1, 5), SIZES, SIZES), min_size=1, max_size=3)
+
+
+@settings(max_examples=25)
+@given(GROUPS)
+def test_packing_uses_at_most_a_bounded_part_more_nodes_than_an_exact_solver(
+    groups: list[tuple[int, int, int]],
+) -> None:
+    groups = sorted(groups, key=lambda each: -max(each[1], each[2]))  # As people write the large ones first.
+    nodes = sum(group[0] for group in groups)
+    used, placed = nodes_used(nodes, asking("shop", *groups))
+    best = fewest_nodes(nodes, groups)
+
+    assert placed == nodes
+    assert best <= used <= math.ceil(best * BOUND) + 1
+
+
+@settings(max_examples=25)
+@given(GROUPS, st.integers(1, 6))
+def test_nothing_is_left_unplaced_that_fits_on_some_node_as_it_stands(
+    groups: list[tuple[int, int, int]], nodes: int
+) -> None:
+    loop = Loop()
+    for at in range(nodes):
+        loop.with_node(f"n{at}", cpu=ROOM, memory_mb=ROOM)
+    loop.register(asking("shop", *groups))
+    loop.think()
+    fleet = SchedulerCache.from_snapshot(loop.replica).fleet
+    free = [
+        (int(fleet.cpu[row] - fleet.cpu_used[row]), int(fleet.memory[row] - fleet.memory_used[row]))
+        for row in fleet.row_by_node_id.values()
+    ]
+    placed = Counter(each.task_group for each in loop.live())
+    missing = [group for at, group in enumerate(groups) if placed[f"g{at}"] < group[0]]
+
+    assert [each for each in missing if any(cpu >= each[1] and memory >= each[2] for cpu, memory in free)] == []
+
+
+LIKE = ((100, 500, 500), (100, 250, 250), (200, 200, 200), (250, 100, 90), (300, 50, 50))
+UNLIKE = ((100, 500, 300), (100, 250, 250), (200, 200, 300), (250, 100, 150), (300, 50, 50))
+SMALL = ((1_000, 50, 50),)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        pytest.param(LIKE, id="as much of processors as of memory"),
+        pytest.param(UNLIKE, id="unlike parts of processors and memory"),
+        pytest.param(UNLIKE[::-1], id="the same, the small ones written first"),
+        pytest.param(SMALL, id="many small ones"),
+        pytest.param(
+            tuple((1, cpu, memory) for count, cpu, memory in UNLIKE for _ in range(count)), id="groups of one"
+        ),
+    ],
+)
+def test_on_many_nodes_packing_uses_at_most_two_percent_more_than_the_lower_bound(
+    kinds: tuple[tuple[int, int, int], ...],
+) -> None:
+    used, placed = nodes_used(300, asking("shop", *kinds))
+
+    assert placed == sum(count for count, _, _ in kinds)
+    assert used <= 1.02 * lower_bound(kinds)
+
+
+def lower_bound(kinds: Iterable[tuple[int, int, int]]) -> int:
+    """So many nodes the sum of what is asked for would fill."""
+    cpu, memory = sum(count * cpu for count, cpu, _ in kinds), sum(count * memory for count, _, memory in kinds)
+    return math.ceil(max(cpu, memory) / ROOM)
+
+
+def test_of_a_service_siblings_are_kept_apart_as_the_reference_does() -> None:
+    batch = asking("shop", (10, 50, 50))
+
+    assert (1, 10) == nodes_used(300, batch)
+    assert (10, 10) == nodes_used(300, replace(batch, type=JobType.SERVICE))

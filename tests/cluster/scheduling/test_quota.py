@@ -1,0 +1,184 @@
+"""What a namespace may still use of its quota."""
+
+from typing import Any
+
+import pytest
+
+from tests.builders import a_group, a_job, a_system_job, a_task, some_resources
+from tests.kit.state import AState
+from wharf.cluster.scheduling.cache import SchedulerCache
+from wharf.cluster.scheduling.capacity.quotas import (
+    RemainingQuota,
+    get_remaining_quota,
+    sum_quota_usage,
+    sum_requested_amounts,
+)
+from wharf.cluster.scheduling.plans.plan import Plan, check_plan
+from wharf.cluster.scheduling.scheduler import plan_evaluation_from_state
+from wharf.cluster.state.tables import ALLOCATIONS, NAMESPACES, QUOTAS
+from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.allocations.resources import AllocatedCpu, AllocatedResources, AllocatedTaskResources
+from wharf.contract.model.evaluations import EvaluationStatus
+from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.log import WRITE_INDEX
+from wharf.contract.model.namespaces import Namespace
+from wharf.contract.model.quotas import Quota, QuotaLimit, RegionLimit
+
+
+def of(*tasks: tuple[int, int], count: int = 1) -> TaskGroup:
+    made = [
+        a_task(f"task-{at}", driver="mock", resources=some_resources(cpu=cpu, memory_mb=memory_mb))
+        for at, (cpu, memory_mb) in enumerate(tasks)
+    ]
+    return a_group("web", *made, count=count)
+
+
+def a_state(*, region: str = "global", **limits: Any) -> AState:
+    """A fleet with room for anything, and a quota on the default namespace."""
+    state = AState()
+    for number in range(1, 4):
+        state.with_node(f"node-{number}", cpu=10_000, memory_mb=10_000)
+    limit = QuotaLimit(region=region, region_limit=RegionLimit(**limits))
+    state.put(
+        QUOTAS.build_put(Quota(name="tight", limits=(limit,), create_index=WRITE_INDEX)),
+        NAMESPACES.build_put(Namespace(name="default", quota="tight")),
+    )
+    return state
+
+
+def planned(state: AState, job: Job) -> Plan:
+    state.register(job)
+    (evaluation,) = [e for e in state.evaluations(job.id) if e.status is EvaluationStatus.PENDING]
+    return plan_evaluation_from_state(state.replica, evaluation, state.moment)
+
+
+def commit(state: AState, plan: Plan) -> None:
+    left: Plan | None = plan
+    while left is not None:
+        checked = check_plan(left, state.replica, max_changes=200)
+        assert checked.write is not None
+        state.put_led(*checked.write.changes)
+        left = checked.remaining_plan
+
+
+def placed(plan: Plan) -> int:
+    return sum(map(len, plan.placements.values()))
+
+
+@pytest.mark.parametrize(
+    ("limits", "fitting"),
+    [({"cpu": 250}, 2), ({"memory_mb": 300}, 3), ({"count": 4}, 4), ({"cpu": 500, "memory_mb": 199, "count": 9}, 1)],
+)
+def test_no_more_is_placed_than_each_limit_allows(limits: dict[str, Any], fitting: int) -> None:
+    assert placed(planned(a_state(**limits), a_job("shop", of((100, 100), count=8)))) == fitting
+
+
+def test_a_limit_below_zero_allows_nothing_and_one_of_zero_everything() -> None:
+    assert placed(planned(a_state(count=-1), a_job("shop", of((100, 100))))) == 0
+    assert placed(planned(a_state(cpu=0), a_job("shop", of((100, 100), count=5)))) == 5
+
+
+def test_what_is_refused_waits_for_the_quota_by_its_name_and_says_by_how_much() -> None:
+    plan = planned(a_state(memory_mb=250), a_job("shop", of((100, 100), count=4)))
+
+    (blocked,) = plan.follow_ups
+    assert (blocked.status, blocked.quota_limit_reached) == (EvaluationStatus.BLOCKED, "tight")
+    assert plan.completed_evaluation is not None
+    assert plan.completed_evaluation.quota_limit_reached == "tight"
+    metric = (blocked.failed_tg_allocs or {})["web"]
+    assert metric.quota_exhausted == ("memory exhausted (300 needed > 250 limit)",)
+    assert metric.coalesced_failures == 1
+
+
+def test_system_jobs_are_bound_by_it_too() -> None:
+    assert placed(planned(a_state(count=2), a_system_job("agent", of((100, 100))))) == 2
+
+
+def test_a_limit_of_another_region_binds_nobody_here() -> None:
+    assert placed(planned(a_state(region="mars", count=1), a_job("shop", of((100, 100), count=3)))) == 3
+
+
+def test_what_other_namespaces_of_the_quota_use_counts() -> None:
+    state = a_state(count=3)
+    state.put(NAMESPACES.build_put(Namespace(name="other", quota="tight", create_index=WRITE_INDEX)))
+    commit(state, planned(state, a_job("theirs", of((100, 100), count=2), namespace="other")))
+
+    assert placed(planned(state, a_job("shop", of((100, 100), count=3)))) == 1
+
+
+def test_what_has_to_stop_counts_until_its_node_says_that_it_did() -> None:
+    state = a_state(count=1)
+    state.register(a_job("old", of((100, 100))))
+    old = state.with_allocation(state.job("old"), client_status=ClientStatus.RUNNING)
+    allowance = get_remaining_quota(state.replica, "default", "global")
+    assert allowance is not None
+    assert allowance.list_exceeded_limits({"count": 1}) != ()
+
+    state.with_client_status(old.id, ClientStatus.COMPLETE)
+    allowance = get_remaining_quota(state.replica, "default", "global")
+    assert allowance is not None
+    assert allowance.list_exceeded_limits({"count": 1}) == ()
+
+
+def test_all_tasks_of_a_group_count() -> None:
+    assert sum_requested_amounts(of((100, 200), (50, 25))) == {
+        "count": 1, "cpu": 150, "cores": 0, "memory_mb": 225, "memory_max_mb": 225,
+    }  # fmt: skip
+
+
+def test_of_two_plans_made_at_once_the_second_is_cut_to_what_the_first_left() -> None:
+    state = a_state(count=3)
+    first = planned(state, a_job("first", of((100, 100), count=2)))
+    second = planned(state, a_job("second", of((100, 100), count=2)))
+
+    commit(state, first)
+    checked = check_plan(second, state.replica, max_changes=200)
+
+    assert checked.write is None or len([c for c in checked.write.changes if c.table == ALLOCATIONS.name]) <= 1
+    assert checked.dropped_nodes
+
+
+def test_what_takes_the_place_of_something_needs_only_the_difference() -> None:
+    allowance = RemainingQuota("tight", RegionLimit(memory_mb=100), {"memory_mb": 100})
+
+    assert allowance.list_exceeded_limits({"memory_mb": 100}, released={"memory_mb": 100}) == ()
+    assert allowance.list_exceeded_limits({"memory_mb": 101}, released={"memory_mb": 100}) != ()
+
+
+def test_an_update_that_the_quota_would_never_allow_leaves_what_runs_alone() -> None:
+    state = a_state(memory_mb=100)
+    commit(state, planned(state, a_job("shop", of((100, 100)))))
+    state.with_client_status(next(iter(state.replica.iter_all(ALLOCATIONS))).id, ClientStatus.RUNNING)
+
+    plan = planned(state, a_job("shop", of((100, 200))))
+
+    assert (plan.stops, placed(plan)) == ((), 0)
+
+
+def test_an_update_within_the_quota_stops_the_old_one_first_where_both_do_not_fit() -> None:
+    state = a_state(memory_mb=100)
+    commit(state, planned(state, a_job("shop", of((100, 100)))))
+    state.with_client_status(next(iter(state.replica.iter_all(ALLOCATIONS))).id, ClientStatus.RUNNING)
+
+    plan = planned(state, a_job("shop", of((200, 100))))
+
+    assert (len(plan.stops), placed(plan)) == (1, 0)
+
+
+def test_what_a_quota_has_left_is_known_without_adding_up_and_is_the_same_as_when_it_is_added_up() -> None:
+    state = AState()
+    state.put(QUOTAS.build_put(Quota(name="small", create_index=WRITE_INDEX)))
+    state.put(NAMESPACES.build_put(Namespace(name="default", quota="small", create_index=WRITE_INDEX)))
+    state.with_node()
+    ground = SchedulerCache.from_snapshot(state.replica)
+    before = ground.quota_usage.get_quota_usage(state.replica, "small")
+    job = a_job()
+    state.register(job)
+    resources = AllocatedResources(tasks={"server": AllocatedTaskResources(cpu=AllocatedCpu(cpu_shares=300))})
+    came = state.with_allocation(job, allocated_resources=resources, client_status=ClientStatus.RUNNING)
+    ground.apply_changes(state.replica, [], [(came.id, None, came)])
+    after = ground.quota_usage.get_quota_usage(state.replica, "small")
+
+    assert (before, after) == ({}, sum_quota_usage(state.replica, "small"))
+    assert after["cpu"] == 300

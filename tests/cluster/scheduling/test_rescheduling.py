@@ -1,0 +1,135 @@
+"""When something that failed is tried again (scheduling.md 5.7)."""
+
+import pytest
+from msgspec.structs import replace
+
+from tests.builders import a_group, a_job
+from tests.kit.state import SECOND_NS, an_allocation
+from wharf.cluster.scheduling.reconcile.rescheduling import (
+    NEVER_RETRY,
+    RETRY_NOW,
+    RetryDecision,
+    RetryKind,
+    build_tracker,
+    decide_retry,
+    get_next_delay_ns,
+    list_avoided_nodes,
+)
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, RescheduleEvent, RescheduleTracker
+from wharf.contract.model.allocations.task_states import TaskState, TaskStatus
+from wharf.contract.model.jobs.group_policies import ReschedulePolicy
+from wharf.contract.model.times import to_datetime
+
+AT = 1_700_000_000 * SECOND_NS
+"""RetryKind it failed."""
+
+
+def seconds(*delays: int, last_s_ago: int = 10) -> tuple[RescheduleEvent, ...]:
+    """Events with these delays, the last so long before the failure, the others 100 s apart."""
+    ages = [last_s_ago + 100 * (len(delays) - 1 - position) for position in range(len(delays))]
+    return tuple(
+        RescheduleEvent(
+            reschedule_time=AT - age * SECOND_NS,
+            prev_alloc_id=f"a{position}",
+            prev_node_id=f"n{position}",
+            delay=delay * SECOND_NS,
+        )
+        for position, (age, delay) in enumerate(zip(ages, delays, strict=True))
+    )
+
+
+def failed(*events: RescheduleEvent) -> Allocation:
+    return an_allocation(
+        a_job(),
+        node_id="n-last",
+        client_status=ClientStatus.FAILED,
+        modify_time=AT,
+        reschedule_tracker=RescheduleTracker(events=events) if events else None,
+    )
+
+
+def a_policy(**fields: object) -> ReschedulePolicy:
+    given = {"delay": 5 * SECOND_NS, "delay_function": "constant", "max_delay": 3600 * SECOND_NS, "unlimited": True}
+    return replace(ReschedulePolicy(), **{**given, **fields})
+
+
+@pytest.mark.parametrize(
+    ("function", "events", "expected_s"),
+    [
+        ("constant", seconds(5, 5), 5),
+        ("exponential", (), 5),
+        ("exponential", seconds(5), 10),
+        ("exponential", seconds(5, 10, 20), 40),
+        ("exponential", seconds(5, 40), 60),
+        ("exponential", seconds(5, 40, last_s_ago=61), 5),
+        ("fibonacci", (), 5),
+        ("fibonacci", seconds(5), 5),
+        ("fibonacci", seconds(5, 5), 10),
+        ("fibonacci", seconds(5, 5, 10, 15), 25),
+        ("fibonacci", seconds(30, 40), 60),
+    ],
+)
+def test_delays_grow_by_their_function_up_to_the_most_and_begin_anew_after_a_good_time(
+    function: str, events: tuple[RescheduleEvent, ...], expected_s: int
+) -> None:
+    policy = a_policy(delay_function=function, max_delay=60 * SECOND_NS)
+
+    assert expected_s * SECOND_NS == get_next_delay_ns(policy, events, AT)
+
+
+def retry(policy: ReschedulePolicy, *events: RescheduleEvent, after_s: float = 0, **options: bool) -> RetryDecision:
+    group = a_group(reschedule_policy=policy)
+    return decide_retry(failed(*events), group, AT + round(after_s * SECOND_NS), **options)
+
+
+def test_what_is_due_within_a_second_is_tried_now_and_else_later() -> None:
+    later = RetryDecision(RetryKind.LATER, AT + 5 * SECOND_NS)
+
+    assert [retry(a_policy(), after_s=s) for s in (0, 3.9, 4, 7)] == [later, later, RETRY_NOW, RETRY_NOW]
+    assert retry(a_policy(), is_follow_up_due=True) == RETRY_NOW
+    assert retry(a_policy(), is_retry_pending=True) == NEVER_RETRY
+
+
+def test_what_failed_in_the_future_by_another_clock_is_tried_after_its_delay_from_now() -> None:
+    ended = TaskState(state=TaskStatus.DEAD, failed=True, finished_at=to_datetime(AT + 3_600 * SECOND_NS))
+    told = replace(failed(), task_states={"server": ended})
+
+    assert retry(a_policy(), after_s=-3_600) == RetryDecision(RetryKind.LATER, AT - 3_595 * SECOND_NS)
+    assert decide_retry(told, a_group(reschedule_policy=a_policy()), AT) == RetryDecision(
+        RetryKind.LATER, AT + 5 * SECOND_NS
+    )
+
+
+def test_only_the_attempts_of_the_interval_count() -> None:
+    policy = a_policy(unlimited=False, attempts=2, interval=150 * SECOND_NS)
+
+    assert retry(policy, *seconds(5, last_s_ago=20)).kind is RetryKind.LATER
+    assert retry(policy, *seconds(5, 5, last_s_ago=20)) == NEVER_RETRY
+    assert retry(policy, *seconds(5, 5, last_s_ago=60)).kind is RetryKind.LATER
+    assert retry(a_policy(unlimited=False, attempts=0)) == NEVER_RETRY
+    assert retry(a_policy(unlimited=False, attempts=1, interval=5 * SECOND_NS)) == NEVER_RETRY
+
+
+def test_a_limited_policy_remembers_what_was_in_its_interval_and_an_unlimited_one_the_last_five() -> None:
+    limited = a_group(reschedule_policy=a_policy(unlimited=False, attempts=9, interval=250 * SECOND_NS))
+    unlimited = a_group(reschedule_policy=a_policy())
+    previous = failed(*seconds(1, 2, 3, 4, 5, 6, 7))
+
+    def delays(group: object) -> list[int]:
+        tracker = build_tracker(previous, group, AT)  # type: ignore[arg-type]
+        return [event.delay // SECOND_NS for event in tracker.events or ()]
+
+    assert (delays(limited), delays(unlimited)) == ([5, 6, 7, 5], [3, 4, 5, 6, 7, 5])
+
+
+def test_the_newest_event_says_what_was_replaced_and_where_it_was() -> None:
+    tracker = build_tracker(failed(), a_group(reschedule_policy=a_policy()), AT)
+
+    assert tracker.events == (
+        RescheduleEvent(reschedule_time=AT, prev_alloc_id="a1", prev_node_id="n-last", delay=5 * SECOND_NS),
+    )
+
+
+def test_where_it_failed_it_is_not_liked_again() -> None:
+    assert list_avoided_nodes(failed(*seconds(5, 5))) == ("n0", "n1", "n-last")
+    assert list_avoided_nodes(replace(failed(*seconds(5)), client_status=ClientStatus.LOST)) == ("n0",)

@@ -1,0 +1,89 @@
+"""How many children of one job run at the same time."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import a_batch_job
+from tests.cluster.scheduling.loop import Loop
+from tests.kit.state import SETTINGS
+from wharf.cluster.operations.jobs import purge
+from wharf.cluster.operations.jobs.dispatch import DispatchRequest, dispatch_job
+from wharf.cluster.state.tables import JOBS
+from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.jobs.job import ChildrenSummary, Job, JobStatus, Parameterized
+
+
+class Parent(Loop):
+    """Room for everything, and a parent whose children wait for each other."""
+
+    def __init__(self, max_running: int) -> None:
+        super().__init__()
+        self.with_node(cpu=100_000, memory_mb=100_000)
+        self.register(a_batch_job("convert", parameterized_job=Parameterized(max_running=max_running)))
+
+    def dispatch(self) -> str:
+        asked = DispatchRequest(namespace="default", job_id="convert")
+        made = self.lead(dispatch_job(self.replica, asked, self.moment, SETTINGS))
+        self.think()
+        return made.job_id
+
+    def children(self) -> list[Job]:
+        return sorted((job for job in self.replica.iter_all(JOBS) if job.parent_id), key=lambda job: job.create_index)
+
+    def running(self) -> list[str]:
+        return [job.id for job in self.children() if self.live(job.id)]
+
+    def end(self, job_id: str) -> None:
+        self.tell(self.live(job_id)[0], ClientStatus.COMPLETE)
+        self.room_came()
+        self.think()
+
+
+@given(st.integers(1, 4), st.lists(st.one_of(st.none(), st.integers(0, 3)), min_size=1, max_size=20))
+def test_no_more_children_run_than_their_parent_allows_and_a_free_turn_is_taken(
+    most: int, steps: list[int | None]
+) -> None:
+    parent = Parent(most)
+    for step in steps:
+        running = parent.running()
+        if step is None or step >= len(running):
+            parent.dispatch()
+        else:
+            parent.end(running[step])
+        wanted = [job.id for job in parent.children() if job.status is not JobStatus.DEAD]
+        assert len(parent.running()) == min(most, len(wanted))
+
+
+def test_a_child_that_waits_for_its_turn_says_behind_whom() -> None:
+    parent = Parent(1)
+    parent.dispatch()
+    child = parent.dispatch()
+    (waits,) = parent.waiting()
+    (metric,) = (waits.failed_tg_allocs or {}).values()
+
+    assert (waits.job_id, waits.waits_behind, metric.quota_exhausted) == (
+        child,
+        "convert",
+        ("max_running of convert exhausted (1 run, 1 may)",),
+    )
+
+
+def test_without_a_limit_all_children_run() -> None:
+    parent = Parent(0)
+    for _ in range(5):
+        parent.dispatch()
+
+    assert len(parent.running()) == 5
+
+
+def test_children_that_outlived_a_purge_of_their_parent_run_beside_those_of_its_next_life() -> None:
+    parent = Parent(2)
+    first, second = parent.dispatch(), parent.dispatch()
+    parent.lead(purge.purge_job(parent.replica, "default", "convert", parent.moment, max_changes=40))
+    parent.register(a_batch_job("convert", parameterized_job=Parameterized(max_running=2)))
+    third = parent.dispatch()
+    before = parent.running()
+    parent.end(first)
+
+    assert (before, parent.running()) == ([first, second], [second, third])
+    assert parent.summary("convert").children == ChildrenSummary(pending=0, running=2, dead=1)

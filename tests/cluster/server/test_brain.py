@@ -1,0 +1,932 @@
+"""The leader's mind: what it does, when, and what it does when a write fails."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from tests.builders import SECOND, a_batch_job, a_group, a_job, a_system_job, a_task, some_resources
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.state import a_node
+from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
+from wharf.cluster.controllers.heartbeats import HeartbeatSettings
+from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation, Fault, LoseReplyFault, RefuseFault
+from wharf.cluster.engines.memory.log import MemoryLogCopy
+from wharf.cluster.engines.port import WriteConflict, WriteLimits
+from wharf.cluster.operations.decision import Decision
+from wharf.cluster.operations.nodes.reports import AllocationReport
+from wharf.cluster.scheduling.cache import SchedulerCache
+from wharf.cluster.scheduling.plans.plan import Plan
+from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage, get_node_capacity
+from wharf.cluster.scheduling.scheduler import plan_evaluation
+from wharf.cluster.server.leader import evaluation_processor, loop
+from wharf.cluster.state import Replica
+from wharf.cluster.state.tables import (
+    ALLOCATIONS,
+    ALLOCATIONS_ON_NODE,
+    EVALUATIONS,
+    JOB_SUMMARIES,
+    JOBS,
+    LEADER,
+    NAMESPACES,
+    NODES,
+)
+from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.evaluations import Evaluation, EvaluationStatus
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.log import Cause, CauseKind, Write
+from wharf.contract.model.namespaces import Namespace
+from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.state_machines.machine import advance_state
+from wharf.contract.model.state_machines.transitions import ALLOCATION_STATES
+from wharf.contract.model.times import DecisionContext
+
+CAUSE = Cause(CauseKind.REQUEST, "test")
+TINY = WriteLimits(changes=16, conditions=16)
+NOTHING = MemoryLogCopy(0, 0, {}, {})
+"""What a store that was wiped has to give back."""
+
+QUICK = HeartbeatSettings(min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=40.0)
+
+
+def of_count(count: int, name: str = "shop", cpu: int = 10) -> Job:
+    resources = some_resources(cpu=cpu, memory_mb=10)
+    return a_job(name, a_group("web", a_task(driver="mock", resources=resources), count=count))
+
+
+def running(server: OneServer, job_id: str = "shop") -> int:
+    summary = server.replica.get(JOB_SUMMARIES, "default", job_id)
+    return sum(group.running for group in summary.summary.values()) if summary is not None else 0
+
+
+def status(server: OneServer, job_id: str = "shop") -> str:
+    job = server.replica.get(JOBS, "default", job_id)
+    return job.status if job is not None else ""
+
+
+def on_commits(count: int, fault: Fault) -> Callable[[EngineOperation], Fault | None]:
+    """The next so many commits meet this fault."""
+    left = [fault] * count
+    return lambda asked: left.pop() if asked is EngineOperation.COMMIT and left else None
+
+
+def assert_nothing_over_committed(server: OneServer) -> None:
+    for node in server.replica.iter_all(NODES):
+        here = [a for a in server.replica.list_by_index(ALLOCATIONS_ON_NODE, node.id) if a.is_occupying]
+        assert Usage.sum_usages(get_allocation_usage(a) for a in here).fits_in(get_node_capacity(node)), (
+            f"{node.name} is over-committed"
+        )
+
+
+# -- statuses follow
+
+
+@in_virtual_time
+async def test_what_others_wrote_is_settled_within_50_ms() -> None:
+    async with ACluster() as cluster:
+        leader = await cluster.a_server("m1")
+        other = await cluster.a_server("m2", leads=False)
+        await other.client.jobs.register(a_batch_job("shop"))
+        job = other.replica.get(JOBS, "default", "shop")
+        await until(lambda: is_blocked(leader), what="the evaluation is processed")
+        ends = [
+            EVALUATIONS.build_put(replace(e, status=EvaluationStatus.CANCELED))
+            for e in leader.replica.iter_all(EVALUATIONS)
+            if not e.status.is_terminal
+        ]
+        assert job is not None
+        began_s = now_s()
+
+        await other.server.writer.commit(Write("others", CAUSE, ends))
+        await until(lambda: status(leader) == "dead", what="the job is dead")
+
+        assert now_s() - began_s <= 0.05
+
+
+def is_blocked(server: OneServer) -> bool:
+    return any(e.status is EvaluationStatus.BLOCKED for e in server.replica.iter_all(EVALUATIONS))
+
+
+def open_evaluations(server: OneServer, *, pending_only: bool = False) -> list[str]:
+    return [
+        e.id
+        for e in server.replica.iter_all(EVALUATIONS)
+        if not e.status.is_terminal and (e.status is EvaluationStatus.PENDING or not pending_only)
+    ]
+
+
+@in_virtual_time
+async def test_what_is_to_be_settled_is_not_forgotten_when_the_log_takes_no_writes() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await server.client.jobs.register(a_batch_job("shop"))
+        await until(lambda: is_blocked(server), what="processed")
+        ends = [
+            EVALUATIONS.build_put(replace(e, status=EvaluationStatus.CANCELED))
+            for e in server.replica.iter_all(EVALUATIONS)
+            if not e.status.is_terminal
+        ]
+        other = await cluster.a_server("m2", leads=False)
+        server.faults.choose_fault = on_commits(3, RefuseFault("full"))
+
+        await other.server.writer.commit(Write("others", CAUSE, ends))
+
+        await until(lambda: status(server) == "dead", what="settled after the log takes writes again", within_s=5.0)
+
+
+@in_virtual_time
+async def test_more_jobs_than_fit_in_a_write_are_settled() -> None:
+    async with ACluster(bounds=TINY) as cluster:
+        other = await cluster.a_server("m2", leads=False)
+        for number in range(12):
+            await other.client.jobs.register(a_batch_job(f"job-{number}"))
+        for evaluation in list(other.replica.iter_all(EVALUATIONS)):
+            ended = replace(evaluation, status=EvaluationStatus.COMPLETE)
+            await other.server.writer.commit(Write("others", CAUSE, [EVALUATIONS.build_put(ended)]))
+
+        server = await cluster.a_server("m1")
+
+        await until(lambda: all(job.status == "dead" for job in server.replica.iter_all(JOBS)), what="all are dead")
+
+
+# -- plans
+
+
+@in_virtual_time
+async def test_a_plan_larger_than_a_write_is_placed_in_parts() -> None:
+    async with ACluster(bounds=TINY) as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 3)
+
+        await server.client.jobs.register(of_count(60))
+
+        await until(lambda: running(server) == 60, what="sixty run")
+        assert status(server) == "running"
+        assert_nothing_over_committed(server)
+
+
+@in_virtual_time
+async def test_a_job_that_begins_all_at_once_and_fits_no_write_fails_with_the_bound_and_is_not_tried_for_ever() -> None:
+    async with ACluster(bounds=TINY) as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 3)
+
+        await server.client.jobs.register(replace(of_count(60), all_at_once=True))
+        await until(lambda: status(server) == "dead", what="it is given up")
+
+        (evaluation,) = server.replica.iter_all(EVALUATIONS)
+        assert evaluation.status_description.startswith(
+            "AllAtOnce asks for 60 allocations in one write, and the log ta"
+        )
+
+
+@in_virtual_time
+async def test_a_leader_that_ends_between_two_parts_leaves_nothing_placed_twice() -> None:
+    async with ACluster(bounds=TINY) as cluster:
+        first = await cluster.a_server("m1")
+        second = await cluster.a_server("m2", leads=False)
+        await cluster.ready_nodes(second, 3)
+        first.faults.choose_fault = lambda asked: DelayFault(request_s=0.1) if asked is EngineOperation.COMMIT else None
+        await second.client.jobs.register(of_count(60))
+        await until(lambda: second.replica.count_records(ALLOCATIONS) > 10, what="some are placed")
+
+        await second.lead()
+
+        await until(lambda: running(second) == 60, what="sixty run", within_s=60.0)
+        names = sorted(a.name for a in second.replica.iter_all(ALLOCATIONS))
+        assert len(names) == len(set(names)) == 60
+
+
+@in_virtual_time
+async def test_a_lost_reply_in_the_middle_of_a_plan_places_nothing_twice() -> None:
+    async with ACluster(bounds=TINY) as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 3)
+        struck = 0
+
+        def now_and_then(asked: EngineOperation) -> Fault | None:
+            nonlocal struck
+            if asked is EngineOperation.COMMIT:
+                struck += 1
+                return LoseReplyFault() if struck % 4 == 0 else None
+            return None
+
+        server.faults.choose_fault = now_and_then
+        await server.client.jobs.register(of_count(30))
+
+        await until(lambda: running(server) == 30, what="thirty run", within_s=200.0)
+        names = sorted(a.name for a in server.replica.iter_all(ALLOCATIONS))
+        assert len(names) == len(set(names)) == 30
+
+
+@in_virtual_time
+async def test_what_found_no_room_is_placed_when_a_node_comes() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await server.client.jobs.register(of_count(3))
+        await until(lambda: open_evaluations(server), what="the evaluation is blocked")
+
+        await cluster.ready_nodes(server, 1)
+
+        await until(lambda: running(server) == 3, what="three run")
+        assert open_evaluations(server) == []
+
+
+@in_virtual_time
+async def test_room_that_comes_free_while_the_log_takes_no_writes_is_not_forgotten() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await server.client.jobs.register(of_count(3))
+        await until(lambda: is_blocked(server), what="the evaluation is blocked")
+        other = await cluster.a_server("m2", leads=False)
+        node = replace(a_node(), status="ready", create_index=-1)
+        server.faults.choose_fault = on_commits(3, RefuseFault("full"))
+
+        await other.server.writer.commit(Write("others", CAUSE, [NODES.build_put(node)]))
+
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 3, what="three are placed", within_s=5.0)
+
+
+@in_virtual_time
+async def test_many_blocked_evaluations_come_free_in_writes_that_fit() -> None:
+    async with ACluster(bounds=TINY) as cluster:
+        server = await cluster.a_server()
+        for number in range(20):
+            await server.client.jobs.register(of_count(1, f"job-{number}"))
+
+        await cluster.ready_nodes(server, 1)
+
+        await until(lambda: all(running(server, f"job-{n}") == 1 for n in range(20)), what="all run")
+
+
+def status_of(server: OneServer, evaluation_id: str) -> str:
+    evaluation = server.replica.get(EVALUATIONS, evaluation_id)
+    return evaluation.status if evaluation is not None else ""
+
+
+@in_virtual_time
+async def test_an_evaluation_that_cannot_be_processed_is_tried_three_times_fails_and_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails_at_one(
+        ground: SchedulerCache, snapshot: Replica, evaluation: Evaluation, moment: DecisionContext
+    ) -> Plan:
+        if evaluation.job_id == "poison":
+            raise ZeroDivisionError("planted")
+        return plan_evaluation(ground, snapshot, evaluation, moment)
+
+    monkeypatch.setattr(evaluation_processor, "plan_evaluation", fails_at_one)
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        with caplog.at_level(logging.ERROR):
+            await server.client.jobs.register(of_count(1, "poison"))
+            await server.client.jobs.register(of_count(1, "shop"))
+            await until(lambda: running(server) == 1, what="the other job runs")
+
+            (poison,) = [e for e in server.replica.iter_all(EVALUATIONS) if e.job_id == "poison"]
+            await until(lambda: status_of(server, poison.id) == "failed", what="it is given up", within_s=60.0)
+
+        failed, follow_up = sorted(
+            (e for e in server.replica.iter_all(EVALUATIONS) if e.job_id == "poison"), key=lambda e: e.create_index
+        )
+        assert failed.status_description.startswith("evaluation reached delivery limit (3): ")
+        assert "ZeroDivisionError" in failed.status_description
+        assert (follow_up.triggered_by, follow_up.previous_eval, failed.next_eval) == (
+            "failed-follow-up",
+            failed.id,
+            follow_up.id,
+        )
+        assert 60 <= follow_up.wait / SECOND <= 360
+        assert "ZeroDivisionError: planted" in caplog.text
+
+
+@in_virtual_time
+async def test_an_error_in_the_leaders_mind_is_told_and_it_thinks_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    struck = 0
+
+    def fails_once(*_given: object, **_options: object) -> object:
+        nonlocal struck
+        struck += 1
+        if struck == 1:
+            raise ZeroDivisionError("planted")
+        return None
+
+    monkeypatch.setattr(loop, "build_derived_write", fails_once)
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        with caplog.at_level(logging.ERROR):
+            await server.client.jobs.register(of_count(1))
+            await until(lambda: running(server) == 1, what="the job runs")
+
+        assert "ZeroDivisionError: planted" in caplog.text
+        assert server.election.campaigns == 1
+
+
+@in_virtual_time
+async def test_an_illegal_step_in_the_leaders_mind_is_refused_with_its_story_and_it_thinks_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    struck = 0
+
+    def refuses_once(*_given: object, **_options: object) -> None:
+        nonlocal struck
+        struck += 1
+        if struck == 1:
+            advance_state(
+                ALLOCATION_STATES, ClientStatus.COMPLETE, ClientStatus.RUNNING, record_id="a1", history=["placed"]
+            )
+
+    monkeypatch.setattr(loop, "build_derived_write", refuses_once)
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        with caplog.at_level(logging.WARNING):
+            await server.client.jobs.register(of_count(1))
+            await until(lambda: running(server) == 1, what="the job runs")
+
+        assert [line for line in caplog.messages if "a1" in line] == [
+            "a step was refused: allocation a1 cannot go from complete to running: from complete it goes nowhere; "
+            "what happened before: placed"
+        ]
+        assert "an error of our own" not in caplog.text
+
+
+@in_virtual_time
+async def test_an_evaluation_that_asks_for_an_illegal_step_fails_with_the_story(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def loses_what_ended(*_given: object) -> None:
+        advance_state(ALLOCATION_STATES, ClientStatus.COMPLETE, ClientStatus.LOST, record_id="a1", history=["placed"])
+
+    monkeypatch.setattr(evaluation_processor, "plan_evaluation", loses_what_ended)
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await server.client.jobs.register(of_count(1))
+        await until(lambda: not open_evaluations(server), what="the evaluation ended")
+
+        (evaluation,) = server.replica.iter_all(EVALUATIONS)
+        why = (
+            "allocation a1 cannot go from complete to lost: from complete it goes nowhere; what happened before: placed"
+        )
+        assert (evaluation.status, evaluation.status_description) == ("failed", why)
+        assert [line for line in caplog.messages if "a1" in line] == [f"a step was refused: {why}"]
+
+
+@in_virtual_time
+async def test_an_illegal_report_changes_nothing_and_is_logged_with_the_allocations_story(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await server.brain.node_monitor.register_node(a_node())
+        await server.brain.node_monitor.record_heartbeat("node-1")
+        await server.client.jobs.register(of_count(1))
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="placed")
+        (allocation,) = server.replica.iter_all(ALLOCATIONS)
+        for status in (ClientStatus.COMPLETE, ClientStatus.RUNNING):
+            await server.brain.node_monitor.record_reports(
+                "node-1", [AllocationReport(id=allocation.id, client_status=status)]
+            )
+
+        (line,) = [line for line in caplog.messages if "a step was refused" in line]
+        assert client_status(server, allocation.id) == "complete"
+        assert f"allocation {allocation.id} cannot go from complete to running" in line
+        assert f"placed by evaluation {allocation.eval_id}" in line
+        assert "its node node-1 is ready" in line
+
+
+# -- leadership
+
+
+@in_virtual_time
+async def test_of_two_brains_only_the_one_whose_record_stands_commits() -> None:
+    async with ACluster() as cluster:
+        first = await cluster.a_server("m1")
+        second = await cluster.a_server("m2", leads=False)
+        first.faults.choose_fault = lambda asked: DelayFault(reply_s=5.0) if asked is EngineOperation.FEED else None
+        await second.lead()
+
+        # The first brain has not heard of it: it still holds that it leads.
+        assert first.brain.is_leading
+        stale = first.brain.term.build_leader_write(Write("stale", CAUSE, [NAMESPACES.build_put(namespace_of(first))]))
+        outcome = await first.server.writer.commit(stale)
+
+        assert isinstance(outcome, WriteConflict)
+        assert ("leader", "leader") in outcome.keys
+
+
+def namespace_of(server: OneServer) -> Namespace:
+    found = server.replica.get(NAMESPACES, "default")
+    assert found is not None
+    return replace(found, description="overwritten")
+
+
+@in_virtual_time
+async def test_a_leader_that_was_replaced_steps_down_as_soon_as_it_hears_of_it() -> None:
+    async with ACluster() as cluster:
+        first = await cluster.a_server("m1")
+        second = await cluster.a_server("m2", leads=False)
+        await second.lead()
+
+        await until(lambda: first.election.campaigns == 2, what="it campaigns again", within_s=1.0)
+
+        assert not first.brain.is_leading
+        with pytest.raises(Refusal, match="No cluster leader"):
+            await first.brain.node_monitor.record_heartbeat("anybody")
+
+
+@in_virtual_time
+async def test_a_leader_whose_record_is_gone_asks_for_nothing_in_vain_for_ever() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        server.faults.choose_fault = lambda asked: DelayFault(reply_s=2.0) if asked is EngineOperation.FEED else None
+        await server.server.writer.commit(Write("gone", CAUSE, [LEADER.build_delete()]))
+        commits = 0
+        inner = server.faults.choose_fault
+
+        def counted(asked: EngineOperation) -> Fault | None:
+            nonlocal commits
+            commits += asked is EngineOperation.COMMIT
+            return inner(asked)
+
+        server.faults.choose_fault = counted
+
+        await server.server.writer.execute(lambda _snapshot, _moment: _nothing())
+        await pass_time(20.0)
+
+        assert commits < 10
+        assert server.election.campaigns == 2
+
+
+def _nothing() -> Decision[int]:
+    return Decision(None, lambda index: index)
+
+
+@in_virtual_time
+async def test_a_leader_that_lost_is_asked_in_vain_and_leads_again_when_elected() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        assert server.election.held is not None
+        server.election.held.lose()
+        await until(lambda: server.election.campaigns == 2, what="it campaigns again")
+        await server.client.jobs.register(of_count(1))
+        await pass_time(1.0)
+        assert open_evaluations(server, pending_only=True)
+
+        server.election.again()
+
+        await until(lambda: not open_evaluations(server, pending_only=True), what="processed by the new term")
+
+
+@in_virtual_time
+async def test_a_log_that_comes_back_empty_is_founded_again_by_whoever_leads_then() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        told = server.replica.get_last_change(NAMESPACES)
+        cluster.log.restore_copy(NOTHING)
+        await until(lambda: server.replica.get(NAMESPACES, "default") is None, what="the replica has heard of it")
+
+        server.election.again()
+
+        await until(lambda: server.brain.is_leading, what="it leads again")
+        assert server.replica.get_last_change(NAMESPACES) > told
+        await cluster.ready_nodes(server, 1)
+        await server.client.jobs.register(of_count(1))
+        await until(lambda: running(server) == 1, what="the job runs")
+
+
+@in_virtual_time
+async def test_after_a_restore_nodes_tell_again_what_the_older_copy_does_not_know() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        await server.client.jobs.register(of_count(1))
+        await until(lambda: running(server) == 1, what="the job runs")
+        (before,) = server.replica.iter_all(ALLOCATIONS)
+        copy = cluster.log.make_copy()
+        await server.client.jobs.deregister("shop")
+        await until(lambda: running(server) == 0, what="the node has stopped it, and has said so")
+
+        cluster.log.restore_copy(copy)
+        server.election.again()
+
+        await until(
+            lambda: server.replica.count_records(ALLOCATIONS) == 2, what="another takes the place of what was stopped"
+        )
+        await until(lambda: running(server) == 1, what="the restored job runs")
+        stopped = server.replica.get(ALLOCATIONS, before.id)
+        assert stopped is not None
+        assert stopped.client_status == "complete"
+
+
+@in_virtual_time
+async def test_after_a_restore_a_job_that_nothing_wrote_a_second_time_keeps_its_work() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 2)
+        task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
+        await server.client.jobs.register(a_system_job("shop", a_group("web", task)))
+        await until(lambda: running(server) == 2, what="it runs on every node")
+        before = {each.id for each in server.replica.iter_all(ALLOCATIONS)}
+        job = server.replica.get(JOBS, "default", "shop")
+        assert job is not None
+
+        cluster.log.restore_copy(cluster.log.make_copy())
+        server.election.again()
+        await until(lambda: server.replica.epoch == 1, what="the replica has heard of it")
+        await until(lambda: server.brain.is_leading, what="it leads again")
+        await server.client.jobs.evaluate("shop")
+        await until(lambda: not open_evaluations(server), what="the job is looked at again")
+
+        restored = server.replica.get(JOBS, "default", "shop")
+        assert restored is not None
+        assert (restored.create_index, restored.modify_index > job.modify_index) == (job.create_index, True)
+        assert before == {each.id for each in server.replica.iter_all(ALLOCATIONS)}
+        assert running(server) == 2
+
+
+@in_virtual_time
+async def test_nobody_leads_a_log_that_is_not_founded_and_founding_is_tried_until_it_is_done() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        cluster.log.restore_copy(NOTHING)
+        await until(lambda: server.replica.get(NAMESPACES, "default") is None, what="the replica has heard of it")
+        asked_for = 0
+
+        def all_but_the_election(asked: EngineOperation) -> Fault | None:
+            nonlocal asked_for
+            asked_for += asked is EngineOperation.COMMIT
+            return RefuseFault("full") if asked is EngineOperation.COMMIT and 1 < asked_for <= 4 else None
+
+        server.faults.choose_fault = all_but_the_election
+        server.election.again()
+
+        await until(lambda: server.brain.is_leading, what="it leads", within_s=5.0)
+        assert server.replica.get(NAMESPACES, "default") is not None
+        assert asked_for >= 5
+
+
+# -- nodes
+
+
+@in_virtual_time
+async def test_a_silent_node_goes_down_when_its_time_and_the_grace_are_over() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=QUICK)
+        first, second = await cluster.ready_nodes(server, 2)
+        await server.client.jobs.register(of_count(4))
+        await until(lambda: running(server) == 4, what="four run")
+        began_s = now_s()
+
+        await first.die()
+        await first.has_status("down")
+
+        assert 5.0 <= now_s() - began_s <= 25.1
+        await until(lambda: running(server) == 4, what="four run again")
+        live = {a.node_id for a in server.replica.iter_all(ALLOCATIONS) if not a.is_terminal}
+        assert live == {second.id}
+        assert_nothing_over_committed(server)
+
+
+@in_virtual_time
+async def test_silent_nodes_are_named_by_name_and_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=QUICK)
+        nodes = await cluster.ready_nodes(server, 2)
+        for node in nodes:
+            await node.die()
+        for node in nodes:
+            await node.has_status("down")
+        await pass_time(120.0)
+
+        lines = [record.getMessage() for record in caplog.records if "silent for longer" in record.getMessage()]
+        assert sorted(name for line in lines for name in line.partition(": ")[2].split(", ")) == ["node-1", "node-2"]
+
+
+@in_virtual_time
+async def test_a_node_that_registers_and_is_never_heard_of_again_goes_down() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=QUICK)
+        await server.brain.node_monitor.register_node(a_node())
+
+        def is_down() -> bool:
+            node = server.replica.get(NODES, "node-1")
+            return node is not None and node.status == "down"
+
+        await until(is_down, what="the node is down", within_s=26.0)
+
+
+@in_virtual_time
+async def test_every_silent_node_goes_down_although_the_log_takes_no_writes_for_a_while() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=QUICK)
+        nodes = await cluster.ready_nodes(server, 5)
+        for node in nodes:
+            await node.die()
+        server.faults.choose_fault = lambda asked: (
+            RefuseFault("full") if asked is EngineOperation.COMMIT and now_s() < 60.0 else None
+        )
+
+        for node in nodes:
+            await node.has_status("down", within_s=90.0)
+
+
+@in_virtual_time
+async def test_a_node_that_is_heard_of_while_it_is_given_up_comes_back_at_once() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=QUICK)
+        await server.brain.node_monitor.register_node(a_node())
+        await server.brain.node_monitor.record_heartbeat("node-1")
+        server.faults.choose_fault = lambda asked: (
+            DelayFault(request_s=3.0) if asked is EngineOperation.COMMIT else None
+        )
+        await until(lambda: server.brain.node_monitor.silent_nodes, what="the node is being given up", within_s=60.0)
+
+        await server.brain.node_monitor.record_heartbeat("node-1")
+        server.faults.choose_fault = lambda _asked: None
+
+        def is_ready() -> bool:
+            node = server.replica.get(NODES, "node-1")
+            return (
+                node is not None
+                and node.status == "ready"
+                and server.brain.node_monitor.heartbeats.is_expected("node-1")
+            )
+
+        await pass_time(4.0)
+        assert is_ready()
+
+
+@in_virtual_time
+async def test_a_node_with_more_jobs_than_fit_in_a_write_goes_down_and_all_of_them_move() -> None:
+    async with ACluster(bounds=TINY) as cluster:
+        server = await cluster.a_server(heartbeats=QUICK)
+        (first,) = await cluster.ready_nodes(server, 1)
+        for number in range(12):
+            await server.client.jobs.register(of_count(1, f"job-{number}"))
+        await until(lambda: all(running(server, f"job-{n}") == 1 for n in range(12)), what="all run")
+        second = cluster.a_fake_node(server, "node-2")
+        await second.is_ready()
+
+        await first.die()
+        await first.has_status("down")
+
+        await until(lambda: all(running(server, f"job-{n}") == 1 for n in range(12)), what="all run again")
+        live = {a.node_id for a in server.replica.iter_all(ALLOCATIONS) if not a.is_terminal}
+        assert live == {second.id}
+
+
+@in_virtual_time
+async def test_a_new_leader_looks_at_what_the_last_one_left() -> None:
+    async with ACluster(bounds=TINY) as cluster:
+        first = await cluster.a_server("m1", heartbeats=QUICK)
+        second = await cluster.a_server("m2", leads=False, heartbeats=QUICK)
+        (node,) = await cluster.ready_nodes(second, 1)
+        for number in range(12):
+            await second.client.jobs.register(of_count(1, f"job-{number}"))
+        await until(lambda: all(running(second, f"job-{n}") == 1 for n in range(12)), what="all run")
+        await node.die()
+        await node.has_status("down")
+        assert first.election.held is not None
+        first.election.held.lose()
+
+        await second.lead()
+
+        await until(
+            lambda: all(a.client_status is ClientStatus.LOST for a in second.replica.iter_all(ALLOCATIONS)),
+            what="everything on the node is lost",
+        )
+
+
+@in_virtual_time
+async def test_system_jobs_come_to_every_new_node() -> None:
+    async with ACluster(bounds=TINY) as cluster:
+        server = await cluster.a_server()
+        for number in range(6):
+            task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
+            await server.client.jobs.register(a_system_job(f"agent-{number}", a_group("web", task)))
+
+        await cluster.ready_nodes(server, 3)
+
+        await until(lambda: all(running(server, f"agent-{n}") == 3 for n in range(6)), what="all run everywhere")
+
+
+@in_virtual_time
+async def test_a_report_larger_than_a_write_is_taken_in_parts() -> None:
+    async with ACluster(bounds=TINY) as cluster:
+        server = await cluster.a_server()
+        await server.brain.node_monitor.register_node(a_node(cpu=4_000))
+        await server.brain.node_monitor.record_heartbeat("node-1")
+        await server.client.jobs.register(of_count(40))
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 40, what="forty are placed")
+        told = [
+            AllocationReport(id=a.id, client_status=ClientStatus.RUNNING) for a in server.replica.iter_all(ALLOCATIONS)
+        ]
+
+        await server.brain.node_monitor.record_reports("node-1", told)
+
+        assert running(server) == 40
+
+
+@in_virtual_time
+async def test_a_report_that_comes_again_late_changes_nothing() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await server.brain.node_monitor.register_node(a_node())
+        await server.brain.node_monitor.record_heartbeat("node-1")
+        await server.client.jobs.register(of_count(1))
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="it is placed")
+        (allocation,) = server.replica.iter_all(ALLOCATIONS)
+
+        async def tell(report_id: str, status: ClientStatus) -> int:
+            report = [AllocationReport(id=allocation.id, client_status=status)]
+            return (await server.brain.node_monitor.record_reports("node-1", report, report_id=report_id)).index
+
+        first = await tell("r1", ClientStatus.RUNNING)
+        await tell("r2", ClientStatus.PENDING)  # Its only task waits for a restart.
+        again = await tell("r1", ClientStatus.RUNNING)
+
+        stored = server.replica.get(ALLOCATIONS, allocation.id)
+        assert stored is not None
+        assert (again, stored.client_status) == (first, "pending")
+
+
+@in_virtual_time
+async def test_a_report_that_is_said_twice_at_once_is_not_taken_again_after_what_was_said_next() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await server.brain.node_monitor.register_node(a_node())
+        await server.brain.node_monitor.record_heartbeat("node-1")
+        await server.client.jobs.register(of_count(1))
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="it is placed")
+        (allocation,) = server.replica.iter_all(ALLOCATIONS)
+
+        async def tell(report_id: str, status: ClientStatus) -> None:
+            report = [AllocationReport(id=allocation.id, client_status=status)]
+            await server.brain.node_monitor.record_reports("node-1", report, report_id=report_id)
+
+        server.faults.choose_fault = lambda asked: DelayFault(reply_s=1.0) if asked is EngineOperation.COMMIT else None
+        async with asyncio.TaskGroup() as saying:
+            for report_id in ("r1", "r2", "r1"):  # In r2 its only task waits for a restart.
+                status = ClientStatus.RUNNING if report_id == "r1" else ClientStatus.PENDING
+                saying.create_task(tell(report_id, status))
+                await pass_time(0.01)  # Each comes while the log has not answered the first.
+
+        stored = server.replica.get(ALLOCATIONS, allocation.id)
+        assert stored is not None
+        assert "pending" == stored.client_status
+
+
+@in_virtual_time
+async def test_a_question_that_no_brain_knows_is_refused_and_an_error_of_ours_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        async def fails(_node_id: str) -> None:
+            raise ZeroDivisionError("planted")
+
+        monkeypatch.setattr(server.brain.node_monitor, "record_heartbeat", fails)
+
+        unknown = await server.answers.call("sing", b"")
+        garbled = await server.answers.call("heartbeat", b"\xc1")
+        with caplog.at_level(logging.ERROR):
+            failed = await server.answers.call("heartbeat", b"\x81\xa7node_id\xa1a")
+
+        assert [unknown.code, garbled.code, failed.code] == [
+            RefusalCode.INVALID,
+            RefusalCode.INVALID,
+            RefusalCode.OUTCOME_UNKNOWN,
+        ]
+        assert "ZeroDivisionError: planted" in caplog.text
+
+
+async def silent_nodes(server: OneServer, count: int) -> None:
+    """Ready for work, and saying nothing but what the test says for them."""
+    for number in range(count):
+        await server.brain.node_monitor.register_node(a_node(f"node-{number}"))
+        await server.brain.node_monitor.record_heartbeat(f"node-{number}")
+
+
+@in_virtual_time
+async def test_many_nodes_that_report_on_one_job_at_once_are_all_heard() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await silent_nodes(server, 30)
+        task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
+        await server.client.jobs.register(a_system_job("shop", a_group("web", task)))
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 30, what="thirty are placed")
+        server.faults.choose_fault = lambda asked: (
+            DelayFault(request_s=0.01) if asked is EngineOperation.COMMIT else None
+        )
+
+        told = [
+            server.brain.node_monitor.record_reports(
+                a.node_id, [AllocationReport(id=a.id, client_status=ClientStatus.RUNNING)]
+            )
+            for a in server.replica.iter_all(ALLOCATIONS)
+        ]
+        await asyncio.gather(*told)
+
+        assert running(server) == 30
+
+
+@in_virtual_time
+async def test_reports_of_many_nodes_are_a_few_writes_and_one_that_is_refused_harms_no_other() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await silent_nodes(server, 30)
+        task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
+        await server.client.jobs.register(a_system_job("shop", a_group("web", task)))
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 30, what="thirty are placed")
+        await until(
+            lambda: all(each.status.is_terminal for each in server.replica.iter_all(EVALUATIONS)), what="all is done"
+        )
+        nodes = server.brain.node_monitor
+        index = server.replica.index
+
+        told = [
+            nodes.record_reports(a.node_id, [AllocationReport(id=a.id, client_status=ClientStatus.RUNNING)])
+            for a in server.replica.iter_all(ALLOCATIONS)
+        ]
+        *written, refused = await asyncio.gather(*told, nodes.record_reports("nobody", []), return_exceptions=True)
+
+        assert isinstance(refused, Refusal)
+        assert [each for each in written if isinstance(each, BaseException)] == []
+        assert running(server) == 30
+        assert server.replica.index - index <= 3
+
+
+@in_virtual_time
+async def test_two_reports_of_one_node_at_once_count_in_the_order_in_which_they_came() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await silent_nodes(server, 1)
+        await server.client.jobs.register(of_count(1))
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="it is placed")
+        (allocation,) = server.replica.iter_all(ALLOCATIONS)
+
+        steps = (ClientStatus.RUNNING, ClientStatus.FAILED)
+        told = [AllocationReport(id=allocation.id, client_status=step) for step in steps]
+        first, second = await asyncio.gather(
+            *(server.brain.node_monitor.record_reports(allocation.node_id, [each]) for each in told)
+        )
+
+        assert first.index < second.index
+        assert client_status(server, allocation.id) == "failed"
+
+
+@in_virtual_time
+async def test_a_report_in_a_batch_that_the_log_does_not_take_is_answered_once_it_does() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await silent_nodes(server, 3)
+        task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
+        await server.client.jobs.register(a_system_job("shop", a_group("web", task)))
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 3, what="three are placed")
+        server.faults.choose_fault = on_commits(1, LoseReplyFault())
+
+        told = [
+            server.brain.node_monitor.record_reports(
+                a.node_id, [AllocationReport(id=a.id, client_status=ClientStatus.RUNNING)]
+            )
+            for a in server.replica.iter_all(ALLOCATIONS)
+        ]
+        await asyncio.gather(*told)
+
+        assert running(server) == 3
+
+
+@in_virtual_time
+async def test_what_a_returned_node_does_not_know_cannot_be_brought_back_by_a_late_report() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=QUICK)
+        await server.brain.node_monitor.register_node(a_node(cpu=100))
+        await server.brain.node_monitor.record_heartbeat("node-1")
+        await server.client.jobs.register(of_count(1, cpu=100))
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="it is placed")
+        (first,) = server.replica.iter_all(ALLOCATIONS)
+        is_running = [AllocationReport(id=first.id, client_status=ClientStatus.RUNNING)]
+        await until(lambda: client_status(server, first.id) == "lost", what="it is lost", within_s=60.0)
+
+        # The node's machine was started anew: it knows nothing of what it ran.
+        await server.brain.node_monitor.record_heartbeat("node-1")
+        await server.brain.node_monitor.record_reports("node-1", [], is_complete=True)
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 2, what="it is placed again")
+        await server.brain.node_monitor.record_reports("node-1", is_running)
+
+        assert client_status(server, first.id) == "complete"
+        assert_nothing_over_committed(server)
+
+
+def client_status(server: OneServer, allocation_id: str) -> str:
+    allocation = server.replica.get(ALLOCATIONS, allocation_id)
+    return allocation.client_status if allocation is not None else ""

@@ -1,0 +1,173 @@
+"""A replica is kept at the head of the log, whatever happens to the connection."""
+
+import asyncio
+import itertools
+import logging
+
+import pytest
+
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
+from wharf.cluster.engines.memory.faults import CancelWatchFault, EngineOperation, Fault
+from wharf.cluster.state import watches as watch
+from wharf.cluster.state.formats import NEWEST_FORMAT
+from wharf.cluster.state.tables import CLUSTER_FORMAT, NAMESPACES
+from wharf.contract.model.cluster import RecordFormat
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.namespaces import Namespace
+from wharf.contract.model.refusal import Refusal, RefusalCode
+
+CAUSE = Cause(CauseKind.REQUEST, "test")
+
+
+async def name(server: OneServer, text: str) -> int:
+    write = Write("named", CAUSE, [NAMESPACES.build_put(Namespace(name=text, create_index=WRITE_INDEX))])
+    outcome = await server.server.writer.commit(write)
+    return outcome.index  # type: ignore[union-attr]  # without conditions there is no conflict
+
+
+@in_virtual_time
+async def test_a_feed_that_is_cancelled_is_taken_up_again() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        struck = iter([CancelWatchFault(), CancelWatchFault()])
+
+        def decide(asked: EngineOperation) -> Fault | None:
+            return next(struck, None) if asked is EngineOperation.FEED else None
+
+        server.faults.choose_fault = decide
+
+        index = await name(server, "a")
+        await server.server.follower.wait_until_applied(index)
+
+        assert server.replica.get(NAMESPACES, "a") is not None
+
+
+@in_virtual_time
+async def test_a_replica_that_fell_behind_the_tail_loads_again_and_wakes_those_who_wait() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1", leads=False)
+        other = await cluster.a_server("m2", leads=False)
+        woken = asyncio.Event()
+        subscription = other.replica.watches.subscribe([watch.watch_key(NAMESPACES, "a")], woken.set)
+        other.faults.disconnect()
+        await pass_time(0.2)
+
+        index = await name(server, "a")
+        cluster.log.compact(index + 1)
+        other.faults.reconnect()
+        await other.server.follower.wait_until_applied(index)
+        await woken.wait()
+
+        assert other.replica.get(NAMESPACES, "a") is not None
+        subscription.close()
+
+
+@in_virtual_time
+async def test_a_line_that_stays_cut_is_tried_less_and_less_often() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        tries: list[float] = []
+
+        def count(asked: EngineOperation) -> None:
+            if asked is EngineOperation.BARRIER:
+                tries.append(now_s())
+
+        server.faults.choose_fault = count
+        server.faults.disconnect()
+        cluster.log.wake_waiters()
+        await pass_time(20.0)
+
+        pauses_s = [later - earlier for earlier, later in itertools.pairwise(tries)]
+        assert max(pauses_s) >= 1.0
+        assert len(tries) < 40
+
+
+@in_virtual_time
+async def test_a_log_that_is_out_of_reach_is_told_once_and_so_is_its_return(caplog: pytest.LogCaptureFixture) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        caplog.set_level(logging.INFO, "wharf.cluster.server.log.follower")
+
+        for _ in range(2):
+            server.faults.disconnect()
+            cluster.log.wake_waiters()
+            await pass_time(20.0)
+            server.faults.reconnect()
+            await pass_time(5.0)
+
+        records = [record for record in caplog.records if record.name == "wharf.cluster.server.log.follower"]
+        told = [record.getMessage().partition(":")[0] for record in records]
+        assert told == ["the log is out of reach", "the log is reached again"] * 2
+
+
+@in_virtual_time
+async def test_who_waits_for_an_index_is_told_when_the_replica_cannot_go_on() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        waiting = cluster.world("m").start_task(server.server.follower.wait_until_applied(1_000), name="waits")
+        newer = RecordFormat(version=NEWEST_FORMAT + 1, create_index=WRITE_INDEX)
+
+        await server.server.writer.commit(Write("raised", CAUSE, [CLUSTER_FORMAT.build_put(newer)]))
+        with pytest.raises(Refusal, match="can no longer follow the log") as refused:
+            await waiting
+        with pytest.raises(Refusal):
+            await server.server.follower.wait_until_applied(2_000)
+
+        assert refused.value.code is RefusalCode.UNAVAILABLE
+        cluster.expect_failure("m1 follows")
+
+
+@in_virtual_time
+async def test_who_no_longer_waits_for_an_index_leaves_nothing_behind() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        for number in range(10):
+            waiting = cluster.world("m").start_task(
+                server.server.follower.wait_until_applied(1_000 + number), name="waits"
+            )
+            await pass_time(0)
+            await pass_time(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+        assert server.server.follower.waiter_count == 0
+
+
+@in_virtual_time
+async def test_a_write_is_found_by_its_id_for_a_while() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        index = await name(server, "a")
+        await server.server.follower.wait_until_applied(index)
+        batch = cluster.log.find_next_batch(index - 1, cluster.log.epoch)
+        assert batch is not None
+
+        assert server.server.follower.find_write_index(batch.id) == index
+        assert server.server.follower.find_write_index("nobody's") is None
+
+
+@in_virtual_time
+async def test_a_cluster_is_founded_once_by_whoever_is_first() -> None:
+    async with ACluster() as cluster:
+        servers = [OneServer(cluster, f"m{number}", heartbeats=None) for number in range(3)]
+        for one in servers:
+            cluster.servers[one.name] = one
+            await one.follow()
+
+        await asyncio.gather(*(one.server.bootstrap_cluster() for one in servers))
+
+        formats = [one.replica.get(CLUSTER_FORMAT) for one in servers]
+        assert [f is not None and f.create_index for f in formats] == [1, 1, 1]
+
+
+@in_virtual_time
+async def test_a_log_that_only_members_wrote_to_is_founded() -> None:
+    async with ACluster() as cluster:
+        one = cluster.servers["m1"] = OneServer(cluster, "m1", heartbeats=None)
+        await one.follow()
+        await name(one, "early")
+
+        await one.server.bootstrap_cluster()
+
+        await until(lambda: one.replica.get(CLUSTER_FORMAT) is not None, what="founded")

@@ -1,0 +1,100 @@
+"""The archive that a snapshot travels in: what goes in comes out, and what is wrong with one is told."""
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from wharf.cluster.engines.port import LogPosition
+from wharf.cluster.engines.snapshot_file import SNAPSHOT_MAGIC, SnapshotHeader, SnapshotInfo, SnapshotTrailer
+from wharf.cluster.server.snapshots import InvalidArchive, is_archive, pack_archive, unpack_archive
+
+CONTENT = SNAPSHOT_MAGIC + b"state" * 100
+
+
+def packed(folder: Path) -> tuple[Path, bytes]:
+    state, archive = folder / "in.bin", folder / "archive.tgz"
+    state.write_bytes(CONTENT)
+    trailer = SnapshotTrailer(LogPosition(index=7, epoch=2, last_changes={}), {})
+    facts = SnapshotInfo(SnapshotHeader(1_000_000_000, "wharf"), trailer, len(CONTENT), "")
+    return archive, pack_archive(state, archive, facts)
+
+
+def repacked(folder: Path, **changed: bytes) -> Path:
+    """The archive with other contents of some files."""
+    archive, _ = packed(folder)
+    other = folder / "other.tgz"
+    with tarfile.open(archive) as old, tarfile.open(other, "w:gz") as new:
+        for member in old:
+            inner = old.extractfile(member)
+            assert inner is not None
+            data = changed.get(member.name.partition(".")[0], inner.read())
+            info = tarfile.TarInfo(member.name)
+            info.size = len(data)
+            new.addfile(info, io.BytesIO(data))
+    return other
+
+
+def test_what_was_packed_comes_out_the_same(tmp_path: Path) -> None:
+    archive, digest = packed(tmp_path)
+
+    unpack_archive(archive, tmp_path / "out.bin")
+
+    assert (tmp_path / "out.bin").read_bytes() == CONTENT
+    assert (is_archive(archive), len(digest)) == (True, 32)
+
+
+def test_a_bare_snapshot_file_is_taken_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "bare.snap"
+    file.write_bytes(CONTENT)
+
+    unpack_archive(file, tmp_path / "out.bin")
+
+    assert (tmp_path / "out.bin").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "failed to decompress snapshot: it is empty"),
+        (b"no archive", "failed to decompress snapshot: not a gzip file"),
+        (b"\x1f\x8b cut off", "failed to decompress snapshot: "),
+    ],
+)
+def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes, text: str) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(content)
+
+    with pytest.raises(InvalidArchive) as refused:
+        unpack_archive(file, tmp_path / "out.bin")
+
+    assert str(refused.value).startswith(text)
+
+
+def test_every_cut_of_an_archive_is_refused(tmp_path: Path) -> None:
+    archive, _ = packed(tmp_path)
+    whole = archive.read_bytes()
+    for length in range(1, len(whole), 7):
+        cut = tmp_path / "cut"
+        cut.write_bytes(whole[:length])
+        with pytest.raises(InvalidArchive):
+            unpack_archive(cut, tmp_path / "out.bin")
+
+
+def test_a_file_that_is_another_than_its_checksum_says_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArchive) as refused:
+        unpack_archive(repacked(tmp_path, state=CONTENT + b"!"), tmp_path / "out.bin")
+
+    assert str(refused.value) == "state.bin of the archive is damaged: its checksum is another than SHA256SUMS says"
+
+
+def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "other.tgz"
+    with tarfile.open(file, "w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("readme"))
+
+    with pytest.raises(InvalidArchive) as refused:
+        unpack_archive(file, tmp_path / "out.bin")
+
+    assert str(refused.value) == "the archive holds no state.bin: it is no snapshot"

@@ -1,0 +1,273 @@
+"""Writing: conflicts are decided again, unknown outcomes are found out, nothing is acknowledged before it can be seen."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from tests.builders import a_job
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.virtual_time import in_virtual_time, now_s
+from wharf.cluster.engines.memory.faults import (
+    DelayFault,
+    EngineOperation,
+    Fault,
+    LoseReplyFault,
+    LoseRequestFault,
+    RefuseFault,
+)
+from wharf.cluster.engines.port import WriteLimits
+from wharf.cluster.operations.decision import Decision
+from wharf.cluster.server.log.follower import APPLY_TIMEOUT_S
+from wharf.cluster.state import Replica
+from wharf.cluster.state.tables import NAMESPACES
+from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.namespaces import Namespace
+from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.state_machines.machine import advance_state
+from wharf.contract.model.state_machines.transitions import ALLOCATION_STATES
+from wharf.contract.model.times import DecisionContext
+
+CAUSE = Cause(CauseKind.REQUEST, "test")
+
+
+def on(operation: EngineOperation, *faults: Fault | None) -> Callable[[EngineOperation], Fault | None]:
+    """These faults strike the next times that this is asked of the log; `None` lets one pass."""
+    left = list(faults)
+    return lambda asked: left.pop(0) if asked is operation and left else None
+
+
+def count_up(snapshot: Replica, _: DecisionContext) -> Decision[int]:
+    """Add one to the weight of a namespace."""
+    stored = snapshot.get(NAMESPACES, "default")
+    assert stored is not None
+    raised = replace(stored, weight=stored.weight + 1)
+    write = Write(
+        "counted", CAUSE, [NAMESPACES.build_put(raised)], [snapshot.build_record_condition(NAMESPACES, stored)]
+    )
+    return Decision(write, lambda _index: raised.weight)
+
+
+async def is_counted(server: OneServer) -> bool:
+    """Whether this one got through; others may have been faster five times."""
+    try:
+        await server.server.writer.execute(count_up)
+    except Refusal as refusal:
+        if refusal.code is not RefusalCode.CONFLICT:
+            raise
+        return False
+    return True
+
+
+def weight(server: OneServer) -> int:
+    namespace = server.replica.get(NAMESPACES, "default")
+    assert namespace is not None
+    return namespace.weight
+
+
+@in_virtual_time
+async def test_a_reply_is_given_when_the_replica_shows_the_write() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        server.faults.choose_fault = on(EngineOperation.FEED, DelayFault(reply_s=3.0))
+        began_s = now_s()
+
+        told = await server.server.writer.execute(count_up)
+
+        assert (told, weight(server), round(now_s() - began_s, 1)) == (2, 2, 3.0)
+
+
+@in_virtual_time
+async def test_a_decision_on_what_moved_on_is_taken_again() -> None:
+    async with ACluster() as cluster:
+        first = await cluster.a_server("m1", leads=False)
+        second = await cluster.a_server("m2", leads=False)
+        second.faults.choose_fault = lambda asked: DelayFault(reply_s=2.0) if asked is EngineOperation.FEED else None
+
+        await first.server.writer.execute(count_up)
+        told = await second.server.writer.execute(count_up)
+
+        assert told == 3
+
+
+@in_virtual_time
+async def test_after_five_conflicts_the_caller_is_told() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        tries = 0
+
+        def always_late(snapshot: Replica, moment: DecisionContext) -> Decision[int]:
+            nonlocal tries
+            tries += 1
+            decision = count_up(snapshot, moment)
+            assert decision.write is not None
+            stale = [replace_version(condition) for condition in decision.write.conditions]
+            return Decision(replace(decision.write, conditions=stale), decision.build_reply)
+
+        with pytest.raises(Refusal) as refused:
+            await server.server.writer.execute(always_late)
+
+        assert (refused.value.code, tries, weight(server)) == (RefusalCode.CONFLICT, 5, 1)
+
+
+def replace_version(condition: object) -> object:
+    return replace(condition, version=99_999)  # type: ignore[type-var]  # every condition is a struct
+
+
+@pytest.mark.parametrize("fault", [LoseReplyFault(), LoseRequestFault()], ids=["reply lost", "request lost"])
+def test_an_unknown_outcome_is_found_out_and_happens_once(fault: Fault) -> None:
+    @in_virtual_time
+    async def story() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server(leads=False)
+            server.faults.choose_fault = on(EngineOperation.COMMIT, fault)
+
+            told = await server.server.writer.execute(count_up)
+
+            assert (told, weight(server)) == (2, 2)
+
+    story()
+
+
+@in_virtual_time
+async def test_an_outcome_that_nobody_can_find_out_is_told_as_such() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+
+        def decide(asked: EngineOperation) -> Fault | None:
+            return (
+                LoseReplyFault()
+                if asked in (EngineOperation.COMMIT, EngineOperation.FIND, EngineOperation.BARRIER)
+                else None
+            )
+
+        server.faults.choose_fault = decide
+
+        with pytest.raises(Refusal) as refused:
+            await server.server.writer.execute(count_up)
+
+        assert refused.value.code is RefusalCode.OUTCOME_UNKNOWN
+
+
+@pytest.mark.parametrize("fault", [None, LoseReplyFault()], ids=["reply came", "reply lost"])
+def test_a_write_that_this_server_does_not_hear_of_in_time_is_told_as_undecided(fault: Fault | None) -> None:
+    @in_virtual_time
+    async def story() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server(leads=False)
+            faults = {EngineOperation.FEED: DelayFault(reply_s=120.0), EngineOperation.COMMIT: fault}
+            server.faults.choose_fault = faults.get
+            began_s = now_s()
+
+            with pytest.raises(Refusal) as refused:
+                await server.server.writer.execute(count_up)
+
+            assert refused.value.code is RefusalCode.OUTCOME_UNKNOWN
+            assert "has heard of nothing newer for 15 s" in refused.value.text
+            assert now_s() - began_s < APPLY_TIMEOUT_S + 5.0
+
+    story()
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_where_surely_nothing_was_written_that_is_told(cut: bool) -> None:
+    @in_virtual_time
+    async def story() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server(leads=False)
+            if cut:
+                server.faults.disconnect()
+            else:
+                server.faults.choose_fault = on(EngineOperation.COMMIT, RefuseFault("the log is full"))
+
+            with pytest.raises(Refusal, match="nothing was written") as refused:
+                await server.server.writer.execute(count_up)
+
+            assert refused.value.code is RefusalCode.UNAVAILABLE
+
+    story()
+
+
+@in_virtual_time
+async def test_a_write_that_fits_no_batch_is_refused_as_too_large() -> None:
+    async with ACluster(bounds=WriteLimits(changes=16, conditions=16)) as cluster:
+        server = await cluster.a_server(leads=False)
+        changes = [NAMESPACES.build_put(Namespace(name=f"n{number}", create_index=WRITE_INDEX)) for number in range(17)]
+
+        with pytest.raises(Refusal, match="17 changes") as refused:
+            await server.server.writer.commit(Write("large", CAUSE, changes))
+
+        assert refused.value.code is RefusalCode.TOO_LARGE
+
+
+@in_virtual_time
+async def test_what_was_acknowledged_elsewhere_is_not_overlooked_when_there_seems_nothing_to_do() -> None:
+    async with ACluster() as cluster:
+        first = await cluster.a_server("m1")
+        second = await cluster.a_server("m2", leads=False)
+        second.faults.choose_fault = lambda asked: DelayFault(reply_s=2.0) if asked is EngineOperation.FEED else None
+        await first.client.jobs.register(a_job())
+
+        # The second server does not know the job yet.
+        done = await second.client.jobs.deregister("shop")
+
+        assert done.index > 0
+        assert (await first.client.jobs.read("shop")).value.stop
+
+
+@in_virtual_time
+async def test_what_was_acknowledged_elsewhere_is_not_overlooked_when_there_seems_something_wrong() -> None:
+    async with ACluster() as cluster:
+        first = await cluster.a_server("m1")
+        second = await cluster.a_server("m2", leads=False)
+        second.faults.choose_fault = lambda asked: DelayFault(reply_s=2.0) if asked is EngineOperation.FEED else None
+        registered = await first.client.jobs.register(a_job())
+
+        again = await second.client.jobs.register(a_job(priority=60), enforce_index=registered.job_modify_index)
+
+        assert again.index > registered.index
+
+
+@in_virtual_time
+async def test_many_writers_at_once_lose_nothing() -> None:
+    async with ACluster() as cluster:
+        servers = [await cluster.a_server(f"m{number}", leads=False) for number in range(3)]
+
+        async def count(server: OneServer) -> None:
+            done = 0
+            while done < 5:
+                done += await is_counted(server)
+
+        await asyncio.gather(*(count(server) for server in servers))
+        await servers[0].server.writer.catch_up()
+
+        assert weight(servers[0]) == 16
+
+
+# -- steps that no table of states has
+
+
+@in_virtual_time
+async def test_an_illegal_step_is_a_conflict_for_the_caller_and_one_line_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def bring_back(_snapshot: Replica, _moment: DecisionContext) -> Decision[int]:
+        advance_state(
+            ALLOCATION_STATES, ClientStatus.COMPLETE, ClientStatus.RUNNING, record_id="a1", history=["placed", "ended"]
+        )
+        return Decision(None, int)
+
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+
+        with pytest.raises(Refusal) as refused:
+            await server.server.writer.execute(bring_back)
+
+        sentence = (
+            "allocation a1 cannot go from complete to running: from complete it goes nowhere; what happened before: "
+            "placed; ended"
+        )
+        assert (refused.value.code, refused.value.text) == (RefusalCode.CONFLICT, sentence)
+        assert [line for line in caplog.messages if "a1" in line] == [f"a step was refused: {sentence}"]

@@ -1,0 +1,119 @@
+"""What whoever wrote a record takes in without decoding it is what everybody else decodes."""
+
+import datetime
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from wharf.cluster.state import BatchApplication, Replica
+from wharf.cluster.state.codec import encode_record
+from wharf.cluster.state.tables import ALL_TABLES, ALLOCATIONS, NODE_PLACEMENTS
+from wharf.contract.model.allocations.allocation import (
+    Allocation,
+    AllocationState,
+    AllocDeploymentStatus,
+    ClientStatus,
+    DesiredStatus,
+    DesiredTransition,
+    RescheduleEvent,
+    RescheduleTracker,
+)
+from wharf.contract.model.allocations.metrics import AllocMetric
+from wharf.contract.model.allocations.resources import (
+    AllocatedCpu,
+    AllocatedMemory,
+    AllocatedResources,
+    AllocatedSharedResources,
+    AllocatedTaskResources,
+)
+from wharf.contract.model.allocations.task_states import TaskState, TaskStatus
+from wharf.contract.model.cluster import NodeCapacityVersion
+from wharf.contract.model.log import WRITE_INDEX, Batch, Cause, CauseKind, Write
+
+NOON = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
+RESOURCES = AllocatedResources(
+    tasks={"web": AllocatedTaskResources(cpu=AllocatedCpu(cpu_shares=100), memory=AllocatedMemory(memory_mb=64))},
+    shared=AllocatedSharedResources(disk_mb=10),
+)
+PLACED = Allocation(
+    id="a1",
+    namespace="default",
+    eval_id="e1",
+    name="shop.web[0]",
+    node_id="n1",
+    job_id="shop",
+    task_group="web",
+    allocated_resources=RESOURCES,
+    metrics=AllocMetric(nodes_evaluated=3),
+    desired_status=DesiredStatus.RUN,
+    desired_transition=DesiredTransition(),
+    client_status=ClientStatus.PENDING,
+    create_index=WRITE_INDEX,
+    alloc_modify_index=WRITE_INDEX,
+)
+FORMS: dict[str, dict[str, Any]] = {
+    "as a plan places it": {},
+    "in a deployment": {"deployment_id": "d1", "deployment_status": AllocDeploymentStatus(modify_index=WRITE_INDEX)},
+    "judged by its node": {
+        "deployment_status": AllocDeploymentStatus(healthy=True, timestamp=NOON, modify_index=7),
+        "create_index": 3,
+    },
+    "with the states of its tasks": {
+        "task_states": {"web": TaskState(state=TaskStatus.RUNNING)},
+        "client_status": ClientStatus.RUNNING,
+    },
+    "once out of contact": {"alloc_states": (AllocationState(value="unknown", time=NOON),)},
+    "placed again": {"reschedule_tracker": RescheduleTracker(events=(RescheduleEvent(prev_alloc_id="a0"),))},
+    "without resources": {"allocated_resources": None, "metrics": None, "desired_transition": None},
+    "after it pushed others aside": {"preempted_allocations": ("a8", "a9")},
+}
+
+
+def as_taken_in(record: Any, *, is_own: bool, replica: Replica | None = None) -> Any:
+    """The record as it stands after its batch, for whoever wrote it or for anybody else."""
+    replica = Replica(ALL_TABLES) if replica is None else replica
+    table = ALLOCATIONS if isinstance(record, Allocation) else NODE_PLACEMENTS
+    write = Write("plan", Cause(CauseKind.EVALUATION, "e1"), [table.build_put(record)])
+    coded = replica.encode_write(write, write_id="w1")
+    batch = Batch(replica.index + 9, coded.id, coded.kind, coded.cause, coded.changes)
+    applying = BatchApplication(replica, batch, replica.collect_adoptable(write) if is_own else None)
+    for _ in applying.decode_in_steps():
+        pass
+    applying.apply_changes()
+    return replica.get(table, table.get_key(record))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_allocation_is_the_same_to_who_wrote_it_and_to_all_others(form: str) -> None:
+    record = replace(PLACED, **FORMS[form])
+
+    own, theirs = as_taken_in(record, is_own=True), as_taken_in(record, is_own=False)
+
+    assert repr(theirs) == repr(own)
+    assert encode_record(ALLOCATIONS, theirs) == encode_record(ALLOCATIONS, own)
+
+
+def test_the_mark_on_a_node_is_the_same_to_who_wrote_it_and_to_all_others() -> None:
+    record = NodeCapacityVersion(node_id="n1")
+
+    assert repr(as_taken_in(record, is_own=False)) == repr(as_taken_in(record, is_own=True))
+
+
+def test_what_was_decided_stays_as_it_was_decided() -> None:
+    status = AllocDeploymentStatus(modify_index=WRITE_INDEX)
+    record = replace(PLACED, deployment_status=status)
+
+    as_taken_in(record, is_own=True)
+
+    assert (record.create_index, record.modify_index, status.modify_index) == (WRITE_INDEX, 0, WRITE_INDEX)
+
+
+def test_records_of_ones_own_share_what_recurs_with_those_that_were_decoded() -> None:
+    replica = Replica(ALL_TABLES)
+    theirs = as_taken_in(PLACED, is_own=False, replica=replica)
+
+    own = as_taken_in(replace(PLACED, id="a2"), is_own=True, replica=replica)
+
+    assert own.allocated_resources is theirs.allocated_resources
+    assert own.metrics is theirs.metrics

@@ -1,0 +1,189 @@
+"""The anomalies that a store may show, each by its name, and that this one does not show them.
+
+Decisions are committed to a log in memory, as a server commits them, and come back to the replica through it.
+"""
+
+from typing import Any
+
+import pytest
+
+from tests.cluster.state.inventory import (
+    CRATES,
+    CRATES_BY_COLOUR,
+    CRATES_OF_OWNER,
+    NOTICE,
+    Notice,
+    a_batch,
+    a_crate,
+    a_replica,
+    a_write,
+)
+from wharf.cluster.engines.memory.log import MemoryLog
+from wharf.cluster.engines.port import Committed, WriteConflict, WriteOutcome
+from wharf.cluster.state import Replica
+from wharf.cluster.state.codec import DamagedRecord
+from wharf.cluster.state.watches import watch_table
+from wharf.contract.model.log import Batch, Condition, DeleteRecord, EncodedChange, PutRecord
+from wharf.world.simulated import SimulatedWorld
+
+
+class Cluster:
+    """A log and one replica of it. Decisions are made on the replica and reach it through the log only."""
+
+    def __init__(self) -> None:
+        self.log = MemoryLog(SimulatedWorld(seed=1))
+        self.replica = a_replica()
+        self._writes = 0
+
+    def commit(self, *changes: PutRecord | DeleteRecord, conditions: tuple[Condition, ...] = ()) -> WriteOutcome:
+        self._writes += 1
+        write = a_write(*changes, conditions=conditions)
+        return self.log.commit(self.replica.encode_write(write, write_id=f"write-{self._writes}"))
+
+    def follow(self) -> None:
+        while batch := self.log.find_next_batch(self.replica.index, self.log.epoch):
+            self.replica.apply_batch(batch)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    cluster.commit(
+        CRATES.build_put(a_crate("a", owner="ann", colour="red")), CRATES.build_put(a_crate("b", owner="bob"))
+    )
+    cluster.follow()
+    return cluster
+
+
+def owners(replica: Replica) -> list[str]:
+    return [crate.owner for crate in replica.iter_all(CRATES)]
+
+
+def test_dirty_read_what_was_refused_is_never_seen(cluster: Cluster) -> None:
+    outcome = cluster.commit(
+        CRATES.build_put(a_crate("a", owner="eve")), conditions=(Condition("crates", "north\0a", 7),)
+    )
+    cluster.follow()
+
+    assert WriteConflict([("crates", "north\0a")]) == outcome
+    assert owners(cluster.replica) == ["ann", "bob"]
+
+
+def test_dirty_read_a_decision_is_not_seen_before_it_is_committed(cluster: Cluster) -> None:
+    cluster.replica.encode_write(a_write(CRATES.build_put(a_crate("a", owner="eve"))), write_id="never sent")
+
+    assert owners(cluster.replica) == ["ann", "bob"]
+
+
+def test_dirty_read_a_batch_that_breaks_half_way_is_not_seen(cluster: Cluster) -> None:
+    batch = a_batch(2, CRATES.build_put(a_crate("a", owner="eve")))
+    broken = Batch(2, "w", "test", batch.cause, [*batch.changes, EncodedChange("crates", "north\0b", b"\x81")])
+
+    with pytest.raises(DamagedRecord):
+        cluster.replica.apply_batch(broken)
+
+    assert owners(cluster.replica) == ["ann", "bob"]
+
+
+def test_dirty_read_who_is_woken_sees_the_whole_batch(cluster: Cluster) -> None:
+    seen: list[list[str]] = []
+    cluster.replica.watches.subscribe([watch_table(CRATES)], lambda: seen.append(owners(cluster.replica)))
+
+    cluster.commit(CRATES.build_put(a_crate("a", owner="eve")), CRATES.build_put(a_crate("b", owner="eve")))
+    cluster.follow()
+
+    assert seen == [["eve", "eve"]]
+
+
+def test_fuzzy_read_a_record_that_was_read_never_changes(cluster: Cluster) -> None:
+    read = cluster.replica.get(CRATES, "north", "a")
+    cluster.commit(CRATES.build_put(a_crate("a", owner="eve")))
+
+    assert read is cluster.replica.get(CRATES, "north", "a"), "nothing changes until the batch is taken in"
+    cluster.follow()
+    assert read is not None
+    assert (read.owner, read.modify_index) == ("ann", 1)
+
+
+def test_phantom_read_a_list_that_was_read_neither_grows_nor_shrinks(cluster: Cluster) -> None:
+    red = cluster.replica.list_by_index(CRATES_BY_COLOUR, "red")
+    of_ann = cluster.replica.list_by_index_sorted(CRATES_OF_OWNER, "north", "ann")
+
+    cluster.commit(CRATES.build_put(a_crate("c", owner="ann", colour="red")))
+    cluster.commit(CRATES.build_delete("north", "a"))
+    assert red == cluster.replica.list_by_index(CRATES_BY_COLOUR, "red"), (
+        "the same question has the same answer until then"
+    )
+    cluster.follow()
+
+    assert [crate.name for crate in red] == ["a"]
+    assert [crate.name for crate in of_ann] == ["a"]
+    assert [crate.name for crate in cluster.replica.list_by_index(CRATES_BY_COLOUR, "red")] == ["c"]
+
+
+def test_lost_update_of_two_who_read_the_same_version_one_must_decide_again(cluster: Cluster) -> None:
+    def heavier() -> tuple[PutRecord, tuple[Condition, ...]]:
+        crate = cluster.replica.get(CRATES, "north", "a")
+        assert crate is not None
+        put = CRATES.build_put(a_crate("a", weight=crate.weight + 1, create_index=crate.create_index))
+        return put, (cluster.replica.build_record_condition(CRATES, crate),)
+
+    (first, first_seen), (second, second_seen) = heavier(), heavier()
+    assert Committed(2) == cluster.commit(first, conditions=first_seen)
+    assert WriteConflict([("crates", "north\0a")]) == cluster.commit(second, conditions=second_seen)
+
+    cluster.follow()
+    again, again_seen = heavier()
+    assert Committed(3) == cluster.commit(again, conditions=again_seen)
+    cluster.follow()
+    crate = cluster.replica.get(CRATES, "north", "a")
+    assert crate is not None
+    assert crate.weight == 2
+
+
+def test_lost_update_of_two_who_saw_nothing_there_only_one_creates(cluster: Cluster) -> None:
+    unseen = cluster.replica.build_key_condition(CRATES, "south", "new")
+
+    assert Committed(2) == cluster.commit(
+        CRATES.build_put(a_crate("new", yard="south", owner="ann")), conditions=(unseen,)
+    )
+    assert WriteConflict([("crates", "south\0new")]) == cluster.commit(
+        CRATES.build_put(a_crate("new", yard="south", owner="bob")), conditions=(unseen,)
+    )
+
+
+def test_lost_update_a_record_that_went_away_is_not_written_back(cluster: Cluster) -> None:
+    seen = cluster.replica.build_key_condition(CRATES, "north", "a")
+    cluster.commit(CRATES.build_delete("north", "a"))
+
+    assert WriteConflict([("crates", "north\0a")]) == cluster.commit(
+        CRATES.build_put(a_crate("a", owner="eve")), conditions=(seen,)
+    )
+
+
+def test_write_skew_a_decision_that_rests_on_two_records_conflicts_when_either_moves(cluster: Cluster) -> None:
+    """One of two crates must keep an owner. Each decision is right alone; both together would leave none."""
+
+    def give_up(name: str) -> tuple[PutRecord, tuple[Condition, ...]]:
+        crates = list(cluster.replica.iter_all(CRATES))
+        assert all(crate.owner for crate in crates), "or it would not be decided so"
+        return CRATES.build_put(a_crate(name, owner="")), tuple(
+            cluster.replica.build_record_condition(CRATES, crate) for crate in crates
+        )
+
+    (first, first_seen), (second, second_seen) = give_up("a"), give_up("b")
+    assert Committed(2) == cluster.commit(first, conditions=first_seen)
+    assert WriteConflict([("crates", "north\0a")]) == cluster.commit(second, conditions=second_seen)
+
+
+def test_write_skew_over_a_set_is_caught_by_a_record_that_stands_for_the_set(cluster: Cluster) -> None:
+    """No condition can name what is not there yet. So whoever adds to a set writes the record that stands for it."""
+
+    def add_the_last_allowed(name: str) -> tuple[list[PutRecord], tuple[Condition, ...]]:
+        assert cluster.replica.count_records(CRATES) == 2, "there is room for one more"
+        changes: list[Any] = [CRATES.build_put(a_crate(name)), NOTICE.build_put(Notice())]
+        return changes, (cluster.replica.build_key_condition(NOTICE),)
+
+    (first, first_seen), (second, second_seen) = add_the_last_allowed("c"), add_the_last_allowed("d")
+    assert Committed(2) == cluster.commit(*first, conditions=first_seen)
+    assert WriteConflict([("notice", "notice")]) == cluster.commit(*second, conditions=second_seen)

@@ -1,0 +1,45 @@
+"""A snapshot with a few records as they are not."""
+
+from tests.builders import a_job
+from tests.kit.state import AState
+from wharf.cluster.state.overlay import OverlayReplica
+from wharf.cluster.state.tables import JOBS, JOBS_OF_TYPE
+
+
+def test_what_is_imagined_stands_in_the_place_of_what_is_and_the_rest_stands() -> None:
+    state = AState()
+    state.register(a_job("shop"))
+    state.register(a_job("store"))
+    changed = a_job("shop", priority=99)
+
+    imagined = OverlayReplica(state.replica, [JOBS.build_put(changed)])
+
+    assert imagined.get(JOBS, "default", "shop") == changed
+    assert imagined.get(JOBS, "default", "store") == state.job("store")
+    assert imagined.index == state.replica.index
+
+
+def test_indexes_show_what_is_imagined() -> None:
+    state = AState()
+    for job_id in ("a", "b", "c"):
+        state.register(a_job(job_id))
+    new, moved = a_job("d"), a_job("b", type="batch")
+
+    imagined = OverlayReplica(
+        state.replica, [JOBS.build_put(new), JOBS.build_put(moved), JOBS.build_delete("default", "c")]
+    )
+
+    assert [job.id for job in imagined.list_by_index_sorted(JOBS_OF_TYPE, "service")] == ["a", "d"]
+    assert [job.id for job in imagined.list_by_index_sorted(JOBS_OF_TYPE, "service", reverse=True)] == ["d", "a"]
+    assert imagined.list_by_index(JOBS_OF_TYPE, "batch") == [moved]
+    assert imagined.get(JOBS, "default", "c") is None
+
+
+def test_the_state_does_not_notice() -> None:
+    state = AState()
+    state.register(a_job("shop"))
+    job = state.job()
+
+    OverlayReplica(state.replica, [JOBS.build_delete("default", "shop")])
+
+    assert state.job() == job

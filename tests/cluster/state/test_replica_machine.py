@@ -1,0 +1,175 @@
+"""The replica against a plain model, under generated batches."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tests.cluster.state.inventory import (
+    CRATES,
+    INDEXES,
+    NOTICE,
+    PARCELS,
+    TABLES,
+    Plain,
+    a_batch,
+    a_replica,
+    an_empty_model,
+    as_arguments,
+    batches_of_changes,
+    index_value,
+    names,
+    plain,
+    take_in,
+    yards,
+)
+from wharf.cluster.state import Index, ReplicaLoad, Table
+from wharf.contract.model.log import Condition, LogPosition, StoredRecord
+
+
+def in_order_of_key(records: dict[str, Plain], *, reverse: bool) -> list[str]:
+    return sorted(records, reverse=reverse)
+
+
+def in_order_of_creation(records: dict[str, Plain], *, reverse: bool) -> list[str]:
+    return sorted(records, key=lambda key: (records[key]["create_index"], key), reverse=reverse)
+
+
+class ReplicaMachine(RuleBasedStateMachine):
+    """Every read of the replica tells what the model tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replica = a_replica()
+        self.model = an_empty_model()
+        self.rows: dict[tuple[str, str], StoredRecord] = {}
+        self.last_changes: dict[str, int] = {table.name: 1 for table in TABLES}
+
+    @initialize(changes=batches_of_changes)
+    def found(self, changes: list[Any]) -> None:
+        self._write(1, changes)
+
+    @rule(changes=batches_of_changes, gap=st.integers(1, 3))
+    def write(self, changes: list[Any], gap: int) -> None:
+        self._write(self.replica.index + gap, changes)
+
+    def _write(self, index: int, changes: list[Any]) -> None:
+        batch = a_batch(index, *changes)
+        self.replica.apply_batch(batch)
+        self.model = take_in(self.model, index, changes)
+        for change in batch.changes:
+            self.last_changes[change.table] = index
+            self.rows.pop((change.table, change.key), None)
+            if change.data is not None:
+                self.rows[change.table, change.key] = StoredRecord(change.table, change.key, index, change.data)
+
+    @rule(slice_rows=st.integers(1, 5), is_new=st.booleans())
+    def load(self, slice_rows: int, is_new: bool) -> None:
+        """A replica that loads what the log stands at is the one that applied every batch."""
+        replica = a_replica() if is_new else self.replica
+        loading = ReplicaLoad(replica)
+        rows = list(self.rows.values())
+        for start in range(0, len(rows), slice_rows):
+            loading.add_records(rows[start : start + slice_rows])
+        loading.finish(LogPosition(self.replica.index, dict(self.last_changes)))
+        self.replica = replica
+
+    @rule(
+        table=st.sampled_from([CRATES, PARCELS]),
+        prefix=st.one_of(st.just(""), yards, names, yards.map(lambda yard: yard + "\0")),
+        start=st.none() | names | st.tuples(yards, names).map("\0".join),
+        reverse=st.booleans(),
+    )
+    def read_by_key(self, table: Table[Any], prefix: str, start: str | None, reverse: bool) -> None:
+        records = self.model[table.name]
+        expected = [
+            records[key]
+            for key in in_order_of_key(records, reverse=reverse)
+            if key.startswith(prefix) and (start is None or (key <= start if reverse else key >= start))
+        ]
+
+        assert expected == list(
+            map(plain, self.replica.iter_by_key(table, prefix=prefix, start=start, reverse=reverse))
+        )
+
+    @rule(start=st.none() | st.tuples(st.integers(0, 9), names), reverse=st.booleans())
+    def read_by_creation(self, start: tuple[int, str] | None, reverse: bool) -> None:
+        records = self.model["parcels"]
+        expected = [
+            record
+            for record in (records[key] for key in in_order_of_creation(records, reverse=reverse))
+            if start is None
+            or (
+                (record["create_index"], record["id"]) <= start
+                if reverse
+                else (record["create_index"], record["id"]) >= start
+            )
+        ]
+
+        assert expected == list(map(plain, self.replica.iter_by_creation(PARCELS, start=start, reverse=reverse)))
+
+    @invariant()
+    def every_key_gives_its_record_and_version(self) -> None:
+        for table in TABLES:
+            keys = [change.split("\0") for change in self.model[table.name]]
+            keys += [["north", "no such crate"]] if table is CRATES else []
+            for parts in keys:
+                key = () if table is NOTICE else parts
+                expected = self.model[table.name].get("\0".join(parts))
+                version = 0 if expected is None else expected["modify_index"]
+
+                assert expected == plain(self.replica.get(table, *key))
+                assert version == self.replica.get_version(table, *key)
+                assert Condition(table.name, "\0".join(parts), version) == self.replica.build_key_condition(table, *key)
+
+    @invariant()
+    def every_record_is_unchanged_as_it_is_seen(self) -> None:
+        for table in TABLES:
+            conditions = [self.replica.build_record_condition(table, record) for record in self.replica.iter_all(table)]
+
+            assert {key: record["modify_index"] for key, record in self.model[table.name].items()} == {
+                condition.key: condition.version for condition in conditions
+            }
+
+    @invariant()
+    def every_table_is_listed_and_counted_in_its_order(self) -> None:
+        for table in TABLES:
+            records = self.model[table.name]
+            in_order = in_order_of_creation if table is PARCELS else in_order_of_key
+            for reverse in (False, True):
+                expected = [records[key] for key in in_order(records, reverse=reverse)]
+
+                assert expected == list(map(plain, self.replica.iter_all(table, reverse=reverse)))
+            assert len(records) == self.replica.count_records(table)
+
+    @invariant()
+    def every_index_gives_the_records_of_each_value(self) -> None:
+        for index in INDEXES:
+            records = self.model[index.table]
+            found: dict[Any, list[str]] = {}
+            for key in sorted(records):
+                value = index_value(index, records[key])
+                if value is not None:
+                    found.setdefault(value, []).append(key)
+
+            assert sorted(map(repr, found)) == sorted(map(repr, self.replica.iter_index_values(index)))
+            for value, keys in found.items():
+                self._check_those(index, as_arguments(value), [records[key] for key in keys])
+            self._check_those(index, as_arguments("nobody has this"), [])
+
+    def _check_those(self, index: Index[Any], value: tuple[Any, ...], expected: list[Plain]) -> None:
+        assert len(expected) == self.replica.count_by_index(index, *value)
+        assert expected == list(map(plain, self.replica.list_by_index_sorted(index, *value)))
+        assert expected[::-1] == list(map(plain, self.replica.list_by_index_sorted(index, *value, reverse=True)))
+        assert sorted(map(repr, expected)) == sorted(
+            repr(plain(found)) for found in self.replica.list_by_index(index, *value)
+        )
+
+    @invariant()
+    def every_table_knows_its_last_change(self) -> None:
+        for table in TABLES:
+            assert self.last_changes[table.name] == self.replica.get_last_change(table)
+        assert max(self.last_changes.values()) == self.replica.get_last_change(*TABLES)
+
+
+TestReplicaMachine = ReplicaMachine.TestCase

@@ -1,0 +1,113 @@
+"""A table as it stood at one moment, whatever is written while it is read."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import a_job
+from tests.kit.state import AState, an_evaluation
+from wharf.cluster.state.table_snapshot import TableSnapshot
+from wharf.cluster.state.tables import EVALUATIONS, JOBS
+from wharf.contract.model.evaluations import Evaluation
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.log import WRITE_INDEX
+
+NUMBERS = st.integers(min_value=0, max_value=25)
+WRITES = st.lists(st.tuples(st.sampled_from(("put", "drop", "anew")), NUMBERS), max_size=6)
+
+
+def job(number: int) -> Job:
+    return Job(
+        id=f"j{number:02}",
+        namespace="default" if number % 2 else "other",
+        create_index=WRITE_INDEX,
+        job_modify_index=WRITE_INDEX,
+    )
+
+
+def evaluation(number: int) -> Evaluation:
+    return an_evaluation(a_job(), f"{number % 3}e-{number:02}")
+
+
+def write(state: AState, what: str, number: int) -> None:
+    """To both tables."""
+    for table, record in ((JOBS, job(number)), (EVALUATIONS, evaluation(number))):
+        any_table: Any = table
+        key = table.get_key(record).split("\0")
+        stands = state.replica.get(any_table, *key)
+        if what != "put" and stands is not None:
+            state.put(any_table.build_delete(*key))
+        if what == "anew" or (what == "put" and stands is None):
+            state.put(any_table.build_put(record))
+        elif what == "put":
+            state.put(any_table.build_put(stands))  # Another version of it.
+
+
+@given(
+    begun_with=st.lists(NUMBERS, max_size=25, unique=True),
+    between=st.lists(WRITES, max_size=8),
+    count=st.integers(min_value=1, max_value=7),
+    way=st.sampled_from(("jobs", "jobs of default", "evaluations", "evaluations by id", "evaluations 1e")),
+    reverse=st.booleans(),
+    from_middle=st.booleans(),
+)
+def test_slices_together_are_the_table_of_the_moment_in_its_order(
+    begun_with: list[int], between: list[list[tuple[str, int]]], count: int, way: str, reverse: bool, from_middle: bool
+) -> None:
+    state = AState()
+    for number in begun_with:
+        write(state, "put", number)
+    table: Any = JOBS if way.startswith("jobs") else EVALUATIONS
+    by_creation = way == "evaluations"
+    prefix = {"jobs of default": "default\0", "evaluations 1e": "1e"}.get(way, "")
+
+    def place(record: Any) -> tuple[int, str]:
+        return (record.create_index if by_creation else 0, table.get_key(record))
+
+    records = [record for record in state.replica.iter_all(table) if table.get_key(record).startswith(prefix)]
+    expected = sorted(records, key=place, reverse=reverse)
+    start = None
+    if from_middle and expected:
+        start = place(expected[len(expected) // 2])
+        expected = expected[len(expected) // 2 :]
+
+    still = TableSnapshot(state.replica, table, by_creation=by_creation, prefix=prefix, start=start, reverse=reverse)
+    taken: list[Any] = []
+    steps = iter(between)
+    while records := still.read_next(count):
+        taken += records
+        for what, number in next(steps, []):
+            write(state, what, number)
+
+    assert taken == expected
+    assert state.replica.watches.table_watches == {}
+
+
+def test_what_is_loaded_anew_leaves_an_open_one_as_it_was() -> None:
+    state = AState()
+    for number in range(6):
+        write(state, "put", number)
+    before = list(state.replica.iter_by_key(JOBS))
+    still = TableSnapshot(state.replica, JOBS)
+    first = still.read_next(2)
+
+    state.replica.load_state(state.log.list_records(), state.log.get_position())
+    write(state, "drop", 5)
+    write(state, "put", 9)
+
+    rest: list[Job] = []
+    while records := still.read_next(2):
+        rest += records
+    assert [*first, *rest] == before
+
+
+def test_one_that_is_left_early_leaves_nothing_behind() -> None:
+    state = AState()
+    write(state, "put", 1)
+    still = TableSnapshot(state.replica, JOBS)
+
+    still.close()
+    still.close()
+
+    assert state.replica.watches.table_watches == {}

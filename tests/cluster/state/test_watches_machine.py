@@ -1,0 +1,241 @@
+"""Watches against a plain model: whatever happens, those are woken who waited for what changed, and nobody else."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+
+from tests.cluster.state.inventory import (
+    CRATES,
+    CRATES_BY_COLOUR,
+    CRATES_BY_SIZE,
+    CRATES_OF_OWNER,
+    INDEXES,
+    NOTICE,
+    PARCELS,
+    PARCELS_IN_YARD,
+    PARCELS_OF_OWNER,
+    TABLES,
+    Model,
+    Plain,
+    a_batch,
+    a_replica,
+    an_empty_model,
+    batches_of_changes,
+    index_value,
+    names,
+    take_in,
+    yards,
+)
+from wharf.cluster.state import Index, Subscription, Table, WatchTarget
+from wharf.cluster.state.watches import watch_index, watch_key, watch_prefix, watch_table
+from wharf.contract.model.log import Batch, EncodedChange, LogPosition, StoredRecord
+
+colours = st.sampled_from(["red", "blue"])
+people = st.sampled_from(["ann", "bob"])
+filled_yards = yards.filter(bool)
+watched_things = st.one_of(
+    st.sampled_from(TABLES).map(watch_table),
+    st.builds(watch_key, st.just(CRATES), yards, names),
+    st.builds(watch_key, st.just(PARCELS), names),
+    st.just(watch_key(NOTICE)),
+    st.builds(watch_prefix, st.just(CRATES), yards | yards.map(lambda yard: yard + "\0")),
+    st.builds(watch_prefix, st.just(PARCELS), names),
+    st.builds(watch_index, st.just(CRATES_OF_OWNER), yards, people),
+    st.builds(watch_index, st.just(CRATES_BY_COLOUR), colours),
+    st.builds(watch_index, st.just(CRATES_BY_SIZE), st.just("big"), st.integers(2, 3)),
+    st.builds(watch_index, st.just(PARCELS_OF_OWNER), yards, people),
+    st.builds(watch_index, st.just(PARCELS_IN_YARD), filled_yards),
+)
+
+
+class Waiter:
+    """A subscription and what the model knows of it."""
+
+    def __init__(self, name: int, watched: list[WatchTarget]) -> None:
+        self.name = name
+        self.watched = watched
+        self.is_armed = True
+        self.subscription: Subscription | None = None
+
+
+def concerns(watched: WatchTarget, table: Table[Any], key: str, versions: tuple[Plain | None, Plain | None]) -> bool:
+    """Whether a change of the record under `key`, from one to the other of `versions`, is one that is waited for."""
+    if watched.table != table.name:
+        return False
+    match watched.kind:
+        case "table":
+            return True
+        case "key":
+            return key == watched.value
+        case "prefix":
+            return key.startswith(str(watched.value))
+        case kind:
+            index = next(i for i in INDEXES if i.table == table.name and kind == f"index {i.name}")
+            return any(_value(index, record) == watched.value for record in versions)
+
+
+def _value(index: Index[Any], record: Plain | None) -> Any:
+    return None if record is None else index_value(index, record)
+
+
+class WatchesMachine(RuleBasedStateMachine):
+    waiters = Bundle("waiters")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replica = a_replica()
+        self.model: Model = an_empty_model()
+        self.rows: dict[tuple[str, str], StoredRecord] = {}
+        self.last_changes = {table.name: 1 for table in TABLES}
+        self.log_index = 0
+        self.missed: list[Batch] = []
+        self.log_model: Model = an_empty_model()
+        self.alive: list[Waiter] = []
+        self.woken: list[int] = []
+        self.names_given = 0
+
+    @initialize(changes=batches_of_changes, watched=st.lists(watched_things, max_size=3))
+    def found(self, changes: list[Any], watched: list[WatchTarget]) -> None:
+        self.subscribe(watched)
+        self._log(changes)
+        self._follow()
+
+    @rule(target=waiters, watched=st.lists(watched_things, max_size=4))
+    def subscribe(self, watched: list[WatchTarget]) -> Waiter:
+        self.names_given += 1
+        waiter = Waiter(self.names_given, watched)
+        waiter.subscription = self.replica.watches.subscribe(watched, lambda: self.woken.append(waiter.name))
+        self.alive.append(waiter)
+        return waiter
+
+    @rule(waiter=waiters)
+    def rearm(self, waiter: Waiter) -> None:
+        assert waiter.subscription is not None
+        waiter.subscription.rearm()
+        waiter.is_armed = True
+
+    @rule(waiter=waiters)
+    def end(self, waiter: Waiter) -> None:
+        assert waiter.subscription is not None
+        waiter.subscription.close()
+        if waiter in self.alive:
+            self.alive.remove(waiter)
+
+    @rule(changes=batches_of_changes)
+    def write_where_the_replica_does_not_hear_it(self, changes: list[Any]) -> None:
+        self._log(changes)
+
+    @rule(changes=batches_of_changes)
+    def write(self, changes: list[Any]) -> None:
+        self._log(changes)
+        self._follow()
+
+    @rule(is_new_epoch=st.booleans())
+    def reload(self, is_new_epoch: bool) -> None:
+        old, new = self.model, self.log_model
+        expected: list[int] = []
+        for waiter in self.alive:
+            if is_new_epoch:
+                is_concerned = bool(waiter.watched)
+            else:
+                is_concerned = any(self._differs(watched, old, new) for watched in waiter.watched)
+            if is_concerned:
+                self._expect(waiter, expected)
+        epoch = self.replica.epoch + is_new_epoch
+        self.replica.load_state(list(self.rows.values()), LogPosition(self.log_index, dict(self.last_changes), epoch))
+        self.model = new
+        self.missed.clear()
+
+        self._check_woken(expected)
+
+    def _differs(self, watched: WatchTarget, old: Model, new: Model) -> bool:
+        table = self.replica.tables[watched.table]
+        if watched.kind == "table":
+            return any(change.table == table.name for batch in self.missed for change in batch.changes)
+        return any(
+            concerns(watched, table, key, (old[table.name].get(key), new[table.name].get(key)))
+            for key in {**old[table.name], **new[table.name]}
+            if old[table.name].get(key) != new[table.name].get(key)
+        )
+
+    def _log(self, changes: list[Any]) -> None:
+        self.log_index += 1
+        batch = a_batch(self.log_index, *changes)
+        self.log_model = take_in(self.log_model, self.log_index, changes)
+        self.missed.append(batch)
+        for change in batch.changes:
+            self.last_changes[change.table] = self.log_index
+            self.rows.pop((change.table, change.key), None)
+            if change.data is not None:
+                self.rows[change.table, change.key] = StoredRecord(
+                    change.table, change.key, self.log_index, change.data
+                )
+
+    def _follow(self) -> None:
+        """Apply what was missed, and see after each batch who was woken."""
+        for batch in self.missed:
+            before = self.model
+            changes = [
+                self.replica.tables[change.table].build_put(self._record(change, batch.index))
+                if change.data is not None
+                else self.replica.tables[change.table].build_delete(*_parts(change.table, change.key))
+                for change in batch.changes
+            ]
+            self.model = take_in(before, batch.index, changes)
+            expected: list[int] = []
+            for waiter in self.alive:
+                if any(self._is_touched(watched, before, batch) for watched in waiter.watched):
+                    self._expect(waiter, expected)
+            self.replica.apply_batch(batch)
+
+            self._check_woken(expected)
+        self.missed.clear()
+
+        assert self.model == self.log_model
+
+    def _record(self, change: EncodedChange, index: int) -> Any:
+        assert change.data is not None
+        return self.replica.get_table_records(self.replica.tables[change.table]).decoder.decode_record(
+            change.key, change.data, index
+        )
+
+    def _is_touched(self, watched: WatchTarget, before: Model, batch: Batch) -> bool:
+        for change in batch.changes:
+            versions = (before[change.table].get(change.key), self.model[change.table].get(change.key))
+            table = self.replica.tables[change.table]
+            # A drop of what was not there moves the table's index, and so concerns those who watch the table.
+            is_change = versions != (None, None) or watched.kind == "table"
+            if is_change and concerns(watched, table, change.key, versions):
+                return True
+        return False
+
+    def _expect(self, waiter: Waiter, expected: list[int]) -> None:
+        if waiter.is_armed:
+            expected.append(waiter.name)
+            waiter.is_armed = False
+
+    def _check_woken(self, expected: list[int]) -> None:
+        assert expected == self.woken
+        self.woken.clear()
+
+    @invariant()
+    def nobody_is_woken_between_two_batches(self) -> None:
+        assert self.woken == []
+
+    @invariant()
+    def those_who_have_not_ended_are_counted(self) -> None:
+        assert len(self.alive) == self.replica.watches.subscription_count
+
+    @invariant()
+    def a_table_that_nobody_watches_costs_nothing(self) -> None:
+        expected = {watched.table for waiter in self.alive for watched in waiter.watched}
+
+        assert expected == set(self.replica.watches.table_watches)
+
+
+def _parts(table: str, key: str) -> list[str]:
+    return [] if table == NOTICE.name else key.split("\0")
+
+
+TestWatchesMachine = WatchesMachine.TestCase

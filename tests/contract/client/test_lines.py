@@ -1,0 +1,117 @@
+"""The lines beneath both clients: Unix sockets, TLS with certificates, and what every request carries."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from wharf.agent.tls.certificates import AUTHORITY_FILES_NAME, get_files, make_authority, make_certificate, write_pair
+from wharf.contract.client import NO_RETRIES, ClientSettings, Unreachable, connect, connect_async
+from wharf.world import RealWorld
+
+REPLY = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 8\r\n\r\n"leader"'
+
+
+class Listening:
+    """A server that says who leads, and keeps the heads of what it was asked."""
+
+    def __init__(self) -> None:
+        self.heads: list[str] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                self.heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+                writer.write(REPLY)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+
+@asynccontextmanager
+async def over_a_socket(path: Path) -> AsyncIterator[Listening]:
+    listening = Listening()
+    async with await asyncio.start_unix_server(listening.serve, path):
+        yield listening
+
+
+@asynccontextmanager
+async def over_tls(folder: Path) -> AsyncIterator[str]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*get_files(folder, "server"))
+    context.load_verify_locations(get_files(folder, AUTHORITY_FILES_NAME)[0])
+    context.verify_mode = ssl.CERT_REQUIRED
+    async with await asyncio.start_server(Listening().serve, "127.0.0.1", 0, ssl=context) as server:
+        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def leaders(settings: ClientSettings) -> tuple[str, str]:
+    """What each of the two clients is told."""
+
+    def ask() -> str:
+        with connect(settings, retry_policy=NO_RETRIES) as client:
+            return client.status.leader()
+
+    async with connect_async(settings, retry_policy=NO_RETRIES) as client:
+        return await client.status.leader(), await asyncio.to_thread(ask)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a server that is called `server.global.wharf` and nothing else."""
+    folder, now_ns = tmp_path_factory.mktemp("certificates"), RealWorld().now_ns()
+    authority = make_authority(now_ns=now_ns, days=10)
+    write_pair(folder, AUTHORITY_FILES_NAME, authority)
+    for name, is_server in (("server", True), ("client", False)):
+        pair = make_certificate(
+            authority, name=f"{name}.global.wharf", alternative_names=[], is_server=is_server, now_ns=now_ns, days=5
+        )
+        write_pair(folder, name, pair)
+    return folder
+
+
+def settings_for(folder: Path, address: str, *, server_name: str = "", skip_verify: bool = False) -> ClientSettings:
+    (authority, _), (cert, key) = get_files(folder, AUTHORITY_FILES_NAME), get_files(folder, "client")
+    return ClientSettings(
+        addresses=(address,),
+        ca_file=str(authority),
+        cert_file=str(cert),
+        key_file=str(key),
+        server_name=server_name,
+        skip_verify=skip_verify,
+    )
+
+
+def test_a_unix_socket_is_an_address(tmp_path: Path) -> None:
+    async def story() -> tuple[tuple[str, str], list[str]]:
+        async with over_a_socket(tmp_path / "api.sock") as listening:
+            settings = ClientSettings(addresses=(f"unix://{tmp_path}/api.sock",), token="secret", http_auth="me:mine")
+            return await leaders(settings), listening.heads
+
+    told, heads = asyncio.run(story())
+
+    assert told == ("leader", "leader")
+    assert [head.split("\r\n")[0] for head in heads] == ["GET /v1/status/leader HTTP/1.1"] * 2
+    assert ["x-cluster-token: secret" in head.lower() for head in heads] == [True, True]
+    assert ["authorization: Basic bWU6bWluZQ==" in head for head in heads] == [True, True]
+
+
+def test_a_server_is_known_by_the_name_that_it_should_have_and_sees_our_certificate(certificates: Path) -> None:
+    async def story() -> tuple[str, str]:
+        async with over_tls(certificates) as address:
+            return await leaders(settings_for(certificates, address, server_name="server.global.wharf"))
+
+    assert asyncio.run(story()) == ("leader", "leader")
+
+
+def test_a_server_by_another_name_is_not_believed_unless_told_so(certificates: Path) -> None:
+    async def story() -> tuple[str, str]:
+        async with over_tls(certificates) as address:
+            with pytest.raises(Unreachable, match="certificate"):
+                await leaders(settings_for(certificates, address))
+            return await leaders(settings_for(certificates, address, skip_verify=True))
+
+    assert asyncio.run(story()) == ("leader", "leader")

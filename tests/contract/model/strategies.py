@@ -1,0 +1,104 @@
+"""Hypothesis strategies for any record, built from what msgspec knows of its fields.
+
+`records(Job)` gives jobs; nothing has to be written for a new record or field. Values are of the right type, not
+sensible: a node may have a negative core. Each record gets a few of its optional fields, so that examples stay small.
+"""
+
+import builtins
+import datetime
+import functools
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+from hypothesis import strategies as st
+
+from wharf.contract.model.allocations.allocation import Allocation
+from wharf.contract.model.allocations.metrics import AllocMetric
+from wharf.contract.model.allocations.resources import AllocatedResources
+from wharf.contract.model.allocations.task_states import TaskState
+
+Struct = TypeVar("Struct", bound=msgspec.Struct)
+
+MAX_OPTIONAL_FIELDS: Final = 5
+MAX_MEMBERS: Final = 2
+
+# Fields that are decoded apart hold the bytes of these.
+DECODED_APART: Final[Mapping[tuple[type[msgspec.Struct], str], Any]] = {
+    (Allocation, "allocated_resources"): AllocatedResources,
+    (Allocation, "metrics"): AllocMetric,
+    (Allocation, "task_states"): dict[str, TaskState],
+}
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6)
+integers = st.integers(min_value=-(2**63), max_value=2**63 - 1)
+floats = st.floats(allow_nan=False, allow_infinity=False)
+times = st.datetimes(
+    min_value=datetime.datetime(1970, 1, 1), max_value=datetime.datetime(2200, 1, 1), timezones=st.just(datetime.UTC)
+)
+plain_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-1000, 1000) | texts,
+    lambda inner: st.lists(inner, max_size=MAX_MEMBERS) | st.dictionaries(texts, inner, max_size=MAX_MEMBERS),
+    max_leaves=4,
+)
+
+
+@functools.cache
+def records(record: type[Struct]) -> st.SearchStrategy[Struct]:
+    """Instances of a record type, with everything in them."""
+    return st.deferred(lambda: _built(record))
+
+
+def _built(record: type[Struct]) -> st.SearchStrategy[Struct]:
+    info = msgspec.inspect.type_info(record)
+    assert isinstance(info, msgspec.inspect.StructType)
+    required = {field.name: _values(field.type) for field in info.fields if field.required}
+    optional = {field.name: _field_values(record, field) for field in info.fields if not field.required}
+    # Made once, not for each record that is drawn: to check a strategy costs more than to draw from it.
+    choices = st.sets(st.sampled_from(sorted(optional)), max_size=MAX_OPTIONAL_FIELDS) if optional else st.just(set())
+
+    @st.composite
+    def build(draw: st.DrawFn) -> Struct:
+        chosen: set[str] = draw(choices)
+        values = {name: draw(strategy) for name, strategy in required.items()}
+        return record(**values, **{name: draw(optional[name]) for name in sorted(chosen)})
+
+    return build()
+
+
+def _field_values(record: type[msgspec.Struct], field: msgspec.inspect.Field) -> st.SearchStrategy[Any]:
+    apart = DECODED_APART.get((record, field.name))
+    return _values(msgspec.inspect.type_info(apart) if apart is not None else field.type)
+
+
+def _values(type_: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
+    """Values of one type. (`Any`: the type is known to msgspec only.)"""
+    inspect = msgspec.inspect
+    match type_:
+        case inspect.NoneType():
+            return st.none()
+        case inspect.BoolType():
+            return st.booleans()
+        case inspect.IntType():
+            return integers
+        case inspect.FloatType():
+            return floats
+        case inspect.StrType():
+            return texts
+        case inspect.BytesType():
+            return st.binary(max_size=8)
+        case inspect.DateTimeType():
+            return times
+        case inspect.EnumType():
+            return st.sampled_from(list(type_.cls))
+        case inspect.StructType():
+            return records(type_.cls)
+        case inspect.VarTupleType():
+            return st.lists(_values(type_.item_type), max_size=MAX_MEMBERS).map(tuple)
+        case inspect.DictType():
+            return st.dictionaries(texts, _values(type_.value_type), max_size=MAX_MEMBERS)
+        case inspect.UnionType():
+            return st.one_of([_values(part) for part in type_.types])
+        case inspect.AnyType() | inspect.CustomType(cls=builtins.object):
+            return plain_values
+    raise NotImplementedError(f"no strategy for {type_}: add one here")

@@ -1,0 +1,412 @@
+"""Canonical form: the reference's defaults (jobs.md 2), and that it is its own canonical form."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+
+from tests.builders import SECOND, a_check, a_group, a_job, a_service, a_task
+from tests.contract.model.submissions import jobs
+from wharf.contract.model.decoding import convert_object
+from wharf.contract.model.jobs.canonical_form import canonicalize_job
+from wharf.contract.model.jobs.defaults import JobSettings
+from wharf.contract.model.jobs.group_policies import (
+    DisconnectPolicy,
+    MigratePolicy,
+    ReschedulePolicy,
+    RestartPolicy,
+    UpdatePolicy,
+)
+from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.jobs.implied_constraints import add_implied_constraints
+from wharf.contract.model.jobs.job import Job, Parameterized, Periodic
+from wharf.contract.model.jobs.networks import NetworkResource, Port
+from wharf.contract.model.jobs.templates import Artifact, Template
+from wharf.contract.model.jobs.validation import validate_job
+from wharf.contract.model.jobs.volumes import VolumeRequest
+
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+
+SERVICE_RESTART = RestartPolicy(
+    attempts=2, interval=30 * MINUTE, delay=15 * SECOND, mode="fail", render_templates=False
+)
+BATCH_RESTART = RestartPolicy(attempts=3, interval=24 * HOUR, delay=15 * SECOND, mode="fail", render_templates=False)
+SERVICE_RESCHEDULE = ReschedulePolicy(
+    attempts=0, interval=0, delay=30 * SECOND, delay_function="exponential", max_delay=HOUR, unlimited=True
+)
+BATCH_RESCHEDULE = ReschedulePolicy(
+    attempts=1, interval=24 * HOUR, delay=5 * SECOND, delay_function="constant", max_delay=0, unlimited=False
+)
+FULL_UPDATE = UpdatePolicy(
+    stagger=30 * SECOND, max_parallel=1, health_check="checks", min_healthy_time=10 * SECOND,
+    healthy_deadline=5 * MINUTE, progress_deadline=10 * MINUTE, auto_revert=False, auto_promote=False, canary=0,
+)  # fmt: skip
+FULL_MIGRATE = MigratePolicy(
+    max_parallel=1, health_check="checks", min_healthy_time=10 * SECOND, healthy_deadline=5 * MINUTE
+)
+
+
+def submitted(**fields: Any) -> Job:
+    """A job as read from JSON, then canonical."""
+    return canonicalize_job(convert_object(Job, {"ID": "shop", **fields}).value)
+
+
+def first_group(job: Job) -> TaskGroup:
+    return job.groups[0]
+
+
+def one_group(**fields: Any) -> list[dict[str, Any]]:
+    return [{"Name": "web", "Tasks": [{"Name": "t", "Driver": "d"}], **fields}]
+
+
+@pytest.mark.parametrize(
+    ("job_type", "restart", "reschedule", "update", "migrate"),
+    [
+        ("service", SERVICE_RESTART, SERVICE_RESCHEDULE, FULL_UPDATE, FULL_MIGRATE),
+        ("batch", BATCH_RESTART, BATCH_RESCHEDULE, None, None),
+        ("system", SERVICE_RESTART, None, FULL_UPDATE, None),
+        ("sysbatch", BATCH_RESTART, None, None, None),
+    ],
+)
+def test_policies_default_by_the_type_of_the_job(
+    job_type: str, restart: RestartPolicy, reschedule: ReschedulePolicy, update: UpdatePolicy, migrate: MigratePolicy
+) -> None:
+    group = first_group(submitted(Type=job_type, TaskGroups=one_group()))
+
+    assert (group.restart_policy, group.reschedule_policy, group.update, group.migrate) == (
+        restart, reschedule, update, migrate,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("job_type", ["service", "batch", "system", "sysbatch"])
+def test_a_job_made_in_code_gets_the_same_policies_as_one_that_is_read(job_type: str) -> None:
+    read = submitted(Type=job_type, TaskGroups=one_group())
+    made = canonicalize_job(a_job("shop", a_group("web", a_task("t", driver="d", config=None)), type=job_type))
+    tasks = first_group(read).tasks
+
+    assert msgspec.structs.replace(first_group(made), tasks=tasks) == first_group(read)
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ("name", "shop"),
+        ("namespace", "default"),
+        ("region", "global"),
+        ("type", "service"),
+        ("priority", 50),
+        ("all_at_once", False),
+        ("datacenters", ("*",)),
+        ("node_pool", "default"),
+        ("constraints", None),
+        ("meta", None),
+        ("stop", False),
+        ("payload", None),
+        ("version", 0),
+    ],
+)
+def test_a_job_that_says_nothing_gets_the_defaults(field: str, expected: object) -> None:
+    assert expected == getattr(submitted(Meta={}, Constraints=[], Datacenters=[], Priority=0, Type=None), field)
+
+
+def test_defaults_that_a_server_decides_come_from_its_settings() -> None:
+    settings = JobSettings(region="eu", node_pool="gpu", default_priority=40)
+
+    job = canonicalize_job(a_job(), settings)
+
+    assert (job.region, job.node_pool, job.priority) == ("eu", "gpu", 40)
+
+
+def test_a_region_that_is_named_stays() -> None:
+    assert canonicalize_job(a_job(region="us"), JobSettings(region="eu")).region == "us"
+
+
+def test_groups_inherit_the_update_block_field_by_field() -> None:
+    job = submitted(
+        Update={"Canary": 1, "MaxParallel": 3}, TaskGroups=one_group(Update={"MaxParallel": 2, "AutoRevert": None})
+    )
+
+    assert msgspec.structs.replace(FULL_UPDATE, canary=1, max_parallel=2) == first_group(job).update
+
+
+def test_the_job_keeps_only_two_fields_of_its_update_block() -> None:
+    job = submitted(Update={"Canary": 1, "MaxParallel": 3}, TaskGroups=one_group())
+
+    assert job.update == UpdatePolicy(
+        stagger=30 * SECOND,
+        max_parallel=3,
+        health_check="",
+        min_healthy_time=0,
+        healthy_deadline=0,
+        progress_deadline=0,
+    )
+
+
+def test_a_group_added_to_a_job_that_is_read_back_has_a_whole_update_block() -> None:
+    stored = msgspec.json.decode(msgspec.json.encode(submitted(TaskGroups=one_group())))
+    stored["TaskGroups"].append({"Name": "new", "Tasks": []})
+
+    assert submitted(**stored).groups[1].update == FULL_UPDATE
+
+
+def test_an_explicit_zero_is_not_a_default() -> None:
+    group = first_group(
+        submitted(TaskGroups=one_group(Count=0, RestartPolicy={"Attempts": 0}, Update={"MaxParallel": 0}))
+    )
+
+    assert group.restart_policy is not None
+    assert group.update is not None
+    assert (group.count, group.restart_policy.attempts, group.update.max_parallel) == (0, 0, 0)
+
+
+def test_reschedule_and_migrate_of_the_job_go_to_its_groups() -> None:
+    group = first_group(
+        submitted(Reschedule={"Delay": 60 * SECOND}, Migrate={"MaxParallel": 2}, TaskGroups=one_group())
+    )
+
+    assert group.reschedule_policy == msgspec.structs.replace(SERVICE_RESCHEDULE, delay=60 * SECOND)
+    assert group.migrate == msgspec.structs.replace(FULL_MIGRATE, max_parallel=2)
+
+
+def test_a_task_lays_its_restart_policy_over_that_of_its_group() -> None:
+    tasks = [{"Name": "a", "RestartPolicy": {"Delay": SECOND}}, {"Name": "b"}]
+    group = first_group(submitted(TaskGroups=one_group(RestartPolicy={"Attempts": 9}, Tasks=tasks)))
+
+    assert [task.restart_policy for task in group.tasks or ()] == [
+        msgspec.structs.replace(SERVICE_RESTART, attempts=9, delay=SECOND),
+        msgspec.structs.replace(SERVICE_RESTART, attempts=9),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("group", "count", "low"),
+    [
+        ({}, 1, None),
+        ({"Count": None}, 1, None),
+        ({"Scaling": {"Min": 3, "Max": 9}}, 3, 3),
+        ({"Count": 4, "Scaling": {"Max": 9}}, 4, 4),
+        ({"Count": 4, "Scaling": {"Min": 2, "Max": 9}}, 4, 2),
+        ({"Scaling": {"Max": 9}}, 1, 1),
+    ],
+)
+def test_count_and_scaling_stand_for_each_other(group: dict[str, Any], count: int, low: int | None) -> None:
+    made = first_group(submitted(TaskGroups=one_group(**group)))
+
+    assert (count, low) == (made.count, None if made.scaling is None else made.scaling.min)
+
+
+def test_a_scaling_policy_knows_its_target() -> None:
+    scaling = first_group(submitted(TaskGroups=one_group(Scaling={"Max": 9}))).scaling
+
+    assert scaling is not None
+    assert scaling.target == {"Namespace": "default", "Job": "shop", "Group": "web"}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"MaxClientDisconnect": HOUR}, DisconnectPolicy(lost_after=HOUR)),
+        ({"StopAfterClientDisconnect": HOUR}, DisconnectPolicy(stop_on_client_after=HOUR)),
+        ({"PreventRescheduleOnLost": True}, DisconnectPolicy(replace=False)),
+        ({"MaxClientDisconnect": HOUR, "Disconnect": {"LostAfter": 1}}, DisconnectPolicy(lost_after=1)),
+        ({}, None),
+    ],
+)
+def test_old_disconnect_fields_become_the_block(given: dict[str, Any], expected: DisconnectPolicy | None) -> None:
+    group = first_group(submitted(TaskGroups=one_group(**given)))
+
+    assert group.disconnect == expected
+    assert (
+        group.stop_after_client_disconnect, group.max_client_disconnect, group.prevent_reschedule_on_lost,
+    ) == (None, None, False)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, (100, 0)),
+        ({"Cores": 2}, (0, 2)),
+        ({"CPU": 7}, (7, 0)),
+        ({"CPU": 7, "Cores": 2}, (7, 2)),
+        ({"Cores": 0}, (100, 0)),
+    ],
+)
+def test_cores_take_the_place_of_the_default_cpu(given: dict[str, int], expected: tuple[int, int]) -> None:
+    tasks = first_group(submitted(TaskGroups=one_group(Tasks=[{"Name": "t", "Resources": given}]))).tasks or ()
+
+    assert expected == (tasks[0].resources.cpu, tasks[0].resources.cores)
+
+
+def test_a_task_that_says_nothing_gets_the_defaults() -> None:
+    task = (first_group(submitted(TaskGroups=one_group())).tasks or ())[0]
+
+    assert task.identity is not None
+    assert (
+        task.resources.memory_mb, task.resources.memory_max_mb, task.kill_timeout, task.log_config.max_files,
+        task.log_config.max_file_size_mb, task.log_config.disabled, task.identity.name,
+    ) == (
+        300, 0, 5 * SECOND, 10, 10, False, "default",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "of_group", "of_task"),
+    [
+        ("", "shop-web", "shop-web-t"),
+        ("api", "api", "api"),
+        ("${JOB}-${TASKGROUP}-x", "shop-web-x", "shop-web-x"),
+        ("${BASE}-x", "shop-web-x", "shop-web-t-x"),
+        ("${TASK}", "", "t"),
+        ("${attr.x}", "${attr.x}", "${attr.x}"),
+    ],
+)
+def test_service_names_are_worked_out_at_submission(name: str, of_group: str, of_task: str) -> None:
+    service = a_service(name)
+
+    group = first_group(
+        canonicalize_job(a_job("shop", a_group("web", a_task("t", services=(service,)), services=(service,))))
+    )
+
+    assert [of_group] == [found.name for found in group.services or ()]
+    assert [of_task] == [found.name for task in group.tasks or () for found in task.services or ()]
+
+
+def test_a_check_inherits_from_its_service() -> None:
+    tasks = [{
+        "Name": "t",
+        "Services": [{
+            "Name": "api", "Provider": "wharf", "PortLabel": "http", "OnUpdate": "ignore", "CheckRestart": {"Limit": 3},
+            "Checks": [{"Type": "http"}, {"Name": "mine", "PortLabel": "admin", "CheckRestart": {"Grace": 5 * SECOND}}],
+        }],
+    }]  # fmt: skip
+    services = (first_group(submitted(TaskGroups=one_group(Tasks=tasks))).tasks or ())[0].services or ()
+
+    assert [
+        (check.name, check.port_label, check.on_update, check.check_restart and check.check_restart.limit, check.check_restart and check.check_restart.grace)
+        for check in services[0].checks or ()
+    ] == [('service: "api" check', "http", "ignore", 3, SECOND), ("mine", "admin", "ignore", 3, 5 * SECOND)]  # fmt: skip
+    assert services[0].task_name == "t"
+    assert services[0].namespace == "default"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (Template(), ("restart", "", "0644", "{{", "}}", 5 * SECOND)),
+        (Template(change_mode="signal"), ("signal", "SIGHUP", "0644", "{{", "}}", 5 * SECOND)),
+        (
+            Template(change_mode="signal", change_signal="sigusr1"),
+            ("signal", "SIGUSR1", "0644", "{{", "}}", 5 * SECOND),
+        ),
+        (Template(change_mode="", perms="", left_delim="<<", splay=0), ("restart", "", "0644", "<<", "}}", 0)),
+    ],
+)
+def test_templates_get_their_defaults(given: Template, expected: tuple[object, ...]) -> None:
+    task = (first_group(canonicalize_job(a_job("shop", a_group("web", a_task(templates=(given,)))))).tasks or ())[0]
+    made = (task.templates or ())[0]
+
+    assert expected == (made.change_mode, made.change_signal, made.perms, made.left_delim, made.right_delim, made.splay)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (Artifact(getter_source="https://host/a/b.zip"), "local/"),
+        (Artifact(getter_source="https://host/a/b.zip?x=1", getter_mode="file"), "local/b.zip"),
+        (Artifact(relative_dest="elsewhere"), "elsewhere"),
+    ],
+)
+def test_artifacts_get_a_destination(given: Artifact, expected: str) -> None:
+    task = (first_group(canonicalize_job(a_job("shop", a_group("web", a_task(artifacts=(given,)))))).tasks or ())[0]
+
+    assert expected == (task.artifacts or ())[0].relative_dest
+
+
+def test_ports_belong_to_the_default_host_network() -> None:
+    network = NetworkResource(dynamic_ports=(Port(label="http"),), reserved_ports=())
+    group = first_group(canonicalize_job(a_job("shop", a_group(networks=(network,)))))
+
+    assert group.networks == (NetworkResource(dynamic_ports=(Port(label="http", host_network="default"),)),)
+
+
+def test_volumes_of_an_unknown_type_are_dropped_and_the_others_named() -> None:
+    volumes = {"data": VolumeRequest(type="host", source="d"), "odd": VolumeRequest(type="nfs")}
+
+    group = first_group(canonicalize_job(a_job("shop", a_group(volumes=volumes))))
+
+    assert group.volumes == {"data": VolumeRequest(name="data", type="host", source="d")}
+
+
+def test_periodic_and_parameterized_blocks_get_their_defaults() -> None:
+    job = canonicalize_job(
+        a_job(
+            periodic=Periodic(spec_type="", time_zone="", specs=()),
+            parameterized_job=Parameterized(payload="", meta_required=()),
+        )
+    )
+
+    assert job.periodic == Periodic(
+        enabled=True, spec="", specs=None, spec_type="cron", prohibit_overlap=False, time_zone="UTC"
+    )
+    assert job.parameterized_job == Parameterized(payload="optional", meta_required=None, meta_optional=None)
+
+
+def test_namespaces_of_vault_and_consul_are_passed_down() -> None:
+    job = submitted(
+        VaultNamespace="v", ConsulNamespace="c",
+        TaskGroups=one_group(Tasks=[{"Name": "t", "Vault": {"Role": "r"}, "Consul": {"Cluster": "x"}}]),
+    )  # fmt: skip
+    group = first_group(job)
+    task = (group.tasks or ())[0]
+
+    assert group.consul is not None
+    assert task.consul is not None
+    assert task.vault is not None
+    assert (group.consul.namespace, task.consul.namespace, task.vault.namespace) == ("c", "c", "v")
+
+
+def test_a_canonical_job_is_left_as_it_is_without_a_copy_of_its_tasks() -> None:
+    job = canonicalize_job(a_job("shop", a_group("web", a_task(services=()), services=None)))
+
+    assert canonicalize_job(job) is job
+
+
+@settings(max_examples=150, deadline=None)
+@given(jobs)
+def test_the_canonical_form_of_a_canonical_job_is_itself(given_job: dict[str, Any]) -> None:
+    once = add_implied_constraints(canonicalize_job(convert_object(Job, given_job).value))
+
+    assert add_implied_constraints(canonicalize_job(once)) == once
+
+
+def test_an_update_block_of_zeros_is_kept_and_not_taken_for_a_missing_one() -> None:
+    job = canonicalize_job(convert_object(Job, {"ID": "web", "Update": {"MaxParallel": 0, "Stagger": 0}}).value)
+
+    assert job.update is not None
+    assert (job.update.max_parallel, job.update.stagger) == (0, 0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(jobs)
+def test_a_job_that_is_read_back_and_submitted_again_is_the_same(given_job: dict[str, Any]) -> None:
+    stored = add_implied_constraints(canonicalize_job(convert_object(Job, given_job).value))
+    shown = msgspec.json.decode(msgspec.json.encode(stored))
+
+    assert add_implied_constraints(canonicalize_job(convert_object(Job, shown).value)) == stored
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs)
+def test_validation_has_an_answer_for_everything_that_can_be_read(given_job: dict[str, Any]) -> None:
+    findings = validate_job(canonicalize_job(convert_object(Job, given_job).value))
+
+    assert findings.is_valid == (findings.text == "")
+
+
+def test_a_check_made_in_code_is_valid_json_for_the_wire() -> None:
+    service = a_service(port_label="http", checks=(a_check(),))
+    job = canonicalize_job(a_job("shop", a_group("web", services=(service,))))
+
+    assert msgspec.json.decode(msgspec.json.encode(job), type=Job) == job

@@ -1,0 +1,230 @@
+"""Cron expressions, and when they come next (scheduling.md 8.1)."""
+
+import datetime
+import zoneinfo
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from wharf.contract.model.jobs.cron import CronError, find_next_time, load_zone, parse_cron
+from wharf.contract.model.jobs.job import Periodic
+from wharf.contract.model.jobs.periodic import find_next_launch, list_cron_specs
+
+UTC = datetime.UTC
+BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
+
+
+def utc(text: str) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def upcoming(spec: str, start: str, zone: datetime.tzinfo = UTC, most: int = 4) -> Iterator[str]:
+    moment: datetime.datetime | None = utc(start)
+    for _ in range(most):
+        assert moment is not None
+        moment = find_next_time(spec, moment, zone)
+        if moment is None:
+            return
+        yield moment.isoformat(sep=" ").removesuffix("+00:00")
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("*/15 * * * *", ["2026-01-01 00:15:00", "2026-01-01 00:30:00"]),
+        ("5/20 * * * *", ["2026-01-01 00:05:00", "2026-01-01 00:25:00"]),
+        ("10,20-22 3 * * *", ["2026-01-01 03:10:00", "2026-01-01 03:20:00"]),
+        ("10-20/5 3 * * *", ["2026-01-01 03:10:00", "2026-01-01 03:15:00"]),
+        ("0 0 1 FEB,apr *", ["2026-02-01 00:00:00", "2026-04-01 00:00:00"]),
+        ("0 12 * * MON-FRI", ["2026-01-01 12:00:00", "2026-01-02 12:00:00", "2026-01-05 12:00:00"]),
+        (
+            "0 12 * * fri-sun",
+            ["2026-01-02 12:00:00", "2026-01-03 12:00:00", "2026-01-04 12:00:00", "2026-01-09 12:00:00"],
+        ),
+        ("0 12 * * 7", ["2026-01-04 12:00:00", "2026-01-11 12:00:00"]),
+        ("0 12 * * 0", ["2026-01-04 12:00:00", "2026-01-11 12:00:00"]),
+        ("0 0 L * *", ["2026-01-31 00:00:00", "2026-02-28 00:00:00"]),
+        ("0 0 LW * *", ["2026-01-30 00:00:00", "2026-02-27 00:00:00"]),
+        ("0 0 15W * *", ["2026-01-15 00:00:00", "2026-02-16 00:00:00"]),
+        ("0 0 1W 2,3,8 ?", ["2026-02-02 00:00:00", "2026-03-02 00:00:00", "2026-08-03 00:00:00"]),
+        ("0 0 31W 1,5 ?", ["2026-01-30 00:00:00", "2026-05-29 00:00:00"]),
+        ("0 0 * * 5L", ["2026-01-30 00:00:00", "2026-02-27 00:00:00"]),
+        ("0 0 * * MON#2", ["2026-01-12 00:00:00", "2026-02-09 00:00:00"]),
+        ("0 0 * * 4#5", ["2026-01-29 00:00:00", "2026-04-30 00:00:00"]),
+        ("0 0 13 * 5", ["2026-01-02 00:00:00", "2026-01-09 00:00:00", "2026-01-13 00:00:00"]),
+        ("0 0 29 2 *", ["2028-02-29 00:00:00", "2032-02-29 00:00:00"]),
+        ("0 0 1 1 * 2028", ["2028-01-01 00:00:00"]),
+        ("*/10 * * * * * *", ["2026-01-01 00:00:10", "2026-01-01 00:00:20"]),
+        ("30 0 0 1 1 * 2027-2028", ["2027-01-01 00:00:30", "2028-01-01 00:00:30"]),
+        ("@hourly", ["2026-01-01 01:00:00", "2026-01-01 02:00:00"]),
+        ("@daily", ["2026-01-02 00:00:00"]),
+        ("@weekly", ["2026-01-04 00:00:00"]),
+        ("@monthly", ["2026-02-01 00:00:00"]),
+        ("@yearly", ["2027-01-01 00:00:00"]),
+        ("@annually", ["2027-01-01 00:00:00"]),
+        ("0 0 30 2 *", []),
+        ("0 0 1 1 * 2020", []),
+    ],
+)
+def test_an_expression_means_these_times(spec: str, expected: list[str]) -> None:
+    assert list(upcoming(spec, "2026-01-01 00:00:00", most=max(len(expected), 1))) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("", "expected 5 to 7 fields, got 0"),
+        ("* * * *", "expected 5 to 7 fields, got 4"),
+        ("* * * * * * * *", "expected 5 to 7 fields, got 8"),
+        ("@reboot", '"@reboot" is not one of'),
+        ("60 * * * *", "60 is not in 0..59 (field minute)"),
+        ("* 24 * * *", "24 is not in 0..23 (field hour)"),
+        ("* * 0 * *", "0 is not in 1..31 (field day of month)"),
+        ("* * * 13 *", "13 is not in 1..12 (field month)"),
+        ("* * * * 8", "8 is not in 0..7 (field day of week)"),
+        ("* * * * * 1969", "1969 is not in 1970..2099 (field year)"),
+        ("20-10 * * * *", 'the range "20-10" in field minute runs backwards'),
+        ("*/0 * * * *", 'bad step "0" in field minute'),
+        ("*/x * * * *", 'bad step "x" in field minute'),
+        ("1,,2 * * * *", '"" is not understood in field minute'),
+        ("* * * * 1#6", '"6" is not one of 1..5'),
+        ("* * * * L", '"L" is not understood in field day of week'),
+        ("* * W * *", '"" is not understood in field day of month'),
+        ("x * * * *", '"x" is not understood in field minute'),
+        ("-1 * * * *", '"" is not understood in field minute'),
+        ("\u0663 * * * *", "is not understood in field minute"),
+        ("1" * 2_000, "longer than"),
+    ],
+)
+def test_what_is_wrong_with_an_expression_is_told(spec: str, reason: str) -> None:
+    with pytest.raises(CronError) as caught:
+        parse_cron(spec)
+
+    assert reason in str(caught.value)
+
+
+def test_a_local_time_that_is_skipped_in_spring_does_not_come_that_day() -> None:
+    assert list(upcoming("30 2 * * *", "2026-03-28 00:00:00", BERLIN, most=2)) == [
+        "2026-03-28 01:30:00",
+        "2026-03-30 00:30:00",
+    ]
+
+
+def test_a_local_time_that_is_repeated_in_autumn_comes_at_both_instants() -> None:
+    assert list(upcoming("30 2 * * *", "2026-10-24 12:00:00", BERLIN, most=3)) == [
+        "2026-10-25 00:30:00",
+        "2026-10-25 01:30:00",
+        "2026-10-26 01:30:00",
+    ]
+
+
+def test_a_repeated_time_is_seen_from_inside_the_first_hour_too() -> None:
+    # Seen from 02:40 the local time 02:10 has gone by; it comes again, though the expression means no other day soon.
+    assert next(upcoming("10 2 25 10 *", "2026-10-25 00:40:00", BERLIN)) == "2026-10-25 01:10:00"
+
+
+def test_every_quarter_of_an_hour_goes_on_through_both_changes() -> None:
+    for start in ("2026-03-29 00:30:00", "2026-10-25 00:30:00"):
+        times = [utc(time) for time in upcoming("*/15 * * * *", start, BERLIN, most=8)]
+
+        assert times == [utc(start) + datetime.timedelta(minutes=15 * n) for n in range(1, 9)]
+
+
+def test_parts_of_a_second_are_not_a_reason_to_come_twice() -> None:
+    moment = datetime.datetime(2026, 1, 1, 0, 0, 0, 999_999, tzinfo=UTC)
+
+    assert find_next_time("* * * * * * *", moment, UTC) == utc("2026-01-01 00:00:01")
+
+
+def test_time_zones_are_found_by_name() -> None:
+    assert load_zone("Europe/Berlin") == BERLIN
+
+
+@pytest.mark.parametrize("name", ["Nowhere/Land", "../etc/passwd", "", "Europe", "/etc/localtime", "a\x00b"])
+def test_an_unknown_time_zone_is_told(name: str) -> None:
+    with pytest.raises(CronError, match="unknown time zone"):
+        load_zone(name)
+
+
+def matches(spec: str, local: datetime.datetime) -> bool:
+    """A second opinion for simple expressions: tests a local time against each field, finds nothing."""
+    minute, hour, day, month, weekday = spec.split()
+
+    def fits(field: str, value: int, low: int) -> bool:
+        for item in field.split(","):
+            body, _, step = item.partition("/")
+            first, _, last = body.partition("-")
+            start = low if body == "*" else int(first)
+            end = 99 if body == "*" or (step and not last) else int(last or first)
+            if start <= value <= end and (value - start) % int(step or 1) == 0:
+                return True
+        return False
+
+    day_fits, weekday_fits = fits(day, local.day, 1), fits(weekday, local.isoweekday() % 7, 0)
+    either = day != "*" and weekday != "*"
+    return (
+        fits(minute, local.minute, 0)
+        and fits(hour, local.hour, 0)
+        and fits(month, local.month, 1)
+        and (day_fits or weekday_fits if either else day_fits and weekday_fits)
+    )
+
+
+def a_field(low: int, high: int) -> st.SearchStrategy[str]:
+    number = st.integers(low, high)
+    span = st.tuples(number, number).map(sorted).map(lambda ends: f"{ends[0]}-{ends[1]}")
+    return st.one_of(
+        st.just("*"), number.map(str), st.integers(1, high).map(lambda step: f"*/{step}"), span,
+        st.tuples(span, st.integers(1, 5)).map(lambda both: f"{both[0]}/{both[1]}"),
+        st.lists(number, min_size=2, max_size=3).map(lambda many: ",".join(map(str, many))),
+    )  # fmt: skip
+
+
+EXPRESSIONS = st.tuples(a_field(0, 59), a_field(0, 23), a_field(1, 31), a_field(1, 12), a_field(0, 6)).map(" ".join)
+# Around both changes of the clock of 2026, and on plain days.
+STARTS = st.sampled_from(["2026-03-28", "2026-03-29", "2026-06-10", "2026-10-24", "2026-10-25"])
+
+
+@settings(max_examples=120, deadline=None)
+@given(EXPRESSIONS, STARTS, st.integers(0, 86_399))
+def test_the_next_instant_is_the_first_minute_that_fits(spec: str, day: str, second: int) -> None:
+    start = utc(day) + datetime.timedelta(seconds=second)
+    found = find_next_time(spec, start, BERLIN)
+    first_minute = start.replace(second=0) + datetime.timedelta(minutes=1)
+    two_days = [first_minute + datetime.timedelta(minutes=n) for n in range(2 * 24 * 60)]
+    expected = next((minute for minute in two_days if matches(spec, minute.astimezone(BERLIN))), None)
+
+    if expected is None:
+        assert found is None or found > two_days[-1]
+    else:
+        assert found == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(EXPRESSIONS, STARTS)
+def test_what_is_found_fits_the_expression_however_far_away(spec: str, day: str) -> None:
+    found = find_next_time(spec, utc(day), BERLIN)
+    assume(found is not None)
+
+    assert found is not None
+    assert matches(spec, found.astimezone(BERLIN))
+
+
+def test_of_several_expressions_the_earliest_counts() -> None:
+    periodic = Periodic(specs=("0 5 * * *", "0 4 * * *"), time_zone="Europe/Berlin")
+
+    assert find_next_launch(periodic, utc("2026-01-01 00:00:00")) == utc("2026-01-01 03:00:00")
+
+
+def test_a_time_table_that_has_run_out_has_no_next_launch() -> None:
+    assert find_next_launch(Periodic(specs=("0 0 1 1 * 2020",)), utc("2026-01-01 00:00:00")) is None
+
+
+@pytest.mark.parametrize(
+    ("periodic", "specs"),
+    [(Periodic(), ()), (Periodic(spec="@daily"), ("@daily",)), (Periodic(specs=("a", "b")), ("a", "b"))],
+)
+def test_both_forms_of_a_time_table_are_read(periodic: Periodic, specs: tuple[str, ...]) -> None:
+    assert list_cron_specs(periodic) == specs

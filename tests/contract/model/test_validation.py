@@ -1,0 +1,784 @@
+"""Each rule of a job's specification (jobs.md 2), the path it names, and that all are told at once."""
+
+from typing import Any
+
+import pytest
+
+from tests.builders import (
+    SECOND,
+    a_batch_job,
+    a_check,
+    a_group,
+    a_job,
+    a_parameterized_job,
+    a_periodic_job,
+    a_service,
+    a_system_job,
+    a_task,
+    admitted,
+    some_resources,
+)
+from wharf.contract.model.jobs.canonical_form import canonicalize_job
+from wharf.contract.model.jobs.constraints import Affinity, Constraint, Operand, Spread, SpreadTarget
+from wharf.contract.model.jobs.defaults import JobSettings
+from wharf.contract.model.jobs.group_policies import (
+    DisconnectPolicy,
+    EphemeralDisk,
+    MigratePolicy,
+    ReschedulePolicy,
+    RestartPolicy,
+    UpdatePolicy,
+)
+from wharf.contract.model.jobs.groups import (
+    CSIPluginConfig,
+    DispatchPayload,
+    Lifecycle,
+    LogConfig,
+    TaskAction,
+    TaskGroup,
+)
+from wharf.contract.model.jobs.identities import TaskSecret, Vault, WorkloadIdentity
+from wharf.contract.model.jobs.job import UI, Job, JobType, Multiregion, Parameterized, Periodic, VersionTag
+from wharf.contract.model.jobs.networks import CNI, NetworkResource, Port
+from wharf.contract.model.jobs.resources import NUMA, RequestedDevice, Resources
+from wharf.contract.model.jobs.services import CheckRestart, Service
+from wharf.contract.model.jobs.templates import Artifact, ChangeScript, Template, TemplateWait
+from wharf.contract.model.jobs.validation import format_warnings, list_submission_warnings, validate_job
+from wharf.contract.model.jobs.validation.findings import Findings, ProblemSection, ValidationProblem
+from wharf.contract.model.jobs.validation.group_policies import sum_reschedule_delays
+from wharf.contract.model.jobs.volumes import MountOptions, VolumeMount, VolumeRequest
+from wharf.contract.model.scaling import ScalingPolicy
+
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+GROUP = "TaskGroups[0]"
+TASK = f"{GROUP}.Tasks[0]"
+# What these rules ask for that most jobs leave to defaults.
+ARCH = "${attr.cpu.arch}"
+
+
+def told(job: Job, settings: JobSettings | None = None) -> list[tuple[str, str]]:
+    findings = validate_job(canonicalize_job(job), settings or JobSettings())
+    return [(problem.path, problem.message) for problem in findings.problems]
+
+
+def only(job: Job, path: str, message: str, settings: JobSettings | None = None) -> None:
+    """Exactly one problem, at that path, with these words."""
+    problems = told(job, settings)
+
+    assert [found for found, _ in problems] == [path]
+    assert message in problems[0][1]
+
+
+def with_group(job_type: str = "service", **fields: Any) -> Job:
+    return a_job("shop", a_group("web", **fields), type=job_type)
+
+
+def with_task(job_type: str = "service", **fields: Any) -> Job:
+    return a_job("shop", a_group("web", a_task("t", **fields)), type=job_type)
+
+
+@pytest.mark.parametrize("job", [a_job(), a_batch_job(), a_system_job(), a_periodic_job(), a_parameterized_job()])
+def test_plain_jobs_are_valid(job: Job) -> None:
+    findings = validate_job(admitted(job))
+
+    assert findings == Findings()
+    assert (findings.is_valid, findings.text, findings.lines) == (True, "", ())
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "message"),
+    [
+        ({"id": "", "name": "n"}, "ID", "Missing job ID"),
+        ({"id": "a b"}, "ID", "Job ID contains a space"),
+        ({"id": "a\0b", "name": "n"}, "ID", "null character"),
+        ({"name": "a\0b"}, "Name", "null character"),
+        ({"type": "x"}, "Type", 'Invalid job type: "x"'),
+        ({"type": "_core"}, "Type", "job type cannot be core"),
+        ({"priority": 101}, "Priority", "job priority must be between [1, 100]"),
+        ({"priority": -1}, "Priority", "job priority must be between [1, 100]"),
+        ({"datacenters": ("a", "")}, "Datacenters[1]", "Job datacenter must be non-empty string"),
+        ({"payload": b"x"}, "Payload", "job can't be submitted with a payload, only dispatched"),
+        ({"version": -1}, "Version", "negative"),
+        ({"version": 2**53 + 1}, "Version", "must not be greater than 9007199254740992"),
+        ({"multiregion": Multiregion()}, "Multiregion", "not supported"),
+        ({"ui": UI(description="é" * 501)}, "UI.Description", "1000"),
+        ({"version_tag": VersionTag(description="x" * 1_001)}, "VersionTag.Description", "1000"),
+        ({"task_groups": ()}, "TaskGroups", "Missing job task groups"),
+        ({"task_groups": (a_group(""),)}, f"{GROUP}.Name", "Job task group 1 missing name"),
+        ({"task_groups": (a_group("a\0"),)}, f"{GROUP}.Name", "null character"),
+        ({"task_groups": (a_group("g"), a_group("g"))}, "TaskGroups[1].Name", "Job task group 2 redefines 'g' from group 1"),
+        ({"constraints": (Constraint(operand="x"),)}, "Constraints[0].Operand", 'Unknown constraint type "x"'),
+        ({"affinities": (Affinity(l_target=ARCH, operand="=", r_target="a", weight=0),)}, "Affinities[0].Weight", "not 0"),
+        ({"spreads": (Spread(attribute=""),)}, "Spreads[0].Attribute", "Missing spread attribute"),
+        ({"periodic": Periodic(specs=("@daily",))}, "Periodic", 'Periodic can only be used with "batch" or "sysbatch" scheduler'),
+        ({"parameterized_job": Parameterized()}, "ParameterizedJob", 'only be used with "batch" or "sysbatch"'),
+        ({"type": "batch", "update": UpdatePolicy()}, "Update", 'Job type "batch" does not allow update block'),
+        ({"type": "sysbatch", "update": UpdatePolicy()}, "Update", 'Job type "sysbatch" does not allow update block'),
+        ({"update": UpdatePolicy(max_parallel=-1)}, "Update.MaxParallel", "less than zero"),
+        ({"update": UpdatePolicy(stagger=0)}, "Update.Stagger", "greater than zero"),
+    ],
+)  # fmt: skip
+def test_rules_of_the_job(fields: dict[str, Any], path: str, message: str) -> None:
+    only(Job(**{"id": "shop", "task_groups": (a_group(),), **fields}), path, message)
+
+
+def test_a_dispatched_job_may_have_a_payload() -> None:
+    assert told(a_job(payload=b"x", dispatched=True)) == []
+
+
+def test_the_highest_priority_is_a_setting_with_a_ceiling() -> None:
+    settings = JobSettings(max_priority=40_000)
+
+    assert told(a_job(priority=32_766), settings) == []
+    only(a_job(priority=32_767), "Priority", "[1, 32766]", settings)
+
+
+@pytest.mark.parametrize(("limit", "valid"), [(5, True), (4, False), (0, True)])
+def test_the_sum_of_counts_is_bounded(limit: int, valid: bool) -> None:
+    job = a_job("shop", a_group("a", count=2), a_group("b", count=3))
+    expected = [] if valid else [("TaskGroups", f"total count was greater than configured job_max_count: 5 > {limit}")]
+
+    assert told(job, JobSettings(max_count=limit)) == expected
+
+
+@pytest.mark.parametrize(
+    ("job_type", "fields", "path", "message"),
+    [
+        ("service", {"count": -1}, "Count", "Task group count can't be negative"),
+        ("system", {"count": 2}, "Count", "Count cannot exceed 1 with system scheduler"),
+        ("service", {"tasks": ()}, "Tasks", "Missing tasks for task group"),
+        ("service", {"tasks": (a_task(""),)}, "Tasks[0].Name", "Task 1 missing name"),
+        ("service", {"tasks": (a_task("t"), a_task("t"))}, "Tasks[1].Name", "Task 2 redefines 't' from task 1"),
+        ("service", {"tasks": (a_task("a", leader=True), a_task("b", leader=True))}, "Tasks[1].Leader", "Only one task"),
+        ("service", {"tasks": (a_task(lifecycle=Lifecycle(hook="prestart")),)}, "Tasks", "no main task"),
+        ("service", {"shutdown_delay": -1}, "ShutdownDelay", "positive"),
+        ("batch", {"max_run_duration": 0}, "MaxRunDuration", "greater than zero"),
+        ("service", {"max_run_duration": 1}, "MaxRunDuration", "batch and sysbatch"),
+        ("system", {"affinities": (Affinity(),)}, "Affinities", "System jobs may not have an affinity block"),
+        ("system", {"spreads": (Spread(),)}, "Spreads", "System jobs may not have a spread block"),
+        # policies
+        ("service", {"restart_policy": RestartPolicy(mode="x")}, "RestartPolicy.Mode", 'Unsupported restart mode: "x"'),
+        ("service", {"ephemeral_disk": EphemeralDisk(size_mb=9), "tasks": (a_task(log_config=LogConfig(max_files=2, max_file_size_mb=2)),)}, "EphemeralDisk.SizeMB", "minimum DiskMB value is 10; got 9"),
+        ("system", {"reschedule_policy": ReschedulePolicy()}, "ReschedulePolicy", 'Job type "system" does not allow reschedule block'),
+        ("sysbatch", {"reschedule_policy": ReschedulePolicy()}, "ReschedulePolicy", "does not allow"),
+        ("service", {"reschedule_policy": ReschedulePolicy(delay_function="x")}, "ReschedulePolicy.DelayFunction", '"x"'),
+        ("service", {"reschedule_policy": ReschedulePolicy(delay=SECOND)}, "ReschedulePolicy.Delay", "less than 5s"),
+        ("service", {"reschedule_policy": ReschedulePolicy(max_delay=10 * SECOND)}, "ReschedulePolicy.MaxDelay", "less than Delay"),
+        ("service", {"reschedule_policy": ReschedulePolicy(attempts=1, interval=HOUR)}, "ReschedulePolicy.Attempts", "ambiguous"),
+        ("batch", {"reschedule_policy": ReschedulePolicy(attempts=1, unlimited=False, interval=SECOND)}, "ReschedulePolicy.Interval", "less than 15s; got 1s"),
+        ("batch", {"reschedule_policy": ReschedulePolicy(attempts=9, unlimited=False, interval=HOUR)}, "ReschedulePolicy.Interval", "9 attempts do not fit"),
+        ("batch", {"update": UpdatePolicy()}, "Update", 'Job type "batch" does not allow update block'),
+        ("service", {"update": UpdatePolicy(health_check="x")}, "Update.HealthCheck", '"x"'),
+        ("service", {"update": UpdatePolicy(max_parallel=-1)}, "Update.MaxParallel", "less than zero"),
+        ("service", {"update": UpdatePolicy(canary=-1)}, "Update.Canary", "less than zero"),
+        ("service", {"update": UpdatePolicy(auto_promote=True)}, "Update.AutoPromote", "Canary count"),
+        ("service", {"update": UpdatePolicy(min_healthy_time=-1)}, "Update.MinHealthyTime", "less than zero"),
+        ("service", {"update": UpdatePolicy(min_healthy_time=5 * MINUTE)}, "Update.MinHealthyTime", "5m0s >= 5m0s"),
+        ("service", {"update": UpdatePolicy(healthy_deadline=0)}, "Update.HealthyDeadline", "greater than zero"),
+        ("service", {"update": UpdatePolicy(progress_deadline=5 * MINUTE)}, "Update.HealthyDeadline", "progress deadline"),
+        ("service", {"update": UpdatePolicy(progress_deadline=-1)}, "Update.ProgressDeadline", "zero or greater"),
+        ("service", {"update": UpdatePolicy(stagger=0)}, "Update.Stagger", "greater than zero"),
+        ("batch", {"migrate": MigratePolicy()}, "Migrate", 'Job type "batch" does not allow migrate block'),
+        ("service", {"migrate": MigratePolicy(max_parallel=-1)}, "Migrate.MaxParallel", ">= 0"),
+        ("service", {"migrate": MigratePolicy(health_check="manual")}, "Migrate.HealthCheck", '"manual"'),
+        ("service", {"migrate": MigratePolicy(min_healthy_time=-1)}, "Migrate.MinHealthyTime", "negative"),
+        ("service", {"migrate": MigratePolicy(min_healthy_time=6 * MINUTE)}, "Migrate.MinHealthyTime", "less than"),
+        ("service", {"disconnect": DisconnectPolicy(lost_after=-1)}, "Disconnect.LostAfter", "negative"),
+        ("service", {"disconnect": DisconnectPolicy(lost_after=1, stop_on_client_after=1)}, "Disconnect.StopOnClientAfter", "together"),
+        ("service", {"disconnect": DisconnectPolicy(stop_on_client_after=-1)}, "Disconnect.StopOnClientAfter", "negative"),
+        ("system", {"disconnect": DisconnectPolicy(stop_on_client_after=1)}, "Disconnect.StopOnClientAfter", "service and batch"),
+        ("service", {"disconnect": DisconnectPolicy(reconcile="x")}, "Disconnect.Reconcile", '"x"'),
+        ("service", {"scaling": ScalingPolicy(min=1)}, "Scaling.Max", "Scaling policy invalid: maximum count must be specified and non-negative"),
+        ("service", {"scaling": ScalingPolicy(min=-1, max=2)}, "Scaling.Min", "non-negative"),
+        ("service", {"scaling": ScalingPolicy(min=3, max=2)}, "Scaling.Min", "less than minimum"),
+        ("service", {"scaling": ScalingPolicy(min=2, max=3)}, "Scaling.Min", "1 < 2"),
+        ("service", {"scaling": ScalingPolicy(min=1, max=3), "count": 4}, "Scaling.Max", "4 > 3"),
+        ("service", {"scaling": ScalingPolicy(max=3, type="vertical_cpu")}, "Scaling.Type", "not supported"),
+        # networks
+        ("service", {"networks": (NetworkResource(mode="x"),)}, "Networks[0].Mode", '"x"'),
+        ("service", {"networks": (NetworkResource(mode="cni/"),)}, "Networks[0].Mode", '"cni/"'),
+        ("service", {"networks": (NetworkResource(hostname="-x"),)}, "Networks[0].Hostname", "DNS name"),
+        ("service", {"networks": (NetworkResource(cni=CNI(args={"a": "b;c"})),)}, "Networks[0].CNI.Args[a]", '";"'),
+        ("service", {"networks": (NetworkResource(cni=CNI(args={"a": "b"})), NetworkResource(cni=CNI(args={"a": "c"})))}, "Networks[1].CNI.Args[a]", "duplicate"),
+        ("service", {"networks": (NetworkResource(dynamic_ports=(Port(),)),)}, "Networks[0].DynamicPorts[0].Label", "Missing port label"),
+        ("service", {"networks": (NetworkResource(dynamic_ports=(Port(label="a"), Port(label="a"))),)}, "Networks[0].DynamicPorts[1].Label", "already in use"),
+        ("service", {"networks": (NetworkResource(reserved_ports=(Port(label="a", value=65_536),)),)}, "Networks[0].ReservedPorts[0].Value", "65535"),
+        ("service", {"networks": (NetworkResource(reserved_ports=(Port(label="a", value=-1),)),)}, "Networks[0].ReservedPorts[0].Value", "negative"),
+        ("service", {"networks": (NetworkResource(dynamic_ports=(Port(label="a", to=-2),)),)}, "Networks[0].DynamicPorts[0].To", "-2"),
+        ("service", {"networks": (NetworkResource(reserved_ports=(Port(label="a", value=80), Port(label="b", value=80))),)}, "Networks[0].ReservedPorts[1].Value", "already reserved"),
+        ("service", {"networks": (NetworkResource(mode="bridge", reserved_ports=(Port(label="a", value=80, ignore_collision=True),)),)}, "Networks[0].ReservedPorts[0].IgnoreCollision", '"host"'),
+    ],
+)  # fmt: skip
+def test_rules_of_a_group(job_type: str, fields: dict[str, Any], path: str, message: str) -> None:
+    group = TaskGroup(name="web", **{"tasks": (a_task(),), **fields})
+
+    only(Job(id="shop", type=job_type, task_groups=(group,)), f"{GROUP}.{path}", message)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"networks": (NetworkResource(reserved_ports=(Port(label="a", value=80), Port(label="b", value=80, host_network="x"))),)},
+        {"networks": (NetworkResource(reserved_ports=(Port(label="a", value=80), Port(label="b", value=80, ignore_collision=True))),)},
+        {"networks": (NetworkResource(mode="cni/mynet", hostname="${attr.unique.hostname}", dynamic_ports=(Port(label="a", to=-1),)),)},
+        {"update": UpdatePolicy(max_parallel=0, progress_deadline=0)},
+        {"update": UpdatePolicy(health_check="manual", canary=1, auto_promote=True)},
+        {"migrate": MigratePolicy(max_parallel=0, health_check="")},
+        {"reschedule_policy": ReschedulePolicy(unlimited=False, attempts=0, delay=0)},
+        {"reschedule_policy": ReschedulePolicy(unlimited=False, attempts=3, interval=HOUR, delay_function="fibonacci")},
+        {"count": 0, "scaling": ScalingPolicy(min=0, max=0)},
+        {"spreads": (Spread(attribute="${node.datacenter}", weight=100, spread_target=(SpreadTarget(value="a", percent=100),)),)},
+        {"disconnect": DisconnectPolicy(lost_after=HOUR, reconcile="keep_original", replace=False)},
+    ],
+)  # fmt: skip
+def test_what_a_group_may_say(fields: dict[str, Any]) -> None:
+    assert told(with_group(**fields)) == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "paths"),
+    [
+        (RestartPolicy(interval=SECOND), ["Interval"]),
+        (RestartPolicy(attempts=-1), ["Attempts"]),
+        (RestartPolicy(attempts=0, mode="delay"), ["Mode"]),
+        (RestartPolicy(attempts=0, mode="fail"), []),
+        (RestartPolicy(delay=-1), ["Delay"]),
+        (RestartPolicy(attempts=10, delay=MINUTE, interval=10 * MINUTE), []),
+        (RestartPolicy(attempts=10, delay=MINUTE, interval=9 * MINUTE), ["Attempts"]),
+    ],
+)
+def test_restarts_fit_their_interval(policy: RestartPolicy, paths: list[str]) -> None:
+    assert [path for path, _ in told(with_task(restart_policy=policy))] == [
+        f"{TASK}.RestartPolicy.{path}" for path in paths
+    ]
+
+
+@pytest.mark.parametrize(
+    ("function", "attempts", "max_delay", "span"),
+    [
+        ("constant", 4, 0, 40),
+        ("exponential", 4, 3_600, 10 + 20 + 40 + 80),
+        ("exponential", 4, 30, 10 + 20 + 30 + 30),
+        ("fibonacci", 5, 3_600, 10 + 10 + 20 + 30 + 50),
+        ("fibonacci", 5, 25, 10 + 10 + 20 + 25 + 25),
+        ("exponential", 2_000_000_000, 60, 10 + 20 + 40 + 60 * (2_000_000_000 - 3)),
+    ],
+)
+def test_how_long_all_reschedule_attempts_take(function: str, attempts: int, max_delay: int, span: int) -> None:
+    policy = ReschedulePolicy(
+        attempts=attempts, unlimited=False, delay=10 * SECOND, delay_function=function, max_delay=max_delay * SECOND
+    )
+
+    assert sum_reschedule_delays(policy) == span * SECOND
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "message"),
+    [
+        ({"driver": ""}, "Driver", "Missing task driver"),
+        ({"kill_timeout": -1}, "KillTimeout", "positive"),
+        ({"kill_timeout": HOUR}, "KillTimeout", "longer than the group's ProgressDeadline (10m0s)"),
+        ({"shutdown_delay": -1}, "ShutdownDelay", "positive"),
+        ({"resources": Resources(cpu=-1)}, "Resources.CPU", "minimum CPU value is 1; got -1"),
+        ({"resources": Resources(cpu=0)}, "Resources.CPU", "minimum CPU value is 1; got 0"),
+        ({"resources": Resources(cpu=1, cores=1)}, "Resources.CPU", "not both"),
+        ({"resources": Resources(cores=-1)}, "Resources.Cores", "minimum Cores value is 0; got -1"),
+        ({"resources": Resources(memory_mb=1)}, "Resources.MemoryMB", "minimum MemoryMB value is 10; got 1"),
+        ({"resources": Resources(memory_max_mb=299)}, "Resources.MemoryMaxMB", "larger than MemoryMB"),
+        ({"resources": Resources(memory_max_mb=-2)}, "Resources.MemoryMaxMB", "larger than MemoryMB"),
+        ({"resources": Resources(secrets_mb=301)}, "Resources.SecretsMB", "between 0 and MemoryMB (300); got 301"),
+        ({"resources": Resources(devices=(RequestedDevice(name=""),))}, "Resources.Devices[0].Name", "device name"),
+        ({"resources": Resources(devices=(RequestedDevice(name="a/b/c/d"),))}, "Resources.Devices[0].Name", "a/b/c/d"),
+        ({"resources": Resources(devices=(RequestedDevice(name="gpu", count=0),))}, "Resources.Devices[0].Count", "at least one"),
+        ({"resources": Resources(devices=(RequestedDevice(name="gpu", constraints=(Constraint(operand="distinct_hosts"),)),))}, "Resources.Devices[0].Constraints[0].Operand", "not allowed"),
+        ({"resources": Resources(numa=NUMA(affinity="x"))}, "Resources.NUMA.Affinity", '"x"'),
+        ({"resources": Resources(numa=NUMA(devices=("gpu",)))}, "Resources.NUMA.Devices[0]", "not requested"),
+        ({"constraints": (Constraint(operand="distinct_hosts"),)}, "Constraints[0].Operand", "not allowed"),
+        ({"constraints": (Constraint(operand="distinct_property", l_target=ARCH),)}, "Constraints[0].Operand", "not allowed"),
+        ({"log_config": LogConfig(max_files=0)}, "LogConfig.MaxFiles", "minimum number of files is 1; got 0"),
+        ({"log_config": LogConfig(max_file_size_mb=0)}, "LogConfig.MaxFileSizeMB", "minimum file size is 1MB; got 0"),
+        ({"log_config": LogConfig(max_file_size_mb=30)}, "LogConfig", "300 MB) must be less than"),
+        ({"dispatch_payload": DispatchPayload()}, "DispatchPayload.File", "must be specified"),
+        ({"dispatch_payload": DispatchPayload(file="../x")}, "DispatchPayload.File", "escapes"),
+        ({"volume_mounts": (VolumeMount(volume="x"),)}, "VolumeMounts[0].Volume", 'undefined volume "x"'),
+        ({"vault": Vault(change_mode="x")}, "Vault.ChangeMode", '"x"'),
+        ({"scaling_policies": (ScalingPolicy(),)}, "ScalingPolicies", "not supported"),
+        ({"actions": (TaskAction(name="a b", command="c"),)}, "Actions[0].Name", "a b"),
+        ({"actions": (TaskAction(name="", command="c"),)}, "Actions[0].Name", "invalid action name"),
+        ({"actions": (TaskAction(name="a", command="c"), TaskAction(name="a", command="c"))}, "Actions[1].Name", "twice"),
+        ({"actions": (TaskAction(name="a"),)}, "Actions[0].Command", "Missing"),
+        ({"csi_plugin_config": CSIPluginConfig(type="node")}, "CSIPluginConfig.ID", "non-empty"),
+        ({"csi_plugin_config": CSIPluginConfig(id="i", type="x")}, "CSIPluginConfig.Type", '"x"'),
+        # templates and artifacts
+        ({"templates": (Template(dest_path="x"),)}, "Templates[0]", "source path or have an embedded template"),
+        ({"templates": (Template(embedded_tmpl="x"),)}, "Templates[0].DestPath", "Must specify a destination"),
+        ({"templates": (Template(embedded_tmpl="x", dest_path="a/../../b"),)}, "Templates[0].DestPath", "escapes"),
+        ({"templates": (Template(embedded_tmpl="x", dest_path="a"), Template(source_path="x", dest_path="a"))}, "Templates[1].DestPath", "Template 2 has same destination as template 1"),
+        ({"templates": (Template(embedded_tmpl="x", dest_path="a", change_mode="x"),)}, "Templates[0].ChangeMode", '"x"'),
+        ({"templates": (Template(embedded_tmpl="x", dest_path="a", change_mode="signal", envvars=True),)}, "Templates[0].ChangeMode", "env var"),
+        ({"templates": (Template(embedded_tmpl="x", dest_path="a", change_mode="script"),)}, "Templates[0].ChangeScript", "must specify"),
+        ({"templates": (Template(embedded_tmpl="x", dest_path="a", change_mode="script", change_script=ChangeScript()),)}, "Templates[0].ChangeScript.Command", "must specify"),
+        ({"templates": (Template(embedded_tmpl="x", dest_path="a", splay=-1),)}, "Templates[0].Splay", "positive"),
+        ({"templates": (Template(embedded_tmpl="x", dest_path="a", perms="0888"),)}, "Templates[0].Perms", "octal"),
+        ({"templates": (Template(embedded_tmpl="x", dest_path="a", wait=TemplateWait(min=2, max=1)),)}, "Templates[0].Wait.Min", "less than"),
+        ({"artifacts": (Artifact(),)}, "Artifacts[0].GetterSource", "source must be specified"),
+        ({"artifacts": (Artifact(getter_source="s", getter_mode="x"),)}, "Artifacts[0].GetterMode", '"x"'),
+        ({"artifacts": (Artifact(getter_source="s", relative_dest="/../x"),)}, "Artifacts[0].RelativeDest", "escapes"),
+        ({"artifacts": (Artifact(getter_source="s", getter_options={"checksum": ""}),)}, "Artifacts[0].GetterOptions.checksum", "empty"),
+        ({"artifacts": (Artifact(getter_source="s", getter_options={"checksum": "abc"}),)}, "Artifacts[0].GetterOptions.checksum", "type:value"),
+        ({"artifacts": (Artifact(getter_source="s", getter_options={"checksum": "crc:1"}),)}, "Artifacts[0].GetterOptions.checksum", "unsupported"),
+        ({"artifacts": (Artifact(getter_source="s", getter_options={"checksum": "md5:12"}),)}, "Artifacts[0].GetterOptions.checksum", "invalid md5"),
+        # identities and secrets
+        ({"identity": WorkloadIdentity(ttl=1)}, "Identity.TTL", "default identity"),
+        ({"identity": WorkloadIdentity(filepath="x")}, "Identity.Filepath", "file parameter"),
+        ({"identity": WorkloadIdentity(change_mode="x")}, "Identity.ChangeMode", '"x"'),
+        ({"identity": WorkloadIdentity(change_mode="signal")}, "Identity.ChangeSignal", "must be specified"),
+        ({"identity": WorkloadIdentity(change_signal="SIGHUP")}, "Identity.ChangeSignal", "only use"),
+        ({"identities": (WorkloadIdentity(name="a b"),)}, "Identities[0].Name", "a b"),
+        ({"identities": (WorkloadIdentity(name="a", ttl=-1),)}, "Identities[0].TTL", ">= 0"),
+        ({"identities": (WorkloadIdentity(name="a"), WorkloadIdentity(name="a"))}, "Identities[1].Name", "twice"),
+        ({"secrets": (TaskSecret(name="a-b", provider="vault", path="p"),)}, "Secrets[0].Name", "a-b"),
+        ({"secrets": (TaskSecret(name="a", provider="vault", path="p"), TaskSecret(name="a", provider="x", path="p"))}, "Secrets[1].Name", "twice"),
+        ({"secrets": (TaskSecret(name="a", path="p"),)}, "Secrets[0].Provider", "Missing"),
+        ({"secrets": (TaskSecret(name="a", provider="vault"),)}, "Secrets[0].Path", "Missing"),
+        ({"secrets": (TaskSecret(name="a", provider="vault", path="p", env={"a": "b"}),)}, "Secrets[0].Env", "env"),
+        ({"secrets": (TaskSecret(name="a", provider="mine", path="p", config={"a": 1}),)}, "Secrets[0].Config", "config"),
+    ],
+)  # fmt: skip
+def test_rules_of_a_task(fields: dict[str, Any], path: str, message: str) -> None:
+    only(with_task(**fields), f"{TASK}.{path}", message)
+
+
+@pytest.mark.parametrize("hook", ["", "during"])
+def test_a_lifecycle_has_a_known_hook(hook: str) -> None:
+    group = a_group("web", a_task("main"), a_task("side", lifecycle=Lifecycle(hook=hook)))
+
+    only(a_job("shop", group), f"{GROUP}.Tasks[1].Lifecycle.Hook", "hook")
+
+
+@pytest.mark.parametrize("name", ["alloc", "a/b", "a\\b", "a\0b"])
+def test_a_task_is_named_so_that_it_can_be_a_folder(name: str) -> None:
+    assert [path for path, _ in told(a_job("shop", a_group("web", a_task(name))))] == [f"{TASK}.Name"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"resources": Resources(cpu=0, cores=2)},
+        {"resources": Resources(memory_max_mb=-1)},
+        {"resources": Resources(devices=(RequestedDevice(name="nvidia/gpu/a100", count=2),), numa=NUMA(affinity="require", devices=("nvidia/gpu/a100",)))},
+        {"templates": (Template(embedded_tmpl="x", dest_path="/local/a/../b", wait=TemplateWait(min=1)),)},
+        {"artifacts": (Artifact(getter_source="s", getter_options={"checksum": "md5:" + "a" * 32}),)},
+        {"artifacts": (Artifact(getter_source="s", getter_options={"checksum": "${meta.sum}"}),)},
+        {"identities": (WorkloadIdentity(name="vault_x", audience=("a",), ttl=HOUR, file=True, filepath="p"),)},
+        {"secrets": (TaskSecret(name="a", provider="mine", path="p", env={"a": "b"}),)},
+        {"actions": (TaskAction(name="a", command="c"),)},
+        {"csi_plugin_config": CSIPluginConfig(id="i", type="monolith")},
+    ],
+)  # fmt: skip
+def test_what_a_task_may_say(fields: dict[str, Any]) -> None:
+    assert told(with_task(**fields)) == []
+
+
+def test_a_batch_task_may_take_longer_to_end_than_a_deployment() -> None:
+    assert told(with_task("batch", kill_timeout=HOUR)) == []
+
+
+GOOD_CONSTRAINTS = [
+    ("=", "x"), ("==", "x"), ("is", "x"), ("!=", "x"), ("not", "x"), ("<", "1"), ("<=", "1"), (">", "1"), (">=", "1"),
+    ("regexp", "^a+$"), ("version", ">= 1.2, < 2"), ("semver", "> 1.2.3-rc1"), ("set_contains", "a,b"),
+    ("set_contains_all", "a"), ("set_contains_any", "a"), ("is_set", ""), ("is_not_set", ""), ("distinct_hosts", ""),
+    ("distinct_hosts", "false"), ("distinct_property", ""), ("distinct_property", "3"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("operand", "right"), GOOD_CONSTRAINTS)
+def test_every_operand_of_a_constraint_is_accepted(operand: str, right: str) -> None:
+    assert told(a_job(constraints=(Constraint(l_target=ARCH, operand=operand, r_target=right),))) == []
+
+
+def test_the_table_of_good_constraints_names_every_operand() -> None:
+    assert {operand for operand, _ in GOOD_CONSTRAINTS} == {str(operand) for operand in Operand}
+
+
+@pytest.mark.parametrize(
+    ("left", "operand", "right", "path", "message"),
+    [
+        (ARCH, "", "x", "Operand", "Missing constraint operand"),
+        ("", "=", "x", "LTarget", "No LTarget provided"),
+        ("${x}", "=", "x", "LTarget", 'unsupported attribute "${x}"'),
+        ("$attr.x", "=", "x", "LTarget", 'unsupported attribute "$attr.x"'),
+        ("${attr.x", "=", "x", "LTarget", "unsupported attribute"),
+        (ARCH, "=", "", "RTarget", 'Operator "=" requires an RTarget'),
+        (ARCH, "<", "", "RTarget", "requires an RTarget"),
+        (ARCH, "set_contains_any", "", "RTarget", "requires an RTarget"),
+        (ARCH, "is_set", "x", "RTarget", "does not support an RTarget"),
+        (ARCH, "regexp", "(", "RTarget", "Regular expression failed to compile: "),
+        (ARCH, "version", "a.b", "RTarget", "Version constraint is invalid: "),
+        (ARCH, "semver", "~> 1", "RTarget", "Semver constraint is invalid: "),
+        ("", "distinct_hosts", "maybe", "RTarget", "neither true nor false"),
+        (ARCH, "distinct_property", "0", "RTarget", "at least 1"),
+        (ARCH, "distinct_property", "x", "RTarget", "at least 1"),
+        ("", "distinct_property", "1", "LTarget", "No LTarget provided"),
+    ],
+)
+def test_rules_of_a_constraint(left: str, operand: str, right: str, path: str, message: str) -> None:
+    constraint = Constraint(l_target=left, operand=operand, r_target=right)
+
+    only(with_group(constraints=(constraint,)), f"{GROUP}.Constraints[0].{path}", message)
+
+
+@pytest.mark.parametrize("left", ["literal", "${node.unique.id}", "${node.pool}", "${meta.rack}", "${device.model}"])
+def test_what_the_left_side_may_name(left: str) -> None:
+    assert told(a_job(constraints=(Constraint(l_target=left, operand="=", r_target="x"),))) == []
+
+
+@pytest.mark.parametrize(
+    ("affinity", "path"),
+    [
+        (Affinity(l_target=ARCH, operand="", r_target="x"), "Operand"),
+        (Affinity(l_target=ARCH, operand="is_set"), "Operand"),
+        (Affinity(l_target=ARCH, operand="distinct_hosts"), "Operand"),
+        (Affinity(l_target=ARCH, operand="regexp", r_target="("), "RTarget"),
+        (Affinity(l_target="", operand="=", r_target="x"), "LTarget"),
+        (Affinity(l_target=ARCH, operand="=", r_target="x", weight=0), "Weight"),
+        (Affinity(l_target=ARCH, operand="=", r_target="x", weight=101), "Weight"),
+        (Affinity(l_target=ARCH, operand="=", r_target="x", weight=-101), "Weight"),
+    ],
+)
+def test_rules_of_an_affinity(affinity: Affinity, path: str) -> None:
+    assert [found for found, _ in told(with_task(affinities=(affinity,)))] == [f"{TASK}.Affinities[0].{path}"]
+
+
+def test_affinities_and_spreads_are_fine_for_sysbatch() -> None:
+    affinity = Affinity(l_target=ARCH, operand="=", r_target="x", weight=-100)
+
+    assert told(with_group("sysbatch", affinities=(affinity,), spreads=(Spread(attribute=ARCH),))) == []
+
+
+@pytest.mark.parametrize(
+    ("spread", "path"),
+    [
+        (Spread(attribute=ARCH, weight=0), "Weight"),
+        (Spread(attribute=ARCH, weight=101), "Weight"),
+        (Spread(attribute=ARCH, spread_target=(SpreadTarget(value="a"), SpreadTarget(value="a"))), "SpreadTarget[1].Value"),
+        (Spread(attribute=ARCH, spread_target=(SpreadTarget(value="a", percent=-1),)), "SpreadTarget[0].Percent"),
+        (Spread(attribute=ARCH, spread_target=(SpreadTarget(value="a", percent=60), SpreadTarget(value="b", percent=41))), "SpreadTarget"),
+    ],
+)  # fmt: skip
+def test_rules_of_a_spread(spread: Spread, path: str) -> None:
+    assert [found for found, _ in told(with_group(spreads=(spread,)))] == [f"{GROUP}.Spreads[0].{path}"]
+
+
+WEB_NETWORK = (NetworkResource(dynamic_ports=(Port(label="http"), Port(label="admin"))),)
+
+
+def with_service(service: Service, *, of_task: bool = False) -> Job:
+    task = a_task("t", services=(service,) if of_task else None)
+    return a_job("shop", a_group("web", task, networks=WEB_NETWORK, services=None if of_task else (service,)))
+
+
+@pytest.mark.parametrize(
+    ("service", "path", "message"),
+    [
+        (a_service("a_b"), "Name", "RFC 1123"),
+        (a_service("-a"), "Name", "RFC 1123"),
+        (a_service("x" * 64), "Name", "63"),
+        (a_service(provider="x"), "Provider", '"x"'),
+        (a_service(on_update="x"), "OnUpdate", '"x"'),
+        (a_service(port_label="nope"), "PortLabel", 'Port label "nope" does not exist'),
+        (a_service(address_mode="driver"), "AddressMode", "not allowed in a group"),
+        (a_service(address_mode="x"), "AddressMode", '"x"'),
+        (a_service(address="1.2.3.4", address_mode="host"), "Address", "auto"),
+        (a_service(task_name="x"), "TaskName", '"x"'),
+        (a_service(connect={"Native": True}), "Connect", "cannot include Connect blocks"),
+        (a_service(identity=WorkloadIdentity()), "Identity.Audience", "aud"),
+        (a_service(check_restart=CheckRestart(limit=-1)), "CheckRestart.Limit", "positive"),
+        (a_service(check_restart=CheckRestart(grace=-1)), "CheckRestart.Grace", "positive"),
+    ],
+)
+def test_rules_of_a_service(service: Service, path: str, message: str) -> None:
+    only(with_service(service), f"{GROUP}.Services[0].{path}", message)
+
+
+@pytest.mark.parametrize("mode", ["alloc", "alloc_ipv6"])
+def test_a_task_can_not_announce_the_address_of_its_allocation(mode: str) -> None:
+    only(
+        with_service(a_service(address_mode=mode), of_task=True),
+        f"{TASK}.Services[0].AddressMode",
+        "not allowed in a task",
+    )
+
+
+@pytest.mark.parametrize(
+    ("service", "of_task"),
+    [
+        (a_service(port_label="http", address_mode="alloc"), False),
+        (a_service(provider="nomad", task_name="t"), False),
+        (a_service("${NODE}-x"), False),
+        (a_service(port_label="8080", address_mode="driver"), True),
+        (Service(name="s", provider="consul", connect={"Native": True}, address="1.2.3.4"), False),
+    ],
+)
+def test_what_a_service_may_say(service: Service, of_task: bool) -> None:
+    assert told(with_service(service, of_task=of_task)) == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"type": "grpc", "grpc_service": "shop", "tls_server_name": "x"},
+        {"type": "script", "command": "/bin/true", "task_name": "t", "on_update": "ignore_warnings"},
+        {"success_before_passing": 2, "failures_before_critical": 3},
+        {"check_restart": CheckRestart(limit=1, ignore_warnings=True)},
+    ],
+)
+def test_our_own_provider_can_do_more_than_the_peers(fields: dict[str, Any]) -> None:
+    service = a_service(provider="wharf", port_label="http", checks=(a_check(**fields),))
+
+    assert told(with_service(service)) == []
+
+
+@pytest.mark.parametrize(
+    ("provider", "fields", "path", "message"),
+    [
+        ("nomad", {"type": "grpc"}, "Type", '"grpc"'),
+        ("wharf", {"type": ""}, "Type", "Invalid check type"),
+        ("consul", {"type": "script"}, "Command", "script"),
+        ("wharf", {"type": "script", "command": "/bin/true"}, "TaskName", "needs a task"),
+        ("wharf", {"path": ""}, "Path", "must have http path"),
+        ("wharf", {"path": "http://host/x"}, "Path", "relative"),
+        ("wharf", {"method": "FETCH"}, "Method", "FETCH"),
+        ("wharf", {"interval": 0}, "Interval", "greater than zero"),
+        ("wharf", {"interval": SECOND // 2}, "Interval", "(500ms) cannot be lower than 1s"),
+        ("wharf", {"timeout": 0}, "Timeout", "greater than zero"),
+        ("wharf", {"initial_status": "x"}, "InitialStatus", '"x"'),
+        ("wharf", {"address_mode": "driver"}, "AddressMode", "driver"),
+        ("consul", {"address_mode": "auto"}, "AddressMode", "auto"),
+        ("wharf", {"port_label": "nope"}, "PortLabel", "does not exist"),
+        ("nomad", {"on_update": "ignore_warnings"}, "OnUpdate", "Consul"),
+        ("wharf", {"on_update": "x"}, "OnUpdate", '"x"'),
+        ("wharf", {"task_name": "x"}, "TaskName", '"x"'),
+        (
+            "nomad",
+            {"check_restart": CheckRestart(limit=1, ignore_warnings=True)},
+            "CheckRestart.IgnoreWarnings",
+            "Consul",
+        ),
+        ("wharf", {"check_restart": CheckRestart(limit=1), "on_update": "ignore"}, "CheckRestart", "not compatible"),
+        ("wharf", {"check_restart": CheckRestart(grace=-1)}, "CheckRestart.Grace", "positive"),
+        ("wharf", {"expose": True}, "Expose", "Consul"),
+        ("nomad", {"tls_server_name": "x"}, "TLSServerName", "Consul"),
+        ("nomad", {"success_before_passing": 1}, "SuccessBeforePassing", "Consul"),
+        ("nomad", {"failures_before_critical": 1}, "FailuresBeforeCritical", "Consul"),
+        ("wharf", {"failures_before_warning": 1}, "FailuresBeforeWarning", "Consul"),
+    ],
+)
+def test_rules_of_a_check(provider: str, fields: dict[str, Any], path: str, message: str) -> None:
+    service = a_service(provider=provider, port_label="http", checks=(a_check(**fields),))
+
+    only(with_service(service), f"{GROUP}.Services[0].Checks[0].{path}", message)
+
+
+def test_a_check_over_the_network_needs_a_port() -> None:
+    only(with_service(a_service(checks=(a_check(),))), f"{GROUP}.Services[0].Checks[0].PortLabel", "requires a port")
+
+
+def test_checks_of_a_task_have_names_of_their_own() -> None:
+    service = a_service(port_label="http", checks=(a_check(name="c"), a_check(name="c")))
+
+    only(with_service(service, of_task=True), f"{TASK}.Services[0].Checks[1].Name", "Duplicate check name")
+    assert told(with_service(service)) == []
+
+
+def test_services_of_a_group_are_unique_and_of_one_provider() -> None:
+    tasks = (a_task("t", services=(a_service("b", provider="consul"), a_service("c", provider="consul"))),)
+    group = a_group("web", *tasks, services=(a_service("a"), a_service("a"), a_service("d", provider="nomad")))
+
+    assert [path for path, _ in told(a_job("shop", group))] == [
+        f"{GROUP}.Services[1].Name",
+        f"{TASK}.Services[0].Provider",
+    ]
+
+
+def a_csi_volume(**fields: Any) -> VolumeRequest:
+    given = {"type": "csi", "source": "s", "access_mode": "multi-node-multi-writer", "attachment_mode": "file-system"}
+    return VolumeRequest(**(given | fields))
+
+
+@pytest.mark.parametrize(
+    ("request_", "group", "job_type", "path", "message"),
+    [
+        (VolumeRequest(type="host"), {}, "service", "Source", "empty source"),
+        (VolumeRequest(type="host", source="s", per_alloc=True), {}, "system", "PerAlloc", "system jobs"),
+        (VolumeRequest(type="host", source="s", per_alloc=True), {}, "sysbatch", "PerAlloc", "sysbatch jobs"),
+        (VolumeRequest(type="host", source="s", per_alloc=True), {"update": UpdatePolicy(canary=1)}, "service", "PerAlloc", "canaries"),
+        (VolumeRequest(type="host", source="s", per_alloc=True, sticky=True), {}, "service", "PerAlloc", "sticky"),
+        (VolumeRequest(type="host", source="s", mount_options=MountOptions(fs_type="x")), {}, "service", "MountOptions", "host volumes"),
+        (VolumeRequest(type="host", source="s", access_mode="multi-node-reader-only"), {}, "service", "AccessMode", "multi-node"),
+        (VolumeRequest(type="host", source="s", access_mode="single-node-reader-only"), {}, "service", "ReadOnly", "read-only"),
+        (a_csi_volume(attachment_mode=""), {}, "service", "AttachmentMode", "must have an attachment mode"),
+        (a_csi_volume(attachment_mode="x"), {}, "service", "AttachmentMode", '"x"'),
+        (a_csi_volume(attachment_mode="block-device", mount_options=MountOptions(fs_type="x")), {}, "service", "MountOptions", "block devices"),
+        (a_csi_volume(access_mode=""), {}, "service", "AccessMode", "must have an access mode"),
+        (a_csi_volume(access_mode="x"), {}, "service", "AccessMode", '"x"'),
+        (a_csi_volume(access_mode="multi-node-reader-only"), {}, "service", "ReadOnly", "read-only"),
+        (a_csi_volume(access_mode="single-node-writer"), {"count": 2}, "service", "PerAlloc", "only one allocation"),
+        (a_csi_volume(access_mode="multi-node-single-writer"), {"count": 2}, "service", "PerAlloc", "only one writer"),
+    ],
+)  # fmt: skip
+def test_rules_of_a_volume(
+    request_: VolumeRequest, group: dict[str, Any], job_type: str, path: str, message: str
+) -> None:
+    only(with_group(job_type, volumes={"v": request_}, **group), f"{GROUP}.Volumes.v.{path}", message)
+
+
+@pytest.mark.parametrize(
+    ("request_", "count"),
+    [
+        (VolumeRequest(type="host", source="s", access_mode="single-node-reader-only", read_only=True), 3),
+        (a_csi_volume(access_mode="single-node-writer"), 1),
+        (a_csi_volume(access_mode="single-node-writer", per_alloc=True), 2),
+        (a_csi_volume(access_mode="multi-node-single-writer", read_only=True), 2),
+    ],
+)
+def test_what_a_volume_may_be(request_: VolumeRequest, count: int) -> None:
+    assert told(with_group(volumes={"v": request_}, count=count)) == []
+
+
+@pytest.mark.parametrize(
+    ("mount", "path"),
+    [(VolumeMount(volume="v", propagation_mode="x"), "PropagationMode"), (VolumeMount(volume="v", selinux_label="x"), "SELinuxLabel")],
+)  # fmt: skip
+def test_rules_of_a_mount(mount: VolumeMount, path: str) -> None:
+    group = a_group("web", a_task(volume_mounts=(mount,)), volumes={"v": VolumeRequest(type="host", source="s")})
+
+    assert [found for found, _ in told(a_job("shop", group))] == [f"{TASK}.VolumeMounts[0].{path}"]
+
+
+@pytest.mark.parametrize(
+    ("periodic", "path", "message"),
+    [
+        (Periodic(specs=("x",)), "Periodic.Specs[0]", 'Invalid cron spec "x": expected 5 to 7 fields, got 1'),
+        (Periodic(spec="60 * * * *"), "Periodic.Spec", 'Invalid cron spec "60 * * * *": '),
+        (Periodic(spec="@daily", specs=("@daily",)), "Periodic.Spec", "Only cron or crons may be used"),
+        (Periodic(), "Periodic.Specs", "Must specify a spec"),
+        (Periodic(specs=("@daily",), spec_type="x"), "Periodic.SpecType", '"x"'),
+        (Periodic(specs=("@daily",), missed="twice"), "Periodic.Missed", '"twice"'),
+        (Periodic(specs=("@daily",), time_zone="Nowhere"), "Periodic.TimeZone", 'unknown time zone "Nowhere"'),
+    ],
+)
+def test_rules_of_a_time_table(periodic: Periodic, path: str, message: str) -> None:
+    only(a_batch_job(periodic=periodic), path, message)
+
+
+def test_a_time_table_that_is_off_is_not_judged() -> None:
+    assert told(a_batch_job(periodic=Periodic(enabled=False, spec="x", specs=("y",)))) == []
+
+
+@pytest.mark.parametrize(
+    ("parameterized", "path", "message"),
+    [
+        (Parameterized(payload="x"), "ParameterizedJob.Payload", 'Unknown payload requirement: "x"'),
+        (Parameterized(meta_required=("a", "b"), meta_optional=("b",)), "ParameterizedJob.MetaOptional", "['b']"),
+    ],
+)
+def test_rules_of_a_parameterized_job(parameterized: Parameterized, path: str, message: str) -> None:
+    only(a_batch_job(parameterized_job=parameterized), path, message)
+
+
+def test_all_problems_are_told_at_once_nested_as_the_parts_are() -> None:
+    bad = a_task("t", driver="", resources=Resources(cpu=-1, memory_mb=1))
+    findings = validate_job(canonicalize_job(a_job("a b", a_group("web", a_task("ok"), bad, count=-1))))
+
+    assert [problem.path for problem in findings.problems] == [
+        "ID", f"{GROUP}.Count", f"{GROUP}.Tasks[1].Driver", f"{GROUP}.Tasks[1].Resources.CPU", f"{GROUP}.Tasks[1].Resources.MemoryMB",
+    ]  # fmt: skip
+    assert findings.text == (
+        "2 errors occurred:\n"
+        "\t* Job ID contains a space (ID)\n"
+        "\t* Task group web validation failed: 2 errors occurred:\n"
+        "\t* Task group count can't be negative (TaskGroups[0].Count)\n"
+        "\t* Task t validation failed: 3 errors occurred:\n"
+        "\t* Missing task driver (TaskGroups[0].Tasks[1].Driver)\n"
+        "\t* minimum CPU value is 1; got -1 (TaskGroups[0].Tasks[1].Resources.CPU)\n"
+        "\t* minimum MemoryMB value is 10; got 1 (TaskGroups[0].Tasks[1].Resources.MemoryMB)"
+        "\n\n\n\n\n\n"
+    )
+    assert len(findings.lines) == 2
+
+
+def test_a_problem_says_how_to_mend_it() -> None:
+    (problem,) = validate_job(canonicalize_job(a_job(type="x"))).problems
+
+    assert str(problem) == 'Invalid job type: "x" (Type): use one of "service", "batch", "system", "sysbatch"'
+
+
+def test_a_section_without_problems_is_not_shown() -> None:
+    findings = validate_job(canonicalize_job(a_job("shop", a_group("good"), a_group("bad", count=-1))))
+
+    assert [entry.title for entry in findings.entries if isinstance(entry, ProblemSection)] == [
+        "Task group bad validation failed"
+    ]
+
+
+def test_a_job_of_a_thousand_broken_tasks_gets_a_bounded_answer() -> None:
+    tasks = tuple(a_task(f"t{n}", driver="") for n in range(1_000))
+
+    assert len(told(a_job("shop", a_group("web", *tasks)))) == 200
+
+
+@pytest.mark.parametrize(
+    ("job", "path"),
+    [
+        (with_group(update=UpdatePolicy(max_parallel=2)), f"{GROUP}.Update.MaxParallel"),
+        (a_job("s", a_group("a", update=UpdatePolicy(canary=1, auto_promote=True)), a_group("b")), "TaskGroups[1].Update.AutoPromote"),
+        (a_batch_job(periodic=Periodic(spec="@daily")), "Periodic.Spec"),
+        (with_group(networks=(NetworkResource(mbits=1),)), f"{GROUP}.Networks[0].MBits"),
+        (with_task(resources=some_resources(iops=1)), f"{TASK}.Resources.IOPS"),
+        (with_task(resources=some_resources(networks=WEB_NETWORK)), f"{TASK}.Resources.Networks"),
+        (with_task(resources=some_resources(memory_max_mb=500)), f"{TASK}.Resources.MemoryMaxMB"),
+        (with_task(templates=(Template(embedded_tmpl="x", dest_path="x", vault_grace=1),)), f"{TASK}.Templates[0].VaultGrace"),
+        (with_task(services=(a_service(),)), f"{TASK}.ShutdownDelay"),
+        (with_group(services=(a_service(),)), f"{GROUP}.ShutdownDelay"),
+        (with_task(identities=(WorkloadIdentity(name="x", ttl=1),)), f"{TASK}.Identities[0].Audience"),
+        (with_task(identities=(WorkloadIdentity(name="x", audience=("a",)),)), f"{TASK}.Identities[0].TTL"),
+        (with_task(schedule={"Cron": 1}), f"{TASK}.Schedule"),
+    ],
+)  # fmt: skip
+def test_what_is_allowed_but_hardly_meant_is_a_warning(job: Job, path: str) -> None:
+    findings = validate_job(canonicalize_job(job))
+
+    assert findings.is_valid
+    assert [warning.path for warning in findings.warnings] == [path]
+
+
+def test_memory_above_the_reservation_is_no_warning_where_it_counts() -> None:
+    job = canonicalize_job(with_task(resources=some_resources(memory_max_mb=500)))
+
+    assert validate_job(job, JobSettings(memory_oversubscription=True)).warnings == ()
+
+
+def test_old_disconnect_fields_are_warned_of_in_the_job_as_it_was_read() -> None:
+    group = a_group("web", stop_after_client_disconnect=1, max_client_disconnect=1, prevent_reschedule_on_lost=True)
+
+    assert [warning.path for warning in list_submission_warnings(a_job("shop", a_group("a"), group))] == [
+        "TaskGroups[1].StopAfterClientDisconnect", "TaskGroups[1].MaxClientDisconnect", "TaskGroups[1].PreventRescheduleOnLost",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("warnings", "text"),
+    [
+        ((), ""),
+        (("a",), "1 warning:\n\n* a"),
+        ((ValidationProblem("P", "a", "b"), "c"), "2 warnings:\n\n* a (P): b\n* c"),
+    ],
+)
+def test_warnings_are_one_text(warnings: tuple[object, ...], text: str) -> None:
+    assert format_warnings(warnings) == text
+
+
+def test_types_of_jobs_are_words_of_the_wire() -> None:
+    assert [str(word) for word in JobType] == ["service", "batch", "system", "sysbatch", "_core"]

@@ -1,0 +1,42 @@
+"""One table from a refusal's code to a status, and back."""
+
+import pytest
+
+from wharf.contract.model.refusal import RefusalCode
+from wharf.contract.wire.errors import STATUS_BY_CODE, build_refusal
+
+
+def test_every_code_has_a_status() -> None:
+    assert set(STATUS_BY_CODE) == set(RefusalCode)
+
+
+@pytest.mark.parametrize("code", list(RefusalCode))
+def test_a_code_survives_the_wire(code: RefusalCode) -> None:
+    told = build_refusal(STATUS_BY_CODE[code], "why", code=code.value)
+
+    assert (told.code, told.text) == (code, "why")
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (400, RefusalCode.INVALID),
+        (403, RefusalCode.FORBIDDEN),
+        (404, RefusalCode.NOT_FOUND),
+        (405, RefusalCode.INVALID),
+        (409, RefusalCode.CONFLICT),
+        (413, RefusalCode.TOO_LARGE),
+        (429, RefusalCode.RATE_LIMITED),
+        (500, RefusalCode.OUTCOME_UNKNOWN),
+        (501, RefusalCode.NOT_IMPLEMENTED),
+        (502, RefusalCode.OUTCOME_UNKNOWN),
+        (503, RefusalCode.UNAVAILABLE),
+        (504, RefusalCode.OUTCOME_UNKNOWN),
+    ],
+)
+def test_a_status_without_a_code_says_what_it_can(status: int, code: RefusalCode) -> None:
+    assert build_refusal(status, "why").code is code
+
+
+def test_a_code_of_a_newer_server_is_read_by_its_status() -> None:
+    assert build_refusal(404, "why", code="of-tomorrow").code is RefusalCode.NOT_FOUND

@@ -1,0 +1,365 @@
+"""A slow, obvious interpreter of expressions, to hold the compiled ones against.
+
+It walks tree, record and type hints together for each record, and shares no code with the package but the tree.
+"""
+
+import datetime
+import enum
+import re
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from wharf.languages.filters.tree import (
+    And,
+    Expression,
+    FilterOperator,
+    Match,
+    Not,
+    Or,
+    QuantifiedExpression,
+    Quantifier,
+    Selector,
+)
+
+
+class Misfit(Exception):
+    """The type tells that the expression is wrong."""
+
+
+class Unreadable(Exception):
+    """The record tells it."""
+
+
+Names = dict[str, tuple[Any, Any]]  # name -> (hint, value)
+ABSENT = object()
+
+# Reference 2.4: what may be asked of what. Every kind that may be null may be asked for that.
+OPERATORS = {
+    "text": {"==", "contains", "matches", "is empty"},
+    "time": {"==", "contains", "matches", "is empty", "is nil"},
+    "boolean": {"=="},
+    "integer": {"=="},
+    "unsigned": {"=="},
+    "float": {"=="},
+    "bytes": {"contains", "matches", "is empty", "is nil"},
+    "scalars": {"contains", "is empty", "is nil"},
+    "structs": {"is empty", "is nil"},
+    "map": {"contains", "is empty", "is nil"},
+    "struct": {"is nil"},
+    "any": {"==", "contains", "matches", "is empty", "is nil"},
+}
+OPPOSITES = {
+    FilterOperator.NOT_EQUAL: "==",
+    FilterOperator.NOT_CONTAINS: "contains",
+    FilterOperator.NOT_MATCHES: "matches",
+    FilterOperator.IS_NOT_EMPTY: "is empty",
+    FilterOperator.IS_NOT_NIL: "is nil",
+}
+
+
+# -- hints ---------------------------------------------------------------------------------------------------------
+
+
+def without_none(hint: Any) -> tuple[Any, bool]:
+    """A hint without null and unset, and whether it had one of them."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        parts = [part for part in typing.get_args(hint) if part not in (type(None), msgspec.UnsetType)]
+        return (parts[0] if len(parts) == 1 else object), True
+    return hint, False
+
+
+def kind(hint: Any) -> str:
+    hint, _ = without_none(hint)
+    if typing.get_origin(hint) is typing.Annotated:
+        return "unsigned"
+    if hint in (object, Any):
+        return "any"
+    origin = typing.get_origin(hint)
+    if origin in (tuple, list, frozenset, set):
+        return "scalars" if kind(typing.get_args(hint)[0]) not in ("struct", "map", "scalars", "structs") else "structs"
+    if origin is dict:
+        return "map"
+    if issubclass(hint, msgspec.Struct):
+        return "struct"
+    if issubclass(hint, datetime.datetime):
+        return "time"
+    if issubclass(hint, bytes):
+        return "bytes"
+    if issubclass(hint, str | enum.Enum):
+        return "text"
+    return {bool: "boolean", int: "integer", float: "float"}[hint]
+
+
+def field_of(struct: type[msgspec.Struct], name: str) -> tuple[str, Any]:
+    for field in msgspec.structs.fields(struct):
+        if field.encode_name == name:
+            return field.name, typing.get_type_hints(struct, include_extras=True)[field.name]
+    raise Misfit(f"no field {name}")
+
+
+# -- literals ------------------------------------------------------------------------------------------------------
+
+
+def number(text: str) -> int | None:
+    """Whole numbers in any base, as Python reads them but for old octals."""
+    if re.fullmatch(r"[+-]?0[0-7_]+", text) and "__" not in text and not text.endswith("_"):
+        return int(text.replace("_", ""), 8)
+    try:
+        found = int(text, 0) if text.strip() == text else None
+    except ValueError:
+        return None
+    return found if found is not None and -(2**63) <= found < 2**64 else None
+
+
+def real(text: str) -> float | None:
+    return float(text) if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text, re.ASCII) else None
+
+
+def literal(of_kind: str, text: str) -> Any:
+    """None for what does not fit."""
+    match of_kind:
+        case "boolean":
+            truth = {"1 t T TRUE true True": True, "0 f F FALSE false False": False}
+            return next((value for words, value in truth.items() if text in words.split()), None)
+        case "integer":
+            return number(text)
+        case "unsigned":
+            return None if text[:1] in "+-" else number(text)
+        case "float":
+            return real(text)
+        case "byte":
+            found = None if text[:1] in "+-" else number(text)
+            return found if found is not None and found < 256 else None
+        case _:
+            return text
+
+
+def compile_pattern(text: str) -> re.Pattern[str]:
+    try:
+        # RE2's $ is the end of the text only, Python's a newline before it too.
+        return re.compile(re.sub(r"\$$", r"\\Z", text))
+    except re.error:
+        raise Misfit(f"bad pattern {text}") from None
+
+
+# -- what the type tells -------------------------------------------------------------------------------------------
+
+
+def check(node: Expression, record: type, names: dict[str, Any]) -> None:
+    match node:
+        case Match():
+            check_match(node, record, names)
+        case Not(operand):
+            check(operand, record, names)
+        case And(operands) | Or(operands):
+            for operand in operands:
+                check(operand, record, names)
+        case QuantifiedExpression():
+            hint, by_key = hint_of(node.selector, record, names)
+            key, value, member = members_hints(hint, by_key=by_key)
+            if node.key is not None and node.key == node.value:
+                raise Misfit("twice")
+            given = {node.member: member} if node.member else {node.key: key, node.value: value}
+            check(node.body, record, {**names, **{name: h for name, h in given.items() if name is not None}})
+
+
+def members_hints(hint: Any, *, by_key: bool) -> tuple[Any, Any, Any]:
+    """Hints of key, value and of the only name."""
+    inner, _ = without_none(hint)
+    match kind(hint):
+        case "scalars" | "structs":
+            item = typing.get_args(inner)[0]
+            return typing.Annotated[int, "index"], item, item
+        case "map":
+            return str, typing.get_args(inner)[1], str
+        case "any":
+            return object, object, object
+    if by_key:
+        return object, object, object
+    raise Misfit("not a list or a map")
+
+
+def hint_of(selector: Selector, record: type, names: dict[str, Any]) -> tuple[Any, bool]:
+    """The hint of what a selector leads to, and whether its last part is the key of a map."""
+    first, *others = selector.parts
+    hint = names[first] if first in names else field_of(record, first)[1]
+    by_key = False
+    for part in others:
+        inner, _ = without_none(hint)
+        by_key = False
+        match kind(hint):
+            case "struct":
+                hint = field_of(inner, part)[1]
+            case "map":
+                hint, by_key = typing.get_args(inner)[1], True
+            case "scalars" | "structs" if typing.get_origin(inner) is not frozenset and part.isdecimal():
+                hint = typing.get_args(inner)[0]
+            case "any":
+                by_key = True
+            case _:
+                raise Misfit("nothing below")
+    return hint, by_key
+
+
+def check_match(match: Match, record: type, names: dict[str, Any]) -> None:
+    hint, by_key = hint_of(match.selector, record, names)
+    operator = OPPOSITES.get(match.operator, match.operator.value)
+    of_kind = kind(hint)
+    may_be_null = without_none(hint)[1]
+    if by_key and operator in ("is empty", "is nil"):
+        return
+    if operator not in OPERATORS[of_kind] and not (operator == "is nil" and may_be_null):
+        raise Misfit("no such operator")
+    text = match.value.text if match.value else ""
+    if operator == "matches":
+        compile_pattern(text)
+    if operator == "==" and literal(of_kind, text) is None:
+        raise Misfit("no such value")
+    if operator == "contains" and of_kind in ("scalars", "bytes"):
+        inner, _ = without_none(hint)
+        item = "byte" if of_kind == "bytes" else kind(typing.get_args(inner)[0])
+        if literal(item, text) is None:
+            raise Misfit("no such element")
+
+
+# -- what the record tells -----------------------------------------------------------------------------------------
+
+
+def holds(node: Expression, record: Any, names: Names) -> bool:
+    match node:
+        case Match():
+            found = holds_positively(node, record, names)
+            return not found if node.operator in OPPOSITES else found
+        case Not(operand):
+            return not holds(operand, record, names)
+        case And(operands):
+            return all(holds(operand, record, names) for operand in operands)
+        case Or(operands):
+            return any(holds(operand, record, names) for operand in operands)
+        case QuantifiedExpression():
+            hint, value = look_up(node.selector, record, names)
+            if value is ABSENT:
+                return node.quantifier is Quantifier.ALL
+            results = (holds(node.body, record, {**names, **given}) for given in members(node, hint, value))
+            return any(results) if node.quantifier is Quantifier.ANY else all(results)
+
+
+def members(node: QuantifiedExpression, hint: Any, value: Any) -> Iterator[Names]:
+    of_kind = kind(hint)
+    if of_kind == "any" and not isinstance(value, dict | list | tuple):
+        raise Unreadable("not a list or a map")
+    if of_kind not in ("any", "map", "scalars", "structs"):
+        raise Unreadable("not a list or a map")
+    key_hint, value_hint, member_hint = members_hints(hint, by_key=False)
+    is_map = isinstance(value, dict)
+    for key, member in list(value.items()) if is_map else list(enumerate(value or ())):
+        if node.member:
+            yield {node.member: (member_hint, key if is_map else member)}
+        else:
+            given = {node.key: (key_hint, key), node.value: (value_hint, member)}
+            yield {name: pair for name, pair in given.items() if name is not None}
+
+
+def look_up(selector: Selector, record: Any, names: Names) -> tuple[Any, Any]:
+    """The hint and the value that a selector leads to; ABSENT for a last key that is not there."""
+    first, *others = selector.parts
+    if first in names:
+        hint, value = names[first]
+    else:
+        attribute, hint = field_of(type(record), first)
+        value = getattr(record, attribute)
+    for place, part in enumerate(others, start=1):
+        if value is msgspec.UNSET:
+            value = None
+        inner, _ = without_none(hint)
+        of_kind = kind(hint)
+        if of_kind == "any":
+            of_kind = "map" if isinstance(value, dict) else "scalars" if isinstance(value, list | tuple) else "other"
+            inner = {"map": dict[str, object], "scalars": list[object]}.get(of_kind, object)
+        if of_kind == "struct" and value is not None:
+            attribute, hint = field_of(inner, part)
+            value = getattr(value, attribute)
+        elif of_kind == "map":
+            hint = typing.get_args(inner)[1]
+            value = (value or {}).get(part, ABSENT)
+            if value is ABSENT and place < len(others):
+                raise Unreadable("no such key")
+        elif of_kind in ("scalars", "structs") and part.isdecimal() and int(part) < len(value or ()):
+            hint = typing.get_args(inner)[0]
+            value = value[int(part)]
+        else:
+            raise Unreadable("nothing below")
+    if value is msgspec.UNSET:
+        value = None
+    if kind(hint) == "time" and value is None:
+        value = ABSENT
+    return hint, value
+
+
+def holds_positively(match: Match, record: Any, names: Names) -> bool:
+    hint, value = look_up(match.selector, record, names)
+    operator = OPPOSITES.get(match.operator, match.operator.value)
+    if value is ABSENT:
+        return operator in ("is empty", "is nil")
+    of_kind = kind(hint)
+    if of_kind == "struct" and operator == "is empty":
+        return value is None  # Under the key of a map, or the type would have told. A record has fields.
+    if operator not in OPERATORS[of_kind] and not (operator == "is nil" and without_none(hint)[1]):
+        raise Unreadable("no such operator")
+    text = match.value.text if match.value else ""
+    if operator == "is nil":
+        return value is None
+    if of_kind == "any":
+        return holds_for_anything(operator, value, text)
+    if value is None and of_kind not in ("map", "scalars", "structs", "bytes"):
+        raise Unreadable("null")
+    if isinstance(value, datetime.datetime):
+        value = msgspec.json.decode(msgspec.json.encode(value))
+    if isinstance(value, enum.Enum):
+        value = value.value
+    match operator:
+        case "is empty":
+            return not value
+        case "==":
+            return bool(value == literal(of_kind, text))
+        case "matches" if of_kind == "bytes":
+            return re.search(compile_pattern(text).pattern.encode(), value or b"") is not None
+        case "matches":
+            return compile_pattern(text).search(value) is not None
+    if of_kind == "bytes":
+        return literal("byte", text) in (value or b"")
+    if of_kind == "scalars":
+        inner, _ = without_none(hint)
+        item = typing.get_args(inner)[0]
+        if kind(item) == "any":
+            return holds_for_anything(operator, list(value or ()), text)
+        return literal(kind(item), text) in (value or ())
+    return value is not None and text in value
+
+
+def holds_for_anything(operator: str, value: Any, text: str) -> bool:
+    match operator, value:
+        case "is empty", str() | dict() | list() | tuple():
+            return not value
+        case "contains", str() | dict():
+            return text in value
+        case "contains", list() | tuple():
+            for element in value:
+                if not isinstance(element, dict | list | tuple) and holds_for_anything("==", element, text):
+                    return True
+            return False
+        case "matches", str():
+            return compile_pattern(text).search(value) is not None
+        case "==", str():
+            return bool(value == text)
+        case "==", bool():
+            return literal("boolean", text) is value
+        case "==", int() | float():
+            whole = number(text)
+            meant = real(text) if whole is None else whole
+            return meant is not None and bool(value == meant)
+    raise Unreadable("no such operator")

@@ -1,0 +1,125 @@
+"""The functions of templates."""
+
+from typing import Any
+
+import pytest
+
+from wharf.languages.templates import ParsedTemplate, TemplateError
+
+GIVEN: Any = {"text": "Hello World", "list": ["b", "a"], "map": {"k": "v"}, "n": 7}
+
+
+def render(template: str) -> str:
+    return ParsedTemplate("{{" + template + "}}").render(GIVEN).text
+
+
+@pytest.mark.parametrize(
+    ("template", "made"),
+    [
+        ("eq 1 1.0", "true"),
+        ('eq "a" "b" "a"', "true"),
+        ("eq nil .nothing", "true"),
+        ("ne .n 8", "true"),
+        ("lt 1 2", "true"),
+        ('ge "b" "a"', "true"),
+        ("len .text", "11"),
+        ("len nil", "0"),
+        ("index .map `k`", "v"),
+        ("index .list 1", "a"),
+        ("slice .text 0 5", "Hello"),
+        ("slice .text 6", "World"),
+        ('.list | contains "a"', "true"),
+        ('in .list "x"', "false"),
+        ('containsAll (split "," "a,b") .list', "true"),
+        ('containsAny (split "," "x,b") .list', "true"),
+        ('containsNone (split "," "x,y") .list', "true"),
+        ('containsNotAll (split "," "x,a") .list', "true"),
+        ('mergeMap (parseJSON `{"k":1,"b":2}`) .map', "map[b:2 k:v]"),
+        ('mergeMapWithOverride (parseJSON `{"k":1}`) .map', "map[k:1]"),
+        ("add 1 2", "3"),
+        ("5 | subtract 2", "3"),
+        ("multiply 3 4", "12"),
+        ("divide 2 9", "4"),
+        ("divide 2 -9", "-4"),
+        ("modulo 5 -7", "-2"),
+        ("divide 2.0 9", "4.5"),
+        ("minimum 1 2", "1"),
+        ("maximum 1 2", "2"),
+        ("loop 3", "[0 1 2]"),
+        ('loop 1 "3"', "[1 2]"),
+        ('parseInt "12"', "12"),
+        ('parseFloat "1.5"', "1.5"),
+        ('parseBool "true"', "true"),
+        ('print "a" 1 "b"', "a1b"),
+        ('printf "%-5s|%3d|%q|%05.1f|%x|%+d|%%" "a" 3 "q" 2.25 255 4', 'a    |  3|"q"|002.2|ff|+4|%'),
+        ('join .list ", "', "b, a"),
+        ('.list | join "+"', "b+a"),
+        ('split "," "a,b"', "[a b]"),
+        ('splitToMap "," "=" "a=1,b=2"', "map[a:1 b:2]"),
+        ('indent 2 "a\\nb"', "  a\n  b"),
+        ('"hello world" | toTitle', "Hello World"),
+        ("toUpper .text", "HELLO WORLD"),
+        ('trim "x" "xxaxx"', "a"),
+        ('trimSpace " a "', "a"),
+        ('"old-name" | trimPrefix "old-"', "name"),
+        ('"name.txt" | trimSuffix ".txt"', "name"),
+        ('.text | replaceAll "l" "L"', "HeLLo WorLd"),
+        ('.text | regexMatch "^H.*d$"', "true"),
+        ('.text | regexReplaceAll "(\\\\w+) (\\\\w+)" "${2} $1 $$"', "World Hello $"),
+        ("toJSON .map", '{"k":"v"}'),
+        ("toJSONPretty .map", '{\n  "k": "v"\n}'),
+        ("toYAML .list", "- b\n- a"),
+        ('(parseYAML "a: [1, on]").a', "[1 on]"),
+        ('(parseJSON "[1,2]") | len', "2"),
+        ('(explodeMap (parseJSON `{"a/b":1}`)).a.b', "1"),
+        ('base64Encode "hi?>"', "aGk/Pg=="),
+        ('"aGk/Pg==" | base64Decode', "hi?>"),
+        ('base64URLEncode "hi?>"', "aGk_Pg=="),
+        ('base64URLDecode "aGk_Pg"', "hi?>"),
+        ('sha256Hex "a"', "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"),
+        ('md5sum "a"', "0cc175b9c0f1b6a831c399e269772661"),
+        ('"text" | hmacSHA256Hex "key"', "6afa9046a9579cad143a384c1b564b9a250d27d6f6a63f9f20bf3a7594c9e2c6"),
+        ('html "<a>"', "&lt;a&gt;"),
+        ('urlquery "a b&c"', "a+b%26c"),
+    ],
+)
+def test_functions_give(template: str, made: str) -> None:
+    assert made == render(template)
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        ('add 1 "2"', "2 is no number: parseInt makes one of a text"),
+        ('parseInt "x"', "'x' is no whole number"),
+        ("multiply 9999999999 99999999999", "the number does not fit 64 bits"),
+        ('printf "%d" "a"', "printf's %d takes a whole number, and a is none"),
+        ('printf "%d"', "printf has no value for %d"),
+        ('printf "x" 1', "printf has 1 value too many"),
+        ('parseJSON "{"', "parseJSON cannot read this: Input data was truncated"),
+        ('parseYAML "a: ["', "parseYAML cannot read this: "),
+        ('base64Decode "!"', "this is no text in base64"),
+        ('regexMatch "(" "a"', "the pattern ( cannot be used: missing )"),
+        ('parseBool "maybe"', "'maybe' is neither true nor false"),
+        ("slice .text 3 99", "there is no 3 to 99 in a text of 11"),
+        ("parseJSON (printf `%s` (print `[` ))", "parseJSON cannot read this"),
+    ],
+)
+def test_functions_refuse_with_a_reason(template: str, told: str) -> None:
+    with pytest.raises(TemplateError) as refused:
+        render(template)
+
+    assert told in str(refused.value)
+
+
+def test_a_document_that_unfolds_without_end_is_refused() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+
+    with pytest.raises(TemplateError, match="parseYAML reads at most 1,000,000 values"):
+        ParsedTemplate("{{parseYAML .}}").render("\n".join(lines))
+
+
+def test_json_that_is_too_deep_is_refused() -> None:
+    with pytest.raises(TemplateError, match="parseJSON cannot read this"):
+        ParsedTemplate("{{parseJSON .}}").render("[" * 100_000)

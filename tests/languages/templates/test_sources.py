@@ -1,0 +1,104 @@
+"""What templates ask of their sources, and what they do while something is not there yet."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from wharf.languages.templates import MissingSource, NoSources, ParsedTemplate, RenderResult, TemplateError
+
+# 2026-11-21 14:05:09.120 UTC, a Saturday.
+NOW_NS = 1_795_269_909_120_000_000
+
+
+class Shelf(NoSources):
+    """Sources that hold what the test put there."""
+
+    def __init__(self, variables: Mapping[str, Mapping[str, str]] | None = None, instances: int = 0) -> None:
+        self._variables = variables or {}
+        self._instances = instances
+
+    def now_ns(self) -> int:
+        return NOW_NS
+
+    def environment(self, name: str) -> str | None:
+        return {"HOME": "/alone"}.get(name)
+
+    def file(self, path: str) -> str:
+        if path != "local/a.txt":
+            raise MissingSource(f"the file {path}")
+        return "inside"
+
+    def variable(self, path: str) -> Mapping[str, str]:
+        if path not in self._variables:
+            raise MissingSource(f"variable {path}")
+        return self._variables[path]
+
+    def variables(self, prefix: str) -> Sequence[Mapping[str, object]]:
+        return [{"Path": path, "Namespace": "default"} for path in sorted(self._variables) if path.startswith(prefix)]
+
+    def services(self) -> Sequence[Mapping[str, object]]:
+        return [{"Name": "db", "Tags": ["one"]}]
+
+    def service(self, name: str) -> Sequence[Mapping[str, object]]:
+        return [{"ID": f"{name}-{n}", "Address": f"10.0.0.{n}", "Port": 80 + n} for n in range(self._instances)]
+
+
+def render(template: str, shelf: Shelf) -> RenderResult:
+    return ParsedTemplate(template).render(None, shelf)
+
+
+@pytest.mark.parametrize(
+    ("template", "made"),
+    [
+        ('{{env "HOME"}}{{env "NONE"}}', "/alone"),
+        ('{{envOrDefault "NONE" "x"}}', "x"),
+        ('{{file "local/a.txt"}}', "inside"),
+        ('{{with nomadVar "app/db"}}{{.user}}:{{.password}}{{end}}', "me:secret"),
+        ('{{with variable "app/db"}}{{.Keys}} {{.Metadata.Path}}{{range .Tuples}} {{.K}}={{.V}}{{end}}{{end}}',
+         "[password user] app/db password=secret user=me"),
+        ('{{range $key, $value := variable "app/db"}}{{$key}}={{$value | toUpper}};{{end}}', "password=SECRET;user=ME;"),
+        ('{{range nomadVarList "app"}}{{.Path}} {{end}}', "app/db app/web "),
+        ('{{nomadVarExists "app/db"}} {{nomadVarExists "none"}}', "true false"),
+        ("{{range services}}{{.Name}}{{.Tags}}{{end}}", "db[one]"),
+        ('{{range nomadService "db"}}{{.Address}}:{{.Port}} {{end}}', "10.0.0.0:80 10.0.0.1:81 10.0.0.2:82 "),
+        ("{{timestamp}}", "2026-11-21T14:05:09Z"),
+        ('{{timestamp "Mon Jan _2 03:04:05.000 PM 2006"}}', "Sat Nov 21 02:05:09.120 PM 2026"),
+        ('{{timestamp "2/1/06 15h"}}', "21/11/26 14h"),
+        ('{{timestamp "unix"}}', "1795269909"),
+    ],
+)  # fmt: skip
+def test_templates_ask(template: str, made: str) -> None:
+    shelf = Shelf({"app/db": {"user": "me", "password": "secret"}, "app/web": {}}, instances=3)
+
+    assert (made, ()) == render(template, shelf)[::2]
+
+
+def test_what_was_asked_is_told_so_that_it_can_be_watched() -> None:
+    rendered = render('{{env "HOME"}}{{range service "db"}}{{end}}{{with variable "a/b"}}{{end}}', Shelf())
+
+    assert {("environment", "HOME"), ("service", "db"), ("variable", "a/b")} == rendered.queries
+
+
+def test_a_template_goes_on_over_what_is_missing_and_tells_all_of_it() -> None:
+    rendered = render('{{with variable "a"}}{{.x}}{{end}}{{file "b"}}{{range nomadVarListSafe "c"}}{{end}}', Shelf())
+
+    assert ("variable a", "the file b", "variables under c") == rendered.missing
+
+
+def test_some_instances_of_a_service_are_the_same_ones_while_they_are_there() -> None:
+    template = '{{range service 2 "me" "db"}}{{.ID}} {{end}}'
+    of_five, of_six = (set(render(template, Shelf(instances=count)).text.split()) for count in (5, 6))
+
+    assert 2 == len(of_five)
+    assert len(of_five - of_six) <= 1
+    assert of_six - of_five <= {"db-5"}
+
+
+def test_an_environment_variable_that_must_be_set_is_asked_for_in_vain() -> None:
+    with pytest.raises(TemplateError, match="line 1, column 3: the environment variable NONE is not set"):
+        render('{{mustEnv "NONE"}}', Shelf())
+
+
+def test_a_template_that_shows_only_what_it_is_given_has_no_time() -> None:
+    with pytest.raises(MissingSource, match="the time"):
+        ParsedTemplate("{{timestamp}}").render()
