@@ -1,9 +1,9 @@
 #!/bin/sh
-# Installs the system programs that tests use and that are missing, from the distribution, where that may be done
-# (apt-get and root); else says what to install. Arguments are program=package, or -=package where the package has no
-# program to look for. It never fails the caller: a test whose program is missing says so itself.
+# Installs missing system programs that tests use, if apt-get exists and the user is root. Otherwise it prints what to
+# install. Arguments are program=package, or -=package if the package has no program to check for. The exit code is 0 even if
+# nothing could be installed, because a test whose program is missing reports that itself.
 #
-# A package that brings a service must not leave it running, or starting with the machine: our tests start their own.
+# Services of installed packages must neither run now nor start at boot, because tests start their own.
 set -eu
 
 missing=""
@@ -16,30 +16,30 @@ done
 [ -n "$missing" ] || exit 0
 
 if ! command -v apt-get >/dev/null 2>&1 || [ "$(id -u)" -ne 0 ]; then
-    echo "Missing here and not ours to install: please install$missing (names of Debian's packages), then run this again." \
-        "Until then, tests that need them are reported as skipped." >&2
+    echo "Some programs are missing: please install$missing (names of Debian packages), then run this command again." \
+        "Wharf installs them itself only as root and with apt-get. Until then, tests that need them are reported as skipped." >&2
     exit 0
 fi
 
-# The distribution asks this file before it starts a service; 101 means no. One that is there already is left alone
-# if it says no too, and is put back otherwise.
+# Debian runs this file before it starts a service; exit code 101 forbids the start. An existing file is moved away and put
+# back at the end.
 policy=/usr/sbin/policy-rc.d
-kept=""
-put_policy_back() {
+saved=""
+restore_policy() {
     rm -f "$policy"
-    if [ -n "$kept" ]; then mv "$kept" "$policy"; fi
+    if [ -n "$saved" ]; then mv "$saved" "$policy"; fi
 }
 if [ -e "$policy" ]; then
-    kept="$policy.before-wharf"
-    mv "$policy" "$kept"
+    saved="$policy.before-wharf"
+    mv "$policy" "$saved"
 fi
-trap put_policy_back EXIT
+trap restore_policy EXIT
 trap 'exit 1' HUP INT TERM
 printf '#!/bin/sh\nexit 101\n' >"$policy"
 chmod 755 "$policy"
 
 install_missing() {
-    # shellcheck disable=SC2086 # The list is meant to be split.
+    # shellcheck disable=SC2086 # The list must be split into words.
     DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends \
         -o DPkg::Lock::Timeout=120 $missing </dev/null
 }
@@ -47,7 +47,7 @@ install_missing() {
 echo "Installing$missing (once) ..."
 log=$(mktemp)
 if ! install_missing >"$log" 2>&1; then
-    # The package lists may be missing or old.
+    # The package lists may be missing or out of date.
     { apt-get update --quiet -o DPkg::Lock::Timeout=120 && install_missing; } >"$log" 2>&1 || {
         tail -n 5 "$log" >&2
         rm -f "$log"
@@ -57,7 +57,7 @@ if ! install_missing >"$log" 2>&1; then
 fi
 rm -f "$log"
 
-# Not started now; nor with the machine.
+# Do not start the services at boot.
 if command -v systemctl >/dev/null 2>&1; then
     for package in $missing; do
         for unit in $(dpkg -L "$package" | grep -E '/systemd/system/[^/]+\.(service|socket|timer)$' | sed 's#.*/##'); do

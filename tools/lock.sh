@@ -1,10 +1,10 @@
 #!/bin/sh
 # Writes requirements/*.txt from requirements/*.in: exact versions with hashes, for all platforms, no index address.
-# Versions that are locked stay as they are; UPGRADE=1 takes the newest.
+# Locked versions do not change; UPGRADE=1 selects the newest versions.
 set -eu
 cd "$(dirname "$0")/.."
 
-# The program that resolves has an environment of its own, locked like the rest, so that nobody else needs it.
+# The resolver has its own locked environment, so that the package's environment does not contain it.
 tools=.venv/lock
 if ! cmp -s requirements/lock.txt "$tools/lock.txt"; then
     .venv/bin/python -m venv --clear "$tools"
@@ -12,7 +12,7 @@ if ! cmp -s requirements/lock.txt "$tools/lock.txt"; then
     cp requirements/lock.txt "$tools/lock.txt"
 fi
 
-# dev includes the other two and is resolved first; they are then held to its versions, so that they never differ.
+# dev includes run and build. It is resolved first, and its versions constrain the others, so that they never differ.
 compile() {
     name=$1
     shift
