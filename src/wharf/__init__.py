@@ -1,3 +1,3 @@
-"""Wharf: runs a team's machines, guards its services, hosts its code."""
+"""Wharf: a workload scheduler for clusters, and a rate limiter for HTTP services."""
 
 __version__ = "0.1.0"

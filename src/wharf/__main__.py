@@ -1,4 +1,4 @@
-"""`python -m wharf` is the command `wharf`."""
+"""Runs the `wharf` command as `python -m wharf`."""
 
 from wharf.cli import main
 

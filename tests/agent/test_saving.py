@@ -82,7 +82,7 @@ def test_a_restored_snapshot_brings_no_leader_along_that_would_never_end(tmp_pat
             "its format is 99; this program reads up to 1",
         ),
         (EncodedChange("ships", "s", b"\x80"), "it has a table ships that this program does not know"),
-        (EncodedChange("namespaces", "x", b"\x09\x80"), "has form 9; this program reads up to"),
+        (EncodedChange("namespaces", "x", b"\x09\x80"), "has schema version 9; this program reads up to"),
         (EncodedChange("namespaces", "x", msgspec.msgpack.encode({"Name": 5})), "is damaged"),
     ],
 )

@@ -9,7 +9,7 @@ from wharf.config.configuration import CommandFlag, Configuration, load_configur
 from wharf.config.errors import ConfigurationError
 from wharf.contract.model.settings import Duration, Size
 
-A_SERVER = 'data_dir = "/var/lib/wharf"\n[server]\nenabled = true\n'
+SERVER_SETTINGS = 'data_dir = "/var/lib/wharf"\n[server]\nenabled = true\n'
 
 
 def read(folder: Path, *texts: str, ending: str = "toml", **environment: str) -> Configuration:
@@ -20,13 +20,13 @@ def read(folder: Path, *texts: str, ending: str = "toml", **environment: str) ->
 
 
 def problems(folder: Path, *texts: str, ending: str = "toml", **environment: str) -> list[str]:
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError) as raised:
         read(folder, *texts, ending=ending, **environment)
-    return [str(problem).replace(f"{folder}/", "") for problem in refused.value.problems]
+    return [str(problem).replace(f"{folder}/", "") for problem in raised.value.problems]
 
 
-def test_a_later_file_wins_and_says_so(tmp_path: Path) -> None:
-    configuration = read(tmp_path, A_SERVER, "[ports]\nhttp = 4700\n")
+def test_a_later_file_wins_and_is_the_origin_of_the_value(tmp_path: Path) -> None:
+    configuration = read(tmp_path, SERVER_SETTINGS, "[ports]\nhttp = 4700\n")
 
     assert configuration.settings.ports.http == 4700
     assert str(configuration.origin_of(("ports", "http"))) == f"{tmp_path}/1.toml:2"
@@ -34,27 +34,27 @@ def test_a_later_file_wins_and_says_so(tmp_path: Path) -> None:
 
 
 def test_tables_merge_key_by_key(tmp_path: Path) -> None:
-    settings = read(tmp_path, A_SERVER + "job_max_priority = 90", "[server]\njob_default_priority = 40").settings
+    settings = read(tmp_path, SERVER_SETTINGS + "job_max_priority = 90", "[server]\njob_default_priority = 40").settings
 
     assert (settings.server.job_max_priority, settings.server.job_default_priority) == (90, 40)
 
 
 def test_lists_of_several_files_are_joined_without_repeats(tmp_path: Path) -> None:
-    configuration = read(tmp_path, A_SERVER + '[client]\nservers = ["a", "b"]', '[client]\nservers = ["b", "c"]')
+    configuration = read(tmp_path, SERVER_SETTINGS + '[client]\nservers = ["a", "b"]', '[client]\nservers = ["b", "c"]')
 
     assert configuration.settings.client.servers == ("a", "b", "c")
     assert str(configuration.origin_of(("client", "servers"))) == f"{tmp_path}/0.toml:5, {tmp_path}/1.toml:2"
 
 
 def test_a_list_of_a_file_replaces_the_default(tmp_path: Path) -> None:
-    settings = read(tmp_path, A_SERVER + 'enabled_schedulers = ["batch"]').settings
+    settings = read(tmp_path, SERVER_SETTINGS + 'enabled_schedulers = ["batch"]').settings
 
     assert settings.server.enabled_schedulers == ("batch",)
 
 
-def test_a_folder_is_read_by_name_and_only_what_is_configuration(tmp_path: Path) -> None:
+def test_the_configuration_files_of_a_folder_are_read_sorted_by_name(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text('{"region": "late"}')
-    (tmp_path / "a.toml").write_text('region = "early"\n' + A_SERVER)
+    (tmp_path / "a.toml").write_text('region = "early"\n' + SERVER_SETTINGS)
     (tmp_path / "notes.txt").write_text("no configuration")
     (tmp_path / "inside.toml").mkdir()
 
@@ -62,7 +62,7 @@ def test_a_folder_is_read_by_name_and_only_what_is_configuration(tmp_path: Path)
 
 
 def test_the_environment_beats_files_and_flags_beat_the_environment(tmp_path: Path) -> None:
-    (tmp_path / "a.toml").write_text(A_SERVER + '[ports]\nhttp = 1\n[state]\nengine = "etcd"')
+    (tmp_path / "a.toml").write_text(SERVER_SETTINGS + '[ports]\nhttp = 1\n[state]\nengine = "etcd"')
     environment = {
         "WHARF_CONFIG__PORTS__HTTP": "2",
         "WHARF_CONFIG__STATE__ETCD__ENDPOINTS": "a:1, b:2",
@@ -94,7 +94,7 @@ def test_presets_of_a_command_are_weaker_than_files(tmp_path: Path) -> None:
 
 
 def test_values_take_the_types_of_their_settings(tmp_path: Path) -> None:
-    text = A_SERVER + 'job_gc_threshold = "1h30m"\njob_max_source_size = "2MB"\nmax_heartbeats_per_second = 20\n'
+    text = SERVER_SETTINGS + 'job_gc_threshold = "1h30m"\njob_max_source_size = "2MB"\nmax_heartbeats_per_second = 20\n'
     settings = read(tmp_path, text + '[client.host_volume.data]\npath = "/srv"\n[state]\nengine = "SQLite"').settings
 
     assert settings.server.job_gc_threshold == Duration(5_400_000_000_000)
@@ -113,7 +113,7 @@ def test_values_take_the_types_of_their_settings(tmp_path: Path) -> None:
         ("engine = 'etcd'", "0.toml:4: server.engine: there is no such setting; did you mean state.engine?"),
         (
             "[ports]\nrpc = 4647",
-            "0.toml:5: ports.rpc: there is no such setting here; servers and nodes talk over the HTTP port: remove it",
+            "0.toml:5: ports.rpc: there is no such setting here; servers and nodes communicate over the HTTP port: remove it",
         ),
         (
             "[ports]\nhttp = '4646'",
@@ -146,24 +146,24 @@ def test_values_take_the_types_of_their_settings(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_mistake_is_told_with_its_file_line_key_and_remedy(tmp_path: Path, text: str, problem: str) -> None:
-    assert problems(tmp_path, A_SERVER + text) == [problem]
+def test_a_mistake_is_reported_with_its_file_line_key_and_remedy(tmp_path: Path, text: str, problem: str) -> None:
+    assert problems(tmp_path, SERVER_SETTINGS + text) == [problem]
 
 
 def test_a_secret_of_the_wrong_type_is_not_shown(tmp_path: Path) -> None:
-    assert problems(tmp_path, A_SERVER + "[state.etcd]\npassword = 12345") == [
-        "0.toml:5: state.etcd.password: expected a text, given a text that is none"
+    assert problems(tmp_path, SERVER_SETTINGS + "[state.etcd]\npassword = 12345") == [
+        "0.toml:5: state.etcd.password: expected a text, given a value of another type"
     ]
 
 
-def test_all_mistakes_of_all_files_are_told_at_once(tmp_path: Path) -> None:
-    found = problems(tmp_path, A_SERVER + "[ports]\nhttp = 'x'", "nonsense = 1", "= broken")
+def test_all_mistakes_of_all_files_are_reported_at_once(tmp_path: Path) -> None:
+    found = problems(tmp_path, SERVER_SETTINGS + "[ports]\nhttp = 'x'", "nonsense = 1", "= broken")
 
     assert [problem.split(":")[0] for problem in found] == ["2.toml", "0.toml", "1.toml"]
 
 
 def test_an_unknown_variable_is_an_error_like_an_unknown_key(tmp_path: Path) -> None:
-    assert problems(tmp_path, A_SERVER, WHARF_CONFIG__PORT__HTTP="1") == [
+    assert problems(tmp_path, SERVER_SETTINGS, WHARF_CONFIG__PORT__HTTP="1") == [
         "WHARF_CONFIG__PORT__HTTP: port: there is no such setting; did you mean ports?"
     ]
 
@@ -175,20 +175,20 @@ def test_an_unknown_variable_is_an_error_like_an_unknown_key(tmp_path: Path) -> 
         (
             "toml",
             '{"region": "x"}',
-            "0.toml: this is not valid TOML: Invalid statement (at line 1, column 1); a file in JSON needs the ending .json",
+            "0.toml: this is not valid TOML: Invalid statement (at line 1, column 1); the name of a JSON file must end in .json",
         ),
-        ("json", "[1]", "0.json: a configuration in JSON is one object: { ... }"),
+        ("json", "[1]", "0.json: expected one JSON object: { ... }"),
         (
             "json",
             '{\n"region": "x",\n"region": "y"}',
-            "0.json:3: region: this key is given twice in one object",
+            "0.json:3: region: this key occurs twice in one object",
         ),
         (
             "json",
             '{"a": [{"b": 1}, {"c": {"d": 1,\n"d": 2}}]}',
-            "0.json:2: a.c.d: this key is given twice in one object",
+            "0.json:2: a.c.d: this key occurs twice in one object",
         ),
-        ("yaml", "region: x", "0.yaml: only TOML and JSON are read: a file of configuration ends in .toml or .json"),
+        ("yaml", "region: x", "0.yaml: unknown format: the name of a configuration file ends in .toml or .json"),
         (
             "json",
             "{",
@@ -196,7 +196,7 @@ def test_an_unknown_variable_is_an_error_like_an_unknown_key(tmp_path: Path) -> 
         ),
     ],
 )
-def test_a_file_that_is_no_configuration_is_told_as_such(tmp_path: Path, ending: str, text: str, problem: str) -> None:
+def test_a_file_that_is_not_a_configuration_is_rejected(tmp_path: Path, ending: str, text: str, problem: str) -> None:
     assert problems(tmp_path, text, ending=ending) == [problem]
 
 
@@ -205,7 +205,7 @@ def test_a_missing_file_says_what_to_check(tmp_path: Path) -> None:
         load_configuration([tmp_path / "gone.toml"], environment={})
 
 
-def test_a_file_that_is_not_text_is_told_as_such(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_bytes(b"\xff\xfe\x00")
 
     with pytest.raises(ConfigurationError, match="the file is not text in UTF-8"):

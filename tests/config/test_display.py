@@ -15,7 +15,7 @@ def configure(**given: str | int | list[PlainValue]) -> Configuration:
     return load_configuration(environment={}, flags=flags, presets=PRESETS)
 
 
-def test_every_value_is_shown_with_where_it_came_from() -> None:
+def test_every_value_is_listed_with_its_origin() -> None:
     values = {value.key: (value.value, value.origin) for value in list_values(configure(ports__http=1))}
 
     assert values["ports.http"] == (1, "--ports__http")
@@ -24,7 +24,7 @@ def test_every_value_is_shown_with_where_it_came_from() -> None:
     assert values["server.enabled"] == (True, "default of this command")
 
 
-def test_a_secret_is_never_shown_but_that_it_is_set_is() -> None:
+def test_a_secret_is_shown_only_as_set_or_not_set() -> None:
     configuration = configure(state__etcd__password="hunter2", client__intro_token="s.abc")
 
     text = f"{list_values(configuration)} {redact_settings(configuration.settings)} {configuration.settings}"
@@ -35,7 +35,7 @@ def test_a_secret_is_never_shown_but_that_it_is_set_is() -> None:
     assert list_secrets(configuration.settings) == ["hunter2", "s.abc"]
 
 
-def test_a_comparison_tells_what_a_reload_applies_and_what_needs_a_restart() -> None:
+def test_a_comparison_lists_what_a_reload_applies_and_what_needs_a_restart() -> None:
     difference = compare_settings(
         configure(client__meta__rack="1").settings,
         configure(log_level="debug", log_levels__engines="trace", ports__http=1, client__meta__rack="2").settings,
@@ -45,7 +45,7 @@ def test_a_comparison_tells_what_a_reload_applies_and_what_needs_a_restart() -> 
     assert sorted(difference.needs_restart) == ["client.meta.rack", "ports.http"]
 
 
-def test_two_equal_configurations_differ_in_nothing(tmp_path: Path) -> None:
+def test_equal_configurations_have_no_differences(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('data_dir = "/var/lib/wharf"\n[server]\nenabled = true')
 
     difference = compare_settings(load_configuration([tmp_path], environment={}).settings, configure().settings)

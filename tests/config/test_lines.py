@@ -1,4 +1,4 @@
-"""Line numbers of keys."""
+"""Line numbers of the keys in TOML and JSON files."""
 
 import json
 
@@ -29,7 +29,7 @@ from wharf.config.line_numbers import find_json_lines, find_repeated_json_key, f
         ("a=\"\"\nb=''\nc=1", {("a",): 1, ("b",): 2, ("c",): 3}),
     ],
 )
-def test_toml_keys_stand_where_they_are_written(text: str, lines: dict[tuple[str, ...], int]) -> None:
+def test_toml_keys_have_their_line_numbers(text: str, lines: dict[tuple[str, ...], int]) -> None:
     assert lines == find_toml_lines(text)
 
 
@@ -41,7 +41,7 @@ def test_toml_keys_stand_where_they_are_written(text: str, lines: dict[tuple[str
         ("{}", {}),
     ],
 )
-def test_json_keys_stand_where_they_are_written(text: str, lines: dict[tuple[str, ...], int]) -> None:
+def test_json_keys_have_their_line_numbers(text: str, lines: dict[tuple[str, ...], int]) -> None:
     assert lines == find_json_lines(text)
 
 
@@ -73,5 +73,5 @@ def paths(node: object, before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
         ("", None),
     ],
 )
-def test_a_key_that_json_gives_twice_is_found(text: str, repeated: tuple[tuple[str, ...], int] | None) -> None:
+def test_a_repeated_json_key_is_found(text: str, repeated: tuple[tuple[str, ...], int] | None) -> None:
     assert repeated == find_repeated_json_key(text)

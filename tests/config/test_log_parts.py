@@ -1,4 +1,4 @@
-"""Which loggers the parts mean that `log_levels` names, by their names of today and by those of before 0.2."""
+"""The loggers that the names in `log_levels` stand for, including names from before 0.2."""
 
 import importlib
 import logging
@@ -32,7 +32,7 @@ FORMER_PACKAGES = (
 
 
 @pytest.mark.parametrize("part", [*FORMER_PACKAGES, "engines.etcd", "wharf.server.leading", "server.follower"])
-def test_a_part_by_its_former_name_is_taken(part: str) -> None:
+def test_the_former_name_of_a_package_is_accepted(part: str) -> None:
     flag = CommandFlag("a flag", ("log_levels", part), "debug")
 
     taken = load_configuration(environment={}, flags=[flag], presets={("data_dir",): "/d", ("server", "enabled"): True})
@@ -41,7 +41,7 @@ def test_a_part_by_its_former_name_is_taken(part: str) -> None:
 
 
 @pytest.mark.parametrize("former", LOGGER_BY_FORMER_PART)
-def test_a_former_name_and_those_of_its_packages_set_the_level_of_the_logger_of_today(former: str) -> None:
+def test_a_former_module_or_package_name_sets_the_level_of_the_current_logger(former: str) -> None:
     module = LOGGER_BY_FORMER_PART[former]
     parts = former.split(".")
 
@@ -73,7 +73,7 @@ def test_a_part_is_a_package_without_the_group_that_holds_it(part: str, logger: 
     assert get_logger_levels({part: "debug"})[logger] == "debug"
 
 
-def test_the_deepest_part_decides_and_of_two_as_deep_that_of_today() -> None:
+def test_the_deepest_part_decides_and_a_current_name_beats_an_equally_deep_former_one() -> None:
     moved = "wharf.node.channel.connection"
 
     assert level_of(moved, {"node": "debug", "node.agent": "error"}) == "error"
@@ -85,7 +85,7 @@ def test_the_deepest_part_decides_and_of_two_as_deep_that_of_today() -> None:
 
 
 def level_of(logger: str, levels: dict[str, str]) -> str | None:
-    """As `logging` finds it: of the nearest name above that has one."""
+    """Return the level that `logging` would use: that of the nearest parent with a level."""
     found = get_logger_levels(levels)
     parts = logger.split(".")
     names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))

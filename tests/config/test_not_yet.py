@@ -1,4 +1,4 @@
-"""What is declared and not followed yet is told, wherever somebody gives it."""
+"""Settings without effect are accepted and reported."""
 
 import pytest
 
@@ -17,27 +17,27 @@ def given(path: KeyPath, value: str | int | bool) -> list[str]:
     return list(list_warnings(load_configuration(environment={}, flags=flags)))
 
 
-def test_a_setting_that_nothing_follows_yet_is_told_with_its_place_and_what_it_waits_for() -> None:
+def test_a_setting_without_effect_is_reported_with_its_origin_and_the_planned_capability() -> None:
     assert given(("telemetry", "publish_node_metrics"), True) == [
         "a file: telemetry.publish_node_metrics has no effect yet; it comes with the node"
     ]
 
 
-def test_a_setting_that_is_followed_is_not_told() -> None:
+def test_a_setting_with_an_effect_is_not_reported() -> None:
     assert given(("api", "max_body_size"), "1MB") == []
 
 
-def test_a_setting_that_steers_nothing_here_is_told_with_the_reason() -> None:
+def test_a_setting_without_meaning_is_reported_with_the_reason() -> None:
     assert given(("server", "plan_rejection_tracker", "enabled"), True) == [
         "a file: server.plan_rejection_tracker.enabled has no meaning here: "
-        "plans are made by the one leader, and no node refuses them"
+        "only the leader makes plans, and nodes do not reject them"
     ]
 
 
 @pytest.mark.parametrize("path", [*CAPABILITY_BY_KEY, *REASON_BY_KEY])
-def test_what_waits_is_declared(path: KeyPath) -> None:
+def test_settings_without_effect_are_declared(path: KeyPath) -> None:
     assert any(declared[: len(path)] == path for declared, _ in iterate_fields())
 
 
-def test_the_capability_holds_for_everything_below() -> None:
-    assert get_awaited_capability(("ui", "enabled")) == "the pages"
+def test_an_entry_applies_to_all_keys_below_it() -> None:
+    assert get_awaited_capability(("ui", "enabled")) == "the web interface"

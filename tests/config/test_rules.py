@@ -1,4 +1,4 @@
-"""What must hold between settings."""
+"""Rules for combinations of settings."""
 
 import pytest
 
@@ -12,16 +12,16 @@ SERVER: dict[KeyPath, Scalar | list[PlainValue]] = {("data_dir",): "/var/lib/wha
 def configure(**given: object) -> Configuration:
     """Flags by name: `a__b="x"` is the setting a.b."""
     presets = SERVER | {("client", "enabled"): True}
-    flags = [CommandFlag("a flag", tuple(key.split("__")), value) for key, value in given.items()]  # type: ignore[arg-type] # Checked by what is tested here.
+    flags = [CommandFlag("a flag", tuple(key.split("__")), value) for key, value in given.items()]  # type: ignore[arg-type] # The code under test checks it.
     return load_configuration(environment={}, flags=flags, presets=presets)
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("given", "message"),
     [
         ({"region": "eu west"}, 'region: expected a name without spaces and slashes, given "eu west"'),
         ({"datacenter": "a/b"}, 'datacenter: expected a name without spaces and slashes, given "a/b"'),
-        ({"data_dir": ""}, "data_dir: the folder of all that is kept is needed"),
+        ({"data_dir": ""}, "data_dir: required: set the folder of all data"),
         ({"data_dir": "here"}, 'data_dir: expected an absolute path, given "here"'),
         (
             {"telemetry__prefix_filter": ["wharf.raft"]},
@@ -36,21 +36,21 @@ def configure(**given: object) -> Configuration:
         ),
         (
             {"acl__enabled": True, "server__authoritative_region": "east", "acl__replication_token": "t"},
-            "server.authoritative_region: no server of east is listed: say regions.east.servers",
+            "server.authoritative_region: no server of region east is configured: set regions.east.servers",
         ),
         (
             {"acl__enabled": True, "server__authoritative_region": "east", "regions__east__servers": ["https://e"]},
-            "acl.replication_token: what is global is copied from east by a management token of that region",
+            "acl.replication_token: required to replicate global tokens and policies: set a management token of region east",
         ),
-        ({"tls__verify_https_client": True}, "tls.verify_https_client: clients show certificates over TLS only"),
+        ({"tls__verify_https_client": True}, "tls.verify_https_client: client certificates require TLS"),
         ({"addresses__http": "::"}, "addresses.http: listening on :: without access control"),
         ({"advertise__http": "example"}, 'advertise.http: expected "host:port", given "example"'),
-        ({"tls__http": True, "tls__key_file": "/k"}, "tls.cert_file: tls.http = true needs it"),
+        ({"tls__http": True, "tls__key_file": "/k"}, "tls.cert_file: required by tls.http = true"),
         ({"state__engine": "etcd", "state__etcd__endpoints": ["http://a:1"]}, 'without a scheme, given "http://a:1"'),
-        ({"state__engine": "etcd", "state__etcd__endpoints": []}, "state.etcd.endpoints: at least one is needed"),
-        ({"state__engine": "etcd", "state__etcd__user": "u"}, "state.etcd.password: state.etcd.user needs it"),
-        ({"state__engine": "etcd", "state__etcd__prefix": "/"}, "state.etcd.prefix: other keys on the same etcd"),
-        ({"log_levels__enginees": "debug"}, "log_levels.enginees: there is no such part; did you mean engines?"),
+        ({"state__engine": "etcd", "state__etcd__endpoints": []}, "state.etcd.endpoints: expected at least one"),
+        ({"state__engine": "etcd", "state__etcd__user": "u"}, "state.etcd.password: required by state.etcd.user"),
+        ({"state__engine": "etcd", "state__etcd__prefix": "/"}, "state.etcd.prefix: expected a prefix"),
+        ({"log_levels__enginees": "debug"}, "log_levels.enginees: there is no such package; did you mean engines?"),
         (
             {"client__min_dynamic_port": 40_000},
             "client.min_dynamic_port: 40000 is above client.max_dynamic_port, 32000",
@@ -58,17 +58,17 @@ def configure(**given: object) -> Configuration:
         ({"limits__file": "limits.toml"}, 'limits.file: expected an absolute path, given "limits.toml"'),
         (
             {"limits__enabled": True, "state__engine": "etcd", "state__etcd__endpoints": ["a:1"]},
-            "limits.file: servers on several machines would each count alone",
+            "limits.file: every server would count requests on its own",
         ),
         ({"server__enabled": False, "client__enabled": False}, "this agent would do nothing"),
         ({"server__enabled": False}, "client.servers: a node without a server in the same agent"),
     ],
 )
-def test_a_combination_that_cannot_work_is_refused(given: dict[str, object], sentence: str) -> None:
-    with pytest.raises(ConfigurationError) as refused:
+def test_a_combination_that_cannot_work_is_rejected(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
         configure(**given)
 
-    assert sentence in str(refused.value)
+    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -83,5 +83,5 @@ def test_a_combination_that_cannot_work_is_refused(given: dict[str, object], sen
         {"server__enabled": False, "client__servers": ["http://10.0.0.1:4646"], "bind_addr": "10.0.0.2"},
     ],
 )
-def test_a_combination_that_is_safe_is_taken(given: dict[str, object]) -> None:
+def test_a_combination_that_is_safe_is_accepted(given: dict[str, object]) -> None:
     assert configure(**given).settings.data_dir == "/var/lib/wharf"

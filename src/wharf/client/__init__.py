@@ -24,7 +24,8 @@ _FORMER_NAMES: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:  # A class, a function or a constant of the client.
+def __getattr__(name: str) -> Any:
+    """Return a name of `wharf.contract.client`, also under the name that it had before 0.2."""
     if name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(_client, _FORMER_NAMES.get(name, name))

@@ -1,4 +1,4 @@
-"""From a merged tree to settings: every unknown key and every wrong type is found in one pass."""
+"""Builds settings from a merged tree, and collects every unknown key and every value of a wrong type in one pass."""
 
 import difflib
 import enum
@@ -15,78 +15,87 @@ from wharf.config.settings import AgentSettings
 from wharf.config.tree import KeyPath, PlainValue, Scalar, SettingLeaf, SettingTree, ValueOrigin
 from wharf.contract.model.settings import Duration, SecretText, SettingInfo, Size
 
-_MISSING: Final = object()
-"""Stands for a value that could not be built; the problem is in the list."""
+_INVALID: Final = object()
+"""Returned instead of a value that is invalid. The problem has been added to the list."""
 
-_NO_ABOUT: Final = SettingInfo("")
+_NO_INFO: Final = SettingInfo("")
 
 
 class SettingsBuilder:
+    """Converts one tree to settings. `problems` lists what is wrong with it."""
+
     def __init__(self) -> None:
         self.problems: list[ConfigurationProblem] = []
         self.origins: dict[KeyPath, ValueOrigin] = {}
-        """Of every leaf that was given; the others have their defaults."""
+        """The origin of every value in the tree. Values without an origin are defaults."""
 
     def build(self, tree: SettingTree) -> AgentSettings | None:
-        """None when there are problems."""
-        built = self._section(AgentSettings, tree, ())
-        return built if isinstance(built, AgentSettings) and not self.problems else None
+        """Return the settings, or `None` if there are problems."""
+        settings = self._build_section(AgentSettings, tree, ())
+        return settings if isinstance(settings, AgentSettings) and not self.problems else None
 
-    def _section(self, section: type[msgspec.Struct], tree: SettingTree, path: KeyPath) -> object:
+    def _build_section(self, section: type[msgspec.Struct], tree: SettingTree, path: KeyPath) -> object:
+        """Build a table of known keys. Invalid values are left at their defaults."""
         fields = get_fields(section)
         values: dict[str, object] = {}
         for key, node in tree.children.items():
-            inner = (*path, key)
+            inner_path = (*path, key)
             if key in fields:
-                value = self._value(fields[key].type, node, inner, fields[key].about)
-                if value is not _MISSING:
+                value = self._build_value(fields[key].type, node, inner_path, fields[key].info)
+                if value is not _INVALID:
                     values[key] = value
             else:
-                what = describe_unknown_key(inner, fields)
-                self.problems.append(ConfigurationProblem(node.origin.location, format_path(inner), what))
+                message = describe_unknown_key(inner_path, fields)
+                self.problems.append(ConfigurationProblem(node.origin.location, format_path(inner_path), message))
         return section(**values)
 
-    def _value(self, kind: Any, node: SettingTree | SettingLeaf, path: KeyPath, about: SettingInfo) -> object:
+    def _build_value(self, kind: Any, node: SettingTree | SettingLeaf, path: KeyPath, info: SettingInfo) -> object:
+        """Build a table of known keys, a map, or a single value, whichever the type requires."""
         if is_section(kind):
             if isinstance(node, SettingTree):
-                return self._section(kind, node, path)
+                return self._build_section(kind, node, path)
         elif get_origin(kind) is dict:
             if isinstance(node, SettingTree):
-                inner = get_args(kind)[1]
-                children = {k: self._value(inner, n, (*path, k), _NO_ABOUT) for k, n in node.children.items()}
-                return {key: value for key, value in children.items() if value is not _MISSING}
+                value_type = get_args(kind)[1]
+                children = {
+                    child_key: self._build_value(value_type, child, (*path, child_key), _NO_INFO)
+                    for child_key, child in node.children.items()
+                }
+                return {key: value for key, value in children.items() if value is not _INVALID}
         elif isinstance(node, SettingLeaf):
-            return self._leaf(kind, node, path, about)
-        given = "a table" if isinstance(node, SettingTree) else describe_value(node.value)
-        return self._refuse(node, path, f"expected {describe_type(kind)}, given {given}")
+            return self._build_leaf(kind, node, path, info)
+        description = "a table" if isinstance(node, SettingTree) else describe_value(node.value)
+        return self._add_problem(node, path, f"expected {describe_type(kind)}, given {description}")
 
-    def _leaf(self, kind: Any, leaf: SettingLeaf, path: KeyPath, about: SettingInfo) -> object:
+    def _build_leaf(self, kind: Any, leaf: SettingLeaf, path: KeyPath, info: SettingInfo) -> object:
+        """Convert a single value, check its limits, and record its origin. The value of a secret is never reported."""
         try:
             value = parse_scalar(kind, leaf.value)
         except ValueError:
-            given = "a text that is none" if kind is SecretText else describe_value(leaf.value)
-            return self._refuse(
-                leaf, path, f"expected {describe_type(kind)}, given {given}{_nearest_value(kind, leaf.value)}"
+            description = "a value of another type" if kind is SecretText else describe_value(leaf.value)
+            return self._add_problem(
+                leaf, path, f"expected {describe_type(kind)}, given {description}{_suggest_value(kind, leaf.value)}"
             )
         if isinstance(value, int | float) and not isinstance(value, bool):
-            if about.min_value is not None and value < about.min_value:
-                return self._refuse(leaf, path, f"expected {about.min_value} or more, given {value}")
-            if about.max_value is not None and value > about.max_value:
-                return self._refuse(leaf, path, f"expected {about.max_value} or less, given {value}")
+            if info.min_value is not None and value < info.min_value:
+                return self._add_problem(leaf, path, f"expected {info.min_value} or more, given {value}")
+            if info.max_value is not None and value > info.max_value:
+                return self._add_problem(leaf, path, f"expected {info.max_value} or less, given {value}")
         self.origins[path] = leaf.origin
         return value
 
-    def _refuse(self, node: SettingTree | SettingLeaf, path: KeyPath, what: str) -> object:
-        self.problems.append(ConfigurationProblem(node.origin.location, format_path(path), what))
-        return _MISSING
+    def _add_problem(self, node: SettingTree | SettingLeaf, path: KeyPath, message: str) -> object:
+        """Add a problem to the list and return the marker of an invalid value."""
+        self.problems.append(ConfigurationProblem(node.origin.location, format_path(path), message))
+        return _INVALID
 
 
 def parse_scalar(kind: Any, value: Scalar | list[PlainValue]) -> object:
-    """A value of the type, from what files hold. Raises ValueError."""
+    """Convert a value from a file, variable or flag to the type of its setting. Raises `ValueError`."""
     if get_origin(kind) is tuple:
         if not isinstance(value, list):
-            raise ValueError("no list")
-        return tuple(parse_scalar(get_args(kind)[0], _scalar(item)) for item in value)
+            raise ValueError("not a list")
+        return tuple(parse_scalar(get_args(kind)[0], _require_scalar(item)) for item in value)
     if isinstance(value, bool) or value is None or isinstance(value, list):
         if kind is bool and isinstance(value, bool):
             return value
@@ -107,17 +116,19 @@ def parse_scalar(kind: Any, value: Scalar | list[PlainValue]) -> object:
     raise ValueError("of another type")
 
 
-def _scalar(value: PlainValue) -> Scalar | list[PlainValue]:
+def _require_scalar(value: PlainValue) -> Scalar | list[PlainValue]:
     if isinstance(value, dict):
         raise ValueError("a table in a list")
     return value
 
 
 def format_path(path: KeyPath) -> str:
+    """Return the keys joined by dots. Keys with special characters are quoted."""
     return ".".join(key if key.replace("_", "").replace("-", "").isalnum() else json.dumps(key) for key in path)
 
 
 def describe_value(value: object) -> str:
+    """Return type and text of a value, for error messages."""
     match value:
         case None:
             return "null"
@@ -129,35 +140,39 @@ def describe_value(value: object) -> str:
             return "a list"
         case int() | float():
             return f"the number {value}"
-        case _:  # Dates and times, which TOML has and no setting takes.
+        case _:  # TOML has dates and times, but no setting accepts them.
             return f"the date or time {value}"
 
 
 def describe_unknown_key(path: KeyPath, known: Iterable[str]) -> str:
+    """Return the error text for an unknown key: why it is not supported, or the key that was probably meant."""
     reason = REASON_BY_FOREIGN_KEY.get(path)
     if reason is not None:
         return f"there is no such setting here; {reason}"
-    return f"there is no such setting{_nearest_key(path, known)}"
+    return f"there is no such setting{_suggest_key(path, known)}"
 
 
-def _nearest_key(path: KeyPath, known: Iterable[str]) -> str:
-    """The nearest key of the same table; else the key of the same name, or the nearest path, somewhere else."""
+def _suggest_key(path: KeyPath, known: Iterable[str]) -> str:
+    """Return a hint with the most similar key of the same table, or else a similar key of another table."""
     names = list(known)
-    near = difflib.get_close_matches(path[-1], names, n=1, cutoff=0.7)
-    if near:
-        return f"; did you mean {format_path((*path[:-1], near[0]))}?"
-    elsewhere = {format_path(inner): inner for inner, _ in iterate_fields()}
-    same = sorted((text for text, inner in elsewhere.items() if inner[-1] == path[-1]), key=len)
-    near = same[:1] or difflib.get_close_matches(format_path(path), list(elsewhere), n=1, cutoff=0.5)
-    if near:
-        return f"; did you mean {near[0]}?"
+    close_matches = difflib.get_close_matches(path[-1], names, n=1, cutoff=0.7)
+    if close_matches:
+        return f"; did you mean {format_path((*path[:-1], close_matches[0]))}?"
+    path_by_text = {format_path(inner_path): inner_path for inner_path, _ in iterate_fields()}
+    paths_by_key = sorted((text for text, inner_path in path_by_text.items() if inner_path[-1] == path[-1]), key=len)
+    close_matches = paths_by_key[:1] or difflib.get_close_matches(
+        format_path(path), list(path_by_text), n=1, cutoff=0.5
+    )
+    if close_matches:
+        return f"; did you mean {close_matches[0]}?"
     if len(path) > 1:
         return f"; {format_path(path[:-1])} has {', '.join(names)}"
     return "; docs/configuration.md lists all"
 
 
-def _nearest_value(kind: Any, value: object) -> str:
+def _suggest_value(kind: Any, value: object) -> str:
+    """Return a hint with the most similar value of an enum, or "" if there is none."""
     if not (isinstance(kind, type) and issubclass(kind, enum.Enum) and isinstance(value, str)):
         return ""
-    near = difflib.get_close_matches(value.lower(), [str(member.value) for member in kind], n=1)
-    return f'; did you mean "{near[0]}"?' if near else ""
+    close_matches = difflib.get_close_matches(value.lower(), [str(member.value) for member in kind], n=1)
+    return f'; did you mean "{close_matches[0]}"?' if close_matches else ""

@@ -1,4 +1,4 @@
-"""A whole configuration: defaults, then files in order, then the environment, then flags; later wins."""
+"""Loads a configuration: defaults, then files in order, then the environment, then flags. Later values win."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
@@ -25,7 +25,7 @@ from wharf.config.tree import (
 
 
 class CommandFlag(msgspec.Struct, frozen=True):
-    """A value from the command line, for the setting at a path."""
+    """A command-line flag that sets the value at a path."""
 
     name: str
     path: KeyPath
@@ -33,12 +33,15 @@ class CommandFlag(msgspec.Struct, frozen=True):
 
 
 class Configuration(msgspec.Struct, frozen=True):
+    """The loaded settings, with the origin of each value and the files that were read."""
+
     settings: AgentSettings
     origins: Mapping[KeyPath, ValueOrigin]
-    """Of every value that was given. Use `origin_of`."""
+    """The origins of values that are not defaults. `origin_of` covers both."""
     files: Sequence[FilePath] = ()
 
     def origin_of(self, path: KeyPath) -> ValueOrigin:
+        """Return where the value at a path came from."""
         return self.origins.get(path, DEFAULT_ORIGIN)
 
 
@@ -49,20 +52,21 @@ def load_configuration(
     flags: Sequence[CommandFlag] = (),
     presets: Mapping[KeyPath, Scalar | list[PlainValue]] | None = None,
 ) -> Configuration:
-    """Read all and merge all. `presets` are defaults of one way to start, weaker than everything else.
+    """Read and merge all sources.
 
-    Raises ConfigurationRefused with every problem of every file, not only the first.
+    `presets` are defaults of the calling command; every other source overrides them. Raises `ConfigurationError` with all
+    problems of all sources, not only the first.
     """
     files, problems = list_files(paths)
     tree = SettingTree({}, DEFAULT_ORIGIN)
     for path, value in (presets or {}).items():
         tree = with_leaf(tree, path, SettingLeaf(value, ValueOrigin(OriginKind.DEFAULT, "default of this command")))
     for file in files:
-        read = read_file(file)
-        if isinstance(read, ConfigurationProblem):
-            problems.append(read)
+        file_tree = read_file(file)
+        if isinstance(file_tree, ConfigurationProblem):
+            problems.append(file_tree)
         else:
-            tree = merge_trees(tree, read)
+            tree = merge_trees(tree, file_tree)
     tree = merge_trees(tree, read_environment(environment))
     for flag in flags:
         tree = with_leaf(tree, flag.path, SettingLeaf(flag.value, ValueOrigin(OriginKind.FLAG, flag.name)))

@@ -1,4 +1,7 @@
-"""The configuration in force, value by value, with where each came from. Secrets are told as set or not, never shown."""
+"""Lists the values of a configuration with their origins, and compares two configurations for a reload.
+
+Secrets are shown as set or not set, never by value.
+"""
 
 from typing import TypeVar
 
@@ -15,7 +18,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class DisplayedValue(msgspec.Struct, frozen=True):
-    """One value, as it may be shown to anyone who may see the configuration."""
+    """One value of a configuration, without secrets, as text and plain data."""
 
     key: str
     value: PlainValue
@@ -23,6 +26,7 @@ class DisplayedValue(msgspec.Struct, frozen=True):
 
 
 def list_values(configuration: Configuration) -> list[DisplayedValue]:
+    """Return every value of a configuration in the order of the declarations."""
     return [
         DisplayedValue(format_path(path), to_plain_value(value), str(configuration.origin_of(path)))
         for path, value in iterate_values(configuration.settings)
@@ -30,40 +34,44 @@ def list_values(configuration: Configuration) -> list[DisplayedValue]:
 
 
 class ReloadDifference(msgspec.Struct, frozen=True):
-    """What a reload would change."""
+    """The keys whose values differ between the running and the loaded configuration."""
 
     applied: list[str]
-    """Keys whose new values a running agent takes."""
+    """Keys whose new values a reload applies."""
     needs_restart: list[str]
+    """Keys whose new values take effect only after a restart."""
 
 
 def compare_settings(running: AgentSettings, loaded: AgentSettings) -> ReloadDifference:
+    """Return which values differ, and which of them a reload can apply."""
     before, after = dict(iterate_values(running)), dict(iterate_values(loaded))
-    # A table of names people choose is itself a value while it is empty; what came in or went is told instead.
+    # An empty map is listed as a value of its own. Its added or removed entries are reported instead.
     paths = [path for path in {**before, **after} if {} not in (before.get(path), after.get(path))]
-    changed = [path for path in paths if before.get(path) != after.get(path)]
-    live = [path for path in changed if _is_live(path)]
+    changed_paths = [path for path in paths if before.get(path) != after.get(path)]
+    reloadable_paths = [path for path in changed_paths if _is_reloadable(path)]
     return ReloadDifference(
-        [format_path(path) for path in live], [format_path(path) for path in changed if path not in live]
+        [format_path(path) for path in reloadable_paths],
+        [format_path(path) for path in changed_paths if path not in reloadable_paths],
     )
 
 
-def _is_live(path: KeyPath) -> bool:
-    found = find_field(path)
-    return found is not None and found[0].about.is_reloadable
+def _is_reloadable(path: KeyPath) -> bool:
+    field_and_type = find_field(path)
+    return field_and_type is not None and field_and_type[0].info.is_reloadable
 
 
 def apply_live_settings(running: AgentSettings, loaded: AgentSettings) -> AgentSettings:
-    """The running settings with the new values of those that may change while running."""
-    return _take_live(running, loaded)
+    """Return the running settings, with the loaded values of those that a reload can apply."""
+    return _copy_reloadable_values(running, loaded)
 
 
-def _take_live(running: S, wanted: S) -> S:
+def _copy_reloadable_values(running: S, loaded: S) -> S:
+    """Return a copy of a table with the loaded values of its reloadable settings, including those of inner tables."""
     changes: dict[str, object] = {}
     for key, field in get_fields(type(running)).items():
-        old, new = getattr(running, key), getattr(wanted, key)
+        old_value, new_value = getattr(running, key), getattr(loaded, key)
         if field.section_type is not None:
-            changes[key] = _take_live(old, new)
-        elif field.about.is_reloadable:
-            changes[key] = new
+            changes[key] = _copy_reloadable_values(old_value, new_value)
+        elif field.info.is_reloadable:
+            changes[key] = new_value
     return msgspec.structs.replace(running, **changes)

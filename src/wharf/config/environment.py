@@ -1,6 +1,6 @@
-"""Settings from the environment: WHARF_CONFIG__STATE__ETCD__PASSWORD is state.etcd.password.
+"""Reads settings from environment variables: WHARF_CONFIG__STATE__ETCD__PASSWORD sets state.etcd.password.
 
-Made for what does not belong in a file (secrets) and for containers. Lists are separated by commas.
+Meant for secrets, which do not belong in a file, and for containers. Elements of lists are separated by commas.
 """
 
 from collections.abc import Mapping
@@ -13,30 +13,31 @@ ENVIRONMENT_PREFIX: Final = "WHARF_CONFIG__"
 
 
 def read_environment(environment: Mapping[str, str]) -> SettingTree:
+    """Return the settings of all variables with the prefix. Other variables are ignored."""
     tree = SettingTree({}, ValueOrigin(OriginKind.ENVIRONMENT))
     for name in sorted(environment):
         if name.startswith(ENVIRONMENT_PREFIX):
             path = tuple(name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"))
             tree = with_leaf(
-                tree, path, SettingLeaf(_read(path, environment[name]), ValueOrigin(OriginKind.ENVIRONMENT, name))
+                tree, path, SettingLeaf(_parse_text(path, environment[name]), ValueOrigin(OriginKind.ENVIRONMENT, name))
             )
     return tree
 
 
 def with_leaf(tree: SettingTree, path: KeyPath, leaf: SettingLeaf) -> SettingTree:
-    """The same tree with one leaf more. What stood where the leaf or a table on its way goes is replaced."""
+    """Return the tree with a leaf at this path. It replaces an existing value, also one in place of a table on the path."""
     first, *rest = path
     if not rest:
         return SettingTree({**tree.children, first: leaf}, tree.origin)
-    inner = tree.children.get(first)
-    below = inner if isinstance(inner, SettingTree) else SettingTree({}, leaf.origin)
-    return SettingTree({**tree.children, first: with_leaf(below, tuple(rest), leaf)}, tree.origin)
+    child = tree.children.get(first)
+    subtree = child if isinstance(child, SettingTree) else SettingTree({}, leaf.origin)
+    return SettingTree({**tree.children, first: with_leaf(subtree, tuple(rest), leaf)}, tree.origin)
 
 
-def _read(path: KeyPath, text: str) -> Scalar | list[PlainValue]:
-    """The text as the type that is expected there; left a text where it is none, to be told apart later."""
-    found = find_field(path)
-    kind: Any = found[1] if found is not None else str
+def _parse_text(path: KeyPath, text: str) -> Scalar | list[PlainValue]:
+    """Convert the text to the type of the setting. A text that cannot be converted is kept, and reported later."""
+    field_and_type = find_field(path)
+    kind: Any = field_and_type[1] if field_and_type is not None else str
     if get_origin(kind) is tuple:
         return [part.strip() for part in text.split(",") if part.strip()]
     if kind is bool and text.lower() in ("true", "false"):

@@ -1,4 +1,4 @@
-"""What can be wrong with a configuration, said so that it can be mended: where, which key, what is known or expected."""
+"""The problems of a configuration: where each one is, which key it concerns, and what is expected instead."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,12 @@ import msgspec
 
 
 class ConfigurationProblem(msgspec.Struct, frozen=True):
+    """One error in a configuration."""
+
     location: str
-    """The file with its line, the variable or the flag; empty when the whole is wrong and no place is."""
+    """The file with its line, the variable or the flag; empty if the problem has no single location."""
     key: str
-    """The key with its path; empty when the file as a whole is wrong."""
+    """The full path of the key; empty if the problem concerns a whole file."""
     message: str
 
     def __str__(self) -> str:
@@ -17,7 +19,7 @@ class ConfigurationProblem(msgspec.Struct, frozen=True):
 
 
 class ConfigurationError(Exception):
-    """A configuration that cannot be used, with all that is wrong with it."""
+    """The configuration cannot be used. `problems` lists everything that is wrong with it."""
 
     def __init__(self, problems: Sequence[ConfigurationProblem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))

@@ -1,4 +1,4 @@
-"""Reads configuration files and folders into trees whose values know their file and line."""
+"""Reads configuration files and folders into trees whose values carry their file and line."""
 
 import json
 import tomllib
@@ -12,39 +12,43 @@ from wharf.config.tree import KeyPath, OriginKind, PlainValue, SettingLeaf, Sett
 
 FILE_SUFFIXES: Final = (".toml", ".json")
 MAX_FILE_BYTES: Final = 4_000_000
-"""No configuration is as large; a wrong path to something else should not fill the memory."""
+"""Larger files are rejected, so that a wrong path, such as one to a disk image, does not fill the memory."""
 
 
 def list_files(paths: Sequence[FilePath]) -> tuple[list[FilePath], list[ConfigurationProblem]]:
-    """The files to read, in order. A folder stands for the .toml and .json files in it, by name; not for its folders."""
+    """Return the files to read, in order, and the paths that cannot be read.
+
+    A folder stands for the .toml and .json files directly in it, sorted by name.
+    """
     files: list[FilePath] = []
     problems: list[ConfigurationProblem] = []
-    for place in paths:
+    for path in paths:
         try:
-            inside = sorted(place.iterdir()) if place.is_dir() else None
+            folder_entries = sorted(path.iterdir()) if path.is_dir() else None
         except OSError as error:
-            problems.append(_cannot_read(place, error))
+            problems.append(_make_read_problem(path, error))
             continue
-        if inside is None:
-            files.append(place)
+        if folder_entries is None:
+            files.append(path)
         else:
-            files.extend(file for file in inside if file.suffix in FILE_SUFFIXES and file.is_file())
+            files.extend(file for file in folder_entries if file.suffix in FILE_SUFFIXES and file.is_file())
     return files, problems
 
 
 def read_file(file: FilePath) -> SettingTree | ConfigurationProblem:
+    """Return the values of a file, or the reason why it cannot be read. A file without a suffix is read as TOML."""
     try:
-        with file.open("rb") as opened:
-            data = opened.read(MAX_FILE_BYTES + 1)
+        with file.open("rb") as stream:
+            data = stream.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        return _cannot_read(file, error)
+        return _make_read_problem(file, error)
     if len(data) > MAX_FILE_BYTES:
         return ConfigurationProblem(
-            str(file), "", f"the file is larger than {MAX_FILE_BYTES // 1_000_000} MB: it is no configuration"
+            str(file), "", f"the file is larger than {MAX_FILE_BYTES // 1_000_000} MB: check the path"
         )
     if file.suffix and file.suffix not in FILE_SUFFIXES:
         return ConfigurationProblem(
-            str(file), "", "only TOML and JSON are read: a file of configuration ends in .toml or .json"
+            str(file), "", "unknown format: the name of a configuration file ends in .toml or .json"
         )
     try:
         text = data.decode("utf-8-sig")
@@ -53,51 +57,54 @@ def read_file(file: FilePath) -> SettingTree | ConfigurationProblem:
     return _parse_json(file, text) if file.suffix == ".json" else _parse_toml(file, text)
 
 
-def _cannot_read(file: FilePath, error: OSError) -> ConfigurationProblem:
+def _make_read_problem(file: FilePath, error: OSError) -> ConfigurationProblem:
+    """Return a problem that says why the operating system did not open the file, and what to do."""
     if isinstance(error, FileNotFoundError):
         return ConfigurationProblem(str(file), "", "there is no such file or folder: check the path")
     if isinstance(error, PermissionError):
-        return ConfigurationProblem(
-            str(file), "", "not allowed to read it: change its owner or mode, or run as its owner"
-        )
+        return ConfigurationProblem(str(file), "", "permission denied: change its owner or mode, or run as its owner")
     return ConfigurationProblem(str(file), "", f"cannot be read: {error.strerror}")
 
 
 def _parse_toml(file: FilePath, text: str) -> SettingTree | ConfigurationProblem:
+    """Return the values of a TOML document, or the reason why it is not valid."""
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        hint = "; a file in JSON needs the ending .json" if text.lstrip().startswith("{") else ""
+        hint = "; the name of a JSON file must end in .json" if text.lstrip().startswith("{") else ""
         return ConfigurationProblem(str(file), "", f"this is not valid TOML: {error}{hint}")
-    return _tree(str(file), values, find_toml_lines(text))
+    return _build_tree(str(file), values, find_toml_lines(text))
 
 
 def _parse_json(file: FilePath, text: str) -> SettingTree | ConfigurationProblem:
+    """Return the values of a JSON document, or the reason why it is not valid. An empty file has no values."""
     try:
         values = json.loads(text) if text.strip() else {}
     except (json.JSONDecodeError, RecursionError) as error:
         return ConfigurationProblem(str(file), "", f"this is not valid JSON: {error}")
     if not isinstance(values, dict):
-        return ConfigurationProblem(str(file), "", "a configuration in JSON is one object: { ... }")
+        return ConfigurationProblem(str(file), "", "expected one JSON object: { ... }")
     repeated = find_repeated_json_key(text)
     if repeated is not None:
         path, line = repeated
-        return ConfigurationProblem(f"{file}:{line}", ".".join(path), "this key is given twice in one object")
-    return _tree(str(file), values, find_json_lines(text))
+        return ConfigurationProblem(f"{file}:{line}", ".".join(path), "this key occurs twice in one object")
+    return _build_tree(str(file), values, find_json_lines(text))
 
 
-def _tree(file: str, values: dict[str, PlainValue], lines: LineNumbers, path: KeyPath = ()) -> SettingTree:
+def _build_tree(file: str, values: dict[str, PlainValue], lines: LineNumbers, path: KeyPath = ()) -> SettingTree:
+    """Convert parsed values to a tree with the file and line of each value."""
     children: dict[str, SettingTree | SettingLeaf] = {}
     for key, value in values.items():
-        inner = (*path, key)
+        inner_path = (*path, key)
         if isinstance(value, dict):
-            children[key] = _tree(file, value, lines, inner)
+            children[key] = _build_tree(file, value, lines, inner_path)
         else:
-            children[key] = SettingLeaf(value, _origin(file, lines, inner))
-    return SettingTree(children, _origin(file, lines, path))
+            children[key] = SettingLeaf(value, _find_origin(file, lines, inner_path))
+    return SettingTree(children, _find_origin(file, lines, path))
 
 
-def _origin(file: str, lines: LineNumbers, path: KeyPath) -> ValueOrigin:
+def _find_origin(file: str, lines: LineNumbers, path: KeyPath) -> ValueOrigin:
+    """Return file and line of a key; the line of the table around it if the key's own is unknown."""
     while path and path not in lines:
         path = path[:-1]
     return ValueOrigin(OriginKind.FILE, f"{file}:{lines[path]}" if path else file)

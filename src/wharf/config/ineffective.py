@@ -1,8 +1,7 @@
-"""Settings that are declared and read, and that nothing follows yet: which capability will. And those that never will
-be followed, since what they steer elsewhere does not exist here: why not.
+"""Settings that are accepted but have no effect: those of planned capabilities, and those without a meaning in Wharf.
 
-They are accepted, so that a configuration need not change when the capability comes; but they are never passed over in
-silence. What would be unsafe to pass over is refused by `rules`.
+They are accepted so that existing configurations work, and every use is reported as a warning. Settings that would be
+unsafe to ignore are rejected by `rules`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,8 +12,9 @@ from wharf.config.configuration import Configuration
 from wharf.config.tree import KeyPath, OriginKind
 
 NODE_CAPABILITY: Final = "the node"
+"""The name of a planned capability in warnings and in the documentation."""
 
-# Each stands for itself and for everything below it.
+# An entry applies to its key and to all keys below it.
 CAPABILITY_BY_KEY: Final[Mapping[KeyPath, str]] = MappingProxyType({
     ("acl", "token_ttl"): NODE_CAPABILITY,
     ("acl", "policy_ttl"): NODE_CAPABILITY,
@@ -22,36 +22,37 @@ CAPABILITY_BY_KEY: Final[Mapping[KeyPath, str]] = MappingProxyType({
     ("telemetry", "collection_interval"): NODE_CAPABILITY,
     ("telemetry", "publish_allocation_metrics"): NODE_CAPABILITY,
     ("telemetry", "publish_node_metrics"): NODE_CAPABILITY,
-    ("ui",): "the pages",
+    ("ui",): "the web interface",
 })  # fmt: skip
 
 REASON_BY_KEY: Final[Mapping[KeyPath, str]] = MappingProxyType({
     ("server", "enabled_schedulers"): "the leader schedules every type of job",
-    ("server", "plan_rejection_tracker"): "plans are made by the one leader, and no node refuses them",
+    ("server", "plan_rejection_tracker"): "only the leader makes plans, and nodes do not reject them",
 })  # fmt: skip
 
 
 def get_awaited_capability(path: KeyPath) -> str | None:
-    """The capability that will follow this setting; None: it is followed today."""
-    return _of_place(CAPABILITY_BY_KEY, path)
+    """Return the planned capability that will use this setting, or `None` if there is none."""
+    return _find_by_prefix(CAPABILITY_BY_KEY, path)
 
 
 def get_ineffective_reason(path: KeyPath) -> str | None:
-    """Why this setting steers nothing here; None: it does."""
-    return _of_place(REASON_BY_KEY, path)
+    """Return why this setting has no meaning in Wharf, or `None` if it has one."""
+    return _find_by_prefix(REASON_BY_KEY, path)
 
 
-def _of_place(said: Mapping[KeyPath, str], path: KeyPath) -> str | None:
-    return next((what for length in range(1, len(path) + 1) if (what := said.get(path[:length]))), None)
+def _find_by_prefix(text_by_path: Mapping[KeyPath, str], path: KeyPath) -> str | None:
+    """Return the text of the first entry that is the path itself or a table around it."""
+    return next((text for length in range(1, len(path) + 1) if (text := text_by_path.get(path[:length]))), None)
 
 
 def list_warnings(configuration: Configuration) -> Iterator[str]:
-    """A sentence for each setting that was given and that nothing follows yet."""
+    """Yield a warning for each setting that has no effect and is not at its default."""
     for path, origin in configuration.origins.items():
         if origin.kind is OriginKind.DEFAULT:
             continue
         name = ".".join(map(str, path))
-        if (what := get_awaited_capability(path)) is not None:
-            yield f"{origin}: {name} has no effect yet; it comes with {what}"
-        if (why := get_ineffective_reason(path)) is not None:
-            yield f"{origin}: {name} has no meaning here: {why}"
+        if (capability := get_awaited_capability(path)) is not None:
+            yield f"{origin}: {name} has no effect yet; it comes with {capability}"
+        if (reason := get_ineffective_reason(path)) is not None:
+            yield f"{origin}: {name} has no meaning here: {reason}"

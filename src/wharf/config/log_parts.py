@@ -1,4 +1,7 @@
-"""The parts of Wharf that `log_levels` names: packages, without the group that holds them."""
+"""The packages that `log_levels` can name, and the loggers they stand for.
+
+A package is named without its group: `engines` is wharf.cluster.engines. Names from before 0.2 still work.
+"""
 
 import pkgutil
 from collections.abc import Mapping
@@ -76,12 +79,12 @@ LOGGER_BY_FORMER_PART: Final[Mapping[str, str]] = {
     "server.whereabouts": "wharf.cluster.server.node_channels.directory",
     "server.writer": "wharf.cluster.server.log.writer",
 }
-"""Modules that log and were elsewhere before 0.2: configurations that name them, or the packages that they were in, still
-set their levels."""
+"""The logger of each module that had another name before 0.2. Configurations may still use the old name, or that of the
+package around it."""
 
 
 def list_log_parts() -> dict[str, str]:
-    """The package of each part: of `engines` it is wharf.cluster.engines."""
+    """Return the full package name of each part: `engines` is wharf.cluster.engines."""
     packages = {module.name: f"wharf.{module.name}" for module in pkgutil.iter_modules(wharf.__path__)}
     for group in _GROUPS:
         folders = [f"{folder}/{group}" for folder in wharf.__path__]
@@ -90,23 +93,24 @@ def list_log_parts() -> dict[str, str]:
 
 
 def get_logger_levels(levels: Mapping[str, LevelT]) -> dict[str, LevelT]:
-    """The level of each logger that the parts in `levels` mean, by their names of today and by former ones.
+    """Return the level of each logger that the parts in `levels` stand for, under their current or former names.
 
-    Where several parts hold a logger, the deepest decides; of two as deep, the one that is named as today.
+    If several parts contain a logger, the deepest one decides. If a current and a former name are equally deep, the
+    current one decides.
     """
     level_by_part = {part.removeprefix("wharf."): level for part, level in levels.items()}
     logger_by_part = {part: get_part_logger(part) for part in level_by_part}
-    found = {logger_by_part[part]: level for part, level in level_by_part.items()}
-    for former, logger in LOGGER_BY_FORMER_PART.items():
-        today = [part for part, package in logger_by_part.items() if _is_within(logger, package)]
-        earlier = [part for part in level_by_part if _is_within(former, part)]
-        if earlier and _depth(earlier) > _depth(today):
-            found[logger] = level_by_part[max(earlier, key=len)]
-    return found
+    level_by_logger = {logger_by_part[part]: level for part, level in level_by_part.items()}
+    for former_part, logger in LOGGER_BY_FORMER_PART.items():
+        current_parts = [part for part, package in logger_by_part.items() if _is_within(logger, package)]
+        former_parts = [part for part in level_by_part if _is_within(former_part, part)]
+        if former_parts and _depth(former_parts) > _depth(current_parts):
+            level_by_logger[logger] = level_by_part[max(former_parts, key=len)]
+    return level_by_logger
 
 
 def get_part_logger(part: str) -> str:
-    """The logger of a part, or of a package within one: of `engines.etcd` it is wharf.cluster.engines.etcd."""
+    """Return the logger name of a part or of a package in it: `engines.etcd` is wharf.cluster.engines.etcd."""
     package, dot, rest = part.removeprefix("wharf.").partition(".")
     return list_log_parts().get(package, f"wharf.{package}") + dot + rest
 

@@ -1,6 +1,6 @@
-"""Writes the tables of docs/configuration.md from the declarations: `python -m wharf.config.reference`.
+"""Writes the tables of docs/configuration.md from the declarations of settings: `python -m wharf.config.reference`.
 
-What stands above the marker in that page is written by hand and stays.
+The text above the marker in that page is written by hand and not changed.
 """
 
 from collections.abc import Iterator
@@ -20,69 +20,74 @@ MARKER: Final = "<!-- All below is written by `python -m wharf.config.reference`
 
 
 def render_page(page: str) -> str:
-    """The page with its tables made anew."""
+    """Return the page with its tables replaced by current ones."""
     introduction = page.partition(MARKER)[0]
-    return introduction + "\n".join([MARKER, "", *_tables(), *_left_out(), ""])
+    return introduction + "\n".join([MARKER, "", *_render_tables(), *_render_foreign_keys(), ""])
 
 
-def _tables() -> Iterator[str]:
+def _render_tables() -> Iterator[str]:
+    """Yield the Markdown lines of one table for each table of the configuration."""
     tables: dict[KeyPath, list[str]] = {(): []}
-    texts: dict[KeyPath, str] = {(): "Keys outside of any table."}
+    descriptions: dict[KeyPath, str] = {(): "Keys outside of any table."}
     for path, field in iterate_fields():
-        inner = _table_path(path, field)
-        if inner is not None:
-            tables[inner] = []
-            texts[inner] = field.about.description
+        table_path = _get_table_path(path, field)
+        if table_path is not None:
+            tables[table_path] = []
+            descriptions[table_path] = field.info.description
         else:
-            tables[path[:-1]].append(_row(path, field))
+            tables[path[:-1]].append(_render_row(path, field))
     for path, rows in tables.items():
-        heading = f"`[{_show(path)}]`" if path else "The agent"
-        yield f"## {heading}\n\n{texts[path]}\n"
+        heading = f"`[{_format_key(path)}]`" if path else "The agent"
+        yield f"## {heading}\n\n{descriptions[path]}\n"
         if rows:
             yield "| key | what | default |\n|---|---|---|"
             yield from rows
             yield ""
 
 
-def _table_path(path: KeyPath, field: SettingField) -> KeyPath | None:
+def _get_table_path(path: KeyPath, field: SettingField) -> KeyPath | None:
+    """Return the path of the table that a field declares, or `None` if the field is a single value."""
     if field.section_type is not None:
         return path
     return (*path, ANY_NAME) if is_section(field.map_value_type) else None
 
 
-def _row(path: KeyPath, field: SettingField) -> str:
-    live = " *(reload)*" if field.about.is_reloadable else ""
-    what = get_awaited_capability(path)
-    why = get_ineffective_reason(path)
-    waits = f" *(no effect yet: comes with {what})*" if what is not None else ""
-    waits = f" *(without meaning here: {why})*" if why is not None else waits
-    return f"| `{_show(path)}` | {field.about.description} {_expected(field)}{live}{waits} | {_default(field)} |"
+def _render_row(path: KeyPath, field: SettingField) -> str:
+    """Return the table row of one key."""
+    reload_note = " *(reload)*" if field.info.is_reloadable else ""
+    capability = get_awaited_capability(path)
+    reason = get_ineffective_reason(path)
+    effect_note = f" *(no effect yet: comes with {capability})*" if capability is not None else ""
+    effect_note = f" *(no effect: {reason})*" if reason is not None else effect_note
+    return f"| `{_format_key(path)}` | {field.info.description} {_describe_values(field)}{reload_note}{effect_note} | {_describe_default(field)} |"
 
 
-def _show(path: KeyPath) -> str:
+def _format_key(path: KeyPath) -> str:
     return ".".join(key if key == ANY_NAME else format_path((key,)) for key in path)
 
 
-def _expected(field: SettingField) -> str:
+def _describe_values(field: SettingField) -> str:
+    """Return a sentence with the type and the range of a setting."""
     kind: Any = field.type
-    said = (
+    type_text = (
         f"A table, each value {describe_type(get_args(kind)[1])}"
         if field.map_value_type is not None
         else describe_type(kind)
     )
-    least, most = field.about.min_value, field.about.max_value
-    bounds = {
+    minimum, maximum = field.info.min_value, field.info.max_value
+    range_text = {
         (False, False): "",
-        (True, False): f", {least} or more",
-        (False, True): f", {most} or less",
-        (True, True): f", {least} to {most}",
-    }[(least is not None, most is not None)]
-    return f"{said[0].upper()}{said[1:]}{bounds}."
+        (True, False): f", {minimum} or more",
+        (False, True): f", {maximum} or less",
+        (True, True): f", {minimum} to {maximum}",
+    }[(minimum is not None, maximum is not None)]
+    return f"{type_text[0].upper()}{type_text[1:]}{range_text}."
 
 
-def _default(field: SettingField) -> str:
-    if field.about.default_text is not None:
-        return field.about.default_text
+def _describe_default(field: SettingField) -> str:
+    """Return the default value of a setting as Markdown. The default of a secret is always shown as none."""
+    if field.info.default_text is not None:
+        return field.info.default_text
     if isinstance(field.default, SecretText):
         return "none"
     value = to_plain_value(field.default)
@@ -101,15 +106,16 @@ def _default(field: SettingField) -> str:
             return f"`{value}`"
 
 
-def _left_out() -> Iterator[str]:
-    yield "## Keys of other products that mean nothing here\n"
-    yield "Each is refused with its reason, like every unknown key.\n"
+def _render_foreign_keys() -> Iterator[str]:
+    yield "## Keys of Nomad that Wharf does not have\n"
+    yield "Each is an error like every unknown key; the message gives the reason.\n"
     yield "| key | why |\n|---|---|"
     for path, reason in REASON_BY_FOREIGN_KEY.items():
         yield f"| `{format_path(path)}` | {reason.removesuffix(': remove it')} |"
 
 
 def main() -> None:
+    """Rewrite the page in the current folder."""
     page = FilePath(PAGE)
     page.write_text(render_page(page.read_text("utf-8")), "utf-8")
 

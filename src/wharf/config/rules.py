@@ -1,4 +1,4 @@
-"""What must hold between settings, beyond the type of each."""
+"""Rules for the values of settings beyond their types, such as settings that require each other."""
 
 import difflib
 import ipaddress
@@ -17,38 +17,41 @@ from wharf.config.tree import KeyPath, ValueOrigin
 
 FindOrigin = Callable[[KeyPath], ValueOrigin]
 RuleViolations = Iterator[tuple[KeyPath, str]]
+"""Settings that violate a rule: the path of the one to change first, and what is wrong."""
 
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):(\d{1,5})")
 _OTHER_LOGGERS: Final = ("uvicorn",)
 
 
 def check_settings(settings: AgentSettings, find_origin: FindOrigin) -> list[ConfigurationProblem]:
-    """All that is wrong, each with the place of the setting to change first."""
+    """Return the violations of all rules, each with the location of the setting to change first."""
     rules = (
-        _names,
-        _roles,
-        _folders,
-        _addresses,
-        _access,
-        _tls,
-        _etcd,
-        _log_levels,
-        _ports_of_tasks,
-        _telemetry,
-        _limits,
+        _check_names,
+        _check_roles,
+        _check_folders,
+        _check_addresses,
+        _check_access,
+        _check_tls,
+        _check_etcd,
+        _check_log_levels,
+        _check_task_ports,
+        _check_telemetry,
+        _check_limits,
     )
     return [
-        ConfigurationProblem(find_origin(path).location, format_path(path), what)
+        ConfigurationProblem(find_origin(path).location, format_path(path), message)
         for rule in rules
-        for path, what in rule(settings)
+        for path, message in rule(settings)
     ]
 
 
 def get_listen_address(settings: AgentSettings) -> str:
+    """Return the address on which the agent serves HTTP."""
     return settings.addresses.http or settings.bind_addr
 
 
 def is_loopback(address: str) -> bool:
+    """Return whether only processes of the same machine can connect to this address."""
     if address == "localhost":
         return True
     try:
@@ -57,22 +60,23 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def _names(settings: AgentSettings) -> RuleViolations:
+def _check_names(settings: AgentSettings) -> RuleViolations:
     for key in ("region", "datacenter"):
         value = getattr(settings, key)
         if not value or re.search(r"[\s/]", value):
             yield (key,), f'expected a name without spaces and slashes, given "{value}"'
 
 
-def _telemetry(settings: AgentSettings) -> RuleViolations:
+def _check_telemetry(settings: AgentSettings) -> RuleViolations:
     for prefix in settings.telemetry.prefix_filter:
-        if what := find_prefix_problem(prefix):
-            yield ("telemetry", "prefix_filter"), what
+        if message := find_prefix_problem(prefix):
+            yield ("telemetry", "prefix_filter"), message
     if settings.telemetry.in_memory_collection_interval.ns <= 0:
-        yield ("telemetry", "in_memory_collection_interval"), "an interval must last: say 10s"
+        yield ("telemetry", "in_memory_collection_interval"), "expected more than 0, such as 10s"
 
 
-def _roles(settings: AgentSettings) -> RuleViolations:
+def _check_roles(settings: AgentSettings) -> RuleViolations:
+    """An agent is a server, a node or both; a node alone needs addresses of servers."""
     if not settings.server.enabled and not settings.client.enabled:
         yield (
             ("server", "enabled"),
@@ -82,9 +86,10 @@ def _roles(settings: AgentSettings) -> RuleViolations:
         yield ("client", "servers"), "a node without a server in the same agent needs the addresses of servers"
 
 
-def _folders(settings: AgentSettings) -> RuleViolations:
+def _check_folders(settings: AgentSettings) -> RuleViolations:
+    """A data folder is required, and all paths must be absolute."""
     if not settings.data_dir:
-        yield ("data_dir",), 'the folder of all that is kept is needed: data_dir = "/var/lib/wharf"'
+        yield ("data_dir",), 'required: set the folder of all data, such as data_dir = "/var/lib/wharf"'
     folders: tuple[tuple[KeyPath, str], ...] = (
         (("data_dir",), settings.data_dir),
         (("client", "alloc_dir"), settings.client.alloc_dir),
@@ -100,15 +105,16 @@ def _folders(settings: AgentSettings) -> RuleViolations:
             yield path, f'expected an absolute path, given "{text}"'
 
 
-def _addresses(settings: AgentSettings) -> RuleViolations:
+def _check_addresses(settings: AgentSettings) -> RuleViolations:
+    """Listen addresses must be IP addresses, the advertised one a host and a port."""
     for path, text in ((("bind_addr",), settings.bind_addr), (("addresses", "http"), settings.addresses.http)):
-        if text and text != "localhost" and not _is_address(text):
+        if text and text != "localhost" and not _is_ip_address(text):
             yield path, f'expected an IP address or "localhost", given "{text}"'
     if settings.advertise.http and not _HOST_AND_PORT.fullmatch(settings.advertise.http):
         yield ("advertise", "http"), f'expected "host:port", given "{settings.advertise.http}"'
 
 
-def _is_address(text: str) -> bool:
+def _is_ip_address(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -116,21 +122,22 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def _access(settings: AgentSettings) -> RuleViolations:
-    least, most = settings.acl.token_min_expiration_ttl, settings.acl.token_max_expiration_ttl
-    if least.ns > most.ns:
+def _check_access(settings: AgentSettings) -> RuleViolations:
+    """Check lifetimes of tokens, the settings of replication, and that a public address has access control."""
+    min_ttl, max_ttl = settings.acl.token_min_expiration_ttl, settings.acl.token_max_expiration_ttl
+    if min_ttl.ns > max_ttl.ns:
         yield (("acl", "token_min_expiration_ttl"), "it is longer than acl.token_max_expiration_ttl")
     region = settings.server.authoritative_region
     if settings.server.enabled and settings.acl.enabled and region not in ("", settings.region):
         if region not in settings.regions or not settings.regions[region].servers:
             yield (
                 ("server", "authoritative_region"),
-                f"no server of {region} is listed: say regions.{region}.servers",
+                f"no server of region {region} is configured: set regions.{region}.servers",
             )
         if not settings.acl.replication_token:
             yield (
                 ("acl", "replication_token"),
-                f"what is global is copied from {region} by a management token of that region: give one",
+                f"required to replicate global tokens and policies: set a management token of region {region}",
             )
     address = get_listen_address(settings)
     if (
@@ -141,68 +148,82 @@ def _access(settings: AgentSettings) -> RuleViolations:
     ):
         yield (
             ("addresses", "http") if settings.addresses.http else ("bind_addr",),
-            f"listening on {address} without access control lets everyone who can connect do everything: listen on "
-            "127.0.0.1, or say allow_insecure = true",
+            f"listening on {address} without access control gives everyone who can connect full access: listen on "
+            "127.0.0.1, or set allow_insecure = true",
         )
 
 
-def _tls(settings: AgentSettings) -> RuleViolations:
+def _check_tls(settings: AgentSettings) -> RuleViolations:
+    """TLS requires a certificate and a key; verifying clients requires TLS and the authority's certificate."""
     tls = settings.tls
     if not tls.http:
         if tls.verify_https_client:
-            yield ("tls", "verify_https_client"), "clients show certificates over TLS only: set tls.http = true too"
+            yield ("tls", "verify_https_client"), "client certificates require TLS: set tls.http = true"
         return
     for key, value in (("cert_file", tls.cert_file), ("key_file", tls.key_file)):
         if not value:
-            yield ("tls", key), "tls.http = true needs it: `wharf tls create` makes certificates"
+            yield ("tls", key), "required by tls.http = true: create certificates with `wharf tls create`"
     if tls.verify_https_client and not tls.ca_file:
-        yield ("tls", "ca_file"), "tls.verify_https_client = true needs the authority's certificate"
+        yield ("tls", "ca_file"), "required by tls.verify_https_client = true: set the certificate of the authority"
 
 
-def _limits(settings: AgentSettings) -> RuleViolations:
-    """Counters in memory are one machine's own. With a file, whoever reads it looks."""
+def _check_limits(settings: AgentSettings) -> RuleViolations:
+    """Several servers must share their counters: counters in memory belong to one machine.
+
+    If a limits file is set, the code that reads that file checks it.
+    """
     limits = settings.limits
     if not limits.enabled or limits.file or not settings.server.enabled:
         return
-    instead = 'name a file here with [store] kind = "redis" and addresses = "host:6379", so that they share'
+    advice = 'set a file with [store] kind = "redis" and addresses = "host:6379", so that they share counters'
     if settings.state.engine is EngineKind.ETCD:
-        yield ("limits", "file"), f"servers on several machines would each count alone: {instead}"
+        yield ("limits", "file"), f"every server would count requests on its own: {advice}"
 
 
-def _etcd(settings: AgentSettings) -> RuleViolations:
+def _check_etcd(settings: AgentSettings) -> RuleViolations:
+    """Check the settings of the etcd engine, if it is selected."""
     if settings.state.engine is not EngineKind.ETCD:
         return
     etcd = settings.state.etcd
     if not etcd.endpoints:
-        yield ("state", "etcd", "endpoints"), 'at least one is needed, such as ["127.0.0.1:2379"]'
+        yield ("state", "etcd", "endpoints"), 'expected at least one, such as ["127.0.0.1:2379"]'
     for endpoint in etcd.endpoints:
         if not _HOST_AND_PORT.fullmatch(endpoint):
             yield ("state", "etcd", "endpoints"), f'expected "host:port" without a scheme, given "{endpoint}"'
     if etcd.user and not etcd.password:
-        yield ("state", "etcd", "password"), "state.etcd.user needs it: give it as WHARF_CONFIG__STATE__ETCD__PASSWORD"
+        yield (
+            ("state", "etcd", "password"),
+            "required by state.etcd.user: set the variable WHARF_CONFIG__STATE__ETCD__PASSWORD",
+        )
     if bool(etcd.tls.cert_file) != bool(etcd.tls.key_file):
         missing = "key_file" if etcd.tls.cert_file else "cert_file"
-        yield ("state", "etcd", "tls", missing), "a certificate and its key are only of use together"
+        yield ("state", "etcd", "tls", missing), "required: a certificate and its key must be set together"
     if etcd.tls.cert_file and not etcd.tls.ca_file:
-        yield ("state", "etcd", "tls", "ca_file"), "TLS to etcd needs the certificate of etcd's authority"
+        yield (
+            ("state", "etcd", "tls", "ca_file"),
+            "required by state.etcd.tls.cert_file: set the certificate of etcd's authority",
+        )
     if not etcd.prefix.strip("/"):
         yield (
             ("state", "etcd", "prefix"),
-            'other keys on the same etcd need to be told apart: expected one like "/wharf"',
+            'expected a prefix such as "/wharf", which separates the keys from others in the same etcd',
         )
 
 
-def _log_levels(settings: AgentSettings) -> RuleViolations:
-    known = [*sorted(list_log_parts()), *_OTHER_LOGGERS]
+def _check_log_levels(settings: AgentSettings) -> RuleViolations:
+    """The keys of `log_levels` must be packages of Wharf or known loggers of libraries."""
+    known_parts = [*sorted(list_log_parts()), *_OTHER_LOGGERS]
     for name in settings.log_levels:
         part = name.removeprefix("wharf.").partition(".")[0]
-        if part not in known:
-            near = difflib.get_close_matches(part, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            yield ("log_levels", name), f"there is no such part; {hint}"
+        if part not in known_parts:
+            close_matches = difflib.get_close_matches(part, known_parts, n=1)
+            hint = (
+                f"did you mean {close_matches[0]}?" if close_matches else f"the packages are {', '.join(known_parts)}"
+            )
+            yield ("log_levels", name), f"there is no such package; {hint}"
 
 
-def _ports_of_tasks(settings: AgentSettings) -> RuleViolations:
+def _check_task_ports(settings: AgentSettings) -> RuleViolations:
     if settings.client.min_dynamic_port > settings.client.max_dynamic_port:
         yield (
             ("client", "min_dynamic_port"),

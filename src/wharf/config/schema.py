@@ -1,4 +1,4 @@
-"""What settings there are: read from the structs that declare them, never written down a second time."""
+"""The settings that exist, with types, descriptions and defaults, read from the structs that declare them."""
 
 import enum
 import functools
@@ -12,25 +12,25 @@ from wharf.config.tree import KeyPath
 from wharf.contract.model.settings import Duration, SecretText, SettingInfo, Size
 
 ANY_NAME = "<name>"
-"""Stands in a path for a key that people choose, such as the name of a volume."""
+"""Stands in a path for a key that users choose, such as the name of a volume."""
 
 
 class SettingField(msgspec.Struct, frozen=True):
-    """One key of a table."""
+    """One key of a table: its type, description and default."""
 
     key: str
-    type: Any  # A type, as annotations give it: there is no narrower type for types with parameters.
-    about: SettingInfo
+    type: Any  # A type annotation; Python has no narrower type for it.
+    info: SettingInfo
     default: object
 
     @property
     def section_type(self) -> type[msgspec.Struct] | None:
-        """The struct that declares what is inside, when this is a table of known keys."""
+        """The struct that declares the keys, if this is a table of known keys."""
         return self.type if is_section(self.type) else None
 
     @property
     def map_value_type(self) -> Any:
-        """The type of the values, when this is a table whose keys people choose."""
+        """The type of the values, if this is a table whose keys users choose."""
         return get_args(self.type)[1] if get_origin(self.type) is dict else None
 
 
@@ -38,25 +38,30 @@ _SCALARS: tuple[type, ...] = (Duration, Size, SecretText)
 
 
 def is_section(candidate: object) -> bool:
+    """Return whether this is a struct that declares a table. Single values such as `Duration` are structs too."""
     is_struct = isinstance(candidate, type) and issubclass(candidate, msgspec.Struct)
     return is_struct and candidate not in _SCALARS
 
 
 @functools.cache
 def get_fields(section: type[msgspec.Struct]) -> dict[str, SettingField]:
-    """The keys of one table, in the order in which they are declared."""
+    """Return the keys of a table, in the order of their declaration."""
     hints = get_type_hints(section, include_extras=True)
-    found: dict[str, SettingField] = {}
+    field_by_key: dict[str, SettingField] = {}
     for declared in msgspec.structs.fields(section):
         hint = hints[declared.name]
-        about = next((extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, SettingInfo)), None)
-        assert about is not None, f"{section.__name__}.{declared.name} says nothing about itself"
-        default = declared.default if declared.default is not msgspec.NODEFAULT else _made(declared.default_factory)
-        found[declared.name] = SettingField(declared.encode_name, get_args(hint)[0], about, default)
-    return found
+        info = next((extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, SettingInfo)), None)
+        assert info is not None, f"{section.__name__}.{declared.name} has no SettingInfo"
+        default = (
+            declared.default
+            if declared.default is not msgspec.NODEFAULT
+            else _call_default_factory(declared.default_factory)
+        )
+        field_by_key[declared.name] = SettingField(declared.encode_name, get_args(hint)[0], info, default)
+    return field_by_key
 
 
-def _made(factory: object) -> object:
+def _call_default_factory(factory: object) -> object:
     assert callable(factory), "every setting has a default"
     return factory()
 
@@ -64,7 +69,7 @@ def _made(factory: object) -> object:
 def iterate_fields(
     section: type[msgspec.Struct] = AgentSettings, path: KeyPath = ()
 ) -> Iterator[tuple[KeyPath, SettingField]]:
-    """Every key with its path, tables before what they hold."""
+    """Yield every key with its path, each table before the keys in it."""
     for key, field in get_fields(section).items():
         yield (*path, key), field
         if field.section_type is not None:
@@ -74,17 +79,17 @@ def iterate_fields(
 
 
 def describe_type(kind: Any) -> str:
-    """What is expected, for people."""
+    """Return a description of the expected values, for error messages and documentation."""
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return "one of " + ", ".join(f'"{member.value}"' for member in kind)
     if get_origin(kind) is tuple:
-        return f"a list of {_PLURALS[get_args(kind)[0]]}"
+        return f"a list of {_PLURAL_BY_TYPE[get_args(kind)[0]]}"
     if get_origin(kind) is dict or is_section(kind):
         return "a table"
-    return _NAMES[kind]
+    return _NAME_BY_TYPE[kind]
 
 
-_NAMES: dict[Any, str] = {
+_NAME_BY_TYPE: dict[Any, str] = {
     str: "a text",
     bool: "true or false",
     int: "an integer",
@@ -93,13 +98,13 @@ _NAMES: dict[Any, str] = {
     Size: 'a size such as "10MB"',
     SecretText: "a text",
 }
-_PLURALS: dict[Any, str] = {str: "texts", int: "integers"}
+_PLURAL_BY_TYPE: dict[Any, str] = {str: "texts", int: "integers"}
 
 
 def find_field(path: KeyPath) -> tuple[SettingField, Any] | None:
-    """The declared field at or around a path of keys as people write them, and the type at its very end.
+    """Return the declared field for a path of keys, and the type of the value at the path; `None` if it is unknown.
 
-    Around: a key that people chose is declared by the table that holds it.
+    A key that users choose has no field of its own: the field is that of the table around it.
     """
     kind: Any = AgentSettings
     field: SettingField | None = None

@@ -1,6 +1,6 @@
-"""The root of all settings, and those that belong to the agent as a whole: names, folders, logs, audit, snapshots.
+"""The root of all settings, and the settings of the agent as a whole: names, folders, logs, audit and snapshots.
 
-Every other table is declared by the package that uses it (`wharf.*.settings`).
+Every other table is declared by the package that uses it, in its module `settings`.
 """
 
 import enum
@@ -27,7 +27,7 @@ from wharf.node.settings import NodeSettings
 
 
 class LogLevel(enum.StrEnum):
-    """How much is logged, most first."""
+    """Log levels, from the most detailed to the least."""
 
     TRACE = "trace"
     DEBUG = "debug"
@@ -37,78 +37,100 @@ class LogLevel(enum.StrEnum):
 
 
 class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
-    enabled: Annotated[bool, SettingInfo("Whether every write is recorded: who, what, from where, outcome.")] = True
+    """The settings of the audit log."""
+
+    enabled: Annotated[bool, SettingInfo("Whether every write is recorded with its caller, address and outcome.")] = (
+        True
+    )
     file: Annotated[
-        str, SettingInfo("The file, readable by its owner only.", default_text="`audit.log` in the data folder")
+        str, SettingInfo("The file, readable only by its owner.", default_text="`audit.log` in the data folder")
     ] = ""
-    rotate_bytes: Annotated[Size, SettingInfo("The size at which a new file begins; 0 never.")] = Size(100_000_000)
-    rotate_duration: Annotated[Duration, SettingInfo("How much time one file spans; 0 any.")] = Duration(24 * HOUR)
-    rotate_max_files: Annotated[int, SettingInfo("How many older files are kept; 0 all.", min_value=0)] = 0
+    rotate_bytes: Annotated[Size, SettingInfo("The size at which a new file is started; 0 is never.")] = Size(
+        100_000_000
+    )
+    rotate_duration: Annotated[Duration, SettingInfo("The time after which a new file is started; 0 is never.")] = (
+        Duration(24 * HOUR)
+    )
+    rotate_max_files: Annotated[int, SettingInfo("How many older files are kept; 0 keeps all.", min_value=0)] = 0
 
 
 class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
-    interval: Annotated[Duration, SettingInfo("How often a server saves a snapshot of the state; 0 never.")] = Duration(
-        0
+    """The settings of snapshots that a server saves by itself."""
+
+    interval: Annotated[Duration, SettingInfo("How often a server saves a snapshot of the state; 0 is never.")] = (
+        Duration(0)
     )
     keep: Annotated[int, SettingInfo("How many snapshots are kept; older ones are removed.", min_value=1)] = 24
-    folder: Annotated[str, SettingInfo("Where they are kept.", default_text="`snapshots` in the data folder")] = ""
+    folder: Annotated[
+        str, SettingInfo("The folder of the snapshots.", default_text="`snapshots` in the data folder")
+    ] = ""
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings of an agent."""
+
     region: Annotated[str, SettingInfo("The region that this agent belongs to.")] = "global"
     datacenter: Annotated[str, SettingInfo("The datacenter of its node.")] = "dc1"
     name: Annotated[str, SettingInfo("The name of server and node.", default_text="the host's name")] = ""
     data_dir: Annotated[
         str,
         SettingInfo(
-            "The folder of all that is kept, an absolute path. Needed, except by `wharf dev`.",
-            default_text="none; `.wharf` here for `wharf dev`",
+            "The folder of all data, an absolute path. Required, except by `wharf dev`.",
+            default_text="none; `.wharf` in the current folder for `wharf dev`",
         ),
     ] = ""
     bind_addr: Annotated[
         str,
-        SettingInfo("The address to listen on. Other than loopback needs access control, or `allow_insecure = true`."),
+        SettingInfo(
+            "The address to listen on. If it is not loopback, access control or `allow_insecure = true` is required."
+        ),
     ] = "127.0.0.1"
     allow_insecure: Annotated[
         bool,
         SettingInfo(
-            "Whether to listen beyond loopback although access control is off: all who can connect may do all."
+            "Whether to listen on other addresses than loopback without access control: everyone who can connect has full access."
         ),
     ] = False
-    addresses: Annotated[AddressesSettings, SettingInfo("Addresses to listen on, one by one.")] = AddressesSettings()
-    advertise: Annotated[AdvertiseSettings, SettingInfo("Addresses told to others.")] = AdvertiseSettings()
+    addresses: Annotated[AddressesSettings, SettingInfo("Addresses to listen on, for single services.")] = (
+        AddressesSettings()
+    )
+    advertise: Annotated[AdvertiseSettings, SettingInfo("Addresses at which other agents reach this one.")] = (
+        AdvertiseSettings()
+    )
     ports: Annotated[PortsSettings, SettingInfo("Ports to listen on.")] = PortsSettings()
     http_api_response_headers: Annotated[dict[str, str], SettingInfo("Headers added to every HTTP reply.")] = {}
     log_level: Annotated[LogLevel, SettingInfo("How much is logged.", is_reloadable=True)] = LogLevel.INFO
     log_levels: Annotated[
         dict[str, LogLevel],
         SettingInfo(
-            'Levels of single parts, by package: `engines = "debug"`, `"engines.etcd" = "trace"`.', is_reloadable=True
+            'Log levels of single packages: `engines = "debug"`, `"engines.etcd" = "trace"`.', is_reloadable=True
         ),
     ] = {}
-    log_json: Annotated[bool, SettingInfo("Whether each line of the log is a JSON object, on the terminal too.")] = (
-        False
-    )
-    log_file: Annotated[str, SettingInfo("A file to log to, beside the standard error output.")] = ""
-    log_rotate_bytes: Annotated[Size, SettingInfo("The size at which a new log file begins; 0 never.")] = Size(0)
-    log_rotate_duration: Annotated[Duration, SettingInfo("How much time one log file spans; 0 any.")] = Duration(
-        24 * HOUR
-    )
-    log_rotate_max_files: Annotated[int, SettingInfo("How many older log files are kept; 0 all.", min_value=0)] = 0
+    log_json: Annotated[bool, SettingInfo("Whether each log line is a JSON object, also on the terminal.")] = False
+    log_file: Annotated[str, SettingInfo("A file to log to, in addition to standard error.")] = ""
+    log_rotate_bytes: Annotated[Size, SettingInfo("The size at which a new log file is started; 0 is never.")] = Size(0)
+    log_rotate_duration: Annotated[
+        Duration, SettingInfo("The time after which a new log file is started; 0 is never.")
+    ] = Duration(24 * HOUR)
+    log_rotate_max_files: Annotated[
+        int, SettingInfo("How many older log files are kept; 0 keeps all.", min_value=0)
+    ] = 0
     enable_debug: Annotated[
-        bool, SettingInfo("Whether the host's data may be asked for while access control is off.")
+        bool, SettingInfo("Whether the API reports data of the host while access control is off.")
     ] = False
-    state: Annotated[StateSettings, SettingInfo("Where the cluster's state is kept.")] = StateSettings()
+    state: Annotated[StateSettings, SettingInfo("Where the cluster's state is stored.")] = StateSettings()
     server: Annotated[ServerSettings, SettingInfo("This agent as a server.")] = ServerSettings()
     client: Annotated[NodeSettings, SettingInfo("This agent as a node.")] = NodeSettings()
-    api: Annotated[ApiSettings, SettingInfo("The processes that answer HTTP.")] = ApiSettings()
+    api: Annotated[ApiSettings, SettingInfo("The processes that serve the HTTP API.")] = ApiSettings()
     acl: Annotated[AclSettings, SettingInfo("Access control.")] = AclSettings()
     tls: Annotated[TlsSettings, SettingInfo("TLS of the HTTP port.")] = TlsSettings()
-    limits: Annotated[LimitsSettings, SettingInfo("Bounds for callers.")] = LimitsSettings()
-    telemetry: Annotated[TelemetrySettings, SettingInfo("Figures about the running agent.")] = TelemetrySettings()
-    keyring: Annotated[KeyringSettings, SettingInfo("The keys that secrets are kept under.")] = KeyringSettings()
-    audit: Annotated[AuditSettings, SettingInfo("The log of writes.")] = AuditSettings()
-    snapshots: Annotated[SnapshotSettings, SettingInfo("Snapshots taken by the agent itself.")] = SnapshotSettings()
-    regions: Annotated[dict[str, RegionSettings], SettingInfo("Other regions that requests may be passed on to.")] = {}
-    ui: Annotated[UiSettings, SettingInfo("The pages.")] = UiSettings()
-    compat: Annotated[CompatSettings, SettingInfo("Names of other products.")] = CompatSettings()
+    limits: Annotated[LimitsSettings, SettingInfo("Limits for clients.")] = LimitsSettings()
+    telemetry: Annotated[TelemetrySettings, SettingInfo("Metrics of the running agent.")] = TelemetrySettings()
+    keyring: Annotated[KeyringSettings, SettingInfo("The keys that encrypt secrets.")] = KeyringSettings()
+    audit: Annotated[AuditSettings, SettingInfo("The audit log of writes.")] = AuditSettings()
+    snapshots: Annotated[SnapshotSettings, SettingInfo("Snapshots that servers save by themselves.")] = (
+        SnapshotSettings()
+    )
+    regions: Annotated[dict[str, RegionSettings], SettingInfo("Other regions to which requests can be forwarded.")] = {}
+    ui: Annotated[UiSettings, SettingInfo("The web interface.")] = UiSettings()
+    compat: Annotated[CompatSettings, SettingInfo("Compatibility with the names of other products.")] = CompatSettings()

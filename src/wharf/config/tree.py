@@ -1,7 +1,7 @@
-"""Values with the places they came from, as a tree of tables, and how several trees become one.
+"""Trees of values with their origins, and how several trees are merged.
 
-Later wins. Tables merge key by key. Lists that several files give are joined, without repeating what is in them
-already; a list from the environment or a flag replaces them all.
+Later values win. Tables are merged key by key. Lists from several files are joined without duplicates; a list from the
+environment or a flag replaces them.
 """
 
 import enum
@@ -12,12 +12,15 @@ import msgspec
 
 Scalar = str | int | float | bool | None
 PlainValue = Scalar | list["PlainValue"] | dict[str, "PlainValue"]
-"""What a file may hold, before anything is known about its keys."""
+"""A value as parsed from a file, before it is checked against the settings."""
 
 KeyPath = tuple[str, ...]
+"""The keys from the root to a value: `("ports", "http")` is `ports.http`."""
 
 
 class OriginKind(enum.StrEnum):
+    """The kinds of sources of a value."""
+
     DEFAULT = "default"
     FILE = "file"
     ENVIRONMENT = "environment"
@@ -29,7 +32,7 @@ class ValueOrigin(msgspec.Struct, frozen=True):
 
     kind: OriginKind
     location: str = ""
-    """`wharf.toml:12`, `WHARF_CONFIG__PORTS__HTTP`, `--port`; of a joined list, all of them."""
+    """`wharf.toml:12`, `WHARF_CONFIG__PORTS__HTTP` or `--port`; for a joined list, all locations."""
 
     def __str__(self) -> str:
         return self.location or self.kind.value
@@ -39,18 +42,21 @@ DEFAULT_ORIGIN: Final = ValueOrigin(OriginKind.DEFAULT)
 
 
 class SettingLeaf(msgspec.Struct, frozen=True):
+    """A single value with its origin."""
+
     value: Scalar | list[PlainValue]
     origin: ValueOrigin
 
 
 class SettingTree(msgspec.Struct, frozen=True):
-    """A table. Its own origin is where it begins."""
+    """A table with its values and inner tables. Its origin is the location at which it begins."""
 
     children: Mapping[str, "SettingTree | SettingLeaf"]
     origin: ValueOrigin
 
 
 def merge_trees(earlier: SettingTree, later: SettingTree) -> SettingTree:
+    """Return a tree with the values of both; those of the later one win."""
     children = dict(earlier.children)
     for key, node in later.children.items():
         children[key] = _merge_node(children[key], node) if key in children else node
@@ -58,17 +64,19 @@ def merge_trees(earlier: SettingTree, later: SettingTree) -> SettingTree:
 
 
 def _merge_node(earlier: SettingTree | SettingLeaf, later: SettingTree | SettingLeaf) -> SettingTree | SettingLeaf:
+    """Merge two tables, join two lists from files, or return the later node."""
     if isinstance(earlier, SettingTree) and isinstance(later, SettingTree):
         return merge_trees(earlier, later)
-    if isinstance(earlier, SettingLeaf) and isinstance(later, SettingLeaf) and _join(earlier, later):
+    if isinstance(earlier, SettingLeaf) and isinstance(later, SettingLeaf) and _should_join(earlier, later):
         assert isinstance(earlier.value, list)
         assert isinstance(later.value, list)
-        added = [value for value in later.value if value not in earlier.value]
-        places = f"{earlier.origin.location}, {later.origin.location}"
-        return SettingLeaf([*earlier.value, *added], ValueOrigin(OriginKind.FILE, places))
+        added_values = [value for value in later.value if value not in earlier.value]
+        locations = f"{earlier.origin.location}, {later.origin.location}"
+        return SettingLeaf([*earlier.value, *added_values], ValueOrigin(OriginKind.FILE, locations))
     return later
 
 
-def _join(earlier: SettingLeaf, later: SettingLeaf) -> bool:
+def _should_join(earlier: SettingLeaf, later: SettingLeaf) -> bool:
+    """Return whether both values are lists from files."""
     both_are_lists = isinstance(earlier.value, list) and isinstance(later.value, list)
     return both_are_lists and earlier.origin.kind is later.origin.kind is OriginKind.FILE

@@ -1,4 +1,4 @@
-"""The values of settings one by one, and what of them may be shown: secrets are told as set or not."""
+"""Iterates over the values of settings, and converts them to plain data in which secrets are redacted."""
 
 import enum
 from collections.abc import Iterator
@@ -13,24 +13,25 @@ from wharf.contract.model.settings import Duration, SecretText, Size
 
 
 def iterate_values(section: msgspec.Struct, path: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
-    """Every value with its path, what is inside tables that people name too; an empty such table is a value itself."""
+    """Yield every value with its path, including those in maps whose keys users choose. An empty map is one value."""
     for key in section.__struct_fields__:
         value = getattr(section, key)
-        yield from _values_in((*path, key), value)
+        yield from _iterate_inner_values((*path, key), value)
 
 
-def _values_in(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, object]]:
+def _iterate_inner_values(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, object]]:
+    """Yield the values within a table or a map, or the value itself."""
     if is_section(type(value)):
         yield from iterate_values(value, path)
     elif isinstance(value, dict) and value:
-        for name, inner in value.items():
-            yield from _values_in((*path, name), inner)
+        for name, inner_value in value.items():
+            yield from _iterate_inner_values((*path, name), inner_value)
     else:
         yield path, value
 
 
 def to_plain_value(value: Any) -> PlainValue:
-    """A value as a file would hold it, without what is secret."""
+    """Return a value as a file would contain it, with secrets redacted."""
     match value:
         case SecretText() | Duration() | Size():
             return str(value)
@@ -45,14 +46,14 @@ def to_plain_value(value: Any) -> PlainValue:
         case str() | int() | float() | None:
             return value
         case _:
-            raise AssertionError(f"a setting of type {type(value).__name__} has no plain form")
+            raise AssertionError(f"a setting of type {type(value).__name__} cannot be converted to plain data")
 
 
 def redact_settings(settings: AgentSettings) -> PlainValue:
-    """The whole as one table, for `agent/self` and debug archives."""
+    """Return all settings as one table without secrets, for `agent/self` and debug archives."""
     return to_plain_value(settings)
 
 
 def list_secrets(settings: AgentSettings) -> list[str]:
-    """The texts that must never show anywhere."""
+    """Return the values of all secrets, so that callers can remove them from texts."""
     return [value.reveal() for _, value in iterate_values(settings) if isinstance(value, SecretText) and value]

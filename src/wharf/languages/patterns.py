@@ -1,10 +1,6 @@
-"""Patterns that users write: RE2, so that none takes more than linear time, and bounded in size.
+"""Regular expressions that users write, compiled with RE2: matching takes linear time, and their size is limited.
 
-The only place that knows the library. `re` is never given a caller's pattern.
-
-Regular expressions that callers write: RE2, so that none takes more than linear time, and bounded in size.
-
-The only place of this package that knows the library; `re` is never given a caller's pattern.
+No other module imports the RE2 library. Never pass a user's pattern to `re`: matching could take exponential time.
 """
 
 import re
@@ -15,17 +11,19 @@ from typing import Any, Final
 import re2  # type: ignore[import-untyped]  # the library ships no types
 
 MAX_PATTERN_CHARS: Final = 2_000
+"""The length of a pattern in jobs and templates: limits the time of compiling it."""
 MAX_PATTERN_MEMORY_BYTES: Final = 1 << 20
-# Of the replacement, never of the text: this pattern is ours.
-_GROUP: Final = re.compile(r"\$\$|\$(\w+)|\$\{(\w+)\}")
+"""The memory that RE2 may use for one compiled pattern of a job or template."""
+# Finds references to groups in a replacement. `re` is safe here, because the pattern is not a user's.
+_GROUP_REFERENCE: Final = re.compile(r"\$\$|\$(\w+)|\$\{(\w+)\}")
 
 
 class PatternError(ValueError):
-    """The text is not a pattern, or too large a one."""
+    """The text is not a valid pattern, or the pattern is too large."""
 
 
 class Re2Pattern:
-    """A compiled pattern."""
+    """A compiled pattern. Raises `PatternError` if the text is not a valid pattern or is too large."""
 
     __slots__ = ("_compiled",)
 
@@ -38,87 +36,101 @@ class Re2Pattern:
         try:
             self._compiled = re2.compile(text, options)
         except re2.error as error:
-            raise PatternError(_reason(error)) from None
+            raise PatternError(_get_error_reason(error)) from None
 
     def matches(self, text: str) -> bool:
-        """Whether it is found anywhere in the text."""
+        """Return whether the pattern matches anywhere in the text."""
         return self._compiled.search(text) is not None
 
     def replace(self, text: str, replacement: str) -> str:
-        """The text with what is found put otherwise; `$1` and `${name}` stand for the pattern's groups, `$$` for $."""
+        """Return the text with every match replaced.
+
+        In the replacement `$1` and `${name}` stand for groups of the match, and `$$` for a dollar sign. A group that the
+        pattern does not have is empty.
+        """
         count = self._compiled.groups
         names = self._compiled.groupindex
 
-        def group_of(found: Any, name: str) -> str:  # The library's match has no type.
+        def get_group(match: Any, name: str) -> str:  # The library declares no types.
             number = int(name) if name.isdecimal() else names.get(name, -1)
-            return (found.group(number) or "") if 0 <= number <= count else ""
+            return (match.group(number) or "") if 0 <= number <= count else ""
 
-        def put(found: Any) -> str:
-            return _GROUP.sub(lambda one: "$" if one[0] == "$$" else group_of(found, one[1] or one[2]), replacement)
+        def expand_replacement(match: Any) -> str:
+            return _GROUP_REFERENCE.sub(
+                lambda reference: "$" if reference[0] == "$$" else get_group(match, reference[1] or reference[2]),
+                replacement,
+            )
 
-        return str(self._compiled.sub(put, text))
+        return str(self._compiled.sub(expand_replacement, text))
 
 
-def _reason(error: Exception) -> str:
+def _get_error_reason(error: Exception) -> str:
     reason = error.args[0] if error.args else "not understood"
     return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
 
 
 @lru_cache(maxsize=1024)
 def compile_pattern(text: str) -> Re2Pattern:
-    """The pattern of that text, compiled once; a PatternError says what is wrong with it."""
+    """Return the compiled pattern, from a cache if possible. Raises `PatternError`."""
     return Re2Pattern(text)
 
 
 MAX_SEARCH_PATTERN_CHARS: Final = 2_000
+"""The length of a pattern in a filter: limits the time of compiling it."""
 MAX_SEARCH_MEMORY_BYTES: Final = 1 << 19
-# A pattern of these only is the text itself.
-_SPECIAL: Final = frozenset("\\.+*?()|[]{}^$")
+"""The memory that RE2 may use for one compiled pattern of a filter."""
+# A pattern without any of these characters matches only its own text.
+_SPECIAL_CHARACTERS: Final = frozenset("\\.+*?()|[]{}^$")
 
 SearchFunction = Callable[[str], bool]
+"""Takes a text; returns whether the pattern matches anywhere in it."""
 
 
 class SearchPatternError(ValueError):
-    """The text is not a regular expression, or too large a one."""
+    """The text is not a valid regular expression, or the expression is too large."""
 
 
 def compile_search(pattern: str) -> SearchFunction:
-    """Whether the pattern is found anywhere in a text. Patterns that are plain text need no machine."""
+    """Return a function that searches texts for the pattern. Raises `SearchPatternError`.
+
+    Plain text, with or without `^` and `$`, is compared with string methods, which are faster than RE2.
+    """
     search_bytes = compile_bytes_search(pattern)
-    begins, ends = pattern.startswith("^"), pattern.endswith("$")
-    inner = pattern[1 if begins else 0 : len(pattern) - 1 if ends else len(pattern)]
-    if not _SPECIAL.isdisjoint(inner) or (begins and ends and len(pattern) < 2):
-        # Whatever a text holds, it is searched: what is no Unicode matches only what asks for no character.
+    is_anchored_start, is_anchored_end = pattern.startswith("^"), pattern.endswith("$")
+    plain_text = pattern[1 if is_anchored_start else 0 : len(pattern) - 1 if is_anchored_end else len(pattern)]
+    if not _SPECIAL_CHARACTERS.isdisjoint(plain_text) or (is_anchored_start and is_anchored_end and len(pattern) < 2):
+        # Lone surrogates are not valid UTF-8. Passing them on lets the search run; they match no character class.
         return lambda text: search_bytes(text.encode("utf-8", "surrogatepass"))
-    if begins and ends:
-        return lambda text: text == inner
-    if begins:
-        return lambda text: text.startswith(inner)
-    if ends:
-        return lambda text: text.endswith(inner)
-    return lambda text: inner in text
+    if is_anchored_start and is_anchored_end:
+        return lambda text: text == plain_text
+    if is_anchored_start:
+        return lambda text: text.startswith(plain_text)
+    if is_anchored_end:
+        return lambda text: text.endswith(plain_text)
+    return lambda text: plain_text in text
 
 
 def compile_bytes_search(pattern: str) -> Callable[[bytes], bool]:
+    """Return a function that searches bytes for the pattern. Raises `SearchPatternError`."""
     if len(pattern) > MAX_SEARCH_PATTERN_CHARS:
         raise SearchPatternError(f"longer than {MAX_SEARCH_PATTERN_CHARS} characters")
     options = re2.Options()
     options.max_mem = MAX_SEARCH_MEMORY_BYTES
     options.log_errors = False
-    options.never_capture = True  # Only whether it is found is asked, and groups would cost time.
+    options.never_capture = True  # Only whether it matches is needed; capturing groups would take time.
     try:
         compiled = re2.compile(pattern, options)
     except re2.error as error:
-        raise SearchPatternError(_search_error_reason(error)) from None
-    # The library's own `search` makes match objects and offsets that nobody reads here, at five times the cost.
-    match_at, anywhere, nowhere = compiled._regexp.Match, re2._Anchor.UNANCHORED, re2._NULL_SPAN
+        raise SearchPatternError(_get_search_error_reason(error)) from None
+    # The library's own `search` builds match objects that are not needed here, and takes five times as long.
+    match_span, unanchored, no_match = compiled._regexp.Match, re2._Anchor.UNANCHORED, re2._NULL_SPAN
 
     def search(data: bytes) -> bool:
-        return bool(match_at(anywhere, data, 0, len(data))[0] != nowhere)
+        return bool(match_span(unanchored, data, 0, len(data))[0] != no_match)
 
     return search
 
 
-def _search_error_reason(error: Exception) -> str:
+def _get_search_error_reason(error: Exception) -> str:
     reason = error.args[0] if error.args else "not understood"
     return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)

@@ -1,7 +1,7 @@
-"""Time, chance, ids and the start of tasks: the only door through which they enter.
+"""Access to time, randomness, new ids and task creation. No other package reads a clock or draws random numbers.
 
-Everything else takes a `World` or the values that it gave. `RealWorld` asks the machine, `SimulatedWorld` gives the
-same from a seed, under an event loop whose clock is virtual.
+Code that needs them is passed a `World`. `RealWorld` uses the machine; `SimulatedWorld` is deterministic: it draws from a
+seed and follows the virtual clock of a simulated event loop.
 """
 
 from wharf.world.ports import World

@@ -1,4 +1,4 @@
-"""What the rest of the program may ask of the world."""
+"""The `World` protocol: clocks, randomness, ids and task creation, as the rest of the program sees them."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -9,30 +9,30 @@ T = TypeVar("T")
 
 
 class World(Protocol):
-    """One clock, one source of chance, one maker of ids, one place where tasks begin."""
+    """The clocks, the random numbers, the ids and the tasks of one process."""
 
     random: Random
 
     def now_ns(self) -> int:
-        """Wall-clock time, Unix nanoseconds. It may step; never measure a duration with it."""
+        """Return the wall-clock time in Unix nanoseconds. It may jump, so never measure a duration with it."""
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds on a clock that never steps. Only differences mean anything."""
+        """Return seconds of a clock that never jumps. Only differences between two readings are meaningful."""
         ...
 
     def new_id(self) -> str:
-        """A new UUID, as text."""
+        """Return a new UUID as text. It is unique, but not secret."""
         ...
 
     def new_secret(self) -> str:
-        """A UUID that nobody can guess."""
+        """Return a new UUID that cannot be guessed, as text."""
         ...
 
     def token_bytes(self, count: int) -> bytes:
-        """Bytes that nobody can guess."""
+        """Return `count` random bytes that cannot be guessed."""
         ...
 
     def start_task(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-        """Begin a task. The caller keeps it, waits for it or cancels it."""
+        """Start an asyncio task. The caller must hold a reference to it, and await or cancel it."""
         ...

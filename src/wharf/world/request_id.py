@@ -1,7 +1,7 @@
-"""Which request the current task works for: an id that follows it through all processes, into every line of the log.
+"""The id of the request that the current task works for. It follows the request through all processes into the logs.
 
-The api takes it up, the channels between processes carry it, logs show it. It decides nothing: no record, index or
-answer may depend on it.
+The api process sets it, channels between processes pass it on, and log lines show it. It is for diagnosis only: no
+record, index or reply may depend on it.
 """
 
 from contextvars import ContextVar
@@ -11,12 +11,12 @@ _REQUEST_ID: Final[ContextVar[str]] = ContextVar("request_id", default="")
 
 
 def get_request_id() -> str:
-    """Empty outside of any request. Tasks that a request starts inherit it."""
+    """Return the id of the current request, or "" outside of any request. Tasks inherit it from the task that starts them."""
     return _REQUEST_ID.get()
 
 
-class RequestIdScope:  # read as a verb: `with working_for(request_id):`
-    """What happens inside is logged with this id."""
+class RequestIdScope:
+    """Sets the current request id within a `with` block."""
 
     __slots__ = ("_request_id", "_token")
 

@@ -1,4 +1,4 @@
-"""A world out of a seed: the same clock readings, the same chance, the same ids, every time."""
+"""The `World` of a simulated process: a seed determines its clock readings, random numbers and ids."""
 
 import asyncio
 import uuid
@@ -8,20 +8,23 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-START_TIME_NS: Final = 1_767_225_600_000_000_000  # 2026-01-01T00:00:00Z: simulated clusters are born at a round hour.
+START_TIME_NS: Final = 1_767_225_600_000_000_000
+"""When every simulation starts: 2026-01-01T00:00:00Z."""
 
 
 class SimulatedWorld:
-    """`elapsed_s` gives virtual seconds since the start, usually the virtual event loop's `time`.
+    """Implements `World` without reading the machine.
 
-    `clock_offset_ns` is this member's error of the wall clock; a simulation steps it to see who relied on it.
+    `elapsed_s` returns the virtual seconds since the start; usually it is the `time` of the virtual event loop.
+    `clock_offset_ns` is the error of this member's wall clock. A simulation changes it to find code that relies on the
+    clock being right.
     """
 
     def __init__(self, seed: int, elapsed_s: Callable[[], float] = lambda: 0.0, *, member: str = "") -> None:
         self.random = Random(f"{seed}/{member}")
         self.clock_offset_ns = 0
         self.boot_time_s = 0.0
-        """When its machine was booted: from there on the monotonic clock counts."""
+        """The virtual time at which this member's machine was booted. The monotonic clock starts at 0 then."""
         self._elapsed_s = elapsed_s
 
     def now_ns(self) -> int:

@@ -1,4 +1,4 @@
-"""Works that go on side by side until one of them is over."""
+"""Running several coroutines until the first of them ends."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -7,10 +7,13 @@ from typing import Any
 from wharf.world import World
 
 
-async def run_until_first(world: World, **works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
-    """Start them all, by their names; when the first is over, end the others. All have ended when this comes back, also
-    when it is cancelled; those that were ended say `cancelled()`."""
-    tasks = [world.start_task(work, name=name) for name, work in works.items()]
+async def run_until_first(world: World, **coroutines: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
+    """Run coroutines concurrently and cancel the others when the first ends. Keyword names become task names.
+
+    Returns the tasks, all of which have ended, even if this call is cancelled. `cancelled()` is true for those that were
+    cancelled.
+    """
+    tasks = [world.start_task(coroutine, name=name) for name, coroutine in coroutines.items()]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

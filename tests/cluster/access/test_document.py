@@ -173,7 +173,7 @@ def test_every_capability_of_variables_is_read_and_all_others_are_refused() -> N
         ('namespace "x" {', 'Failed to parse ACL Policy: At 1:16: expected a name or "}", found the end; the brace was opened at 1:15'),
         ('{"agent": }', 'Failed to parse ACL Policy: At 1:11: expected a value (a text in quotes, a number, true, false, null, a list or an object), found "}"'),
         ('agent = "read"', 'Failed to parse ACL Policy: At 1:1: expected a block, found "agent = ..."; write agent { ... }'),
-        ("agent { policy = 1 }", "Failed to parse ACL Policy: At 1:18: policy is a text; write it in quotes"),
+        ("agent { policy = 1 }", "Failed to parse ACL Policy: At 1:18: policy must be a text; write it in quotes"),
         ('namespace { policy = "read" }', 'Failed to parse ACL Policy: At 1:13: expected a block, found "policy = ..."; write namespace "label" { ... }'),
         ('job "x" {}', 'Invalid policy: job "x" {}: it has no block of agent, host_volume, namespace, node, node_pool, operator, plugin, quota, sentinel'),
         ("# nothing", "Invalid policy: # nothing: it has no block of agent, host_volume, namespace, node, node_pool, operator, plugin, quota, sentinel"),

@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cluster.api.test_listing import get, put_evaluation, put_job, uuid, write
-from tests.cluster.state.inventory import CRATES, NOTICE, PARCELS, a_batch, a_crate, a_parcel, a_replica, a_write
+from tests.cluster.state.inventory import (
+    CRATES,
+    NOTICE,
+    PARCELS,
+    make_batch,
+    make_crate,
+    make_parcel,
+    make_replica,
+    make_write,
+)
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import ask
 from tests.kit.virtual_time import in_virtual_time
@@ -65,18 +74,21 @@ def crates_in_north(replica: Replica) -> list[Any]:
 
 
 def test_after_a_change_only_what_changed_is_encoded() -> None:
-    replica, encoding = a_replica(), Encoding()
-    replica.apply_batch(a_batch(1, *(CRATES.build_put(a_crate(name)) for name in "abc")))
+    replica, encoding = make_replica(), Encoding()
+    replica.apply_batch(make_batch(1, *(CRATES.build_put(make_crate(name)) for name in "abc")))
     roll = CachedList(replica, NORTH)
     filled(roll, crates_in_north(replica), encoding)
     encoding.made.clear()
 
     replica.apply_batch(
-        a_batch(
-            2, CRATES.build_put(a_crate("b")), CRATES.build_put(a_crate("e")), CRATES.build_put(a_crate("b", "south"))
+        make_batch(
+            2,
+            CRATES.build_put(make_crate("b")),
+            CRATES.build_put(make_crate("e")),
+            CRATES.build_put(make_crate("b", "south")),
         )
     )
-    replica.apply_batch(a_batch(3, CRATES.build_delete("north", "a")))
+    replica.apply_batch(make_batch(3, CRATES.build_delete("north", "a")))
 
     assert renewed(roll, encoding) == [("b", 2), ("c", 1), ("e", 2)]
     assert sorted(encoding.made) == ["b", "e"]
@@ -85,13 +97,13 @@ def test_after_a_change_only_what_changed_is_encoded() -> None:
 
 
 def test_a_body_goes_on_being_of_its_moment() -> None:
-    replica, encoding = a_replica(), Encoding()
-    replica.apply_batch(a_batch(1, CRATES.build_put(a_crate("a"))))
+    replica, encoding = make_replica(), Encoding()
+    replica.apply_batch(make_batch(1, CRATES.build_put(make_crate("a"))))
     roll = CachedList(replica, NORTH)
 
     async def story() -> tuple[Any, Any, bytes]:
         before = await roll.fill(crates_in_north(replica), encoding)
-        replica.apply_batch(a_batch(2, CRATES.build_put(a_crate("a"))))
+        replica.apply_batch(make_batch(2, CRATES.build_put(make_crate("a"))))
         after = await roll.refresh(roll.take_changes(), encoding)
         return before, after, b"".join(await before.get_encoded_chunks(b"gzip"))
 
@@ -101,10 +113,10 @@ def test_a_body_goes_on_being_of_its_moment() -> None:
 
 
 def test_what_changes_while_it_is_filled_is_shown_the_next_time() -> None:
-    replica, encoding = a_replica(), Encoding()
-    replica.apply_batch(a_batch(1, CRATES.build_put(a_crate("a"))))
+    replica, encoding = make_replica(), Encoding()
+    replica.apply_batch(make_batch(1, CRATES.build_put(make_crate("a"))))
     roll, records = CachedList(replica, NORTH), crates_in_north(replica)
-    replica.apply_batch(a_batch(2, CRATES.build_put(a_crate("b"))))
+    replica.apply_batch(make_batch(2, CRATES.build_put(make_crate("b"))))
 
     assert filled(roll, records, encoding) == [("a", 1)]
     assert renewed(roll, encoding) == [("a", 1), ("b", 2)]
@@ -129,7 +141,7 @@ def test_a_change_to_what_a_record_rests_on_is_a_change() -> None:
 
 
 def _batch_of(replica: Replica, index: int, change: Any) -> Any:
-    logged = replica.encode_write(a_write(change), write_id=f"write-{index}")
+    logged = replica.encode_write(make_write(change), write_id=f"write-{index}")
     return Batch(index, logged.id, logged.kind, logged.cause, logged.changes)
 
 
@@ -143,10 +155,10 @@ STEPS = st.lists(
 def test_whatever_is_written_a_roll_shows_what_stands_there(
     begun_with: set[str], steps: list[list[tuple[bool, str]]], by_creation: bool
 ) -> None:
-    replica, encoding = a_replica(), Encoding(form_bytes=BODY_CHUNK_BYTES // 3)
+    replica, encoding = make_replica(), Encoding(form_bytes=BODY_CHUNK_BYTES // 3)
 
     def put(name: str) -> Any:
-        return PARCELS.build_put(a_parcel(name)) if by_creation else CRATES.build_put(a_crate(name))
+        return PARCELS.build_put(make_parcel(name)) if by_creation else CRATES.build_put(make_crate(name))
 
     def drop(name: str) -> Any:
         return PARCELS.build_delete(name) if by_creation else CRATES.build_delete("north", name)
@@ -154,12 +166,12 @@ def test_whatever_is_written_a_roll_shows_what_stands_there(
     def standing() -> list[Any]:
         return list(replica.iter_by_creation(PARCELS)) if by_creation else crates_in_north(replica)
 
-    replica.apply_batch(a_batch(1, NOTICE.build_delete(), *map(put, sorted(begun_with))))
+    replica.apply_batch(make_batch(1, NOTICE.build_delete(), *map(put, sorted(begun_with))))
     roll = CachedList(replica, BY_CREATION if by_creation else NORTH)
     filled(roll, standing(), encoding)
 
     for number, step in enumerate(steps, start=2):
-        replica.apply_batch(a_batch(number, *(put(name) if puts else drop(name) for puts, name in step)))
+        replica.apply_batch(make_batch(number, *(put(name) if puts else drop(name) for puts, name in step)))
         shown = [getattr(record, "name", "") or record.id for record in standing()]
         assert renewed(roll, encoding) == list(zip(shown, [r.modify_index for r in standing()], strict=True))
 
@@ -168,14 +180,14 @@ def test_whatever_is_written_a_roll_shows_what_stands_there(
 
 
 def test_when_too_much_changed_it_is_made_from_the_beginning() -> None:
-    replica, rolls = a_replica(), ListCache()
+    replica, rolls = make_replica(), ListCache()
     roll = CachedList(replica, NORTH)
     filled(roll, [], Encoding())
     rolls.put("north", roll)
     assert rolls.get("north") is roll
 
     replica.apply_batch(
-        a_batch(1, *(CRATES.build_put(a_crate(f"{number:05}")) for number in range(MAX_LIST_CHANGES + 1)))
+        make_batch(1, *(CRATES.build_put(make_crate(f"{number:05}")) for number in range(MAX_LIST_CHANGES + 1)))
     )
 
     assert rolls.get("north") is None
@@ -183,8 +195,8 @@ def test_when_too_much_changed_it_is_made_from_the_beginning() -> None:
 
 
 def test_a_state_that_was_loaded_anew_makes_it_begin_anew() -> None:
-    replica, rolls = a_replica(), ListCache()
-    replica.apply_batch(a_batch(1, CRATES.build_put(a_crate("a"))))
+    replica, rolls = make_replica(), ListCache()
+    replica.apply_batch(make_batch(1, CRATES.build_put(make_crate("a"))))
     roll = CachedList(replica, NORTH)
     filled(roll, crates_in_north(replica), Encoding())
     rolls.put("north", roll)
@@ -196,7 +208,7 @@ def test_a_state_that_was_loaded_anew_makes_it_begin_anew() -> None:
 
 
 def test_those_that_nobody_asked_for_lately_go() -> None:
-    replica, rolls = a_replica(), ListCache(max_lists=2)
+    replica, rolls = make_replica(), ListCache(max_lists=2)
     for name in "abc":
         roll = CachedList(replica, NORTH)
         filled(roll, [], Encoding())
@@ -208,10 +220,10 @@ def test_those_that_nobody_asked_for_lately_go() -> None:
 
 
 def test_one_that_could_not_be_renewed_is_given_up() -> None:
-    replica = a_replica()
+    replica = make_replica()
     roll = CachedList(replica, NORTH)
     filled(roll, [], Encoding())
-    replica.apply_batch(a_batch(1, CRATES.build_put(a_crate("a"))))
+    replica.apply_batch(make_batch(1, CRATES.build_put(make_crate("a"))))
 
     def failing(_records: Sequence[Any]) -> list[bytes]:
         raise RuntimeError("cannot encode")

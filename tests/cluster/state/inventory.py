@@ -1,4 +1,4 @@
-"""Two small tables that use everything a declaration can say, and words to write and read them with.
+"""Small tables that use every feature of a declaration, and helpers to write and read them.
 
 The model of the tests is as plain as can be: for each table a dict from key to record, as builtins.
 """
@@ -24,7 +24,7 @@ class Contents(Record):
 
 
 class Stop(Record):
-    """What is written along the way, and seldom looked at."""
+    """A stop of a parcel: written often and rarely read."""
 
     place: str = ""
     day: int = 0
@@ -119,31 +119,31 @@ Model = dict[str, dict[str, Plain]]
 # -- words for tests that need a batch or two ----------------------------------------------------------------------
 
 
-def a_replica() -> Replica:
+def make_replica() -> Replica:
     return Replica(TABLES)
 
 
-def a_crate(name: str, yard: str = "north", **fields: Any) -> Crate:  # The fields are those of the record.
+def make_crate(name: str, yard: str = "north", **fields: Any) -> Crate:  # The fields are those of the record.
     return Crate(yard=yard, name=name, **{"create_index": WRITE_INDEX, **fields})
 
 
-def a_parcel(id: str, **fields: Any) -> Parcel:
+def make_parcel(id: str, **fields: Any) -> Parcel:
     return Parcel(id=id, **{"create_index": WRITE_INDEX, **fields})
 
 
-def a_write(*changes: PutRecord | DeleteRecord, conditions: Sequence[Any] = ()) -> Write:
+def make_write(*changes: PutRecord | DeleteRecord, conditions: Sequence[Any] = ()) -> Write:
     return Write("test", Cause(CauseKind.REQUEST), changes, conditions)
 
 
-def a_batch(index: int, *changes: PutRecord | DeleteRecord) -> Batch:
-    logged = _ENCODES.encode_write(a_write(*changes), write_id=f"write-{index}")
+def make_batch(index: int, *changes: PutRecord | DeleteRecord) -> Batch:
+    logged = _ENCODES.encode_write(make_write(*changes), write_id=f"write-{index}")
     return Batch(index, logged.id, logged.kind, logged.cause, logged.changes)
 
 
-_ENCODES = Replica(TABLES)  # Never given a batch: it lends its tables.
+_ENCODES = Replica(TABLES)  # Used only to encode writes.
 
 
-def a_row(table: Table[Any], version: int, record: msgspec.Struct) -> StoredRecord:
+def make_stored_record(table: Table[Any], version: int, record: msgspec.Struct) -> StoredRecord:
     return StoredRecord(table.name, table.get_key(record), version, encode_record(table, record))
 
 

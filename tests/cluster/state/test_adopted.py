@@ -1,4 +1,4 @@
-"""What whoever wrote a record takes in without decoding it is what everybody else decodes."""
+"""Adopted records: the process that wrote a record uses it undecoded, and it equals what others decode."""
 
 import datetime
 from typing import Any
@@ -70,8 +70,8 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-def as_taken_in(record: Any, *, is_own: bool, replica: Replica | None = None) -> Any:
-    """The record as it stands after its batch, for whoever wrote it or for anybody else."""
+def apply_and_read(record: Any, *, is_own: bool, replica: Replica | None = None) -> Any:
+    """Return the record after its batch was applied, adopted by its writer or decoded by others."""
     replica = Replica(ALL_TABLES) if replica is None else replica
     table = ALLOCATIONS if isinstance(record, Allocation) else NODE_PLACEMENTS
     write = Write("plan", Cause(CauseKind.EVALUATION, "e1"), [table.build_put(record)])
@@ -85,35 +85,35 @@ def as_taken_in(record: Any, *, is_own: bool, replica: Replica | None = None) ->
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_allocation_is_the_same_to_who_wrote_it_and_to_all_others(form: str) -> None:
+def test_an_adopted_allocation_equals_the_decoded_one(form: str) -> None:
     record = replace(PLACED, **FORMS[form])
 
-    own, theirs = as_taken_in(record, is_own=True), as_taken_in(record, is_own=False)
+    own, theirs = apply_and_read(record, is_own=True), apply_and_read(record, is_own=False)
 
     assert repr(theirs) == repr(own)
     assert encode_record(ALLOCATIONS, theirs) == encode_record(ALLOCATIONS, own)
 
 
-def test_the_mark_on_a_node_is_the_same_to_who_wrote_it_and_to_all_others() -> None:
+def test_an_adopted_node_capacity_version_equals_the_decoded_one() -> None:
     record = NodeCapacityVersion(node_id="n1")
 
-    assert repr(as_taken_in(record, is_own=False)) == repr(as_taken_in(record, is_own=True))
+    assert repr(apply_and_read(record, is_own=False)) == repr(apply_and_read(record, is_own=True))
 
 
-def test_what_was_decided_stays_as_it_was_decided() -> None:
+def test_adopting_a_record_does_not_change_the_original() -> None:
     status = AllocDeploymentStatus(modify_index=WRITE_INDEX)
     record = replace(PLACED, deployment_status=status)
 
-    as_taken_in(record, is_own=True)
+    apply_and_read(record, is_own=True)
 
     assert (record.create_index, record.modify_index, status.modify_index) == (WRITE_INDEX, 0, WRITE_INDEX)
 
 
-def test_records_of_ones_own_share_what_recurs_with_those_that_were_decoded() -> None:
+def test_adopted_records_share_values_with_decoded_ones() -> None:
     replica = Replica(ALL_TABLES)
-    theirs = as_taken_in(PLACED, is_own=False, replica=replica)
+    theirs = apply_and_read(PLACED, is_own=False, replica=replica)
 
-    own = as_taken_in(replace(PLACED, id="a2"), is_own=True, replica=replica)
+    own = apply_and_read(replace(PLACED, id="a2"), is_own=True, replica=replica)
 
     assert own.allocated_resources is theirs.allocated_resources
     assert own.metrics is theirs.metrics

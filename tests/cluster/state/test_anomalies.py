@@ -1,4 +1,4 @@
-"""The anomalies that a store may show, each by its name, and that this one does not show them.
+"""The known anomalies of databases by name, none of which may occur here.
 
 Decisions are committed to a log in memory, as a server commits them, and come back to the replica through it.
 """
@@ -13,10 +13,10 @@ from tests.cluster.state.inventory import (
     CRATES_OF_OWNER,
     NOTICE,
     Notice,
-    a_batch,
-    a_crate,
-    a_replica,
-    a_write,
+    make_batch,
+    make_crate,
+    make_replica,
+    make_write,
 )
 from wharf.cluster.engines.memory.log import MemoryLog
 from wharf.cluster.engines.port import Committed, WriteConflict, WriteOutcome
@@ -28,16 +28,16 @@ from wharf.world.simulated import SimulatedWorld
 
 
 class Cluster:
-    """A log and one replica of it. Decisions are made on the replica and reach it through the log only."""
+    """A log and one replica of it. Writes are decided on the replica and reach it only through the log."""
 
     def __init__(self) -> None:
         self.log = MemoryLog(SimulatedWorld(seed=1))
-        self.replica = a_replica()
+        self.replica = make_replica()
         self._writes = 0
 
     def commit(self, *changes: PutRecord | DeleteRecord, conditions: tuple[Condition, ...] = ()) -> WriteOutcome:
         self._writes += 1
-        write = a_write(*changes, conditions=conditions)
+        write = make_write(*changes, conditions=conditions)
         return self.log.commit(self.replica.encode_write(write, write_id=f"write-{self._writes}"))
 
     def follow(self) -> None:
@@ -49,7 +49,7 @@ class Cluster:
 def cluster() -> Cluster:
     cluster = Cluster()
     cluster.commit(
-        CRATES.build_put(a_crate("a", owner="ann", colour="red")), CRATES.build_put(a_crate("b", owner="bob"))
+        CRATES.build_put(make_crate("a", owner="ann", colour="red")), CRATES.build_put(make_crate("b", owner="bob"))
     )
     cluster.follow()
     return cluster
@@ -59,9 +59,9 @@ def owners(replica: Replica) -> list[str]:
     return [crate.owner for crate in replica.iter_all(CRATES)]
 
 
-def test_dirty_read_what_was_refused_is_never_seen(cluster: Cluster) -> None:
+def test_dirty_read_a_rejected_write_is_never_visible(cluster: Cluster) -> None:
     outcome = cluster.commit(
-        CRATES.build_put(a_crate("a", owner="eve")), conditions=(Condition("crates", "north\0a", 7),)
+        CRATES.build_put(make_crate("a", owner="eve")), conditions=(Condition("crates", "north\0a", 7),)
     )
     cluster.follow()
 
@@ -69,14 +69,14 @@ def test_dirty_read_what_was_refused_is_never_seen(cluster: Cluster) -> None:
     assert owners(cluster.replica) == ["ann", "bob"]
 
 
-def test_dirty_read_a_decision_is_not_seen_before_it_is_committed(cluster: Cluster) -> None:
-    cluster.replica.encode_write(a_write(CRATES.build_put(a_crate("a", owner="eve"))), write_id="never sent")
+def test_dirty_read_a_write_is_not_visible_before_its_commit(cluster: Cluster) -> None:
+    cluster.replica.encode_write(make_write(CRATES.build_put(make_crate("a", owner="eve"))), write_id="never sent")
 
     assert owners(cluster.replica) == ["ann", "bob"]
 
 
-def test_dirty_read_a_batch_that_breaks_half_way_is_not_seen(cluster: Cluster) -> None:
-    batch = a_batch(2, CRATES.build_put(a_crate("a", owner="eve")))
+def test_dirty_read_a_batch_that_fails_half_way_is_not_visible(cluster: Cluster) -> None:
+    batch = make_batch(2, CRATES.build_put(make_crate("a", owner="eve")))
     broken = Batch(2, "w", "test", batch.cause, [*batch.changes, EncodedChange("crates", "north\0b", b"\x81")])
 
     with pytest.raises(DamagedRecord):
@@ -85,11 +85,11 @@ def test_dirty_read_a_batch_that_breaks_half_way_is_not_seen(cluster: Cluster) -
     assert owners(cluster.replica) == ["ann", "bob"]
 
 
-def test_dirty_read_who_is_woken_sees_the_whole_batch(cluster: Cluster) -> None:
+def test_dirty_read_a_woken_subscriber_sees_the_whole_batch(cluster: Cluster) -> None:
     seen: list[list[str]] = []
     cluster.replica.watches.subscribe([watch_table(CRATES)], lambda: seen.append(owners(cluster.replica)))
 
-    cluster.commit(CRATES.build_put(a_crate("a", owner="eve")), CRATES.build_put(a_crate("b", owner="eve")))
+    cluster.commit(CRATES.build_put(make_crate("a", owner="eve")), CRATES.build_put(make_crate("b", owner="eve")))
     cluster.follow()
 
     assert seen == [["eve", "eve"]]
@@ -97,7 +97,7 @@ def test_dirty_read_who_is_woken_sees_the_whole_batch(cluster: Cluster) -> None:
 
 def test_fuzzy_read_a_record_that_was_read_never_changes(cluster: Cluster) -> None:
     read = cluster.replica.get(CRATES, "north", "a")
-    cluster.commit(CRATES.build_put(a_crate("a", owner="eve")))
+    cluster.commit(CRATES.build_put(make_crate("a", owner="eve")))
 
     assert read is cluster.replica.get(CRATES, "north", "a"), "nothing changes until the batch is taken in"
     cluster.follow()
@@ -109,7 +109,7 @@ def test_phantom_read_a_list_that_was_read_neither_grows_nor_shrinks(cluster: Cl
     red = cluster.replica.list_by_index(CRATES_BY_COLOUR, "red")
     of_ann = cluster.replica.list_by_index_sorted(CRATES_OF_OWNER, "north", "ann")
 
-    cluster.commit(CRATES.build_put(a_crate("c", owner="ann", colour="red")))
+    cluster.commit(CRATES.build_put(make_crate("c", owner="ann", colour="red")))
     cluster.commit(CRATES.build_delete("north", "a"))
     assert red == cluster.replica.list_by_index(CRATES_BY_COLOUR, "red"), (
         "the same question has the same answer until then"
@@ -121,11 +121,11 @@ def test_phantom_read_a_list_that_was_read_neither_grows_nor_shrinks(cluster: Cl
     assert [crate.name for crate in cluster.replica.list_by_index(CRATES_BY_COLOUR, "red")] == ["c"]
 
 
-def test_lost_update_of_two_who_read_the_same_version_one_must_decide_again(cluster: Cluster) -> None:
+def test_lost_update_of_two_writers_that_read_the_same_version_one_conflicts(cluster: Cluster) -> None:
     def heavier() -> tuple[PutRecord, tuple[Condition, ...]]:
         crate = cluster.replica.get(CRATES, "north", "a")
         assert crate is not None
-        put = CRATES.build_put(a_crate("a", weight=crate.weight + 1, create_index=crate.create_index))
+        put = CRATES.build_put(make_crate("a", weight=crate.weight + 1, create_index=crate.create_index))
         return put, (cluster.replica.build_record_condition(CRATES, crate),)
 
     (first, first_seen), (second, second_seen) = heavier(), heavier()
@@ -141,33 +141,33 @@ def test_lost_update_of_two_who_read_the_same_version_one_must_decide_again(clus
     assert crate.weight == 2
 
 
-def test_lost_update_of_two_who_saw_nothing_there_only_one_creates(cluster: Cluster) -> None:
+def test_lost_update_of_two_writers_that_saw_no_record_only_one_creates_it(cluster: Cluster) -> None:
     unseen = cluster.replica.build_key_condition(CRATES, "south", "new")
 
     assert Committed(2) == cluster.commit(
-        CRATES.build_put(a_crate("new", yard="south", owner="ann")), conditions=(unseen,)
+        CRATES.build_put(make_crate("new", yard="south", owner="ann")), conditions=(unseen,)
     )
     assert WriteConflict([("crates", "south\0new")]) == cluster.commit(
-        CRATES.build_put(a_crate("new", yard="south", owner="bob")), conditions=(unseen,)
+        CRATES.build_put(make_crate("new", yard="south", owner="bob")), conditions=(unseen,)
     )
 
 
-def test_lost_update_a_record_that_went_away_is_not_written_back(cluster: Cluster) -> None:
+def test_lost_update_a_deleted_record_is_not_written_back(cluster: Cluster) -> None:
     seen = cluster.replica.build_key_condition(CRATES, "north", "a")
     cluster.commit(CRATES.build_delete("north", "a"))
 
     assert WriteConflict([("crates", "north\0a")]) == cluster.commit(
-        CRATES.build_put(a_crate("a", owner="eve")), conditions=(seen,)
+        CRATES.build_put(make_crate("a", owner="eve")), conditions=(seen,)
     )
 
 
-def test_write_skew_a_decision_that_rests_on_two_records_conflicts_when_either_moves(cluster: Cluster) -> None:
+def test_write_skew_a_write_that_depends_on_two_records_conflicts_if_either_changes(cluster: Cluster) -> None:
     """One of two crates must keep an owner. Each decision is right alone; both together would leave none."""
 
     def give_up(name: str) -> tuple[PutRecord, tuple[Condition, ...]]:
         crates = list(cluster.replica.iter_all(CRATES))
         assert all(crate.owner for crate in crates), "or it would not be decided so"
-        return CRATES.build_put(a_crate(name, owner="")), tuple(
+        return CRATES.build_put(make_crate(name, owner="")), tuple(
             cluster.replica.build_record_condition(CRATES, crate) for crate in crates
         )
 
@@ -176,12 +176,12 @@ def test_write_skew_a_decision_that_rests_on_two_records_conflicts_when_either_m
     assert WriteConflict([("crates", "north\0a")]) == cluster.commit(second, conditions=second_seen)
 
 
-def test_write_skew_over_a_set_is_caught_by_a_record_that_stands_for_the_set(cluster: Cluster) -> None:
-    """No condition can name what is not there yet. So whoever adds to a set writes the record that stands for it."""
+def test_write_skew_over_a_set_is_prevented_by_a_record_for_the_whole_set(cluster: Cluster) -> None:
+    """No condition can name a record that does not exist yet. So every writer that adds to a set writes the set's record."""
 
     def add_the_last_allowed(name: str) -> tuple[list[PutRecord], tuple[Condition, ...]]:
         assert cluster.replica.count_records(CRATES) == 2, "there is room for one more"
-        changes: list[Any] = [CRATES.build_put(a_crate(name)), NOTICE.build_put(Notice())]
+        changes: list[Any] = [CRATES.build_put(make_crate(name)), NOTICE.build_put(Notice())]
         return changes, (cluster.replica.build_key_condition(NOTICE),)
 
     (first, first_seen), (second, second_seen) = add_the_last_allowed("c"), add_the_last_allowed("d")

@@ -1,8 +1,16 @@
-"""A batch taken in by steps: one state before `take_in`, another after it, and waiters woken a slice at a time."""
+"""Applying a batch in steps: readers see the old state, then the new one, and subscriptions are woken in slices."""
 
 import pytest
 
-from tests.cluster.state.inventory import NOTICE, PARCELS, PARCELS_IN_YARD, Notice, a_batch, a_parcel, a_replica
+from tests.cluster.state.inventory import (
+    NOTICE,
+    PARCELS,
+    PARCELS_IN_YARD,
+    Notice,
+    make_batch,
+    make_parcel,
+    make_replica,
+)
 from wharf.cluster.state import BatchApplication, OutOfOrder, Replica, ReplicaLoad, Subscription
 from wharf.cluster.state.codec import DamagedRecord
 from wharf.cluster.state.replica import MAX_DECODED_PER_STEP
@@ -10,13 +18,13 @@ from wharf.cluster.state.watches import MAX_WAKES_PER_STEP, watch_index, watch_t
 from wharf.contract.model.log import WRITE_INDEX, Batch, EncodedChange, LogPosition
 
 
-def a_large_batch(index: int) -> Batch:
-    return a_batch(index, *(PARCELS.build_put(a_parcel(f"{number:04}", yard="north")) for number in range(1_000)))
+def make_large_batch(index: int) -> Batch:
+    return make_batch(index, *(PARCELS.build_put(make_parcel(f"{number:04}", yard="north")) for number in range(1_000)))
 
 
-def test_a_large_batch_is_decoded_in_steps_and_seen_all_at_once() -> None:
-    replica = a_replica()
-    applying = BatchApplication(replica, a_large_batch(1))
+def test_a_large_batch_is_decoded_in_steps_and_becomes_visible_at_once() -> None:
+    replica = make_replica()
+    applying = BatchApplication(replica, make_large_batch(1))
     seen = [replica.count_records(PARCELS) for _ in applying.decode_in_steps()]
     before = replica.count_records(PARCELS)
     applying.apply_changes()
@@ -25,11 +33,11 @@ def test_a_large_batch_is_decoded_in_steps_and_seen_all_at_once() -> None:
     assert (before, replica.count_records(PARCELS), replica.index) == (0, 1_000, 1)
 
 
-def test_a_small_batch_is_decoded_and_wakes_in_one_step() -> None:
-    replica = a_replica()
+def test_a_small_batch_is_decoded_and_wakes_subscriptions_in_one_step() -> None:
+    replica = make_replica()
     woken: list[str] = []
     replica.watches.subscribe([watch_table(NOTICE)], lambda: woken.append("notice"))
-    applying = BatchApplication(replica, a_batch(1, NOTICE.build_put(Notice(create_index=WRITE_INDEX))))
+    applying = BatchApplication(replica, make_batch(1, NOTICE.build_put(Notice(create_index=WRITE_INDEX))))
 
     assert list(applying.decode_in_steps()) == []
     applying.apply_changes()
@@ -39,8 +47,8 @@ def test_a_small_batch_is_decoded_and_wakes_in_one_step() -> None:
 
 
 def test_a_damaged_record_in_a_later_step_leaves_the_state_as_it_was() -> None:
-    replica = a_replica()
-    batch = a_large_batch(1)
+    replica = make_replica()
+    batch = make_large_batch(1)
     batch = Batch(1, batch.id, batch.kind, batch.cause, [*batch.changes, EncodedChange(PARCELS.name, "x", b"\xff")])
 
     with pytest.raises(DamagedRecord):
@@ -48,15 +56,15 @@ def test_a_damaged_record_in_a_later_step_leaves_the_state_as_it_was() -> None:
     assert (replica.index, replica.count_records(PARCELS)) == (0, 0)
 
 
-def test_a_batch_that_was_taken_in_before_is_out_of_order() -> None:
-    replica = a_replica()
-    replica.apply_batch(a_batch(4, NOTICE.build_put(Notice(create_index=WRITE_INDEX))))
+def test_a_batch_that_was_applied_before_is_out_of_order() -> None:
+    replica = make_replica()
+    replica.apply_batch(make_batch(4, NOTICE.build_put(Notice(create_index=WRITE_INDEX))))
 
     with pytest.raises(OutOfOrder):
-        BatchApplication(replica, a_batch(4, NOTICE.build_delete()))
+        BatchApplication(replica, make_batch(4, NOTICE.build_delete()))
 
 
-def a_crowd(replica: Replica, count: int, woken: list[int]) -> list[Subscription]:
+def subscribe_many(replica: Replica, count: int, woken: list[int]) -> list[Subscription]:
     def wake(number: int) -> None:
         woken.append(number)
 
@@ -66,11 +74,11 @@ def a_crowd(replica: Replica, count: int, woken: list[int]) -> list[Subscription
     ]
 
 
-def test_a_crowd_is_woken_in_slices_in_the_order_in_which_it_came() -> None:
-    replica = a_replica()
+def test_many_subscriptions_are_woken_in_slices_in_the_order_of_subscribing() -> None:
+    replica = make_replica()
     woken: list[int] = []
-    a_crowd(replica, MAX_WAKES_PER_STEP * 2 + 1, woken)
-    applying = BatchApplication(replica, a_large_batch(1))
+    subscribe_many(replica, MAX_WAKES_PER_STEP * 2 + 1, woken)
+    applying = BatchApplication(replica, make_large_batch(1))
     list(applying.decode_in_steps())
     applying.apply_changes()
 
@@ -78,11 +86,11 @@ def test_a_crowd_is_woken_in_slices_in_the_order_in_which_it_came() -> None:
     assert woken == list(range(MAX_WAKES_PER_STEP * 2 + 1))
 
 
-def test_who_ends_or_comes_between_two_slices_is_not_woken() -> None:
-    replica = a_replica()
+def test_a_subscription_that_is_closed_or_made_between_two_slices_is_not_woken() -> None:
+    replica = make_replica()
     woken: list[int] = []
-    crowd = a_crowd(replica, MAX_WAKES_PER_STEP + 2, woken)
-    applying = BatchApplication(replica, a_large_batch(1))
+    crowd = subscribe_many(replica, MAX_WAKES_PER_STEP + 2, woken)
+    applying = BatchApplication(replica, make_large_batch(1))
     list(applying.decode_in_steps())
     applying.apply_changes()
     waking = applying.wake_in_steps()
@@ -90,32 +98,32 @@ def test_who_ends_or_comes_between_two_slices_is_not_woken() -> None:
     next(waking)
     crowd[-1].close()
     late: list[int] = []
-    a_crowd(replica, 1, late)
+    subscribe_many(replica, 1, late)
 
     assert list(waking) == []
     assert woken == list(range(MAX_WAKES_PER_STEP + 1))
     assert late == []
 
 
-def test_who_comes_after_a_large_batch_was_taken_in_is_not_woken_for_it() -> None:
-    replica = a_replica()
+def test_a_subscription_made_after_a_large_batch_was_applied_is_not_woken_for_it() -> None:
+    replica = make_replica()
     woken: list[int] = []
-    (first,) = a_crowd(replica, 1, woken)
-    applying = BatchApplication(replica, a_large_batch(1))
+    (first,) = subscribe_many(replica, 1, woken)
+    applying = BatchApplication(replica, make_large_batch(1))
     list(applying.decode_in_steps())
     applying.apply_changes()
     late: list[int] = []
-    a_crowd(replica, 1, late)
+    subscribe_many(replica, 1, late)
 
     assert [len(woken) for _ in applying.wake_in_steps()] == [0]
     assert (woken, first.has_fired, late) == ([0], True, [])
 
 
-def test_a_large_batch_wakes_nobody_where_the_last_who_waited_has_gone() -> None:
-    replica = a_replica()
+def test_a_large_batch_wakes_nobody_if_all_subscriptions_were_closed() -> None:
+    replica = make_replica()
     woken: list[int] = []
-    (only,) = a_crowd(replica, 1, woken)
-    applying = BatchApplication(replica, a_large_batch(1))
+    (only,) = subscribe_many(replica, 1, woken)
+    applying = BatchApplication(replica, make_large_batch(1))
     list(applying.decode_in_steps())
     applying.apply_changes()
     only.close()
@@ -124,10 +132,10 @@ def test_a_large_batch_wakes_nobody_where_the_last_who_waited_has_gone() -> None
     assert woken == []
 
 
-def test_a_first_load_wakes_a_crowd_in_slices_too() -> None:
-    replica = a_replica()
+def test_a_first_load_wakes_many_subscriptions_in_slices() -> None:
+    replica = make_replica()
     woken: list[int] = []
-    a_crowd(replica, MAX_WAKES_PER_STEP + 1, woken)
+    subscribe_many(replica, MAX_WAKES_PER_STEP + 1, woken)
     loading = ReplicaLoad(replica)
 
     assert [len(woken) for _ in loading.finish_in_steps(LogPosition(3, {}))] == [MAX_WAKES_PER_STEP]

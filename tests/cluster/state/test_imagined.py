@@ -1,4 +1,4 @@
-"""A snapshot with a few records as they are not."""
+"""`OverlayReplica`: reads of a replica with a few changed records."""
 
 from tests.builders import a_job
 from tests.kit.state import AState
@@ -6,7 +6,7 @@ from wharf.cluster.state.overlay import OverlayReplica
 from wharf.cluster.state.tables import JOBS, JOBS_OF_TYPE
 
 
-def test_what_is_imagined_stands_in_the_place_of_what_is_and_the_rest_stands() -> None:
+def test_an_overlay_returns_changed_records_and_passes_others_through() -> None:
     state = AState()
     state.register(a_job("shop"))
     state.register(a_job("store"))
@@ -19,7 +19,7 @@ def test_what_is_imagined_stands_in_the_place_of_what_is_and_the_rest_stands() -
     assert imagined.index == state.replica.index
 
 
-def test_indexes_show_what_is_imagined() -> None:
+def test_index_reads_include_the_changed_records() -> None:
     state = AState()
     for job_id in ("a", "b", "c"):
         state.register(a_job(job_id))
@@ -35,7 +35,7 @@ def test_indexes_show_what_is_imagined() -> None:
     assert imagined.get(JOBS, "default", "c") is None
 
 
-def test_the_state_does_not_notice() -> None:
+def test_an_overlay_does_not_change_the_replica() -> None:
     state = AState()
     state.register(a_job("shop"))
     job = state.job()

@@ -1,4 +1,4 @@
-"""No interleaving of subscribing, reading and applying lets a waiter sleep on what it waits for.
+"""In no interleaving of subscribing, reading and applying does a waiting reader miss a change.
 
 Each party is a generator that pauses wherever another could go on; every order of their steps is tried.
 """
@@ -12,27 +12,27 @@ from tests.cluster.state.inventory import (
     CRATES_BY_COLOUR,
     CRATES_OF_OWNER,
     Crate,
-    a_batch,
-    a_crate,
-    a_replica,
-    a_row,
+    make_batch,
+    make_crate,
+    make_replica,
+    make_stored_record,
 )
 from wharf.cluster.state import Replica, ReplicaLoad, WatchTarget
 from wharf.cluster.state.watches import watch_index, watch_key, watch_prefix, watch_table
 from wharf.contract.model.log import LogPosition
 
 Party = Generator[Callable[[], bool], None, None]
-"""Yields, between two steps, whether the next one may be taken."""
+"""A generator that yields between its steps whether the next one can run."""
 
 WANTED = 3
-"""The version that a waiter waits for: that of the last write."""
+"""The version that a reader waits for: that of the last write."""
 
 
 def always() -> bool:
     return True
 
 
-def a_reader(replica: Replica, watched: WatchTarget, seen: list[int]) -> Party:
+def query_and_wait(replica: Replica, watched: WatchTarget, seen: list[int]) -> Party:
     """A blocking query: subscribe, read, wait, read again."""
     subscription = replica.watches.subscribe([watched], lambda: None)
     yield always
@@ -47,7 +47,7 @@ def a_reader(replica: Replica, watched: WatchTarget, seen: list[int]) -> Party:
     seen.append(crate.modify_index)
 
 
-def a_reader_that_subscribes_too_late(replica: Replica, watched: WatchTarget, seen: list[int]) -> Party:
+def query_then_subscribe(replica: Replica, watched: WatchTarget, seen: list[int]) -> Party:
     crate = replica.get(CRATES, "north", "a")
     yield always
     if crate is None or crate.modify_index < WANTED:
@@ -58,7 +58,7 @@ def a_reader_that_subscribes_too_late(replica: Replica, watched: WatchTarget, se
     seen.append(crate.modify_index)
 
 
-def a_reader_that_rearms_after_it_reads(replica: Replica, watched: WatchTarget, seen: list[int]) -> Party:
+def query_then_rearm(replica: Replica, watched: WatchTarget, seen: list[int]) -> Party:
     subscription = replica.watches.subscribe([watched], lambda: None)
     yield always
     while True:
@@ -71,42 +71,44 @@ def a_reader_that_rearms_after_it_reads(replica: Replica, watched: WatchTarget, 
     seen.append(crate.modify_index)
 
 
-def a_feed(replica: Replica) -> Party:
+def apply_batches(replica: Replica) -> Party:
     for index in (2, 3):
         yield always
-        replica.apply_batch(a_batch(index, CRATES.build_put(the_crate(index))))
+        replica.apply_batch(make_batch(index, CRATES.build_put(make_crate_for_index(index))))
 
 
-def the_last_batch(replica: Replica) -> Party:
+def apply_last_batch(replica: Replica) -> Party:
     yield always
-    replica.apply_batch(a_batch(WANTED, CRATES.build_put(the_crate(WANTED))))
+    replica.apply_batch(make_batch(WANTED, CRATES.build_put(make_crate_for_index(WANTED))))
 
 
-def a_load(replica: Replica) -> Party:
-    """The feed broke off; the state is loaded, in slices and steps, and the feed goes on."""
+def load_then_apply(replica: Replica) -> Party:
+    """Load the state in slices and steps after an interrupted feed, then continue with the feed."""
     loading = ReplicaLoad(replica)
-    for index, crate in ((2, the_crate(2)), (1, a_crate("z", colour="blue"))):
+    for index, crate in ((2, make_crate_for_index(2)), (1, make_crate("z", colour="blue"))):
         yield always
-        loading.add_records([a_row(CRATES, index, crate)])
+        loading.add_records([make_stored_record(CRATES, index, crate)])
     finishing = loading.finish_in_steps(LogPosition(2, {"crates": 2}))
     yield always
     for _ in finishing:
         yield always
-    replica.apply_batch(a_batch(3, CRATES.build_put(the_crate(3))))
+    replica.apply_batch(make_batch(3, CRATES.build_put(make_crate_for_index(3))))
 
 
-def the_crate(index: int) -> Crate:
-    """It changes its colour with each write: a watched value may be the old or the new one."""
-    return a_crate("a", owner="ann", colour={1: "blue", 2: "green", 3: "red"}[index])
+def make_crate_for_index(index: int) -> Crate:
+    """Return the crate of this index. Each write changes its colour, so a watched value may be the old or the new one."""
+    return make_crate("a", owner="ann", colour={1: "blue", 2: "green", 3: "red"}[index])
 
 
-def a_replica_with_the_crate() -> Replica:
-    replica = a_replica()
-    replica.apply_batch(a_batch(1, CRATES.build_put(the_crate(1)), CRATES.build_put(a_crate("b", colour="blue"))))
+def make_replica_with_crate() -> Replica:
+    replica = make_replica()
+    replica.apply_batch(
+        make_batch(1, CRATES.build_put(make_crate_for_index(1)), CRATES.build_put(make_crate("b", colour="blue")))
+    )
     return replica
 
 
-def every_interleaving(make: Callable[[], list[Party]]) -> Iterator[list[int]]:
+def run_every_interleaving(make: Callable[[], list[Party]]) -> Iterator[list[int]]:
     """Run the parties in every order of their steps; yields those that can never go on, for each order.
 
     Generators cannot be copied, so each order is played from the beginning. `choices` is the order: which of the
@@ -144,7 +146,7 @@ WATCHED = {
 }
 
 
-@pytest.mark.parametrize("writer", [a_feed, a_load])
+@pytest.mark.parametrize("writer", [apply_batches, load_then_apply])
 @pytest.mark.parametrize("watched", WATCHED.values(), ids=WATCHED.keys())
 def test_a_reader_that_subscribes_before_it_reads_always_sees_the_last_write(
     watched: WatchTarget, writer: Callable[[Replica], Party]
@@ -152,38 +154,38 @@ def test_a_reader_that_subscribes_before_it_reads_always_sees_the_last_write(
     seen: list[int] = []
 
     def make() -> list[Party]:
-        replica = a_replica_with_the_crate()
-        return [a_reader(replica, watched, seen), writer(replica)]
+        replica = make_replica_with_crate()
+        return [query_and_wait(replica, watched, seen), writer(replica)]
 
-    orders = list(every_interleaving(make))
+    orders = list(run_every_interleaving(make))
 
     assert [[]] * len(orders) == orders
     assert [WANTED] * len(orders) == seen
 
 
-def test_two_readers_never_take_each_others_wake_up() -> None:
+def test_two_readers_are_both_woken() -> None:
     seen: list[int] = []
 
     def make() -> list[Party]:
-        replica = a_replica_with_the_crate()
-        readers = [a_reader(replica, WATCHED["key"], seen), a_reader(replica, WATCHED["prefix"], seen)]
-        return [*readers, the_last_batch(replica)]
+        replica = make_replica_with_crate()
+        readers = [query_and_wait(replica, WATCHED["key"], seen), query_and_wait(replica, WATCHED["prefix"], seen)]
+        return [*readers, apply_last_batch(replica)]
 
-    orders = list(every_interleaving(make))
+    orders = list(run_every_interleaving(make))
 
     assert [[]] * len(orders) == orders
     assert [WANTED] * 2 * len(orders) == seen
 
 
-@pytest.mark.parametrize("reader", [a_reader_that_subscribes_too_late, a_reader_that_rearms_after_it_reads])
-def test_the_proof_finds_readers_that_sleep_for_ever(
+@pytest.mark.parametrize("reader", [query_then_subscribe, query_then_rearm])
+def test_the_check_detects_readers_that_miss_a_wake_up(
     reader: Callable[[Replica, WatchTarget, list[int]], Party],
 ) -> None:
     def make() -> list[Party]:
-        replica = a_replica_with_the_crate()
-        return [reader(replica, WATCHED["key"], []), a_feed(replica)]
+        replica = make_replica_with_crate()
+        return [reader(replica, WATCHED["key"], []), apply_batches(replica)]
 
-    assert [0] in list(every_interleaving(make))
+    assert [0] in list(run_every_interleaving(make))
 
 
 def test_every_order_of_the_steps_is_tried_once() -> None:
@@ -198,5 +200,5 @@ def test_every_order_of_the_steps_is_tried_once() -> None:
             orders[-1] += name
             yield always
 
-    assert list(every_interleaving(make)) == [[]] * 20  # Three steps each: the third finds the end.
+    assert list(run_every_interleaving(make)) == [[]] * 20  # Three steps each: the third finds the end.
     assert {"aabb", "abab", "abba", "baab", "baba", "bbaa"} == set(orders)

@@ -1,4 +1,4 @@
-"""The replica against a plain model, under generated batches."""
+"""The replica compared with a plain model, under generated batches."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ from tests.cluster.state.inventory import (
     PARCELS,
     TABLES,
     Plain,
-    a_batch,
-    a_replica,
     an_empty_model,
     as_arguments,
     batches_of_changes,
     index_value,
+    make_batch,
+    make_replica,
     names,
     plain,
     take_in,
@@ -27,20 +27,20 @@ from wharf.cluster.state import Index, ReplicaLoad, Table
 from wharf.contract.model.log import Condition, LogPosition, StoredRecord
 
 
-def in_order_of_key(records: dict[str, Plain], *, reverse: bool) -> list[str]:
+def sort_by_key(records: dict[str, Plain], *, reverse: bool) -> list[str]:
     return sorted(records, reverse=reverse)
 
 
-def in_order_of_creation(records: dict[str, Plain], *, reverse: bool) -> list[str]:
+def sort_by_creation(records: dict[str, Plain], *, reverse: bool) -> list[str]:
     return sorted(records, key=lambda key: (records[key]["create_index"], key), reverse=reverse)
 
 
 class ReplicaMachine(RuleBasedStateMachine):
-    """Every read of the replica tells what the model tells."""
+    """Every read of the replica returns what the model has."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.replica = a_replica()
+        self.replica = make_replica()
         self.model = an_empty_model()
         self.rows: dict[tuple[str, str], StoredRecord] = {}
         self.last_changes: dict[str, int] = {table.name: 1 for table in TABLES}
@@ -54,7 +54,7 @@ class ReplicaMachine(RuleBasedStateMachine):
         self._write(self.replica.index + gap, changes)
 
     def _write(self, index: int, changes: list[Any]) -> None:
-        batch = a_batch(index, *changes)
+        batch = make_batch(index, *changes)
         self.replica.apply_batch(batch)
         self.model = take_in(self.model, index, changes)
         for change in batch.changes:
@@ -65,8 +65,8 @@ class ReplicaMachine(RuleBasedStateMachine):
 
     @rule(slice_rows=st.integers(1, 5), is_new=st.booleans())
     def load(self, slice_rows: int, is_new: bool) -> None:
-        """A replica that loads what the log stands at is the one that applied every batch."""
-        replica = a_replica() if is_new else self.replica
+        """A replica that loads the state equals one that applied every batch."""
+        replica = make_replica() if is_new else self.replica
         loading = ReplicaLoad(replica)
         rows = list(self.rows.values())
         for start in range(0, len(rows), slice_rows):
@@ -84,7 +84,7 @@ class ReplicaMachine(RuleBasedStateMachine):
         records = self.model[table.name]
         expected = [
             records[key]
-            for key in in_order_of_key(records, reverse=reverse)
+            for key in sort_by_key(records, reverse=reverse)
             if key.startswith(prefix) and (start is None or (key <= start if reverse else key >= start))
         ]
 
@@ -97,7 +97,7 @@ class ReplicaMachine(RuleBasedStateMachine):
         records = self.model["parcels"]
         expected = [
             record
-            for record in (records[key] for key in in_order_of_creation(records, reverse=reverse))
+            for record in (records[key] for key in sort_by_creation(records, reverse=reverse))
             if start is None
             or (
                 (record["create_index"], record["id"]) <= start
@@ -109,7 +109,7 @@ class ReplicaMachine(RuleBasedStateMachine):
         assert expected == list(map(plain, self.replica.iter_by_creation(PARCELS, start=start, reverse=reverse)))
 
     @invariant()
-    def every_key_gives_its_record_and_version(self) -> None:
+    def check_every_record_and_version(self) -> None:
         for table in TABLES:
             keys = [change.split("\0") for change in self.model[table.name]]
             keys += [["north", "no such crate"]] if table is CRATES else []
@@ -123,7 +123,7 @@ class ReplicaMachine(RuleBasedStateMachine):
                 assert Condition(table.name, "\0".join(parts), version) == self.replica.build_key_condition(table, *key)
 
     @invariant()
-    def every_record_is_unchanged_as_it_is_seen(self) -> None:
+    def check_record_conditions(self) -> None:
         for table in TABLES:
             conditions = [self.replica.build_record_condition(table, record) for record in self.replica.iter_all(table)]
 
@@ -132,10 +132,10 @@ class ReplicaMachine(RuleBasedStateMachine):
             }
 
     @invariant()
-    def every_table_is_listed_and_counted_in_its_order(self) -> None:
+    def check_lists_and_counts(self) -> None:
         for table in TABLES:
             records = self.model[table.name]
-            in_order = in_order_of_creation if table is PARCELS else in_order_of_key
+            in_order = sort_by_creation if table is PARCELS else sort_by_key
             for reverse in (False, True):
                 expected = [records[key] for key in in_order(records, reverse=reverse)]
 
@@ -143,7 +143,7 @@ class ReplicaMachine(RuleBasedStateMachine):
             assert len(records) == self.replica.count_records(table)
 
     @invariant()
-    def every_index_gives_the_records_of_each_value(self) -> None:
+    def check_index_reads(self) -> None:
         for index in INDEXES:
             records = self.model[index.table]
             found: dict[Any, list[str]] = {}
@@ -154,10 +154,10 @@ class ReplicaMachine(RuleBasedStateMachine):
 
             assert sorted(map(repr, found)) == sorted(map(repr, self.replica.iter_index_values(index)))
             for value, keys in found.items():
-                self._check_those(index, as_arguments(value), [records[key] for key in keys])
-            self._check_those(index, as_arguments("nobody has this"), [])
+                self._check_index_value(index, as_arguments(value), [records[key] for key in keys])
+            self._check_index_value(index, as_arguments("nobody has this"), [])
 
-    def _check_those(self, index: Index[Any], value: tuple[Any, ...], expected: list[Plain]) -> None:
+    def _check_index_value(self, index: Index[Any], value: tuple[Any, ...], expected: list[Plain]) -> None:
         assert len(expected) == self.replica.count_by_index(index, *value)
         assert expected == list(map(plain, self.replica.list_by_index_sorted(index, *value)))
         assert expected[::-1] == list(map(plain, self.replica.list_by_index_sorted(index, *value, reverse=True)))
@@ -166,7 +166,7 @@ class ReplicaMachine(RuleBasedStateMachine):
         )
 
     @invariant()
-    def every_table_knows_its_last_change(self) -> None:
+    def check_last_changes(self) -> None:
         for table in TABLES:
             assert self.last_changes[table.name] == self.replica.get_last_change(table)
         assert max(self.last_changes.values()) == self.replica.get_last_change(*TABLES)

@@ -1,4 +1,4 @@
-"""A table as it stood at one moment, whatever is written while it is read."""
+"""`TableSnapshot`: a consistent view of a table while it is written."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def write(state: AState, what: str, number: int) -> None:
     reverse=st.booleans(),
     from_middle=st.booleans(),
 )
-def test_slices_together_are_the_table_of_the_moment_in_its_order(
+def test_all_slices_together_are_the_table_at_the_start_in_its_order(
     begun_with: list[int], between: list[list[tuple[str, int]]], count: int, way: str, reverse: bool, from_middle: bool
 ) -> None:
     state = AState()
@@ -84,7 +84,7 @@ def test_slices_together_are_the_table_of_the_moment_in_its_order(
     assert state.replica.watches.table_watches == {}
 
 
-def test_what_is_loaded_anew_leaves_an_open_one_as_it_was() -> None:
+def test_a_load_does_not_change_an_open_snapshot() -> None:
     state = AState()
     for number in range(6):
         write(state, "put", number)
@@ -102,7 +102,7 @@ def test_what_is_loaded_anew_leaves_an_open_one_as_it_was() -> None:
     assert [*first, *rest] == before
 
 
-def test_one_that_is_left_early_leaves_nothing_behind() -> None:
+def test_a_snapshot_that_is_closed_early_removes_its_observer() -> None:
     state = AState()
     write(state, "put", 1)
     still = TableSnapshot(state.replica, JOBS)

@@ -1,4 +1,4 @@
-"""The declared tables of the cluster: each keeps what is put into it."""
+"""The declared tables of the cluster: every record survives a batch and a load unchanged."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.cluster.state.inventory import a_write
+from tests.cluster.state.inventory import make_write
 from tests.contract.model.strategies import records
 from wharf.cluster.state import Replica, Table
 from wharf.cluster.state.packed_map import encode_packed_as_raw
@@ -26,19 +26,19 @@ COPIED_INDEXES = {
 every_table = pytest.mark.parametrize("table", ALL_TABLES, ids=lambda table: table.name)
 
 
-def as_kept(record: msgspec.Struct, index: int) -> bytes:
+def encode_as_stored(record: msgspec.Struct, index: int) -> bytes:
     return msgspec.msgpack.encode(msgspec.structs.replace(record, modify_index=index), enc_hook=encode_packed_as_raw)
 
 
 @every_table
 @given(data=st.data())
-def test_a_record_comes_back_whole_from_a_batch_and_from_a_load(table: Table[Any], data: st.DataObject) -> None:
+def test_a_record_survives_a_batch_and_a_load_unchanged(table: Table[Any], data: st.DataObject) -> None:
     kind: type[msgspec.Struct] = table.record_type
     record = data.draw(records(kind))
     assume(all(number != WRITE_INDEX for number in _numbers(msgspec.to_builtins(record))))
     put = table.build_put(record)
     applied, loaded = Replica([table]), Replica([table])
-    logged = applied.encode_write(a_write(put), write_id="w")
+    logged = applied.encode_write(make_write(put), write_id="w")
     change = logged.changes[0]
     assert change.data is not None
 
@@ -47,7 +47,7 @@ def test_a_record_comes_back_whole_from_a_batch_and_from_a_load(table: Table[Any
 
     for replica in (applied, loaded):
         (kept,) = replica.iter_all(table)
-        assert as_kept(kept, 7) == as_kept(record, 7)
+        assert encode_as_stored(kept, 7) == encode_as_stored(record, 7)
         assert replica.build_record_condition(table, kept) == replica.build_key_condition(table, *_key(table, record))
         assert replica.get(table, *_key(table, record)) is kept
 
@@ -67,7 +67,7 @@ def _numbers(value: object) -> Iterator[object]:
 
 
 @every_table
-def test_every_index_field_of_a_record_may_hold_the_marker(table: Table[Any]) -> None:
+def test_every_index_field_of_a_record_is_declared_as_a_write_index_field(table: Table[Any]) -> None:
     paths = set(_index_fields(table.record_type)) - {"modify_index"}
     missing = {path for path in paths - set(table.write_index_fields) if f"{table.name}.{path}" not in COPIED_INDEXES}
 
@@ -84,21 +84,21 @@ def _index_fields(record: type[msgspec.Struct], *, prefix: str = "") -> Iterator
 
 
 def _structs_in(type_: Any) -> Iterator[type[msgspec.Struct]]:
-    """The records that stand directly in a field, in its tuple or in its map."""
+    """Yield the record types of a field, of its tuple or of its map."""
     if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
         yield type_
     for part in getattr(type_, "__args__", ()):
         yield from _structs_in(part)
 
 
-def test_tables_have_names_of_their_own() -> None:
+def test_names_of_tables_are_unique() -> None:
     names = [table.name for table in ALL_TABLES]
 
     assert sorted(set(names)) == sorted(names)
 
 
 @every_table
-def test_indexes_of_a_table_have_names_of_their_own(table: Table[Any]) -> None:
+def test_names_of_indexes_are_unique_within_a_table(table: Table[Any]) -> None:
     names = [index.name for index in table.indexes]
 
     assert sorted(set(names)) == sorted(names)
@@ -107,7 +107,7 @@ def test_indexes_of_a_table_have_names_of_their_own(table: Table[Any]) -> None:
 def test_versions_of_a_job_are_found_by_number_and_listed_in_their_order() -> None:
     replica = Replica([JOB_VERSIONS])
     jobs = [JOB_VERSIONS.record_type(id="web", version=version, create_index=WRITE_INDEX) for version in (10, 9, 2)]
-    logged = replica.encode_write(a_write(*map(JOB_VERSIONS.build_put, jobs)), write_id="w")
+    logged = replica.encode_write(make_write(*map(JOB_VERSIONS.build_put, jobs)), write_id="w")
     replica.apply_batch(Batch(1, "w", "test", logged.cause, logged.changes))
     namespace = jobs[0].namespace
 
@@ -120,10 +120,10 @@ def test_versions_of_a_job_are_found_by_number_and_listed_in_their_order() -> No
     assert JOB_VERSIONS.build_delete(namespace, "web", 9).key == JOB_VERSIONS.get_key(found)
 
 
-def test_a_scaling_policy_with_half_a_target_breaks_no_batch() -> None:
+def test_a_scaling_policy_with_an_incomplete_target_can_be_applied() -> None:
     replica = Replica([SCALING_POLICIES])
     policy = SCALING_POLICIES.record_type(id="p", target={"Job": "web"})
-    logged = replica.encode_write(a_write(SCALING_POLICIES.build_put(policy)), write_id="w")
+    logged = replica.encode_write(make_write(SCALING_POLICIES.build_put(policy)), write_id="w")
 
     replica.apply_batch(Batch(1, "w", "test", logged.cause, logged.changes))
 

@@ -1,4 +1,4 @@
-"""Watches against a plain model: whatever happens, those are woken who waited for what changed, and nobody else."""
+"""Watches compared with a plain model: exactly the subscriptions with a changed target are woken."""
 
 from typing import Any
 
@@ -18,11 +18,11 @@ from tests.cluster.state.inventory import (
     TABLES,
     Model,
     Plain,
-    a_batch,
-    a_replica,
     an_empty_model,
     batches_of_changes,
     index_value,
+    make_batch,
+    make_replica,
     names,
     take_in,
     yards,
@@ -50,7 +50,7 @@ watched_things = st.one_of(
 
 
 class Waiter:
-    """A subscription and what the model knows of it."""
+    """A subscription, and what the model expects of it."""
 
     def __init__(self, name: int, watched: list[WatchTarget]) -> None:
         self.name = name
@@ -59,8 +59,10 @@ class Waiter:
         self.subscription: Subscription | None = None
 
 
-def concerns(watched: WatchTarget, table: Table[Any], key: str, versions: tuple[Plain | None, Plain | None]) -> bool:
-    """Whether a change of the record under `key`, from one to the other of `versions`, is one that is waited for."""
+def is_target_touched(
+    watched: WatchTarget, table: Table[Any], key: str, versions: tuple[Plain | None, Plain | None]
+) -> bool:
+    """Return whether a target matches a change of the record under `key` between these two versions."""
     if watched.table != table.name:
         return False
     match watched.kind:
@@ -84,7 +86,7 @@ class WatchesMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.replica = a_replica()
+        self.replica = make_replica()
         self.model: Model = an_empty_model()
         self.rows: dict[tuple[str, str], StoredRecord] = {}
         self.last_changes = {table.name: 1 for table in TABLES}
@@ -123,7 +125,7 @@ class WatchesMachine(RuleBasedStateMachine):
             self.alive.remove(waiter)
 
     @rule(changes=batches_of_changes)
-    def write_where_the_replica_does_not_hear_it(self, changes: list[Any]) -> None:
+    def write_without_applying(self, changes: list[Any]) -> None:
         self._log(changes)
 
     @rule(changes=batches_of_changes)
@@ -154,14 +156,14 @@ class WatchesMachine(RuleBasedStateMachine):
         if watched.kind == "table":
             return any(change.table == table.name for batch in self.missed for change in batch.changes)
         return any(
-            concerns(watched, table, key, (old[table.name].get(key), new[table.name].get(key)))
+            is_target_touched(watched, table, key, (old[table.name].get(key), new[table.name].get(key)))
             for key in {**old[table.name], **new[table.name]}
             if old[table.name].get(key) != new[table.name].get(key)
         )
 
     def _log(self, changes: list[Any]) -> None:
         self.log_index += 1
-        batch = a_batch(self.log_index, *changes)
+        batch = make_batch(self.log_index, *changes)
         self.log_model = take_in(self.log_model, self.log_index, changes)
         self.missed.append(batch)
         for change in batch.changes:
@@ -173,7 +175,7 @@ class WatchesMachine(RuleBasedStateMachine):
                 )
 
     def _follow(self) -> None:
-        """Apply what was missed, and see after each batch who was woken."""
+        """Apply the missed batches, and check after each which subscriptions were woken."""
         for batch in self.missed:
             before = self.model
             changes = [
@@ -204,9 +206,9 @@ class WatchesMachine(RuleBasedStateMachine):
         for change in batch.changes:
             versions = (before[change.table].get(change.key), self.model[change.table].get(change.key))
             table = self.replica.tables[change.table]
-            # A drop of what was not there moves the table's index, and so concerns those who watch the table.
+            # Deleting a missing record changes the table's last change, so it touches watches of the table.
             is_change = versions != (None, None) or watched.kind == "table"
-            if is_change and concerns(watched, table, change.key, versions):
+            if is_change and is_target_touched(watched, table, change.key, versions):
                 return True
         return False
 
@@ -220,15 +222,15 @@ class WatchesMachine(RuleBasedStateMachine):
         self.woken.clear()
 
     @invariant()
-    def nobody_is_woken_between_two_batches(self) -> None:
+    def check_nobody_is_woken_between_batches(self) -> None:
         assert self.woken == []
 
     @invariant()
-    def those_who_have_not_ended_are_counted(self) -> None:
+    def check_open_subscriptions_are_counted(self) -> None:
         assert len(self.alive) == self.replica.watches.subscription_count
 
     @invariant()
-    def a_table_that_nobody_watches_costs_nothing(self) -> None:
+    def check_unwatched_tables_have_no_watches(self) -> None:
         expected = {watched.table for waiter in self.alive for watched in waiter.watched}
 
         assert expected == set(self.replica.watches.table_watches)

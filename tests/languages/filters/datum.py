@@ -1,4 +1,4 @@
-"""The record that the reference's table of cases is run against, and a few more kinds."""
+"""The record that the reference's table of cases is tested with, extended by further kinds of fields."""
 
 import datetime
 import enum

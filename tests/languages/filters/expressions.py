@@ -45,7 +45,7 @@ NAMES = (
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
 names = st.sampled_from(NAMES) | st.from_regex(r"[A-Za-z][A-Za-z0-9_/]{0,5}", fullmatch=True)
 pointer_parts = st.text(st.sampled_from("aZ0é-_.~:|/"), min_size=1, max_size=4)
-# Written with dots and brackets, or as a pointer, whose first part is no name.
+# Written with dots and brackets, or as a pointer, whose first part is not a name.
 any_selectors = st.builds(lambda first, others: Selector((first, *others)), names, st.lists(names | texts, max_size=3))
 any_selectors |= st.lists(pointer_parts, min_size=1, max_size=3).map(lambda parts: Selector(tuple(parts)))
 

@@ -27,17 +27,17 @@ from wharf.languages.filters.tree import (
 
 
 class Misfit(Exception):
-    """The type tells that the expression is wrong."""
+    """The expression does not fit the record type."""
 
 
 class Unreadable(Exception):
-    """The record tells it."""
+    """The record lacks a value that the expression reads."""
 
 
 Names = dict[str, tuple[Any, Any]]  # name -> (hint, value)
 ABSENT = object()
 
-# Reference 2.4: what may be asked of what. Every kind that may be null may be asked for that.
+# Reference 2.4: the operators of each kind. Every kind that may be null also has `is nil`.
 OPERATORS = {
     "text": {"==", "contains", "matches", "is empty"},
     "time": {"==", "contains", "matches", "is empty", "is nil"},
@@ -65,7 +65,7 @@ OPPOSITES = {
 
 
 def without_none(hint: Any) -> tuple[Any, bool]:
-    """A hint without null and unset, and whether it had one of them."""
+    """Return a hint without null and unset, and whether it had one of them."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         parts = [part for part in typing.get_args(hint) if part not in (type(None), msgspec.UnsetType)]
         return (parts[0] if len(parts) == 1 else object), True
@@ -120,7 +120,7 @@ def real(text: str) -> float | None:
 
 
 def literal(of_kind: str, text: str) -> Any:
-    """None for what does not fit."""
+    """Return the value of a literal, or `None` if it does not fit the kind."""
     match of_kind:
         case "boolean":
             truth = {"1 t T TRUE true True": True, "0 f F FALSE false False": False}
@@ -146,7 +146,7 @@ def compile_pattern(text: str) -> re.Pattern[str]:
         raise Misfit(f"bad pattern {text}") from None
 
 
-# -- what the type tells -------------------------------------------------------------------------------------------
+# -- type checks ---------------------------------------------------------------------------------------------------
 
 
 def check(node: Expression, record: type, names: dict[str, Any]) -> None:
@@ -184,7 +184,7 @@ def members_hints(hint: Any, *, by_key: bool) -> tuple[Any, Any, Any]:
 
 
 def hint_of(selector: Selector, record: type, names: dict[str, Any]) -> tuple[Any, bool]:
-    """The hint of what a selector leads to, and whether its last part is the key of a map."""
+    """Return the hint of the selected value, and whether the last part is the key of a map."""
     first, *others = selector.parts
     hint = names[first] if first in names else field_of(record, first)[1]
     by_key = False
@@ -226,7 +226,7 @@ def check_match(match: Match, record: type, names: dict[str, Any]) -> None:
             raise Misfit("no such element")
 
 
-# -- what the record tells -----------------------------------------------------------------------------------------
+# -- evaluation ----------------------------------------------------------------------------------------------------
 
 
 def holds(node: Expression, record: Any, names: Names) -> bool:
@@ -307,7 +307,7 @@ def holds_positively(match: Match, record: Any, names: Names) -> bool:
         return operator in ("is empty", "is nil")
     of_kind = kind(hint)
     if of_kind == "struct" and operator == "is empty":
-        return value is None  # Under the key of a map, or the type would have told. A record has fields.
+        return value is None  # Only under the key of a map: elsewhere it is a type error. A record has fields.
     if operator not in OPERATORS[of_kind] and not (operator == "is nil" and without_none(hint)[1]):
         raise Unreadable("no such operator")
     text = match.value.text if match.value else ""

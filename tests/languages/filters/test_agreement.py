@@ -64,21 +64,21 @@ def test_a_compiled_filter_decides_as_the_slow_interpreter_does(tree: Expression
 
 
 @given(tree=trees_over(Job), record=records(Job))
-def test_so_it_does_over_jobs(tree: Expression, record: Job) -> None:
+def test_compiled_filters_agree_with_the_oracle_over_jobs(tree: Expression, record: Job) -> None:
     assert outcome_of_oracle(tree, record) == outcome_of_compiled(tree, record), format_filter(tree)
 
 
 @given(tree=trees_over(Node), record=records(Node))
-def test_so_it_does_over_nodes(tree: Expression, record: Node) -> None:
+def test_compiled_filters_agree_with_the_oracle_over_nodes(tree: Expression, record: Node) -> None:
     assert outcome_of_oracle(tree, record) == outcome_of_compiled(tree, record), format_filter(tree)
 
 
 @given(tree=trees_over(Deployment), record=records(Deployment))
-def test_so_it_does_over_deployments(tree: Expression, record: Deployment) -> None:
+def test_compiled_filters_agree_with_the_oracle_over_deployments(tree: Expression, record: Deployment) -> None:
     assert outcome_of_oracle(tree, record) == outcome_of_compiled(tree, record), format_filter(tree)
 
 
 @given(tree=trees_over(Datum), record=data)
-def test_what_fits_the_type_never_fails_but_as_not_readable(tree: Expression, record: Datum) -> None:
+def test_a_filter_that_fits_the_type_fails_only_with_evaluation_errors(tree: Expression, record: Datum) -> None:
     assert outcome_of_compiled(tree, record) in ("True", "False", "does not fit", "not readable")
     assert parse_filter(format_filter(tree)) == tree

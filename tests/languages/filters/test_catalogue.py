@@ -1,4 +1,4 @@
-"""All selectors of a type are listed, and every one that is listed works."""
+"""All selectors of a type are listed, and every listed one can be used."""
 
 import pytest
 
@@ -24,16 +24,16 @@ def test_a_selector_is_listed_with_its_kind_its_operators_and_its_values() -> No
 
 
 @pytest.mark.parametrize("record", [Job, Node, Allocation, Evaluation, Deployment, NodePool, Token, Datum])
-def test_every_selector_that_is_listed_can_be_used_with_every_operator_listed(record: type) -> None:
+def test_every_listed_selector_can_be_used_with_every_listed_operator(record: type) -> None:
     literals = {"bool": "true", "int": "1", "uint": "1", "float": "1"}
     for info in list_selectors(record):
         selector = info.selector.replace("<index>", "0").replace("<key>", "k")
         for operator in info.operators:
             value = "" if operator.startswith("is ") else f' "{literals.get(info.kind, "1")}"'
             if operator == "contains" and info.kind == "list":
-                continue  # What fits depends on the elements, and a truth is none of them.
+                continue  # The literal must fit the elements.
             compile_filter(f"{selector} {operator}{value}", record)
 
 
-def test_a_type_inside_itself_is_not_followed_for_ever() -> None:
+def test_a_recursive_type_has_a_finite_list_of_selectors() -> None:
     assert len(list_selectors(Job)) < 1_000

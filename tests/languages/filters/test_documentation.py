@@ -1,4 +1,4 @@
-"""The page about filters says what is so."""
+"""The examples, errors and limits on the page about filters are correct."""
 
 import re
 from pathlib import Path
@@ -24,19 +24,19 @@ def test_the_page_has_examples() -> None:
 
 
 @pytest.mark.parametrize(("expression", "result"), RESULTS)
-def test_an_example_of_the_page_has_the_result_that_it_tells(expression: str, result: str) -> None:
+def test_an_example_of_the_page_has_the_documented_result(expression: str, result: str) -> None:
     assert (result == "true") is compile_filter(expression, Job).accepts(JOB)
 
 
 @pytest.mark.parametrize(("expression", "error"), ERRORS)
-def test_an_error_of_the_page_is_told_in_these_words(expression: str, error: str) -> None:
-    with pytest.raises(FilterError) as told:
+def test_an_error_of_the_page_has_the_documented_text(expression: str, error: str) -> None:
+    with pytest.raises(FilterError) as raised:
         compile_filter(expression, Job).accepts(JOB)
 
-    assert error == told.value.text
+    assert error == raised.value.text
 
 
-def test_the_page_tells_the_bounds() -> None:
+def test_the_page_states_the_limits() -> None:
     bounds = " ".join(PAGE.partition("## Bounds")[2].split())
 
     assert (

@@ -1,4 +1,4 @@
-"""What is taken from types: names of the wire, kinds, hidden and joined fields."""
+"""Kinds derived from types: wire names, kinds, hidden and joined fields."""
 
 import datetime
 import decimal
@@ -31,15 +31,15 @@ class Branch(msgspec.Struct):
         *((Datum, "struct"), (Any, "any"), (object, "any"), (int | str, "any"), (msgspec.Raw, "any")),
     ],
 )
-def test_an_annotation_has_its_kind(annotation: Any, name: str) -> None:
+def test_an_annotation_is_converted_to_its_kind(annotation: Any, name: str) -> None:
     assert name == get_kind(annotation).name
 
 
-def test_fields_have_the_names_of_the_wire() -> None:
+def test_fields_have_their_wire_names() -> None:
     assert {"ID", "NodePool", "NomadTokenID", "ParameterizedJob"} <= get_fields(Job).keys()
 
 
-def test_what_the_wire_shows_as_text_is_compared_as_that_text() -> None:
+def test_values_encoded_as_text_are_compared_as_that_text() -> None:
     class Parcel(msgspec.Struct):
         id: uuid.UUID
         weights: list[decimal.Decimal]
@@ -52,14 +52,14 @@ def test_what_the_wire_shows_as_text_is_compared_as_that_text() -> None:
     assert not compile_filter('"1.5" in weights', Parcel).accepts(parcel)
 
 
-def test_a_type_may_hold_itself() -> None:
+def test_a_type_may_contain_itself() -> None:
     tree = Branch("root", (Branch("leaf"),))
 
     assert compile_filter("children.0.name == leaf", Branch).accepts(tree)
     assert [info.selector for info in list_selectors(Branch)][:3] == ["name", "children", "children.<index>"]
 
 
-def test_a_map_with_keys_that_are_no_text_has_neither_keys_nor_members() -> None:
+def test_keys_and_members_of_a_map_without_text_keys_cannot_be_selected() -> None:
     class Table(msgspec.Struct):
         rows: dict[int, str]
 
@@ -69,7 +69,7 @@ def test_a_map_with_keys_that_are_no_text_has_neither_keys_nor_members() -> None
     assert compile_filter("rows is not empty", Table).accepts(Table({1: "a"}))
 
 
-def test_what_is_no_record_can_not_be_filtered() -> None:
+def test_a_type_without_fields_cannot_be_filtered() -> None:
     with pytest.raises(TypeError):
         compile_filter("a == 1", int)
 
@@ -77,25 +77,25 @@ def test_what_is_no_record_can_not_be_filtered() -> None:
 def test_a_hidden_field_is_unknown() -> None:
     tokens = FilterSubject(Token, hidden=frozenset({"SecretDigest", "SecretSealed", "SealedWith"}))
 
-    with pytest.raises(FilterTypeError) as told:
+    with pytest.raises(FilterTypeError) as raised:
         compile_filter('SecretDigest matches "^0"', tokens)
 
-    assert "couldn't find key" in told.value.text
-    assert "did you mean" not in told.value.text
+    assert "couldn't find key" in raised.value.text
+    assert "did you mean" not in raised.value.text
 
 
-def test_only_what_is_there_can_be_hidden() -> None:
+def test_hiding_an_unknown_field_is_an_error() -> None:
     with pytest.raises(ValueError, match="Datum has no field Nope to hide"):
         FilterSubject(Datum, hidden=frozenset({"Nope"}))
 
 
-def test_a_joined_field_is_read_as_it_is_told() -> None:
+def test_a_joined_field_is_read_with_its_own_function() -> None:
     jobs = {"web": Job(id="web", type="batch")}
     allocations = FilterSubject(
         Allocation,
         joined=(
             JoinedField("Job", Job | None, lambda allocation: jobs.get(allocation.job_id)),
-            # Decoded apart: the type of the field is one of msgspec's own.
+            # Stored encoded, so the annotation of the field is a msgspec type.
             JoinedField(
                 "AllocatedResources", AllocatedResources | None, lambda allocation: allocation.allocated_resources
             ),
@@ -115,5 +115,5 @@ def test_a_joined_field_is_read_as_it_is_told() -> None:
     assert compile_filter("any AllocatedResources.Tasks as t { t == nginx } ", allocations).accepts(allocation)
 
 
-def test_a_default_of_a_field_is_no_part_of_its_kind() -> None:
+def test_an_unset_field_is_null() -> None:
     assert compile_filter("Unset is nil", Datum).accepts(DATUM)

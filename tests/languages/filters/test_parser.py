@@ -1,4 +1,4 @@
-"""What is parsed to what, what is said against the rest, and that neither takes long."""
+"""Parsing filters: trees, errors, limits, and linear time."""
 
 import sys
 from types import FrameType
@@ -71,19 +71,19 @@ def test_an_expression_is_parsed_to_its_tree(text: str, tree: object) -> None:
         ("Name = web", '1:6 (5): no match found, expected: "!=", "==", "contains", "in", "is", "matches" or "not"; write "=="'),
         ("A == 1 and\n B = 1", '2:4 (14): no match found, expected: "!=", "==", "contains", "in", "is", "matches" or "not"; write "=="'),
         ("A == 1 xor B == 1", '1:8 (7): no match found, expected: "and", "or" or the end'),
-        ("A == 1 AND B == 1", '1:8 (7): no match found, expected: "and", "or" or the end; keywords are written small'),
+        ("A == 1 AND B == 1", '1:8 (7): no match found, expected: "and", "or" or the end; write keywords in lower case'),
         ("A == 1 && B == 1", '1:8 (7): no match found, expected: "and", "or" or the end; write "and"'),
         ("A == 'x'", "1:6 (5): no match found, expected: a number, a string or a word; strings take double quotes or backticks"),
         ("A is", '1:5 (4): no match found, expected: white space'),
         ("A is full", '1:6 (5): no match found, expected: "empty", "nil" or "not"'),
         ("A. == 1", "1:3 (2): no match found, expected: a name or an index"),
-        ("A == 1 and any L as x { x == 1 }", '1:16 (15): no match found, expected: "!=", "==", "contains", "in", "is", "matches" or "not"; any and all stand alone, in parentheses, or last after or'),
+        ("A == 1 and any L as x { x == 1 }", '1:16 (15): no match found, expected: "!=", "==", "contains", "in", "is", "matches" or "not"; put any and all in parentheses, or write them last, after or'),
         ("any L as _ { x == 1 }", '1:12 (11): no match found, expected: ","'),
         ("any L as _, _ { x == 1 }", "1:13 (12): no match found, expected: a name"),
         ("any L as x { x == 1 ", '1:21 (20): no match found, expected: "and", "or" or "}"'),
         ("any L as x { x == 1}", '1:20 (19): rule "number": Invalid number literal; leave a space before }'),
-        ("A == 05", '1:7 (6): rule "number": Invalid number literal; put what is no plain number in quotes'),
-        ("A == -", '1:6 (5): rule "number": Invalid number literal; put what is no plain number in quotes'),
+        ("A == 05", '1:7 (6): rule "number": Invalid number literal; put a value that is not a number in quotes'),
+        ("A == -", '1:6 (5): rule "number": Invalid number literal; put a value that is not a number in quotes'),
         ('A == "b', '1:8 (7): rule "string": Unterminated string literal'),
         ('A == "\\"', '1:7 (6): rule "string": invalid syntax: no such escape; write \\\\ for a backslash, or use backticks'),
         ('A == "\\ud800"', '1:7 (6): rule "string": invalid syntax: no such escape; write \\\\ for a backslash, or use backticks'),
@@ -100,28 +100,28 @@ def test_an_expression_is_parsed_to_its_tree(text: str, tree: object) -> None:
         ("A == \udc80", "1:6 (5): the expression is not UTF-8"),
     ],
 )  # fmt: skip
-def test_what_is_no_expression_is_told_with_its_place_and_what_was_expected(text: str, error: str) -> None:
-    with pytest.raises(FilterSyntaxError) as told:
+def test_a_syntax_error_has_its_location_and_what_was_expected(text: str, error: str) -> None:
+    with pytest.raises(FilterSyntaxError) as raised:
         parse_filter(text)
 
-    assert error == told.value.text
-    assert f"{told.value.line}:{told.value.column} ({told.value.offset}): " == error[: error.index(")") + 3]
+    assert error == raised.value.text
+    assert f"{raised.value.line}:{raised.value.column} ({raised.value.offset}): " == error[: error.index(")") + 3]
 
 
 # -- bounds --------------------------------------------------------------------------------------------------------
 
 
-def refusal(text: str) -> str:
-    with pytest.raises(FilterSyntaxError) as told:
+def get_error_text(text: str) -> str:
+    with pytest.raises(FilterSyntaxError) as raised:
         parse_filter(text)
-    return told.value.text
+    return raised.value.text
 
 
 def test_the_length_is_bounded() -> None:
     room = MAX_FILTER_CHARS - len('A == ""')
     parse_filter(f'A == "{"x" * room}"')
 
-    assert "the expression is longer than 10000 characters" in refusal(f'A == "{"x" * (room + 1)}"')
+    assert "the expression is longer than 10000 characters" in get_error_text(f'A == "{"x" * (room + 1)}"')
 
 
 @pytest.mark.parametrize("nest", ["({})", "not {}", "any L as x {{ {} }}", "not ({})"])
@@ -135,16 +135,16 @@ def test_the_depth_is_bounded(nest: str) -> None:
     levels = MAX_FILTER_DEPTH // 2 if nest == "not ({})" else MAX_FILTER_DEPTH
     parse_filter(nested(levels))
 
-    assert "nested more than 64 deep" in refusal(nested(levels + 1))
+    assert "nested more than 64 deep" in get_error_text(nested(levels + 1))
 
 
 def test_the_number_of_terms_is_bounded() -> None:
     parse_filter(" or ".join(["A == 1"] * MAX_FILTER_TERMS))
 
-    assert "more than 500 terms" in refusal(" or ".join(["A == 1"] * (MAX_FILTER_TERMS + 1)))
+    assert "more than 500 terms" in get_error_text(" or ".join(["A == 1"] * (MAX_FILTER_TERMS + 1)))
 
 
-def calls_of(text: str) -> int:
+def count_parser_calls(text: str) -> int:
     """How many functions are called to parse a text: a measure of time that no other work on the machine changes."""
     calls = 0
 
@@ -169,11 +169,11 @@ FRAGMENTS = (
 
 
 @pytest.mark.parametrize("fragment", FRAGMENTS)
-def test_the_time_grows_with_the_length_and_no_faster(fragment: str) -> None:
+def test_parsing_takes_linear_time(fragment: str) -> None:
     text = (fragment * MAX_FILTER_CHARS)[:MAX_FILTER_CHARS]
 
-    assert calls_of(text) <= 30 * MAX_FILTER_CHARS
-    assert calls_of(f'A == "{text[: MAX_FILTER_CHARS - 8]}"') <= 30 * MAX_FILTER_CHARS
+    assert count_parser_calls(text) <= 30 * MAX_FILTER_CHARS
+    assert count_parser_calls(f'A == "{text[: MAX_FILTER_CHARS - 8]}"') <= 30 * MAX_FILTER_CHARS
 
 
 WORDS = (
@@ -184,7 +184,7 @@ garbage = st.text(max_size=40) | st.lists(st.sampled_from(WORDS), max_size=25).m
 garbage |= st.lists(st.sampled_from((*WORDS, " ", " ")), max_size=25).map("".join)
 
 
-def error_of(text: str) -> FilterError | None:
+def find_error(text: str) -> FilterError | None:
     try:
         compile_filter(text, Datum).accepts(Datum())
     except FilterError as error:
@@ -193,7 +193,7 @@ def error_of(text: str) -> FilterError | None:
 
 
 @given(text=garbage)
-def test_whatever_is_given_only_our_errors_are_raised_and_their_place_is_in_the_text(text: str) -> None:
-    error = error_of(text)
+def test_any_text_raises_only_filter_errors_with_an_offset_in_the_text(text: str) -> None:
+    error = find_error(text)
 
     assert error is None or (error.text and 0 <= error.offset <= len(text))

@@ -9,7 +9,7 @@ from wharf.languages.filters.tree import Expression
 
 
 @given(tree=any_trees)
-def test_what_is_printed_is_parsed_to_the_same_tree(tree: Expression) -> None:
+def test_printed_text_is_parsed_to_the_same_tree(tree: Expression) -> None:
     assert tree == parse_filter(format_filter(tree))
 
 

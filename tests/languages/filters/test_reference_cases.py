@@ -1,4 +1,4 @@
-"""The reference's section 2: its table of cases, the operators by kind, and what is missing."""
+"""Section 2 of the reference: its table of cases, the operators of each kind, and missing values."""
 
 import pytest
 
@@ -12,10 +12,10 @@ from wharf.languages.filters import (
 )
 
 SYNTAX = "syntax error"
-TYPE = "evaluation error, told by the type"
-RECORD = "evaluation error, told by the record"
+TYPE = "type error"
+RECORD = "evaluation error of a record"
 
-# Table 2.7, row by row. Where it says "evaluation error", ours is told by the type wherever that can tell it.
+# Table 2.7, row by row. Where it says "evaluation error", Wharf raises a type error if the type shows the problem.
 CASES: tuple[tuple[str, bool | str], ...] = (
     *(("Name == web", True), ('Name=="web"', True), ("Name == `web`", True)),
     ("Name == abc-1", SYNTAX),
@@ -115,7 +115,7 @@ FORMS = (
 
 
 @pytest.mark.parametrize("kind", BY_KIND)
-def test_a_kind_has_the_operators_of_the_reference_and_their_opposites(kind: str) -> None:
+def test_a_kind_has_the_operators_of_the_reference_and_their_negations(kind: str) -> None:
     selector, value, results = BY_KIND[kind]
     positive = tuple(outcome(form.format(selector, value)) for form, _ in FORMS)
     negative = tuple(outcome(form.format(selector, value)) for _, form in FORMS)
@@ -164,7 +164,7 @@ def test_a_literal_is_coerced_to_the_kind_of_the_field(text: str, result: bool |
         *(("Any.zzz == b", False), ("Any.zzz is nil", True), ("Any.zzz is empty", True), ("Any.zzz != b", True)),
         *(("any NilSlice as x { x == b }", False), ("all NilSlice as x { x == b }", True)),
         *(("any NilMap as x { x == b }", False), ("all Any.empty as x { x == b }", True)),
-        # Where the key is there, what its kind lacks is an error of the record.
+        # For an existing key, an operator that its kind lacks is an error of the record.
         *(("Meta.a is nil", RECORD), ("any Meta.a as x { x == b }", RECORD), ("Meta.a is not empty", True)),
         # In the middle it is an error.
         *(("ByName.zzz.Name == s0", RECORD), ("ByName.none.Name == s0", RECORD), ("ByName.one.Name == s0", True)),
@@ -194,7 +194,7 @@ def test_a_missing_last_key_is_not_present(text: str, result: bool | str) -> Non
         ('Any is nil', False),
     ],
 )  # fmt: skip
-def test_untyped_json_is_what_each_record_tells(text: str, result: bool | str) -> None:
+def test_untyped_json_is_evaluated_by_the_type_in_each_record(text: str, result: bool | str) -> None:
     assert result == outcome(text)
 
 
@@ -207,7 +207,7 @@ def test_untyped_json_is_what_each_record_tells(text: str, result: bool | str) -
         ("any NoTime as x { x == y }", TYPE),
     ],
 )
-def test_a_time_is_the_text_on_the_wire_and_not_present_where_there_is_none(text: str, result: bool | str) -> None:
+def test_a_time_is_compared_as_its_wire_text_and_a_null_time_is_missing(text: str, result: bool | str) -> None:
     assert result == outcome(text)
 
 
@@ -236,23 +236,23 @@ def test_a_time_is_the_text_on_the_wire_and_not_present_where_there_is_none(text
         ("all Subs as s { s.Nope == 1 }", TYPE),
     ],
 )
-def test_a_selector_leads_where_the_reference_says(text: str, result: bool | str) -> None:
+def test_a_selector_selects_the_value_that_the_reference_says(text: str, result: bool | str) -> None:
     assert result == outcome(text)
 
 
 # 2.2: precedence and keywords.
 
 
-def test_an_error_on_the_right_is_not_seen_when_the_left_decides() -> None:
+def test_the_right_operand_is_not_evaluated_if_the_left_one_decides() -> None:
     assert accepts("Name == web or Subs.9.Name == x")
     assert not accepts("Name == x and Subs.9.Name == x")
 
 
-def test_an_unknown_field_on_the_right_is_told_all_the_same() -> None:
+def test_an_unknown_field_on_the_right_is_always_an_error() -> None:
     assert outcome("Name == web or Nope == x") == TYPE
 
 
-def test_what_does_not_fit_is_told_without_any_record() -> None:
+def test_a_type_error_is_raised_without_any_record() -> None:
     with pytest.raises(FilterTypeError):
         compile_filter("Nope == 1", Datum)
 
@@ -269,7 +269,7 @@ def test_not_before_a_parenthesis_needs_a_space() -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        # 2.6.2: the reference's sentences, with the place in front where the type tells them.
+        # 2.6.2: the reference's texts, with the location in front if they are type errors.
         ("A == 1", 'error finding value in datum: /A at part 0: couldn\'t find key: struct field with name "A"'),
         ("ByName.k.Name == x", 'error finding value in datum: /ByName/k/Name at part 1: couldn\'t find key "k"'),
         ("DCs.9 == x", "error finding value in datum: /DCs/9 at part 1: index 9 is out of range (length = 2)"),
@@ -285,8 +285,8 @@ def test_not_before_a_parenthesis_needs_a_space() -> None:
         ("any N as x { x == 1 }", "N is not a list or a map"),
     ],
 )
-def test_an_error_is_told_in_the_words_of_the_reference(text: str, error: str) -> None:
-    with pytest.raises(FilterError) as told:
+def test_an_error_has_the_text_of_the_reference(text: str, error: str) -> None:
+    with pytest.raises(FilterError) as raised:
         accepts(text)
 
-    assert error in told.value.text
+    assert error in raised.value.text

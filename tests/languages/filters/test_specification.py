@@ -79,7 +79,7 @@ def test_what_a_key_that_is_there_cannot_be_asked_is_told_with_its_place() -> No
     job = Job(id="web", meta={"team": "red"})
     nil = compile_filter("ID == web and Meta.team is nil", Job)
 
-    with pytest.raises(FilterEvaluationError) as told:
+    with pytest.raises(FilterEvaluationError) as raised:
         nil.accepts(job)
 
-    assert told.value.text.startswith("1:15 (14): cannot perform is-nil operations on type string")
+    assert raised.value.text.startswith("1:15 (14): cannot perform is-nil operations on type string")

@@ -1,4 +1,4 @@
-"""Documents as JSON: the same tree, errors with their place, and nothing but JSON."""
+"""Documents as JSON: the same tree as HCL, errors with locations, and only valid JSON."""
 
 import json
 
@@ -25,7 +25,7 @@ from wharf.languages.hcl.source import MAX_DOCUMENT_CHARS, MAX_DOCUMENT_DEPTH
         ('{"any name \\n": {}}', '"any name \\n" = {}'),
     ],
 )
-def test_json_is_read_into_the_tree_of_the_same_document(text: str, hcl: str) -> None:
+def test_json_is_parsed_to_the_tree_of_the_same_hcl_document(text: str, hcl: str) -> None:
     assert parse_hcl(hcl) == parse_json(text)
 
 
@@ -45,22 +45,22 @@ def test_json_is_read_into_the_tree_of_the_same_document(text: str, hcl: str) ->
         ('{"a": 01}', 'At 1:7: expected a value (a text in quotes, a number, true, false, null, a list or an object), found "0"'),
         ('{"a": NaN}', 'At 1:7: expected a value (a text in quotes, a number, true, false, null, a list or an object), found "N"'),
         ('{"a": 1e999}', "At 1:7: the number is too large"),
-        ('{"a": "x', "At 1:7: this text is wrong: unterminated string starting"),
-        ('{"a": "\\q"}', "At 1:8: this text is wrong: invalid \\escape"),
-        ('{"a": "\n"}', "At 1:8: this text is wrong: invalid control character"),
-        ('{"a": "\\ud83d"}', "At 1:7: this text has half a character: escapes above \\uffff come in pairs"),
+        ('{"a": "x', "At 1:7: invalid string: unterminated string starting"),
+        ('{"a": "\\q"}', "At 1:8: invalid string: invalid \\escape"),
+        ('{"a": "\n"}', "At 1:8: invalid string: invalid control character"),
+        ('{"a": "\\ud83d"}', "At 1:7: this string has half of a surrogate pair: characters above \\uffff need two escapes"),
         ("{} {}", 'At 1:4: expected the end, found "{"'),
     ],
 )  # fmt: skip
-def test_what_is_no_json_is_told_with_its_place_and_what_was_expected(text: str, error: str) -> None:
-    with pytest.raises(HclSyntaxError) as told:
+def test_invalid_json_is_reported_with_its_location_and_what_was_expected(text: str, error: str) -> None:
+    with pytest.raises(HclSyntaxError) as raised:
         parse_json(text)
 
-    assert error == told.value.text
+    assert error == raised.value.text
 
 
 @given(JSON_DOCUMENTS)
-def test_what_is_written_as_json_is_read_as_the_same_tree(tree: Body) -> None:
+def test_a_tree_written_as_json_is_parsed_to_the_same_tree(tree: Body) -> None:
     assert tree == parse_document(as_json(tree))
 
 
@@ -68,7 +68,7 @@ def test_what_is_written_as_json_is_read_as_the_same_tree(tree: Body) -> None:
     st.text(max_size=100)
     | st.lists(st.sampled_from(['"a"', ":", ",", "{", "}", "[", "]", "1", "null", "\\", '"', " "])).map("".join)
 )
-def test_json_is_accepted_where_the_standard_decoder_takes_an_object(text: str) -> None:
+def test_json_is_accepted_if_the_standard_decoder_returns_an_object(text: str) -> None:
     try:
         expected = isinstance(json.loads("{" + text), dict)
     except ValueError:
@@ -79,7 +79,7 @@ def test_json_is_accepted_where_the_standard_decoder_takes_an_object(text: str) 
     except HclError:
         accepted = False
 
-    # The standard decoder also takes what no JSON has, and numbers and half characters that we refuse.
+    # The standard decoder also accepts values that are not JSON, and numbers and lone surrogates that we reject.
     odd = any(word in text for word in ("NaN", "Infinity", "e", "E", "\\ud", "\\uD"))
     assert odd or expected == accepted
 
@@ -97,5 +97,5 @@ def test_length_and_depth_of_json_are_bounded() -> None:
             parse_json(text)
 
 
-def test_what_begins_with_a_brace_is_json_and_everything_else_is_hcl() -> None:
+def test_a_document_that_starts_with_a_brace_is_json_and_any_other_is_hcl() -> None:
     assert parse_hcl("a = 1") == parse_document(' \n{"a": 1}') == parse_document(" a = 1")

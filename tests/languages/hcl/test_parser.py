@@ -1,4 +1,4 @@
-"""What is parsed to what, what is said against the rest, and that neither takes long."""
+"""Parsing HCL: trees, errors, limits, and linear time."""
 
 import sys
 from types import FrameType
@@ -97,37 +97,37 @@ def test_a_document_is_parsed_to_its_tree(text: str, tree: Body) -> None:
         (", a = 1", 'At 1:1: expected a name, found ","'),
         ("a = 1,, b = 2", 'At 1:7: expected a name, found ","'),
         ("a =", "At 1:4: expected a value (a text in quotes, a number, true, false, a list or an object), found the end"),
-        ("a = read", "At 1:5: expected a value (a text in quotes, a number, true, false, a list or an object), found the word read; a text takes quotes"),
+        ("a = read", "At 1:5: expected a value (a text in quotes, a number, true, false, a list or an object), found the word read; put text in quotes"),
         ("a = ['x']", "At 1:6: expected a value (a text in quotes, a number, true, false, a list or an object), found \"'\""),
         ("a = [1 2]", 'At 1:8: expected "," or "]", found "2"; the list was opened at 1:5'),
         ("a = [1", 'At 1:7: expected "," or "]", found the end; the list was opened at 1:5'),
         ("a = [1}", 'At 1:7: expected "," or "]", found "}"; the list was opened at 1:5'),
-        ('a = "x\ny"', "At 1:5: this text has no closing quote on its line; several lines stand between <<EOF and EOF"),
+        ('a = "x\ny"', "At 1:5: this string has no closing quote on its line; write several lines between <<EOF and EOF"),
         ('a = "\\q"', "At 1:6: no such escape; write \\\\ for a backslash"),
         ('a = "\\ud800"', "At 1:6: no such escape; write \\\\ for a backslash"),
         ('a = "\\400"', "At 1:6: no such escape; write \\\\ for a backslash"),
         ('a = "\\xff"', "At 1:6: the bytes of this text are not UTF-8"),
-        ("a = 01", "At 1:5: this is no number; numbers are decimal, without leading zeros; quote other text"),
-        ("a = 0x1f", "At 1:5: this is no number; numbers are decimal, without leading zeros; quote other text"),
-        ("a = 5m", "At 1:5: this is no number; numbers are decimal, without leading zeros; quote other text"),
-        ("a = -", "At 1:5: this is no number; numbers are decimal, without leading zeros; quote other text"),
+        ("a = 01", "At 1:5: invalid number; numbers are decimal, without leading zeros; put other text in quotes"),
+        ("a = 0x1f", "At 1:5: invalid number; numbers are decimal, without leading zeros; put other text in quotes"),
+        ("a = 5m", "At 1:5: invalid number; numbers are decimal, without leading zeros; put other text in quotes"),
+        ("a = -", "At 1:5: invalid number; numbers are decimal, without leading zeros; put other text in quotes"),
         ("a = 1e999", "At 1:5: the number is too large"),
         ("/* x", "At 1:1: this comment has no end; write */"),
-        ("a = <<EOF\nx\n", "At 1:5: this text has no end; write EOF on a line of its own"),
-        ("a = << EOF\nx\nEOF", "At 1:5: expected a word after << and the text on the lines below it"),
+        ("a = <<EOF\nx\n", "At 1:5: this heredoc has no end; write EOF on a line of its own"),
+        ("a = << EOF\nx\nEOF", "At 1:5: expected a word after << and the lines of text below it"),
         ("a = 1\x00", "At 1:6: expected a name, found '\\x00'"),
         ("a = \udc80", "At 1:5: the document is not UTF-8"),
     ],
 )  # fmt: skip
-def test_what_is_no_document_is_told_with_its_place_and_what_was_expected(text: str, error: str) -> None:
-    with pytest.raises(HclSyntaxError) as told:
+def test_an_invalid_document_is_reported_with_its_location_and_what_was_expected(text: str, error: str) -> None:
+    with pytest.raises(HclSyntaxError) as raised:
         parse_hcl(text)
 
-    assert error == told.value.text
-    assert f"At {told.value.location.line}:{told.value.location.column}: {told.value.reason}" == error
+    assert error == raised.value.text
+    assert f"At {raised.value.location.line}:{raised.value.location.column}: {raised.value.reason}" == error
 
 
-def test_every_node_carries_its_place() -> None:
+def test_every_node_has_its_location() -> None:
     document = parse_hcl('# a policy\nnamespace "web" {\n  capabilities = [ "read-job" ]\n}\n')
 
     (block,) = document.items
@@ -141,26 +141,26 @@ def test_every_node_carries_its_place() -> None:
 
 
 @given(DOCUMENTS)
-def test_what_is_written_is_read_as_the_same_tree(tree: Body) -> None:
+def test_a_tree_written_as_hcl_is_parsed_to_the_same_tree(tree: Body) -> None:
     assert tree == parse_hcl(as_hcl(tree))
 
 
 # -- bounds --------------------------------------------------------------------------------------------------------
 
 
-def refusal(text: str) -> str:
-    with pytest.raises(HclSyntaxError) as told:
+def get_error_text(text: str) -> str:
+    with pytest.raises(HclSyntaxError) as raised:
         parse_hcl(text)
-    return told.value.text
+    return raised.value.text
 
 
 def test_the_length_is_bounded() -> None:
     parse_hcl("#" * MAX_DOCUMENT_CHARS)
 
-    assert refusal("#" * (MAX_DOCUMENT_CHARS + 1)) == "At 1:1: the document is longer than 1000000 characters"
+    assert get_error_text("#" * (MAX_DOCUMENT_CHARS + 1)) == "At 1:1: the document is longer than 1000000 characters"
 
 
-def test_a_reader_may_ask_for_less() -> None:
+def test_a_caller_may_pass_a_lower_limit() -> None:
     with pytest.raises(HclSyntaxError, match="longer than 4 characters"):
         parse_document("a = 1", max_chars=4)
 
@@ -170,13 +170,15 @@ def test_the_depth_of_bodies_is_bounded(opening: str, closing: str) -> None:
     levels = MAX_DOCUMENT_DEPTH // len(closing)
     parse_hcl(opening * levels + closing * levels)
 
-    assert f"nested more than {MAX_DOCUMENT_DEPTH} deep" in refusal(opening * (levels + 1) + closing * (levels + 1))
+    assert f"nested more than {MAX_DOCUMENT_DEPTH} deep" in get_error_text(
+        opening * (levels + 1) + closing * (levels + 1)
+    )
 
 
 def test_the_depth_of_lists_is_bounded() -> None:
     parse_hcl(f"a = {'[' * MAX_DOCUMENT_DEPTH}{']' * MAX_DOCUMENT_DEPTH}")
 
-    assert f"nested more than {MAX_DOCUMENT_DEPTH} deep" in refusal(f"a = {'[' * (MAX_DOCUMENT_DEPTH + 1)}")
+    assert f"nested more than {MAX_DOCUMENT_DEPTH} deep" in get_error_text(f"a = {'[' * (MAX_DOCUMENT_DEPTH + 1)}")
 
 
 def test_depth_is_counted_along_one_branch_only() -> None:
@@ -186,10 +188,10 @@ def test_depth_is_counted_along_one_branch_only() -> None:
 def test_the_digits_of_a_number_are_bounded() -> None:
     parse_hcl(f"a = {'1' * MAX_NUMBER_CHARS}")
 
-    assert refusal(f"a = {'1' * (MAX_NUMBER_CHARS + 1)}") == "At 1:5: a number has at most 100 characters"
+    assert get_error_text(f"a = {'1' * (MAX_NUMBER_CHARS + 1)}") == "At 1:5: a number has at most 100 characters"
 
 
-def calls_of(text: str) -> int:
+def count_parser_calls(text: str) -> int:
     """How many functions are called to parse a text: a measure of time that no other work on the machine changes."""
     calls = 0
 
@@ -211,7 +213,7 @@ def calls_of(text: str) -> int:
     "piece", ["a {", 'a "b" ', "a = [1] ", "a = {b: 1} ", "[", '"', "/* */", "<<A\n", "\\", 'x "\\"" {} ']
 )
 def test_the_time_is_linear_in_the_length(piece: str) -> None:
-    short, long = calls_of(piece * 500), calls_of(piece * 1_000)
+    short, long = count_parser_calls(piece * 500), count_parser_calls(piece * 1_000)
 
     assert long <= 2 * short + 100
 
@@ -225,7 +227,7 @@ WORDS = st.sampled_from(
 
 
 @given(st.lists(WORDS, max_size=40).map("".join) | st.text(max_size=200))
-def test_any_text_is_a_document_or_is_refused_in_our_words_at_a_place_of_it(text: str) -> None:
+def test_any_text_is_a_document_or_a_syntax_error_with_a_location_in_it(text: str) -> None:
     try:
         place = parse_document(text).location
     except HclError as error:

@@ -1,4 +1,4 @@
-"""Trees of any shape, and how they are written as HCL and as JSON, to hold the parsers against."""
+"""Hypothesis strategies for trees of any shape, and functions that write them as HCL and as JSON."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The functions of templates."""
+"""The functions of templates: results and errors."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def render(template: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("template", "made"),
+    ("template", "expected"),
     [
         ("eq 1 1.0", "true"),
         ('eq "a" "b" "a"', "true"),
@@ -83,36 +83,36 @@ def render(template: str) -> str:
         ('urlquery "a b&c"', "a+b%26c"),
     ],
 )
-def test_functions_give(template: str, made: str) -> None:
-    assert made == render(template)
+def test_functions_return_their_documented_results(template: str, expected: str) -> None:
+    assert expected == render(template)
 
 
 @pytest.mark.parametrize(
-    ("template", "told"),
+    ("template", "error"),
     [
-        ('add 1 "2"', "2 is no number: parseInt makes one of a text"),
-        ('parseInt "x"', "'x' is no whole number"),
-        ("multiply 9999999999 99999999999", "the number does not fit 64 bits"),
-        ('printf "%d" "a"', "printf's %d takes a whole number, and a is none"),
+        ('add 1 "2"', "2 is not a number: convert text with parseInt"),
+        ('parseInt "x"', "'x' is not a whole number"),
+        ("multiply 9999999999 99999999999", "the number does not fit in 64 bits"),
+        ('printf "%d" "a"', "printf %d takes a whole number, got a"),
         ('printf "%d"', "printf has no value for %d"),
         ('printf "x" 1', "printf has 1 value too many"),
         ('parseJSON "{"', "parseJSON cannot read this: Input data was truncated"),
         ('parseYAML "a: ["', "parseYAML cannot read this: "),
-        ('base64Decode "!"', "this is no text in base64"),
-        ('regexMatch "(" "a"', "the pattern ( cannot be used: missing )"),
+        ('base64Decode "!"', "this is not valid base64"),
+        ('regexMatch "(" "a"', "invalid pattern (: missing )"),
         ('parseBool "maybe"', "'maybe' is neither true nor false"),
-        ("slice .text 3 99", "there is no 3 to 99 in a text of 11"),
+        ("slice .text 3 99", "3 to 99 is out of range: the text has length 11"),
         ("parseJSON (printf `%s` (print `[` ))", "parseJSON cannot read this"),
     ],
 )
-def test_functions_refuse_with_a_reason(template: str, told: str) -> None:
-    with pytest.raises(TemplateError) as refused:
+def test_functions_reject_wrong_arguments_with_a_reason(template: str, error: str) -> None:
+    with pytest.raises(TemplateError) as raised:
         render(template)
 
-    assert told in str(refused.value)
+    assert error in str(raised.value)
 
 
-def test_a_document_that_unfolds_without_end_is_refused() -> None:
+def test_a_yaml_document_with_exploding_aliases_is_rejected() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
 
@@ -120,6 +120,6 @@ def test_a_document_that_unfolds_without_end_is_refused() -> None:
         ParsedTemplate("{{parseYAML .}}").render("\n".join(lines))
 
 
-def test_json_that_is_too_deep_is_refused() -> None:
+def test_json_that_is_nested_too_deep_is_rejected() -> None:
     with pytest.raises(TemplateError, match="parseJSON cannot read this"):
         ParsedTemplate("{{parseJSON .}}").render("[" * 100_000)

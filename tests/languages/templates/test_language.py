@@ -1,4 +1,4 @@
-"""The language of templates: what it makes of values, and where it says that it cannot."""
+"""The language of templates: rendered text, errors with locations, and limits."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def render(template: str, value: Any = None) -> str:
 
 
 @pytest.mark.parametrize(
-    ("template", "made"),
+    ("template", "expected"),
     [
         ("plain { text }", "plain { text }"),
         ("{{len .}} jobs", "2 jobs"),
@@ -53,98 +53,98 @@ def render(template: str, value: Any = None) -> str:
         ("{{ range . }}\n{{- .ID }}\n{{ end -}}\n", "web\nsums\n"),
     ],
 )
-def test_a_template_makes_the_text_that_it_says(template: str, made: str) -> None:
-    assert made == render(template, JOBS)
+def test_a_template_renders_its_text(template: str, expected: str) -> None:
+    assert expected == render(template, JOBS)
 
 
-def test_other_signs_can_stand_for_the_braces() -> None:
+def test_the_delimiters_can_be_changed() -> None:
     assert "{{x}} 3" == ParsedTemplate("{{x}} [[add 1 2]]", left="[[", right="]]").render().text
 
 
 @pytest.mark.parametrize(
-    ("template", "told"),
+    ("template", "error"),
     [
         ("one\n  {{.ID", "line 2, column 3: {{ opens here and is not closed: write }}"),
-        ("{{range .}}\n{{.ID}}", "line 1, column 3: range opens a block here that has no end"),
-        ("{{if .}}a{{else}}b{{else}}c{{end}}", "line 1, column 19: this block has an else already"),
-        ("{{end}}", "line 1, column 1: this end ends nothing"),
-        ("{{else}}", "line 1, column 1: this else ends nothing"),
-        ("{{joim . 1}}", "line 1, column 3: joim is no function: did you mean join?"),
-        ("{{ID}}", "line 1, column 3: ID is no function: a field begins with a dot, a text stands in quotes"),
-        ("{{}}", "line 1, column 1: something is missing here: a field, a variable, a text or a function"),
-        ("{{.A ; .B}}", "line 1, column 6: ; means nothing here"),
-        ("{{.A .B}}", "line 1, column 6: .A is no function, so .B cannot follow it"),
-        ("{{len 1 2}}", "line 1, column 3: len takes 1 argument, and has 2"),
-        ("{{slice}}", "line 1, column 3: slice takes 1 to 3 arguments, and has 0"),
-        ("{{eq 1}}", "line 1, column 3: eq takes at least 2 arguments, and has 1"),
-        ("{{$x}}", "line 1, column 3: $x was never set here"),
-        ("{{if true}}{{$x := 1}}{{end}}{{$x}}", "line 1, column 32: $x was never set here"),
-        ("{{$name := 1}}{{$nam}}", "line 1, column 17: $nam was never set here: did you mean $name?"),
-        ("{{$x = 1}}", "line 1, column 3: $x was never set here"),
-        ('{{"no end}}', "line 1, column 3: this text in quotes has no end"),
-        ("{{/* no end", "line 1, column 3: this remark has no end: write */"),
-        ('{{"\\q"}}', "line 1, column 4: \\q means nothing: write \\\\ for a backslash"),
-        ("{{(len .}}", "line 1, column 3: this ( has no )"),
-        ("{{len . | 5}}", "line 1, column 11: only a function can stand after |"),
-        ("{{break}}", "line 1, column 3: break stands in no range"),
+        ("{{range .}}\n{{.ID}}", "line 1, column 3: this range block has no end"),
+        ("{{if .}}a{{else}}b{{else}}c{{end}}", "line 1, column 19: this block already has an else"),
+        ("{{end}}", "line 1, column 1: end without an open block"),
+        ("{{else}}", "line 1, column 1: else without an open block"),
+        ("{{joim . 1}}", "line 1, column 3: joim is not a function: did you mean join?"),
+        ("{{ID}}", "line 1, column 3: ID is not a function: write a dot before a field, and quotes around text"),
+        ("{{}}", "line 1, column 1: expected a field, a variable, a text or a function"),
+        ("{{.A ; .B}}", "line 1, column 6: unexpected ;"),
+        ("{{.A .B}}", "line 1, column 6: .A is not a function, so .B cannot follow it"),
+        ("{{len 1 2}}", "line 1, column 3: len takes 1 argument, got 2"),
+        ("{{slice}}", "line 1, column 3: slice takes 1 to 3 arguments, got 0"),
+        ("{{eq 1}}", "line 1, column 3: eq takes at least 2 arguments, got 1"),
+        ("{{$x}}", "line 1, column 3: variable $x is not defined here"),
+        ("{{if true}}{{$x := 1}}{{end}}{{$x}}", "line 1, column 32: variable $x is not defined here"),
+        ("{{$name := 1}}{{$nam}}", "line 1, column 17: variable $nam is not defined here: did you mean $name?"),
+        ("{{$x = 1}}", "line 1, column 3: variable $x is not defined here"),
+        ('{{"no end}}', 'line 1, column 3: this text has no end: write " after it'),
+        ("{{/* no end", "line 1, column 3: this comment has no end: write */"),
+        ('{{"\\q"}}', "line 1, column 4: unknown escape \\q: write \\\\ for a backslash"),
+        ("{{(len .}}", "line 1, column 3: this ( has no matching )"),
+        ("{{len . | 5}}", "line 1, column 11: only a function can follow |"),
+        ("{{break}}", "line 1, column 3: break outside of range"),
         ('{{template "x"}}', 'line 1, column 3: no template is named "x"'),
-        ('{{define "x"}}{{end}}{{define "x"}}{{end}}', 'line 1, column 24: there is a template named "x" already'),
+        ('{{define "x"}}{{end}}{{define "x"}}{{end}}', 'line 1, column 24: a template named "x" already exists'),
         (
             "{{" + "(" * 200 + "1" + ")" * 200 + "}}",
-            "line 1, column 103: parentheses stand in each other at most 100 deep",
+            "line 1, column 103: parentheses are nested more than 100 deep",
         ),
-        ("{{if 1}}" * 200 + "{{end}}" * 200, "line 1, column 803: blocks stand in each other at most 100 deep"),
-        ("{{08}}", "line 1, column 3: 08 is no number: write 8 or 0o10"),
+        ("{{if 1}}" * 200 + "{{end}}" * 200, "line 1, column 803: blocks are nested more than 100 deep"),
+        ("{{08}}", "line 1, column 3: 08 is not a number: write 8 or 0o10"),
     ],
 )
-def test_a_template_that_is_none_is_refused_with_its_place(template: str, told: str) -> None:
-    with pytest.raises(TemplateError) as refused:
+def test_a_template_that_cannot_be_parsed_is_rejected_with_its_location(template: str, error: str) -> None:
+    with pytest.raises(TemplateError) as raised:
         ParsedTemplate(template)
 
-    assert told == str(refused.value)
+    assert error == str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("template", "told"),
+    ("template", "error"),
     [
-        ("{{.ID}}", "line 1, column 3: .ID is asked of a list: {{range .}} goes over it"),
-        ("{{range .}}\n{{.ID.X}}{{end}}", "line 2, column 6: .X is asked of web, which has no fields"),
+        ("{{.ID}}", "line 1, column 3: a list has no field .ID: use {{range .}} to visit its elements"),
+        ("{{range .}}\n{{.ID.X}}{{end}}", "line 2, column 6: web has no field .X"),
         (
             "{{range .}}{{range .ID}}{{end}}{{end}}",
-            "line 1, column 14: range goes over a list, a map or a number, and not over web",
+            "line 1, column 14: range takes a list, a map or a number, got web",
         ),
-        ("{{index . 7}}", "line 1, column 3: there is no 7 in a list of 2"),
-        ('{{eq 1 "1"}}', "line 1, column 3: 1 is a number and 1 is a text: they cannot be compared"),
-        ("{{lt nil 1}}", "line 1, column 3: nothing has no order"),
-        ("{{divide 0 5}}", "line 1, column 3: nothing can be divided by zero"),
+        ("{{index . 7}}", "line 1, column 3: index 7 is out of range: the list has length 2"),
+        ('{{eq 1 "1"}}', "line 1, column 3: cannot compare 1 (a number) with 1 (a text)"),
+        ("{{lt nil 1}}", "line 1, column 3: only numbers and texts can be ordered, got a null value"),
+        ("{{divide 0 5}}", "line 1, column 3: division by zero"),
         (
             '{{define "x"}}{{template "x"}}{{end}}{{template "x"}}',
             "line 1, column 17: templates include each other more than 100 deep",
         ),
     ],
 )
-def test_what_cannot_be_rendered_says_where(template: str, told: str) -> None:
+def test_an_error_of_rendering_has_its_location(template: str, error: str) -> None:
     read = ParsedTemplate(template)
 
-    with pytest.raises(TemplateError) as refused:
+    with pytest.raises(TemplateError) as raised:
         read.render(JOBS)
 
-    assert told == str(refused.value)
+    assert error == str(raised.value)
 
 
-def test_a_record_knows_its_fields() -> None:
+def test_an_unknown_field_of_a_record_is_an_error() -> None:
     with pytest.raises(TemplateError, match=r"there is no field \.JobId: did you mean \.JobID\?"):
         render("{{.JobId}}", RecordFields(JobID="a"))
 
 
-def test_a_strict_template_refuses_a_missing_key() -> None:
+def test_a_strict_template_rejects_a_missing_key() -> None:
     assert "<no value>" == render("{{.b}}", {"a": 1})
-    with pytest.raises(TemplateError, match="there is no key b: there are a"):
+    with pytest.raises(TemplateError, match="there is no key b: the keys are a"):
         ParsedTemplate("{{.b}}", is_strict=True).render({"a": 1})
 
 
 @pytest.mark.parametrize("name", ["__class__", "__init__", "keys", "append", "format"])
-def test_a_template_reaches_no_attribute_of_an_object(name: str) -> None:
+def test_a_template_cannot_read_attributes_of_objects(name: str) -> None:
     values: list[Any] = ["text", [1], 3, True]
 
     for value in values:
@@ -154,20 +154,23 @@ def test_a_template_reaches_no_attribute_of_an_object(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "told"),
+    ("template", "error"),
     [
-        ("{{range loop 100000}}{{range loop 1000}}{{end}}{{end}}", "goes on for more than 1,000,000 steps"),
-        ("{{loop 1000000000}}", "loop goes over at most 100,000 numbers"),
-        ('{{$x := "aaaaaaaaaa"}}{{range 40}}{{$x = print $x $x}}{{end}}', "more text than a template may"),
-        ('{{range 100000}}{{printf "%500s" ""}}{{end}}', "the text grows over 16,777,216 characters"),
-        ("{{range 99999999999}}{{end}}", "range goes over a list, a map or a number"),
+        ("{{range loop 100000}}{{range loop 1000}}{{end}}{{end}}", "takes more than 1,000,000 steps"),
+        ("{{loop 1000000000}}", "loop lists at most 100,000 numbers"),
+        (
+            '{{$x := "aaaaaaaaaa"}}{{range 40}}{{$x = print $x $x}}{{end}}',
+            "functions of the template produce too much text",
+        ),
+        ('{{range 100000}}{{printf "%500s" ""}}{{end}}', "the text has more than 16,777,216 characters"),
+        ("{{range 99999999999}}{{end}}", "range takes a list, a map or a number"),
     ],
 )
-def test_a_template_ends_whatever_it_says(template: str, told: str) -> None:
-    with pytest.raises(TemplateError, match=told):
+def test_every_template_ends_within_its_limits(template: str, error: str) -> None:
+    with pytest.raises(TemplateError, match=error):
         render(template)
 
 
-def test_bounds_can_be_narrower() -> None:
-    with pytest.raises(TemplateError, match="the text grows over 10 characters"):
+def test_limits_can_be_lower() -> None:
+    with pytest.raises(TemplateError, match="the text has more than 10 characters"):
         ParsedTemplate("{{range 20}}x{{end}}").render(limits=RenderLimits(max_text_chars=10))

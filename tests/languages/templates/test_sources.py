@@ -1,4 +1,4 @@
-"""What templates ask of their sources, and what they do while something is not there yet."""
+"""Queries of templates: results, recorded queries, and missing sources."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,8 +10,8 @@ from wharf.languages.templates import MissingSource, NoSources, ParsedTemplate, 
 NOW_NS = 1_795_269_909_120_000_000
 
 
-class Shelf(NoSources):
-    """Sources that hold what the test put there."""
+class FakeSources(NoSources):
+    """Sources with the data of a test."""
 
     def __init__(self, variables: Mapping[str, Mapping[str, str]] | None = None, instances: int = 0) -> None:
         self._variables = variables or {}
@@ -43,12 +43,12 @@ class Shelf(NoSources):
         return [{"ID": f"{name}-{n}", "Address": f"10.0.0.{n}", "Port": 80 + n} for n in range(self._instances)]
 
 
-def render(template: str, shelf: Shelf) -> RenderResult:
-    return ParsedTemplate(template).render(None, shelf)
+def render(template: str, sources: FakeSources) -> RenderResult:
+    return ParsedTemplate(template).render(None, sources)
 
 
 @pytest.mark.parametrize(
-    ("template", "made"),
+    ("template", "expected"),
     [
         ('{{env "HOME"}}{{env "NONE"}}', "/alone"),
         ('{{envOrDefault "NONE" "x"}}', "x"),
@@ -67,38 +67,40 @@ def render(template: str, shelf: Shelf) -> RenderResult:
         ('{{timestamp "unix"}}', "1795269909"),
     ],
 )  # fmt: skip
-def test_templates_ask(template: str, made: str) -> None:
-    shelf = Shelf({"app/db": {"user": "me", "password": "secret"}, "app/web": {}}, instances=3)
+def test_templates_query_their_sources(template: str, expected: str) -> None:
+    sources = FakeSources({"app/db": {"user": "me", "password": "secret"}, "app/web": {}}, instances=3)
 
-    assert (made, ()) == render(template, shelf)[::2]
+    assert (expected, ()) == render(template, sources)[::2]
 
 
-def test_what_was_asked_is_told_so_that_it_can_be_watched() -> None:
-    rendered = render('{{env "HOME"}}{{range service "db"}}{{end}}{{with variable "a/b"}}{{end}}', Shelf())
+def test_the_queries_of_a_template_are_reported() -> None:
+    rendered = render('{{env "HOME"}}{{range service "db"}}{{end}}{{with variable "a/b"}}{{end}}', FakeSources())
 
     assert {("environment", "HOME"), ("service", "db"), ("variable", "a/b")} == rendered.queries
 
 
-def test_a_template_goes_on_over_what_is_missing_and_tells_all_of_it() -> None:
-    rendered = render('{{with variable "a"}}{{.x}}{{end}}{{file "b"}}{{range nomadVarListSafe "c"}}{{end}}', Shelf())
+def test_rendering_continues_after_a_missing_source_and_reports_all_of_them() -> None:
+    rendered = render(
+        '{{with variable "a"}}{{.x}}{{end}}{{file "b"}}{{range nomadVarListSafe "c"}}{{end}}', FakeSources()
+    )
 
     assert ("variable a", "the file b", "variables under c") == rendered.missing
 
 
-def test_some_instances_of_a_service_are_the_same_ones_while_they_are_there() -> None:
+def test_a_selection_of_instances_is_stable_while_they_exist() -> None:
     template = '{{range service 2 "me" "db"}}{{.ID}} {{end}}'
-    of_five, of_six = (set(render(template, Shelf(instances=count)).text.split()) for count in (5, 6))
+    of_five, of_six = (set(render(template, FakeSources(instances=count)).text.split()) for count in (5, 6))
 
     assert 2 == len(of_five)
     assert len(of_five - of_six) <= 1
     assert of_six - of_five <= {"db-5"}
 
 
-def test_an_environment_variable_that_must_be_set_is_asked_for_in_vain() -> None:
+def test_a_required_environment_variable_that_is_not_set_is_an_error() -> None:
     with pytest.raises(TemplateError, match="line 1, column 3: the environment variable NONE is not set"):
-        render('{{mustEnv "NONE"}}', Shelf())
+        render('{{mustEnv "NONE"}}', FakeSources())
 
 
-def test_a_template_that_shows_only_what_it_is_given_has_no_time() -> None:
+def test_a_template_without_sources_cannot_read_the_time() -> None:
     with pytest.raises(MissingSource, match="the time"):
         ParsedTemplate("{{timestamp}}").render()

@@ -1,6 +1,6 @@
-"""The replica: declared tables, their indexes, reads of one moment, and watches.
+"""The replica: the cluster's tables in memory, with indexes, consistent reads and watches.
 
-Pure and in memory: it opens nothing, waits for nothing, and changes only by the next batch of the log.
+It performs no I/O and never awaits. It changes only when the next batch of the log is applied.
 """
 
 from wharf.cluster.state.replica import BatchApplication, OutOfOrder, Replica, ReplicaLoad

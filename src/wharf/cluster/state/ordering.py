@@ -1,7 +1,7 @@
-"""The orders in which the keys of a table are found: by key, and by creation.
+"""Ordered sets of the keys of a table: by key, and by creation.
 
-Names are few and listed all the time, so they are kept sorted. The ids of work are many, random, and asked for by prefix
-now and then: they are put in order when somebody asks, shelf by shelf (`shelves`).
+Names are few and often listed, so they are kept sorted. Random ids are many and rarely listed by key, so `ShardedDict`
+sorts them only when a caller lists them, one shard at a time.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,11 +12,11 @@ from sortedcontainers import SortedList
 LAST_CODE_POINT: Final = 0x10FFFF
 
 BLOCK_BITS: Final = 10
-"""1,024 indexes of creation lie in one block."""
+"""A block of `CreationOrder` covers 2 to this power (1,024) log indexes."""
 
 
 def find_prefix_end(prefix: str) -> str | None:
-    """The least text above all that begin with `prefix`; None: there is none."""
+    """Return the smallest text that is greater than every text with this prefix, or `None` if there is none."""
     while prefix:
         if ord(prefix[-1]) < LAST_CODE_POINT:
             return prefix[:-1] + chr(ord(prefix[-1]) + 1)
@@ -25,7 +25,7 @@ def find_prefix_end(prefix: str) -> str | None:
 
 
 class SortedKeys:
-    """Always in order."""
+    """A set of keys that is always sorted."""
 
     __slots__ = ("_keys",)
 
@@ -42,21 +42,23 @@ class SortedKeys:
         self._keys.update(keys)
 
     def iter_prefix(self, prefix: str, *, start: str | None, reverse: bool) -> Iterator[str]:
-        """Keys that begin with `prefix`, from `start` on (down from it, in reverse), `start` included."""
-        low, high, include_high = prefix, find_prefix_end(prefix), False
+        """Iterate over keys with this prefix, from `start` (included) upwards, or downwards in reverse."""
+        lower_bound, upper_bound, includes_upper_bound = prefix, find_prefix_end(prefix), False
         if start is not None and not reverse:
-            low = max(low, start)
-        elif start is not None and (high is None or start < high):
-            high, include_high = start, True
-        if high is not None and low > high:
+            lower_bound = max(lower_bound, start)
+        elif start is not None and (upper_bound is None or start < upper_bound):
+            upper_bound, includes_upper_bound = start, True
+        if upper_bound is not None and lower_bound > upper_bound:
             return iter(())
-        return iter(self._keys.irange(low, high, inclusive=(True, include_high), reverse=reverse))
+        return iter(
+            self._keys.irange(lower_bound, upper_bound, inclusive=(True, includes_upper_bound), reverse=reverse)
+        )
 
 
 class CreationOrder:
-    """By CreateIndex, then key. Records of one batch share their index, so one entry serves up to a thousand.
+    """A set of keys sorted by CreateIndex, then key. Records of one batch have the same index and share one entry.
 
-    Indexes lie in blocks of a thousand: one dict of all of them would stop everybody when it grows.
+    Indexes are grouped in blocks of 1,024. A single dict of all of them would block the event loop when it is resized.
     """
 
     __slots__ = ("_block_numbers", "_blocks", "_newest", "_newest_keys")
@@ -64,53 +66,55 @@ class CreationOrder:
     def __init__(self) -> None:
         self._block_numbers: SortedList[int] = SortedList()
         self._blocks: dict[int, dict[int, dict[str, None]]] = {}
-        # Most keys come to the index that the last one came to.
+        # Most keys are added at the same index as the one before.
         self._newest: int | None = None
         self._newest_keys: dict[str, None] = {}
 
-    def add(self, created: int, key: str) -> None:
-        if created == self._newest:
+    def add(self, create_index: int, key: str) -> None:
+        """Add a key with the index at which its record was created."""
+        if create_index == self._newest:
             self._newest_keys[key] = None
             return
-        number = created >> BLOCK_BITS
-        block = self._blocks.get(number)
+        block_number = create_index >> BLOCK_BITS
+        block = self._blocks.get(block_number)
         if block is None:
-            block = self._blocks[number] = {}
-            self._block_numbers.add(number)
-        keys = block.get(created)
+            block = self._blocks[block_number] = {}
+            self._block_numbers.add(block_number)
+        keys = block.get(create_index)
         if keys is None:
-            keys = block[created] = {}
+            keys = block[create_index] = {}
         keys[key] = None
-        self._newest, self._newest_keys = created, keys
+        self._newest, self._newest_keys = create_index, keys
 
-    def remove(self, created: int, key: str) -> None:
-        number = created >> BLOCK_BITS
-        block = self._blocks[number]
-        keys = block[created]
+    def remove(self, create_index: int, key: str) -> None:
+        """Remove a key, and the entries that are empty then."""
+        block_number = create_index >> BLOCK_BITS
+        block = self._blocks[block_number]
+        keys = block[create_index]
         del keys[key]
         if keys:
             return
-        del block[created]
-        if created == self._newest:
+        del block[create_index]
+        if create_index == self._newest:
             self._newest = None
         if not block:
-            del self._blocks[number]
-            self._block_numbers.remove(number)
+            del self._blocks[block_number]
+            self._block_numbers.remove(block_number)
 
     def iter_keys(self, *, start: tuple[int, str] | None, reverse: bool) -> Iterator[str]:
-        """From `start` on (down, in reverse), `start` included."""
-        low, high = None, None
+        """Iterate over keys from `start` (included) upwards, or downwards in reverse."""
+        lower_bound, upper_bound = None, None
         if start is not None:
-            number = start[0] >> BLOCK_BITS
-            low, high = (None, number) if reverse else (number, None)
-        for number in self._block_numbers.irange(low, high, reverse=reverse):
-            block = self._blocks[number]
-            for created in sorted(block, reverse=reverse):
-                if start is None or (created < start[0] if reverse else created > start[0]):
-                    yield from sorted(block[created], reverse=reverse)
+            block_number = start[0] >> BLOCK_BITS
+            lower_bound, upper_bound = (None, block_number) if reverse else (block_number, None)
+        for block_number in self._block_numbers.irange(lower_bound, upper_bound, reverse=reverse):
+            block = self._blocks[block_number]
+            for create_index in sorted(block, reverse=reverse):
+                if start is None or (create_index < start[0] if reverse else create_index > start[0]):
+                    yield from sorted(block[create_index], reverse=reverse)
                     continue
-                if created != start[0]:
-                    continue  # Before the start: its keys need not be looked at, and a block has many.
-                for key in sorted(block[created], reverse=reverse):
-                    if (created, key) <= start if reverse else (created, key) >= start:
+                if create_index != start[0]:
+                    continue  # Before the start, so its keys need no comparison.
+                for key in sorted(block[create_index], reverse=reverse):
+                    if (create_index, key) <= start if reverse else (create_index, key) >= start:
                         yield key

@@ -1,7 +1,7 @@
-"""A snapshot in which a few records are not as they are: for asking what would be, without anything being written.
+"""A view of the replica with a few changed records, to compute what would happen if they were written.
 
-It answers by key and by index value as the real one would. It holds no copy and takes nothing in, so it is good for one
-piece of work that does not wait.
+It supports reads by key and by index. It is not a copy and applies no batches, so use it only within one piece of code
+that does not await.
 """
 
 from collections.abc import Hashable, Iterable, Iterator
@@ -17,44 +17,49 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 class OverlayReplica(Replica):
-    """The replica as it would stand after these changes, of which none holds THIS."""
+    """The replica as it would be after these changes. Their records must not contain `WRITE_INDEX`."""
 
     def __init__(self, replica: Replica, changes: Iterable[PutRecord | DeleteRecord]) -> None:
         super().__init__(())
         self.index, self.tables = replica.index, replica.tables
         self.epoch, self.epoch_since = replica.epoch, replica.epoch_since
-        self._rows = replica._rows
-        self._imagined: dict[str, dict[str, Any]] = {}
+        self._records_by_table = replica._records_by_table
+        self._changes_by_table: dict[str, dict[str, Any]] = {}
         for change in changes:
             record = change.record if isinstance(change, PutRecord) else None
-            self._imagined.setdefault(change.table, {})[change.key] = record
+            self._changes_by_table.setdefault(change.table, {})[change.key] = record
 
     def get(self, table: Table[R], *key: str | int) -> R | None:
-        changed = self._imagined.get(table.name)
-        if changed is not None and (joined := table.build_key(*key)) in changed:
-            found: R | None = changed[joined]
-            return found
+        changed_records = self._changes_by_table.get(table.name)
+        if changed_records is not None and (joined_key := table.build_key(*key)) in changed_records:
+            record: R | None = changed_records[joined_key]
+            return record
         return super().get(table, *key)
 
     def list_by_index(self, index: Index[R], *value: Hashable) -> list[R]:
         records = super().list_by_index(index, *value)
-        changed = self._imagined.get(index.table)
-        if changed is None:
+        changed_records = self._changes_by_table.get(index.table)
+        if changed_records is None:
             return records
-        return self._as_imagined(index, changed, records, value)
+        return self._merge_changes(index, changed_records, records, value)
 
     def iter_by_index(self, index: Index[R], *value: Hashable) -> Iterator[tuple[str, R]]:
-        key_of = self.tables[index.table].get_key
-        return ((key_of(record), record) for record in self.list_by_index(index, *value))
+        get_key = self.tables[index.table].get_key
+        return ((get_key(record), record) for record in self.list_by_index(index, *value))
 
     def list_by_index_sorted(self, index: Index[R], *value: Hashable, reverse: bool = False) -> list[R]:
         table: Table[R] = self.tables[index.table]
         return sorted(self.list_by_index(index, *value), key=table.get_key, reverse=reverse)
 
-    def _as_imagined(
-        self, index: Index[R], changed: dict[str, Any], records: list[R], value: tuple[Hashable, ...]
+    def _merge_changes(
+        self, index: Index[R], changed_records: dict[str, Any], records: list[R], value: tuple[Hashable, ...]
     ) -> list[R]:
-        key_of = self.tables[index.table].get_key
-        wanted = value[0] if len(value) == 1 else value
-        new = [record for record in changed.values() if record is not None and index.get_value(record) == wanted]
-        return [*(record for record in records if key_of(record) not in changed), *new]
+        """Replace changed records in the result of an index read, and add those that now have the value."""
+        get_key = self.tables[index.table].get_key
+        index_value = value[0] if len(value) == 1 else value
+        new_matches = [
+            record
+            for record in changed_records.values()
+            if record is not None and index.get_value(record) == index_value
+        ]
+        return [*(record for record in records if get_key(record) not in changed_records), *new_matches]

@@ -1,7 +1,7 @@
-"""Maps that a record holds as the bytes they came in, and that are decoded when somebody reads them.
+"""Maps that are stored as their encoded bytes and decoded on each read.
 
-For what is large, differs from record to record, and is seldom looked at. To a reader it is a map like another; it takes
-no room but that of its bytes, and a record that is written again passes them on as they are. It never changes.
+Meant for large values that differ between records and are rarely read, such as task states. Readers use them as ordinary
+read-only maps. They need no more memory than their bytes, and are written again without encoding.
 """
 
 from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
@@ -13,7 +13,7 @@ V = TypeVar("V")
 
 
 class PackedMap(Mapping[str, V]):
-    """Every read decodes the whole map: who reads more than one thing of it takes `dict(...)` of it first."""
+    """A read-only map that is stored as bytes. Every read decodes all of it; for several reads convert it to a dict."""
 
     __slots__ = ("_data", "_decode")
 
@@ -22,10 +22,11 @@ class PackedMap(Mapping[str, V]):
         self._decode = decode
 
     def unpack(self) -> dict[str, V]:
-        """Raises `Damaged` of `codec` where the bytes are no such map."""
+        """Return the decoded map. Raises `DamagedRecord` if the bytes cannot be decoded."""
         return self._decode(self._data)
 
     def to_raw(self) -> msgspec.Raw:
+        """Return the bytes for an encoder that writes msgpack."""
         return msgspec.Raw(self._data)
 
     def __getitem__(self, name: str) -> V:
@@ -48,21 +49,21 @@ class PackedMap(Mapping[str, V]):
             return self._data == other._data or self.unpack() == other.unpack()
         return self.unpack() == other if isinstance(other, dict) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # as of every map
+    __hash__ = None  # type: ignore[assignment]  # maps are not hashable
 
     def __repr__(self) -> str:
         return repr(self.unpack())
 
 
 def encode_packed_as_raw(value: Any) -> msgspec.Raw:
-    """What a msgpack encoder asks when it meets a packed map (its `enc_hook`)."""
+    """Encode a packed map as its bytes. The `enc_hook` of msgpack encoders."""
     if isinstance(value, PackedMap):
         return value.to_raw()
-    raise NotImplementedError(f"a {type(value).__name__} has no form on the wire")
+    raise NotImplementedError(f"a {type(value).__name__} cannot be encoded")
 
 
 def encode_packed_as_dict(value: Any) -> dict[str, Any]:
-    """What an encoder of any other form asks (its `enc_hook`)."""
+    """Encode a packed map as a dict. The `enc_hook` of encoders for other formats, such as JSON."""
     if isinstance(value, PackedMap):
         return value.unpack()
-    raise NotImplementedError(f"a {type(value).__name__} has no form on the wire")
+    raise NotImplementedError(f"a {type(value).__name__} cannot be encoded")

@@ -1,6 +1,6 @@
-"""The state in memory: it changes only by taking in the next batch of the log, between two events.
+"""The replica: all tables in memory. It changes only when the next batch of the log is applied.
 
-Nothing here waits, so a caller that does not wait either sees one consistent state, however many records it reads.
+Nothing here awaits. A caller that does not await either sees one consistent state, however many records it reads.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -36,89 +36,88 @@ from wharf.contract.model.log import (
 R = TypeVar("R", bound=msgspec.Struct)
 
 MAX_DECODED_PER_STEP: Final = 500
-"""Changes decoded in one step: a millisecond and a half."""
+"""How many changes are decoded before the event loop gets a turn: about 1.5 milliseconds."""
 
 MAX_COMPARED_PER_STEP: Final = 1_000
-"""Records compared in one step after a load: about a millisecond."""
+"""How many records are compared after a load before the event loop gets a turn: about a millisecond."""
 
 
 AppliedChange = tuple[str, str, Any, Any]
-"""What became of one key: its table, the key, the record before and the one after; None where there is none."""
+"""The change of one key: table, key, the record before and the record after. A missing record is `None`."""
 
 AdoptableRecords = dict[tuple[str, str], msgspec.Struct]
-"""By table and key: records of a write of our own, as they were decided."""
+"""Records of this process's own write by table and key. They need not be decoded when the write comes back."""
 
 
 class OutOfOrder(Exception):
-    """What came does not follow what was taken in before. Load again."""
+    """The batch or load does not follow the replica's index. The whole state must be loaded again."""
 
 
 class Replica:
-    """All tables at one index. Also the snapshot that deciders read."""
+    """All tables of the cluster at one log index."""
 
     def __init__(self, tables: Iterable[Table[Any]]) -> None:
         self.index = 0
         self.epoch = 0
         self.epoch_since = 0
-        """Above every index told before this epoch, so also above those that a record still holds from then."""
+        """An index above all indexes of earlier epochs, including those that records still contain."""
         self.tables: dict[str, Table[Any]] = {table.name: table for table in tables}
         self.watches = WatchRegistry(self.tables)
-        # They outlive a load: what records share goes on being shared.
+        # Decoders are kept when the state is loaded again, because they hold the values that records share.
         self._decoders: dict[str, RecordDecoder[Any]] = {
-            name: RecordDecoder(table) for name, table in self.tables.items()
+            table_name: RecordDecoder(table) for table_name, table in self.tables.items()
         }
-        self._rows: dict[str, TableRecords[Any]] = self._empty()
+        self._records_by_table: dict[str, TableRecords[Any]] = self._create_empty_tables()
 
-    def _empty(self) -> dict[str, TableRecords[Any]]:
-        every_rows = {
-            name: TableRecords(table, self._decoders[name], last_change=FIRST_INDEX)
-            for name, table in self.tables.items()
+    def _create_empty_tables(self) -> dict[str, TableRecords[Any]]:
+        """Return empty tables, linked for the sharing of values between them."""
+        records_by_table = {
+            table_name: TableRecords(table, self._decoders[table_name], last_change=FIRST_INDEX)
+            for table_name, table in self.tables.items()
         }
-        for rows in every_rows.values():
-            rows.link_relatives(every_rows)
-        return every_rows
+        for table_records in records_by_table.values():
+            table_records.link_relatives(records_by_table)
+        return records_by_table
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def get_table_records(self, table: Table[R]) -> TableRecords[R]:
-        return self._rows[table.name]
+        """Return the current records of a table. A load replaces the object."""
+        return self._records_by_table[table.name]
 
     def get(self, table: Table[R], *key: str | int) -> R | None:
-        """The record under the key; of a table with one record, that record."""
-        return self._rows[table.name].records.get(table.build_key(*key))
+        """Return the record under a key, or `None`. A table with a single record needs no key."""
+        return self._records_by_table[table.name].records.get(table.build_key(*key))
 
     def list_by_index(self, index: Index[R], *value: Hashable) -> list[R]:
-        """The records with this value in the index, in no order that means anything: two replicas may differ in it."""
-        rows: TableRecords[R] = self._rows[index.table]
-        records = rows.records
-        return [records[key] for key in rows.find_keys(index, value[0] if len(value) == 1 else value)]
+        """Return the records with this index value. The order is arbitrary and differs between replicas."""
+        table_records: TableRecords[R] = self._records_by_table[index.table]
+        records = table_records.records
+        return [records[key] for key in table_records.find_keys(index, value[0] if len(value) == 1 else value)]
 
     def iter_by_index(self, index: Index[R], *value: Hashable) -> Iterator[tuple[str, R]]:
-        """The same records one after the other, each with its key; follows the state while it is read."""
-        rows: TableRecords[R] = self._rows[index.table]
-        records = rows.records
-        for key in rows.find_keys(index, value[0] if len(value) == 1 else value):
+        """Yield the keys and records with this index value. Do not await while iterating: the state may change."""
+        table_records: TableRecords[R] = self._records_by_table[index.table]
+        records = table_records.records
+        for key in table_records.find_keys(index, value[0] if len(value) == 1 else value):
             yield key, records[key]
 
     def count_by_index(self, index: Index[Any], *value: Hashable) -> int:
-        return len(self._rows[index.table].find_keys(index, value[0] if len(value) == 1 else value))
+        """Return the number of records with this index value."""
+        return len(self._records_by_table[index.table].find_keys(index, value[0] if len(value) == 1 else value))
 
     def list_by_index_sorted(self, index: Index[R], *value: Hashable, reverse: bool = False) -> list[R]:
-        """The same records in order of key, as lists show them."""
-        rows: TableRecords[R] = self._rows[index.table]
-        keys = sorted(rows.find_keys(index, value[0] if len(value) == 1 else value), reverse=reverse)
-        return [rows.records[key] for key in keys]
+        """Return the records with this index value, sorted by key."""
+        table_records: TableRecords[R] = self._records_by_table[index.table]
+        keys = sorted(table_records.find_keys(index, value[0] if len(value) == 1 else value), reverse=reverse)
+        return [table_records.records[key] for key in keys]
 
     def iter_index_values(self, index: Index[Any]) -> Iterator[Hashable]:
-        """Every value that some record has in the index."""
-        return self._rows[index.table].iter_index_values(index)
+        """Iterate over the index values that at least one record has."""
+        return self._records_by_table[index.table].iter_index_values(index)
 
     def iter_all(self, table: Table[R], *, reverse: bool = False) -> Iterator[R]:
-        """Every record in the table's order.
-
-        This and the next two follow the state while they are read: read them to the end, or as far as needed, before
-        you wait for anything.
-        """
+        """Iterate over all records in the order of the table. Do not await while iterating: the state may change."""
         if table.order is ListOrder.KEY:
             return self.iter_by_key(table, reverse=reverse)
         return self.iter_by_creation(table, reverse=reverse)
@@ -126,39 +125,40 @@ class Replica:
     def iter_by_key(
         self, table: Table[R], *, prefix: str = "", start: str | None = None, reverse: bool = False
     ) -> Iterator[R]:
-        """Records in order of key: those whose key begins with `prefix`, from the key `start` on, itself included.
+        """Iterate over records sorted by key: those with this prefix, from the key `start` (included) upwards.
 
-        In reverse `start` is the greatest key given. No record need stand under it.
+        In reverse the order is downwards from `start`. No record needs to exist under that key. Do not await meanwhile.
         """
-        rows = self._rows[table.name]
-        keys = rows.iter_keys(prefix=prefix, start=start, reverse=reverse)
-        return map(rows.records.__getitem__, keys)
+        table_records = self._records_by_table[table.name]
+        keys = table_records.iter_keys(prefix=prefix, start=start, reverse=reverse)
+        return map(table_records.records.__getitem__, keys)
 
     def iter_by_creation(
         self, table: Table[R], *, start: tuple[int, str] | None = None, reverse: bool = False
     ) -> Iterator[R]:
-        """Records by CreateIndex, then key, from `start` on, itself included; in reverse down from there."""
-        rows = self._rows[table.name]
-        return map(rows.records.__getitem__, rows.iter_keys_by_creation(start=start, reverse=reverse))
+        """Iterate over records sorted by CreateIndex, then key, from `start` (included) upwards; in reverse downwards."""
+        table_records = self._records_by_table[table.name]
+        return map(table_records.records.__getitem__, table_records.iter_keys_by_creation(start=start, reverse=reverse))
 
     def count_records(self, table: Table[Any]) -> int:
-        return len(self._rows[table.name].records)
+        """Return the number of records in a table."""
+        return len(self._records_by_table[table.name].records)
 
     def get_last_change(self, *tables: Table[Any]) -> int:
-        """The greatest index at which one of these tables changed."""
-        return max(self._rows[table.name].last_change for table in tables)
+        """Return the latest log index at which one of these tables changed."""
+        return max(self._records_by_table[table.name].last_change for table in tables)
 
     def build_record_condition(self, table: Table[R], record: R) -> Condition:
-        """The condition that this record is still as the decider saw it."""
+        """Return the condition that this record has not changed since it was read."""
         return Condition(table.name, table.get_key(record), record.modify_index)  # type: ignore[attr-defined]
 
     def get_version(self, table: Table[Any], *key: str | int) -> int:
-        """The version under the key; 0 when nothing is there."""
+        """Return the version of the record under a key, or 0 if there is none."""
         record = self.get(table, *key)
         return 0 if record is None else record.modify_index
 
     def build_key_condition(self, table: Table[Any], *key: str | int) -> Condition:
-        """The condition that what stands under the key, if anything, is still what stands there now."""
+        """Return the condition that the record under a key does not change, or still does not exist."""
         return Condition(table.name, table.build_key(*key), self.get_version(table, *key))
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -166,19 +166,22 @@ class Replica:
     def encode_write(
         self, write: Write, *, write_id: str, lease: int = 0, cluster_format: int = UNLIMITED_FORMAT
     ) -> EncodedWrite:
-        """The write as the log takes it, in forms that every server reads which knows `cluster_format`."""
+        """Encode a write for the log, in schema versions that every server can read that knows `cluster_format`."""
         return EncodedWrite(
             id=write_id,
             kind=write.kind,
             cause=write.cause,
             conditions=write.conditions,
-            changes=self._encoded(write.changes, cluster_format),
+            changes=self._encode_changes(write.changes, cluster_format),
             lease=lease,
         )
 
     def collect_adoptable(self, write: Write, *, cluster_format: int = UNLIMITED_FORMAT) -> AdoptableRecords:
-        """What whoever wrote this may keep, and need not decode when it comes back: what plans write by the thousand."""
-        adopted = [
+        """Return the records of a write that need not be decoded when the write comes back from the log.
+
+        Only tables with `is_adopted` take part, and only if records are written in their newest schema version.
+        """
+        adopted_tables = [
             table.name
             for table in self.tables.values()
             if table.is_adopted and table.get_schema_version(cluster_format) == table.schema_version
@@ -186,202 +189,222 @@ class Replica:
         return {
             (change.table, change.key): change.record
             for change in write.changes
-            if change.table in adopted and isinstance(change, PutRecord)
+            if change.table in adopted_tables and isinstance(change, PutRecord)
         }
 
-    def _encoded(self, changes: Iterable[PutRecord | DeleteRecord], cluster_format: int) -> list[EncodedChange]:
+    def _encode_changes(self, changes: Iterable[PutRecord | DeleteRecord], cluster_format: int) -> list[EncodedChange]:
+        """Encode the changes of a write. A record that is stored under two keys in a row is encoded once."""
         encoders: dict[str, Callable[[Any], bytes]] = {}
-        before, data_before, encode_before = None, b"", None
-        coded = []
+        previous_record, previous_data, previous_encode = None, b"", None
+        encoded_changes = []
         for change in changes:
-            name, data = change.table, None
+            table_name, data = change.table, None
             if isinstance(change, PutRecord):
-                encode = encoders.get(name)
+                encode = encoders.get(table_name)
                 if encode is None:
-                    encode = encoders[name] = build_encoder(self.tables[name], cluster_format=cluster_format)
-                # A job and its newest version are one record under two keys.
-                data = data_before if change.record is before and encode == encode_before else encode(change.record)
-                before, data_before, encode_before = change.record, data, encode
-            coded.append(EncodedChange(name, change.key, data))
-        return coded
+                    encode = encoders[table_name] = build_encoder(
+                        self.tables[table_name], cluster_format=cluster_format
+                    )
+                # A job and its newest version are the same record under two keys.
+                data = (
+                    previous_data
+                    if change.record is previous_record and encode == previous_encode
+                    else encode(change.record)
+                )
+                previous_record, previous_data, previous_encode = change.record, data, encode
+            encoded_changes.append(EncodedChange(table_name, change.key, data))
+        return encoded_changes
 
-    # -- taking in -------------------------------------------------------------------------------------------------
+    # -- applying --------------------------------------------------------------------------------------------------
 
     def apply_batch(self, batch: Batch) -> None:
-        """Take in the next batch, whole, and wake those who waited for what it changed.
+        """Apply the next batch at once, and wake the subscriptions that it touches.
 
-        Everything is decoded before anything is changed, so a damaged record leaves the state as it was. Raises
-        `OutOfOrder`, and `Damaged` or `NewerFormat` of `codec`.
+        All records are decoded before the first change, so a damaged record leaves the state unchanged. Raises
+        `OutOfOrder`, `DamagedRecord` or `NewerFormat`.
         """
-        applying = BatchApplication(self, batch)
-        for _ in applying.decode_in_steps():
+        application = BatchApplication(self, batch)
+        for _ in application.decode_in_steps():
             pass
-        applying.apply_changes()
-        for _ in applying.wake_in_steps():
+        application.apply_changes()
+        for _ in application.wake_in_steps():
             pass
 
     def load_state(self, records: Iterable[StoredRecord], position: LogPosition) -> None:
-        """Stand where a full read stands, and wake those who waited for what differs from before.
+        """Replace the state by a full read of the log, and wake the subscriptions of all records that differ.
 
-        A replica that has fallen behind the log's tail comes back so. In a new epoch nothing from before can be
-        trusted, so everybody is woken.
+        Used at the start, and by a replica that has fallen too far behind. In a new epoch earlier records cannot be
+        compared, so all subscriptions are woken.
         """
-        loading = ReplicaLoad(self)
-        loading.add_records(records)
-        loading.finish(position)
+        load = ReplicaLoad(self)
+        load.add_records(records)
+        load.finish(position)
 
 
 class BatchApplication:
-    """The next batch on its way in, for a loop that must go on: decode it in steps, take it in, wake in steps.
+    """Applies one batch in steps, so that the event loop is not blocked: decode, apply, wake.
 
-    Readers see the state before until `take_in`, which is one step, and the state after from then on. The replica takes
-    in nothing else meanwhile. `held`: of a write of our own, records that need not be decoded (`Replica.held`).
+    Readers see the old state until `apply_changes`, which is a single step, and the new state afterwards. The replica must
+    not apply anything else meanwhile. `adoptable` holds the records that need not be decoded (`collect_adoptable`).
     """
 
     def __init__(self, replica: Replica, batch: Batch, adoptable: "AdoptableRecords | None" = None) -> None:
         if batch.index <= replica.index:
-            raise OutOfOrder(f"batch {batch.index} came after batch {replica.index}")
+            raise OutOfOrder(f"batch {batch.index} arrived after batch {replica.index}")
         self._replica = replica
         self._batch = batch
-        self._begun_at = replica.index
-        self._held: AdoptableRecords = {} if adoptable is None else adoptable
+        self._start_index = replica.index
+        self._adoptable: AdoptableRecords = {} if adoptable is None else adoptable
         self._decoded: list[tuple[TableRecords[Any], str, Any]] = []
         self.applied_changes: list[AppliedChange] = []
-        """What became of each key, once it is taken in."""
-        self._changed: dict[str, list[RecordChange]] = {}
-        self._subscribed_last = 0
+        """The change of each key; filled by `apply_changes`."""
+        self._changes_by_table: dict[str, list[RecordChange]] = {}
+        self._last_sequence = 0
 
     def decode_in_steps(self) -> Iterator[None]:
-        """Yields when there is more to decode. Nothing is changed yet; raises `Damaged` and `NewerFormat`."""
-        every_rows, index, changes = self._replica._rows, self._batch.index, self._batch.changes
-        decoded, held = self._decoded, self._held
-        # A job and its newest version are one record under two keys.
-        twin, twin_data, twin_of = None, b"", None
+        """Decode the batch; yield between steps. The replica does not change. Raises `DamagedRecord` or `NewerFormat`."""
+        records_by_table, index, changes = self._replica._records_by_table, self._batch.index, self._batch.changes
+        decoded, adoptable = self._decoded, self._adoptable
+        # A job and its newest version are the same record under two keys, so it is decoded once.
+        previous, previous_data, previous_signature = None, b"", None
         for start in range(0, len(changes), MAX_DECODED_PER_STEP):
             if start:
                 yield
             for change in changes[start : start + MAX_DECODED_PER_STEP]:
-                rows = every_rows.get(change.table)
-                if rows is None:
-                    raise _unknown_table(change.table)
+                table_records = records_by_table.get(change.table)
+                if table_records is None:
+                    raise _make_unknown_table_error(change.table)
                 key, data = change.key, change.data
                 if data is None:
-                    decoded.append((rows, key, None))
-                elif held and (own := held.get((change.table, key))) is not None:
-                    decoded.append((rows, key, rows.decoder.adopt_record(own, key, data, index)))
-                elif data == twin_data and rows.decoder.signature == twin_of:
-                    decoded.append((rows, key, twin))
-                else:
-                    twin, twin_data, twin_of = (
-                        rows.decoder.decode_record(key, data, index),
-                        data,
-                        rows.decoder.signature,
+                    decoded.append((table_records, key, None))
+                elif adoptable and (own_record := adoptable.get((change.table, key))) is not None:
+                    decoded.append(
+                        (table_records, key, table_records.decoder.adopt_record(own_record, key, data, index))
                     )
-                    decoded.append((rows, key, twin))
+                elif data == previous_data and table_records.decoder.signature == previous_signature:
+                    decoded.append((table_records, key, previous))
+                else:
+                    previous, previous_data, previous_signature = (
+                        table_records.decoder.decode_record(key, data, index),
+                        data,
+                        table_records.decoder.signature,
+                    )
+                    decoded.append((table_records, key, previous))
 
     def apply_changes(self) -> None:
-        """All of it, once it is decoded; also notes what those who wait must be compared with."""
+        """Apply the decoded changes in one step, and notify observers. Call it after `decode_in_steps` has ended."""
         replica, index = self._replica, self._batch.index
-        assert replica.index == self._begun_at, "a replica that takes in a batch takes in nothing else"
+        assert replica.index == self._start_index, "the replica has applied something else meanwhile"
         replica.index = index
         watched = replica.watches.table_watches
-        self._subscribed_last = replica.watches.last_sequence
-        changed: dict[str, list[RecordChange]] = {name: [] for name in watched}
-        self._changed, taken = changed, self.applied_changes
-        for rows, key, record in self._decoded:
-            rows.last_change = index
-            old = rows.delete_record(key) if record is None else rows.put_record(key, record)
-            name = rows.table.name
-            taken.append((name, key, old, record))
-            if watched and (changes := changed.get(name)) is not None:
+        self._last_sequence = replica.watches.last_sequence
+        changes_by_table: dict[str, list[RecordChange]] = {table_name: [] for table_name in watched}
+        self._changes_by_table, applied_changes = changes_by_table, self.applied_changes
+        for table_records, key, record in self._decoded:
+            table_records.last_change = index
+            old = table_records.delete_record(key) if record is None else table_records.put_record(key, record)
+            table_name = table_records.table.name
+            applied_changes.append((table_name, key, old, record))
+            if watched and (changes := changes_by_table.get(table_name)) is not None:
                 changes.append((key, old, record))
-        for watches, changes in [(watched[name], changes) for name, changes in changed.items() if changes]:
+        for watches, changes in [
+            (watched[table_name], changes) for table_name, changes in changes_by_table.items() if changes
+        ]:
             watches.notify_observers(changes)
 
     def wake_in_steps(self) -> Iterator[None]:
-        """Those who waited for what changed. Yields when there is more to do: drive it to its end.
+        """Wake the subscriptions that the batch touches; yield between steps. The caller must exhaust the iterator.
 
-        Who subscribed after `take_in` has read the state after, and is left alone.
+        A subscription made after `apply_changes` has seen the new state already and is not woken.
         """
         if len(self._decoded) > MAX_DECODED_PER_STEP:
             yield
         touched: TouchedGroups = {}
-        for name, changes in self._changed.items():
-            if changes and (watches := self._replica.watches.table_watches.get(name)) is not None:
+        for table_name, changes in self._changes_by_table.items():
+            if changes and (watches := self._replica.watches.table_watches.get(table_name)) is not None:
                 watches.collect_touched(changes, touched=touched)
         if touched:
-            woken = [
-                waiter for waiter in list_touched_subscriptions(touched) if waiter.sequence <= self._subscribed_last
+            subscriptions = [
+                subscription
+                for subscription in list_touched_subscriptions(touched)
+                if subscription.sequence <= self._last_sequence
             ]
-            yield from wake_subscriptions(woken)
+            yield from wake_subscriptions(subscriptions)
 
 
 class ReplicaLoad:
-    """A full read on its way in, slice by slice; the replica's readers see the old state until it is finished.
+    """Loads a full read of the log slice by slice. Readers see the old state until `finish`.
 
-    The replica takes in nothing else meanwhile. Whatever fails on the way leaves it as it was.
+    The replica must not apply anything else meanwhile. If a slice fails, the replica is unchanged.
     """
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._begun_at = replica.index
-        self._rows = replica._empty()
-        self._added: dict[str, list[str]] = {name: [] for name in self._rows}
+        self._start_index = replica.index
+        self._records_by_table = replica._create_empty_tables()
+        self._added_keys: dict[str, list[str]] = {table_name: [] for table_name in self._records_by_table}
 
     def add_records(self, stored_records: Iterable[StoredRecord]) -> None:
-        """The next slice. A hundred rows take about a millisecond: where a loop must go on, give 250 at once."""
-        slices: dict[str, dict[str, Any]] = {}
-        for row in stored_records:
-            name, key = row.table, row.key
-            if name not in self._rows:
-                raise _unknown_table(name)
-            slices.setdefault(name, {})[key] = self._rows[name].decoder.decode_record(
-                key, row.data, row.version, row.write_index
+        """Decode and add the next slice of records. 100 records take about a millisecond; pass at most 250 at a time."""
+        slice_by_table: dict[str, dict[str, Any]] = {}
+        for stored in stored_records:
+            table_name, key = stored.table, stored.key
+            if table_name not in self._records_by_table:
+                raise _make_unknown_table_error(table_name)
+            slice_by_table.setdefault(table_name, {})[key] = self._records_by_table[table_name].decoder.decode_record(
+                key, stored.data, stored.version, stored.write_index
             )
-        for name, records in slices.items():
-            self._rows[name].add_records(records)
-            if self._begun_at:  # A first load wakes everybody: no need to note what is new.
-                before = self._replica._rows[name].records
-                self._added[name] += [key for key in records if key not in before]
+        for table_name, records in slice_by_table.items():
+            self._records_by_table[table_name].add_records(records)
+            if self._start_index:  # The first load wakes all subscriptions, so it needs no list of new keys.
+                old_records = self._replica._records_by_table[table_name].records
+                self._added_keys[table_name] += [key for key in records if key not in old_records]
 
     def finish(self, position: LogPosition) -> None:
-        """Stand where the read stands, and wake those who wait for what differs from before."""
+        """Replace the replica's state, and wake the subscriptions of all records that differ."""
         for _ in self.finish_in_steps(position):
             pass
 
     def finish_in_steps(self, position: LogPosition) -> Iterator[None]:
-        """As `finish`, in steps small enough for a loop that must go on; nothing happens unless it is driven.
+        """Do what `finish` does in short steps; the caller must exhaust the iterator.
 
-        After the first step readers see the new state, and the feed may go on; waiters are woken by the last step.
+        Readers see the new state after the first step, and batches may be applied again. Subscriptions are woken by the
+        last steps.
         """
-        replica, before, after = self._replica, self._replica._rows, self._rows
-        assert replica.index == self._begun_at, "a replica that is being loaded takes in no batches"
+        replica, before, after = self._replica, self._replica._records_by_table, self._records_by_table
+        assert replica.index == self._start_index, "the replica has applied something else during the load"
         is_new_epoch = position.epoch != replica.epoch
         if position.index < replica.index and not is_new_epoch:
-            raise OutOfOrder(f"a load that stands at {position.index} came after batch {replica.index}")
-        # Of a table that the log knows no change of, an earlier epoch may have told anything up to where it stood. The
-        # index at which this one began exceeds all of those, and is the same for every replica that loads: whoever asks
-        # one and then another sees no step back. It is no greater than any change to come, so nobody misses one.
-        began_at = position.epoch_since or position.index
-        unchanged_at = max(began_at, FIRST_INDEX) if is_new_epoch else FIRST_INDEX
-        for name, rows in after.items():
-            last_change = position.last_changes.get(name, unchanged_at)
-            rows.last_change = last_change if is_new_epoch else max(last_change, before[name].last_change)
-        replica._rows = after
+            raise OutOfOrder(f"a load of index {position.index} arrived after batch {replica.index}")
+        # The log may record no change of a table in this epoch, while an earlier epoch had changes of it. Such a table gets
+        # the start of the epoch as its last change. That index is above all earlier ones, so a client never sees it fall. It
+        # is equal on all replicas, and not above any later change, so no client misses one.
+        epoch_start = position.epoch_since or position.index
+        default_last_change = max(epoch_start, FIRST_INDEX) if is_new_epoch else FIRST_INDEX
+        for table_name, table_records in after.items():
+            last_change = position.last_changes.get(table_name, default_last_change)
+            table_records.last_change = (
+                last_change if is_new_epoch else max(last_change, before[table_name].last_change)
+            )
+        replica._records_by_table = after
         replica.index = position.index
         replica.epoch = position.epoch
         replica.epoch_since = position.epoch_since
-        if is_new_epoch or not self._begun_at:
+        if is_new_epoch or not self._start_index:
             yield from wake_subscriptions(list_touched_subscriptions(replica.watches.collect_all()))
             return
         touched: TouchedGroups = {}
-        moved = [name for name in replica.watches.table_watches if before[name].last_change != after[name].last_change]
-        for name in moved:
-            add_touched_group(touched, replica.watches.table_watches[name].table_subscribers)
-        for name in moved:
-            for keys in _in_steps(chain(before[name].records, self._added[name])):
+        changed_tables = [
+            table_name
+            for table_name in replica.watches.table_watches
+            if before[table_name].last_change != after[table_name].last_change
+        ]
+        for table_name in changed_tables:
+            add_touched_group(touched, replica.watches.table_watches[table_name].table_subscribers)
+        for table_name in changed_tables:
+            for keys in _split_keys(chain(before[table_name].records, self._added_keys[table_name])):
                 yield
-                _collect_differing(replica.watches, before[name], after[name], keys, touched=touched)
+                _collect_differing(replica.watches, before[table_name], after[table_name], keys, touched=touched)
         yield from wake_subscriptions(list_touched_subscriptions(touched))
 
 
@@ -393,26 +416,27 @@ def _collect_differing(
     *,
     touched: TouchedGroups,
 ) -> None:
-    """Note those who wait on a record among these that differs between the two states."""
+    """Collect the subscriptions of those records, among these keys, that differ between the two states."""
     table_watches = watches.table_watches.get(after.table.name)
     if table_watches is None:
-        return  # They all have ended since.
-    differing: list[RecordChange] = []
+        return  # All subscriptions of the table have been closed meanwhile.
+    differing_changes: list[RecordChange] = []
     for key in keys:
         old, new = before.records.get(key), after.records.get(key)
         if old is None or new is None or old.modify_index != new.modify_index:
-            differing.append((key, old, new))
-    if differing:
-        table_watches.collect_touched(differing, touched=touched)
+            differing_changes.append((key, old, new))
+    if differing_changes:
+        table_watches.collect_touched(differing_changes, touched=touched)
 
 
-def _in_steps(keys: Iterable[str]) -> Iterator[list[str]]:
+def _split_keys(keys: Iterable[str]) -> Iterator[list[str]]:
+    """Split keys into lists that are compared in one step each."""
     keys = iter(keys)
     while step := list(islice(keys, MAX_COMPARED_PER_STEP)):
         yield step
 
 
-def _unknown_table(name: str) -> NewerFormat:
+def _make_unknown_table_error(table_name: str) -> NewerFormat:
     return NewerFormat(
-        f"the log has a table {name!r} that this program does not know. Start a newer wharf on this data."
+        f"the log has a table {table_name!r} that this version of wharf does not know. Start a newer version on this data."
     )

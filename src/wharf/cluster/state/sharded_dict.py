@@ -1,8 +1,8 @@
-"""The records of one table under their keys, in dicts that stay small.
+"""A dict of records that is split into small dicts, so that growing it never blocks the event loop for long.
 
-A dict that is full is made anew, twice as large, while everybody waits: 40 ms and more for a million records. So random
-ids, of which there are many, lie on shelves by their first characters, 4,000 of a million on each, and it is a shelf
-that grows. Names are fewer and begin alike: they lie on one shelf.
+A dict that is full is copied to a larger one, which takes 40 ms or more for a million records. Random ids are therefore
+split by their first characters; a million ids give 256 shards of about 4,000. Names are fewer and often start alike, so
+they use a single shard.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,11 +14,11 @@ import msgspec
 R = TypeVar("R", bound=msgspec.Struct)
 
 ID_SHARD_KEY_CHARS: Final = 2
-"""Characters of an id that name its shelf: 256 shelves of random ids."""
+"""How many characters of a random id select its shard: 2 hexadecimal characters give 256 shards."""
 
 
 class ShardedDict(Generic[R]):
-    """Reads like a dict. `shelves` is for the hottest loops: a record lies at `shelves[key[:width]][key]`."""
+    """Records by key. Hot loops may use `shards` directly: a record is at `shards[key[:shard_key_chars]][key]`."""
 
     __slots__ = ("shard_key_chars", "shards")
 
@@ -27,15 +27,15 @@ class ShardedDict(Generic[R]):
         self.shard_key_chars = shard_key_chars
 
     def get(self, key: str) -> R | None:
-        shelf = self.shards.get(key[: self.shard_key_chars])
-        return None if shelf is None else shelf.get(key)
+        shard = self.shards.get(key[: self.shard_key_chars])
+        return None if shard is None else shard.get(key)
 
     def __getitem__(self, key: str) -> R:
         return self.shards[key[: self.shard_key_chars]][key]
 
     def __contains__(self, key: str) -> bool:
-        shelf = self.shards.get(key[: self.shard_key_chars])
-        return shelf is not None and key in shelf
+        shard = self.shards.get(key[: self.shard_key_chars])
+        return shard is not None and key in shard
 
     def __len__(self) -> int:
         return sum(map(len, self.shards.values()))
@@ -44,39 +44,40 @@ class ShardedDict(Generic[R]):
         return chain.from_iterable(self.shards.values())
 
     def pop(self, key: str) -> R | None:
-        name = key[: self.shard_key_chars]
-        shelf = self.shards.get(name)
-        if shelf is None:
+        """Remove a record and return it, or `None` if there was none."""
+        shard_name = key[: self.shard_key_chars]
+        shard = self.shards.get(shard_name)
+        if shard is None:
             return None
-        old = shelf.pop(key, None)
-        if not shelf:
-            del self.shards[name]
-        return old
+        removed = shard.pop(key, None)
+        if not shard:
+            del self.shards[shard_name]
+        return removed
 
     def add_records(self, records: dict[str, R]) -> None:
-        """Records whose keys are all new."""
-        shelves, width = self.shards, self.shard_key_chars
+        """Add records whose keys are all new."""
+        shards, shard_key_chars = self.shards, self.shard_key_chars
         for key, record in records.items():
-            shelf = shelves.get(key[:width])
-            if shelf is None:
-                shelves[key[:width]] = {key: record}
+            shard = shards.get(key[:shard_key_chars])
+            if shard is None:
+                shards[key[:shard_key_chars]] = {key: record}
                 continue
-            assert key not in shelf, f"{key!r} was given twice"
-            shelf[key] = record
+            assert key not in shard, f"{key!r} was added twice"
+            shard[key] = record
 
     def iter_prefix(self, prefix: str, *, start: str | None, reverse: bool) -> Iterator[str]:
-        """Keys in order, those that begin with `prefix`, from `start` on (down from it, in reverse), `start` included.
+        """Yield keys with this prefix in order, from `start` (included) upwards, or downwards in reverse.
 
-        Shelves are put in order when they are read: who asks for ids by prefix asks now and then.
+        Each shard is sorted when it is read, because ids are rarely listed by key.
         """
-        for name in sorted(self.shards, reverse=reverse):
-            if not name.startswith(prefix[: self.shard_key_chars]):
+        for shard_name in sorted(self.shards, reverse=reverse):
+            if not shard_name.startswith(prefix[: self.shard_key_chars]):
                 continue
             if start is not None and (
-                name > start[: self.shard_key_chars] if reverse else name < start[: self.shard_key_chars]
+                shard_name > start[: self.shard_key_chars] if reverse else shard_name < start[: self.shard_key_chars]
             ):
-                continue  # A whole shelf before the start.
-            keys: Iterable[str] = self.shards[name]
+                continue  # The whole shard is before the start.
+            keys: Iterable[str] = self.shards[shard_name]
             if len(prefix) > self.shard_key_chars:
                 keys = [key for key in keys if key.startswith(prefix)]
             if start is None:

@@ -1,6 +1,6 @@
-"""How a table is declared: its record, its key, its indexes, its order. Adding a table is one declaration.
+"""Declarations of tables: record type, key, indexes and order. A new table needs one declaration and no other code.
 
-A declaration says nothing of rows; the replica keeps those (`rows`).
+The records themselves are stored in `TableRecords`.
 """
 
 import enum
@@ -23,11 +23,11 @@ class ListOrder(enum.Enum):
 
 
 class Index(Generic[R]):
-    """A secondary index: the records that agree in some attributes. Its value is the attribute, or a tuple of several.
+    """A secondary index: finds records by the value of an attribute, or by the tuple of several attributes.
 
-    A record whose last attribute is empty is left out: nobody asks for the allocations of no deployment. Where no
-    attribute holds the value, `computed` gives it; None leaves the record out. It must have an answer for every record
-    that can be decoded: it is asked in the middle of a batch.
+    A record whose last attribute is empty is not in the index: nobody lists, for example, the allocations without a
+    deployment. `compute_value` replaces the attributes; if it returns `None`, the record is not in the index. It must not
+    raise for any record that can be decoded, because it is called while a batch is applied.
     """
 
     __slots__ = ("attributes", "get_value", "is_composite", "name", "table")
@@ -37,43 +37,45 @@ class Index(Generic[R]):
         self.name = name
         self.attributes = attributes
         self.get_value: Callable[[R], Hashable] = compute_value or attrgetter(*attributes)
-        self.table = ""  # Told by the table that declares it.
+        self.table = ""  # Set by the table that declares the index.
         self.is_composite = len(attributes) > 1
-        """Its values are tuples, of which the last part may be empty."""
+        """Whether values are tuples, whose last part may be empty."""
 
     def __repr__(self) -> str:
         return f"Index({self.table}.{self.name})"
 
 
 PlainRecord = dict[str, Any]
-"""A record as the maps and lists that its bytes hold."""
+"""A record as plain maps and lists, as decoded without a type."""
 
 
 class SchemaMigration(NamedTuple):
-    """A later form of a table's records. The cluster's format says which form may be written (`model.cluster.Format`)."""
+    """A new schema version of a table's records. It may be written once the cluster's format (`RecordFormat`) allows it."""
 
     since_format: int
-    """The format from which on every server can read this form."""
+    """The first format that allows this version: from it on every server can read it."""
     upgrade: Callable[[PlainRecord], PlainRecord]
-    """From the form before."""
+    """Converts a record of the previous version to this one."""
     downgrade: Callable[[PlainRecord], PlainRecord]
-    """Back to the form before, for servers that know no newer one."""
+    """Converts a record of this version to the previous one, for servers that do not know this one."""
 
 
 class Table(Generic[R]):
-    """One kind of record and how it is kept.
+    """A kind of record, and how its records are stored in the log and in memory.
 
-    `key`: the attributes that identify a record; with none, the table's only record stands under the table's name.
-    `stamped`: index fields that may hold THIS; a dotted path reaches into a field's record, list or map of records.
-    `interned`: fields whose texts recur in many records, kept once.
-    `shared`: fields whose whole value recurs (resources of one group's placements), decoded once and shared.
-    `packed`: fields with a map that is seldom read (states of tasks), kept as its bytes and decoded by whoever reads it.
-    `recurring`: fields whose value is mostly that of a relative (the record before under the key, the last one taken in,
-    and the one that `kin` names, by its table and its key): they hold one value then, not several that are equal.
-    `is_adopted`: whoever wrote a record takes it in as it was decided, without decoding it again (`Decoder.adopted`). For
-    what is written by the thousand; what it is made of must be what a decoder makes: tuples, enums, structs.
-    `since`: the cluster's format from which on the table may be written; servers of older formats do not know it.
-    `forms`: every change of the record's form since the first, oldest first.
+    `key`: the attributes that identify a record. Without any, the table has a single record, whose key is the table name.
+    `write_index_fields`: fields that may contain `WRITE_INDEX`, the placeholder for the index of the write. A dotted path
+    names a field of a nested record, or of a list or map of records.
+    `interned_fields`: fields whose texts occur in many records; equal texts are stored once.
+    `shared_fields`: fields whose whole value occurs in many records (the resources of one group's allocations). Each
+    different value is decoded once.
+    `packed_fields`: fields with a map that is rarely read (task states). It is stored as bytes and decoded on each read.
+    `recurring_fields`: fields whose value usually equals that of a related record: the previous record under the key, the
+    last one applied, or the one that `relative_key` selects by table and key. Equal values are stored once.
+    `is_adopted`: the process that wrote a record uses it without decoding it again (`RecordDecoder.adopt_record`). Meant
+    for tables with many writes. Their records must consist of the types that a decoder produces: tuples, enums, structs.
+    `since_format`: the first cluster format in which the table may be written. Servers of older formats do not know it.
+    `migrations`: all changes of the record's schema, oldest first.
     """
 
     __slots__ = (
@@ -116,67 +118,71 @@ class Table(Generic[R]):
         self.name = name
         self.record_type = record_type
         self.key_attributes = key
-        self.get_key = _key_reader(name, key)
+        self.get_key = _make_key_reader(name, key)
         self.indexes = indexes
         self.order = order
         self.write_index_fields = write_index_fields
         self.interned_fields = interned_fields
         self.shared_fields = dict(shared_fields or {})
         self.packed_fields = dict(packed_fields or {})
-        assert len(recurring_fields) != 1, "give two, or none: they are read together"
+        assert len(recurring_fields) != 1, "recurring_fields needs two or more fields, because they are read as a tuple"
         self.recurring_fields = recurring_fields
         self.relative_key = relative_key
         self.is_adopted = is_adopted
         self.since_format = since_format
         self.migrations = migrations
         self.schema_version = 1 + len(migrations)
-        """The newest form, counted from 1."""
-        formats = [since_format, *(form.since_format for form in migrations)]
-        assert formats == sorted(set(formats)), (
-            f"table {name} needs its forms in the order of the formats they came with"
+        """The newest schema version, counted from 1."""
+        formats = [since_format, *(migration.since_format for migration in migrations)]
+        assert formats == sorted(set(formats)), f"table {name} must list its migrations in the order of their formats"
+        assert all(path.count(".") <= 1 for path in write_index_fields), (
+            f"table {name} has a write index field nested too deep"
         )
-        assert all(path.count(".") <= 1 for path in write_index_fields), f"table {name} stamps one level deep at most"
         assert not {path.partition(".")[0] for path in write_index_fields} & set(recurring_fields), (
-            f"table {name} stamps what recurs"
+            f"table {name} has a field that is both a write index field and recurring"
         )
         for index in indexes:
             index.table = name
-        missing = [a for a in self._attributes_named() if a not in record_type.__struct_fields__]
+        missing = [
+            attribute for attribute in self._list_named_attributes() if attribute not in record_type.__struct_fields__
+        ]
         assert not missing, f"table {name} names attributes that {record_type.__name__} does not have: {missing}"
 
-    def _attributes_named(self) -> list[str]:
-        named = [*self.key_attributes, *(path.partition(".")[0] for path in self.write_index_fields)]
-        named += [*self.interned_fields, *self.shared_fields, *self.packed_fields, *self.recurring_fields]
-        named += [attribute for index in self.indexes for attribute in index.attributes]
-        return [*named, "create_index", "modify_index"]
+    def _list_named_attributes(self) -> list[str]:
+        """Return all record attributes that the declaration mentions."""
+        attributes = [*self.key_attributes, *(path.partition(".")[0] for path in self.write_index_fields)]
+        attributes += [*self.interned_fields, *self.shared_fields, *self.packed_fields, *self.recurring_fields]
+        attributes += [attribute for index in self.indexes for attribute in index.attributes]
+        return [*attributes, "create_index", "modify_index"]
 
     def get_schema_version(self, cluster_format: int) -> int:
-        """The form that may be written while this format is in force; 0: the table does not exist yet."""
+        """Return the schema version to write while this format is active; 0 if the table may not be written yet."""
         if cluster_format < self.since_format:
             return 0
-        return 1 + sum(form.since_format <= cluster_format for form in self.migrations)
+        return 1 + sum(migration.since_format <= cluster_format for migration in self.migrations)
 
     def build_put(self, record: R) -> PutRecord:
-        """The change that stores this record."""
+        """Return the change that stores this record."""
         return PutRecord(self.name, self.get_key(record), record)
 
     def build_delete(self, *key: str | int) -> DeleteRecord:
-        """The change that removes the record under this key."""
+        """Return the change that deletes the record under this key."""
         return DeleteRecord(self.name, self.build_key(*key))
 
     def build_key(self, *key: str | int) -> str:
-        """The key from its parts; with none, that of the table's only record."""
-        if len(key) == 1 and type(only := key[0]) is str:
-            return only  # Nearly always.
+        """Return the key made of these parts; without parts, the key of the table's only record."""
+        if len(key) == 1 and type(key_part := key[0]) is str:
+            return key_part  # The most frequent case.
         if len(key) == 2 and type(key[0]) is str and type(key[1]) is str:
-            return key[0] + KEY_SEPARATOR + key[1]  # Nearly always, too.
+            return key[0] + KEY_SEPARATOR + key[1]  # The next most frequent case.
         return join_key(*map(format_key_part, key)) if key else self.name
 
     def __repr__(self) -> str:
         return f"Table({self.name})"
 
 
-def _key_reader(table: str, attributes: tuple[str, ...]) -> Callable[[Any], str]:
+def _make_key_reader(table: str, attributes: tuple[str, ...]) -> Callable[[Any], str]:
+    """Return a function that reads the key from a record."""
     if not attributes:
         return lambda _record: table
     if len(attributes) == 1:
@@ -186,5 +192,5 @@ def _key_reader(table: str, attributes: tuple[str, ...]) -> Callable[[Any], str]
 
 
 def format_key_part(value: str | int) -> str:
-    """A number becomes text that sorts as the number does."""
+    """Return a part of a key as text. Numbers are padded with zeros, so that their texts sort like the numbers."""
     return value if isinstance(value, str) else f"{value:020d}"

@@ -1,8 +1,8 @@
-"""A table as it stood at one moment, read in slices while the replica goes on.
+"""A consistent view of a table at one time, read in slices while the replica applies further batches.
 
-Nothing is copied when it begins. What a batch changes while it is open is noted, the first time for each key; a slice
-passes over those keys where they stand now and puts the noted records where they stood. So a list of a million records
-is that of one moment, and nobody waits for it.
+Nothing is copied at the start. While the snapshot is open, the original record of each changed key is stored. A slice
+skips the changed keys and adds their original records at their original positions. A list of a million records is thus
+consistent without blocking the event loop.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,11 +18,11 @@ from wharf.cluster.state.watches import RecordChange
 R = TypeVar("R", bound=msgspec.Struct)
 
 RecordPosition = tuple[int, str]
-"""Where a record stands: CreateIndex and key; in order of key the first is 0."""
+"""The sort key of a record: CreateIndex and key; 0 and key in a list by key."""
 
 
 class TableSnapshot(Generic[R]):
-    """Open until `end`. Call `take` until it gives nothing."""
+    """A snapshot of one table. Call `read_next` until it returns nothing, or `close` to end it early."""
 
     def __init__(
         self,
@@ -34,84 +34,96 @@ class TableSnapshot(Generic[R]):
         start: RecordPosition | None = None,
         reverse: bool = False,
     ) -> None:
-        """`start` is the first place that is shown, or the last one in reverse; no record need stand there."""
-        assert not (by_creation and prefix), "a prefix is one of keys"
-        assert not by_creation or table.order is ListOrder.CREATED, f"{table.name} is not kept in order of creation"
+        """Open a snapshot. `start` is the position of the first result; no record needs to exist there."""
+        assert not (by_creation and prefix), "a prefix needs the order by key"
+        assert not by_creation or table.order is ListOrder.CREATED, f"{table.name} is not sorted by creation"
         self._replica = replica
         self._table = table
-        self._rows = replica.get_table_records(table)  # A load puts others in their place; these stay as they are then.
+        self._table_records = replica.get_table_records(
+            table
+        )  # A load replaces this object, which does not change any more then.
         self._by_creation = by_creation
         self._prefix = prefix
         self._reverse = reverse
-        self._next = start
-        self._is_next_seen = False
-        self._is_over = False
-        self._before: dict[str, R | None] = {}
+        self._next_position = start
+        self._is_next_returned = False
+        self._is_exhausted = False
+        self._records_before: dict[str, R | None] = {}
         replica.watches.add_observer(table, self)
 
     def on_changes(self, changes: Sequence[RecordChange]) -> None:
-        """What a batch changed, and what stood there before."""
-        if self._replica.get_table_records(self._table) is not self._rows:
+        """Store the original records of the keys that a batch has changed."""
+        if self._replica.get_table_records(self._table) is not self._table_records:
             return
-        for key, old, _new in changes:
-            self._before.setdefault(key, old)  # type: ignore[arg-type]  # it is of this table
+        for key, old_record, _new in changes:
+            self._records_before.setdefault(key, old_record)  # type: ignore[arg-type]  # a record of this table
 
     def close(self) -> None:
-        """Ending twice is fine."""
+        """Stop observing changes. Closing twice is allowed."""
         self._replica.watches.remove_observer(self._table, self)
 
     def read_next(self, max_records: int) -> list[R]:
-        """The next records, about `count` of them. Nothing: that was all, and it has ended."""
-        while not self._is_over:
-            records = self._slice(max_records)
+        """Return about `max_records` further records. An empty list is the end; the snapshot is closed then."""
+        while not self._is_exhausted:
+            records = self._read_slice(max_records)
             if records:
                 return records
         self.close()
         return []
 
-    def _slice(self, count: int) -> list[R]:
-        begin, is_seen = self._next, self._is_next_seen
-        keys = list(islice(self._keys(begin), count + is_seen))
-        rows, before = self._rows.records, self._before
-        if not before:  # Nothing was changed since it began, as almost always: what is there is what there was.
-            self._is_over = len(keys) < count + is_seen
-            if is_seen and keys and self._place(rows[keys[0]], keys[0]) == begin:
+    def _read_slice(self, max_records: int) -> list[R]:
+        """Read the next slice. It may be empty before the end, if all its keys have been added since the start."""
+        begin_position, is_begin_returned = self._next_position, self._is_next_returned
+        keys = list(islice(self._iterate_keys(begin_position), max_records + is_begin_returned))
+        records, records_before = self._table_records.records, self._records_before
+        if not records_before:  # The table has not changed since the start, as almost always.
+            self._is_exhausted = len(keys) < max_records + is_begin_returned
+            if is_begin_returned and keys and self._get_position(records[keys[0]], keys[0]) == begin_position:
                 del keys[0]
-            self._next = None if self._is_over else self._place(rows[keys[-1]], keys[-1])
-            self._is_next_seen = True
-            return [rows[key] for key in keys]
-        places = [(self._place(rows[key], key), key) for key in keys]
-        if is_seen and places and places[0][0] == begin:
-            places = places[1:]
-        if len(keys) < count + is_seen:
-            last, self._is_over = None, True
+            self._next_position = None if self._is_exhausted else self._get_position(records[keys[-1]], keys[-1])
+            self._is_next_returned = True
+            return [records[key] for key in keys]
+        positions = [(self._get_position(records[key], key), key) for key in keys]
+        if is_begin_returned and positions and positions[0][0] == begin_position:
+            positions = positions[1:]
+        if len(keys) < max_records + is_begin_returned:
+            last_position, self._is_exhausted = None, True
         else:
-            last = places[-1][0]
-        found = [(place, rows[key]) for place, key in places if key not in before]
-        for key, record in before.items():
+            last_position = positions[-1][0]
+        positioned_records = [(position, records[key]) for position, key in positions if key not in records_before]
+        for key, record in records_before.items():
             if record is not None and key.startswith(self._prefix):
-                place = self._place(record, key)
-                if self._is_between(place, begin, last, is_begin_seen=is_seen):
-                    found.append((place, record))
-        found.sort(key=lambda each: each[0], reverse=self._reverse)
-        self._next, self._is_next_seen = last, True
-        return [record for _, record in found]
+                position = self._get_position(record, key)
+                if self._is_between(position, begin_position, last_position, is_begin_returned=is_begin_returned):
+                    positioned_records.append((position, record))
+        positioned_records.sort(key=lambda entry: entry[0], reverse=self._reverse)
+        self._next_position, self._is_next_returned = last_position, True
+        return [record for _, record in positioned_records]
 
-    def _keys(self, begin: RecordPosition | None) -> Iterator[str]:
+    def _iterate_keys(self, begin_position: RecordPosition | None) -> Iterator[str]:
         if self._by_creation:
-            return self._rows.iter_keys_by_creation(start=begin, reverse=self._reverse)
-        start = None if begin is None else begin[1]
-        return self._rows.iter_keys(prefix=self._prefix, start=start, reverse=self._reverse)
+            return self._table_records.iter_keys_by_creation(start=begin_position, reverse=self._reverse)
+        start = None if begin_position is None else begin_position[1]
+        return self._table_records.iter_keys(prefix=self._prefix, start=start, reverse=self._reverse)
 
-    def _place(self, record: R, key: str) -> RecordPosition:
+    def _get_position(self, record: R, key: str) -> RecordPosition:
         return (record.create_index, key) if self._by_creation else (0, key)  # type: ignore[attr-defined]
 
     def _is_between(
-        self, place: RecordPosition, begin: RecordPosition | None, last: RecordPosition | None, *, is_begin_seen: bool
+        self,
+        position: RecordPosition,
+        begin_position: RecordPosition | None,
+        last_position: RecordPosition | None,
+        *,
+        is_begin_returned: bool,
     ) -> bool:
-        """From `begin` on, without it when it was shown, up to `last` with it."""
+        """Return whether a position is in the slice: after the begin, or at it if not returned yet, up to the last."""
         if self._reverse:
-            is_after_begin = begin is None or (place < begin if is_begin_seen else place <= begin)
-            return is_after_begin and (last is None or place >= last)
-        is_after_begin = begin is None or (place > begin if is_begin_seen else place >= begin)
-        return is_after_begin and (last is None or place <= last)
+            is_after_begin = begin_position is None or (
+                position < begin_position if is_begin_returned else position <= begin_position
+            )
+            return is_after_begin and (last_position is None or position >= last_position)
+        is_after_begin = begin_position is None or (
+            position > begin_position if is_begin_returned else position >= begin_position
+        )
+        return is_after_begin and (last_position is None or position <= last_position)

@@ -30,13 +30,13 @@ from wharf.contract.model.services import ServiceRegistration
 from wharf.contract.model.variables import Variable
 from wharf.contract.model.volumes import HostVolume
 
-# -- work ----------------------------------------------------------------------------------------------------------
+# -- jobs and what they create -------------------------------------------------------------------------------------
 
 CHILDREN_OF_JOB: Final = Index[Job]("parent", "namespace", "parent_id")
 JOBS_OF_POOL: Final = Index[Job]("pool", "node_pool")
 JOBS_OF_TYPE: Final = Index[Job]("type", "type")
 DISPATCHES_BY_TOKEN: Final = Index[Job]("dispatch", "namespace", "parent_id", "dispatch_idempotency_token")
-# A job and its newest version say the same but for the status, and children say what their siblings say.
+# A job and its newest version differ only in the status, and children of one job have mostly equal fields.
 RECURRING_JOB_FIELDS: Final = (
     "datacenters", "constraints", "task_groups", "update", "periodic", "parameterized_job", "meta",
 )  # fmt: skip
@@ -97,7 +97,7 @@ EVALUATIONS: Final = Table(
     order=ListOrder.CREATED,
     write_index_fields=("create_index", "job_modify_index", "node_modify_index"),
     interned_fields=("namespace", "job_id", "node_id", "status_description"),
-    # Most fail for the reason for which the one before failed.
+    # Most evaluations fail for the same reason as the one before.
     recurring_fields=("failed_tg_allocs", "class_eligibility", "queued_allocations", "plan_annotations"),
 )
 
@@ -108,7 +108,7 @@ ALLOCATIONS: Final = Table(
     "allocations",
     Allocation,
     key=("id",),
-    # No index by deployment: its allocations are found among its job's. Each index costs a million entries.
+    # There is no index by deployment: its allocations are filtered from those of its job. An index may have a million entries.
     indexes=(ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE, ALLOCATIONS_OF_EVALUATION),
     order=ListOrder.CREATED,
     write_index_fields=("create_index", "alloc_modify_index", "deployment_status.modify_index"),
@@ -133,12 +133,13 @@ DEPLOYMENTS: Final = Table(
 PERIODIC_LAUNCHES: Final = Table("periodic_launches", PeriodicLaunch, key=("namespace", "id"))
 
 
-def _scaled_job(policy: ScalingPolicy) -> tuple[str, str] | None:
+def _get_scaled_job(policy: ScalingPolicy) -> tuple[str, str] | None:
+    """Return namespace and id of the job that a policy scales, or `None` if its target is not a job."""
     target = policy.target or {}
     return (target.get("Namespace", ""), target["Job"]) if "Job" in target else None
 
 
-SCALING_POLICIES_OF_JOB: Final = Index[ScalingPolicy]("job", compute_value=_scaled_job)
+SCALING_POLICIES_OF_JOB: Final = Index[ScalingPolicy]("job", compute_value=_get_scaled_job)
 SCALING_POLICIES: Final = Table("scaling_policies", ScalingPolicy, key=("id",), indexes=(SCALING_POLICIES_OF_JOB,))
 SCALING_EVENTS: Final = Table(
     "scaling_events",
@@ -185,7 +186,7 @@ HOST_VOLUMES: Final = Table(
     "host_volumes", HostVolume, key=("namespace", "id"), indexes=(HOST_VOLUMES_ON_NODE,), interned_fields=("node_id",)
 )
 
-# -- people and their rights ---------------------------------------------------------------------------------------
+# -- namespaces, quotas, access control and variables --------------------------------------------------------------
 
 NAMESPACES_WITH_QUOTA: Final = Index[Namespace]("quota", "quota")
 NAMESPACES: Final = Table("namespaces", Namespace, key=("name",), indexes=(NAMESPACES_WITH_QUOTA,))

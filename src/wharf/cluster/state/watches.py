@@ -1,7 +1,7 @@
-"""Who waits for what, and who is woken by a change.
+"""Watches: subscriptions to changes of the replica.
 
-A subscriber names what it reads: a whole table, a key, a prefix of keys, a value of an index. Applying a batch wakes
-exactly those who named something that the batch changed, once each, in the order in which they subscribed.
+A subscription names its targets: a table, a key, a prefix of keys or an index value. Applying a batch wakes exactly the
+subscriptions with a target that the batch changed, once each, in the order of their creation.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -14,116 +14,125 @@ from wharf.cluster.state.table import Index, Table
 
 
 class WatchTarget(NamedTuple):
-    """Something that can be waited on. Made by the four functions below."""
+    """A target of a subscription. Use the `watch_` functions to create one."""
 
     table: str
-    kind: str  # "table", "key", "prefix", or "index " and its name
+    kind: str  # "table", "key", "prefix", or "index " followed by the name of the index
     value: Hashable
 
 
 def watch_table(table: Table[Any]) -> WatchTarget:
+    """Return a target for every change of a table."""
     return WatchTarget(table.name, "table", None)
 
 
 def watch_key(table: Table[Any], *key: str | int) -> WatchTarget:
-    """The record under the key; of a table with one record, that record."""
+    """Return a target for changes of the record under a key. A table with a single record needs no key."""
     return WatchTarget(table.name, "key", table.build_key(*key))
 
 
 def watch_prefix(table: Table[Any], prefix: str) -> WatchTarget:
-    """Every record whose key begins so."""
+    """Return a target for changes of all records whose key has this prefix."""
     return WatchTarget(table.name, "prefix", prefix)
 
 
 def watch_index(index: Index[Any], *value: Hashable) -> WatchTarget:
-    """Every record that has, or had, this value in the index."""
+    """Return a target for changes of all records that have this index value before or after the change."""
     return WatchTarget(index.table, format_index_kind(index), value[0] if len(value) == 1 else value)
 
 
 def format_index_kind(index: Index[Any]) -> str:
+    """Return the `kind` of targets for values of an index."""
     return f"index {index.name}"
 
 
 class Subscription:
-    """`fired` stays true from the first change until `rearm`. Rearm, read, and only then wait: nothing falls between."""
+    """A subscription to changes of one or more targets.
 
-    __slots__ = ("_hub", "_wake", "has_fired", "is_closed", "sequence", "targets")
+    `has_fired` stays true from the first change until `rearm`. To miss no change, first rearm, then read, then wait.
+    """
+
+    __slots__ = ("_registry", "_wake", "has_fired", "is_closed", "sequence", "targets")
 
     def __init__(
-        self, registry: "WatchRegistry", number: int, watched: Sequence[WatchTarget], wake: Callable[[], None]
+        self, registry: "WatchRegistry", sequence: int, targets: Sequence[WatchTarget], wake: Callable[[], None]
     ) -> None:
-        self.sequence = number
-        self.targets = watched
+        self.sequence = sequence
+        self.targets = targets
         self.has_fired = False
         self.is_closed = False
-        self._hub = registry
+        self._registry = registry
         self._wake = wake
 
     def fire(self) -> None:
-        if not self.has_fired and not self.is_closed:  # It may have ended after it was found, by another's waking.
+        """Call the wake function, unless the subscription has fired already or is closed."""
+        if not self.has_fired and not self.is_closed:  # Waking another subscription may have closed this one.
             self.has_fired = True
             self._wake()
 
     def rearm(self) -> None:
+        """Let the next change wake the subscription again."""
         self.has_fired = False
 
     def close(self) -> None:
-        """It is never woken again. Ending twice is fine."""
+        """End the subscription: it is never woken again. Closing twice is allowed."""
         if not self.is_closed:
             self.is_closed = True
-            self._hub.remove_subscription(self)
+            self._registry.remove_subscription(self)
 
 
-Subscribers = dict[Subscription, None]  # A dict, for its order: who is woken first must not depend on hashes.
+Subscribers = dict[Subscription, None]
+"""A group of subscriptions to one target. It keeps the order of insertion, so that the order of waking is deterministic."""
 
 TouchedGroups = dict[int, Subscribers]
-"""Groups of subscribers, each once, by the identity of the group. A batch may touch one group a thousand times, and
-ten thousand may wait in it: so groups are noted while the batch is taken in, and walked when it is done."""
+"""Groups with a target that a batch changed, by the `id` of the group. A batch may touch a group of ten thousand
+subscriptions a thousand times. So groups are collected while the batch is applied, and their members are read once."""
 
 RecordChange = tuple[str, msgspec.Struct | None, msgspec.Struct | None]
-"""What became of one key: the record before and the one after."""
+"""The change of one key: the key, the record before and the record after. A missing record is `None`."""
 
 MAX_WAKES_PER_STEP: Final = 1_000
-"""Waiters woken in one step: about a millisecond, and what they then do comes on top."""
+"""How many subscriptions are woken before the event loop gets a turn: about a millisecond, without their own work."""
 
 
-def add_touched_group(touched: TouchedGroups, group: Subscribers) -> None:
-    touched[id(group)] = group
+def add_touched_group(touched: TouchedGroups, subscribers: Subscribers) -> None:
+    """Add a group to those that a batch touched."""
+    touched[id(subscribers)] = subscribers
 
 
 def list_touched_subscriptions(touched: TouchedGroups) -> list[Subscription]:
-    """All of them, once each, those who subscribed first before the others."""
-    woken: Subscribers = {}
-    for group in touched.values():
-        woken.update(group)
-    return sorted(woken, key=attrgetter("sequence"))
+    """Return the subscriptions of all touched groups, once each, in the order of their creation."""
+    subscriptions: Subscribers = {}
+    for subscribers in touched.values():
+        subscriptions.update(subscribers)
+    return sorted(subscriptions, key=attrgetter("sequence"))
 
 
-def wake_subscriptions(woken: Sequence[Subscription]) -> Iterator[None]:
-    """Wake them; one who has ended meanwhile is left alone. Yields when there are more to wake."""
-    for start in range(0, len(woken), MAX_WAKES_PER_STEP):
+def wake_subscriptions(subscriptions: Sequence[Subscription]) -> Iterator[None]:
+    """Wake subscriptions that are still open; yield between steps. The caller must exhaust the iterator."""
+    for start in range(0, len(subscriptions), MAX_WAKES_PER_STEP):
         if start:
             yield
-        for subscription in woken[start : start + MAX_WAKES_PER_STEP]:
+        for subscription in subscriptions[start : start + MAX_WAKES_PER_STEP]:
             subscription.fire()
 
 
 class IndexWatches(NamedTuple):
-    """The subscriptions that concern values of one index."""
+    """The subscriptions to values of one index."""
 
     get_value: Callable[[Any], Hashable]
     by_value: dict[Hashable, Subscribers]
 
 
-def _touch_named(touched: TouchedGroups, groups: dict[Hashable, Subscribers], names: set[Any]) -> None:
-    """Note the groups of these names. In whatever order: who is woken first is decided later."""
-    for name in groups.keys() & names:
-        group = groups[name]
-        touched[id(group)] = group
+def _add_touched_groups(touched: TouchedGroups, groups: dict[Hashable, Subscribers], values: set[Any]) -> None:
+    """Add the groups of these keys, prefixes or index values. The order is irrelevant: it is decided when waking."""
+    for value in groups.keys() & values:
+        subscribers = groups[value]
+        touched[id(subscribers)] = subscribers
 
 
 class TableWatches:
-    """The subscriptions that concern one table."""
+    """The subscriptions and observers of one table."""
 
     __slots__ = (
         "_indexes",
@@ -144,8 +153,9 @@ class TableWatches:
         self.prefix_lengths: dict[int, int] = {}
         self._indexes = {format_index_kind(index): index for index in table.indexes}
 
-    def get_groups(self, watched: WatchTarget) -> dict[Hashable, Subscribers]:
-        match watched.kind:
+    def get_groups(self, target: WatchTarget) -> dict[Hashable, Subscribers]:
+        """Return the groups for targets of the same kind, by key, prefix or index value."""
+        match target.kind:
             case "key":
                 return self.subscribers_by_key
             case "prefix":
@@ -156,40 +166,42 @@ class TableWatches:
                 return self.watches_by_index[kind].by_value
 
     def notify_observers(self, changes: Sequence[RecordChange]) -> None:
-        """Tell the journals, in the step in which the changes are taken in: nobody reads the state in between."""
-        for journal in list(self.observers):  # One that is told enough ends.
-            journal.on_changes(changes)
+        """Notify observers in the step in which the changes are applied, so that none reads the new state before."""
+        for observer in list(self.observers):  # A copy, because an observer may remove itself.
+            observer.on_changes(changes)
 
     def collect_touched(self, changes: Sequence[RecordChange], *, touched: TouchedGroups) -> None:
-        """Note everybody who waits on one of these changes.
+        """Add every group that one of these changes touches.
 
-        All changes of a batch at once, and each thing that can be waited on in its own turn: where thousands wait and
-        thousands of records change, this decides how many changes a replica takes in a second.
+        All changes of a batch are compared with one kind of target after the other. With thousands of subscriptions, this
+        function limits how many changes a replica can apply in a second.
         """
         if self.table_subscribers:
             add_touched_group(touched, self.table_subscribers)
-        # A drop of what was not there moves the table's index and nothing else.
+        # Deleting a record that does not exist changes only the last-change index of the table.
         keys = [key for key, old, new in changes if old is not None or new is not None]
         if self.subscribers_by_key:
-            _touch_named(touched, self.subscribers_by_key, set(keys))
+            _add_touched_groups(touched, self.subscribers_by_key, set(keys))
         for length in self.prefix_lengths:
-            _touch_named(touched, self.subscribers_by_prefix, {key[:length] for key in keys})
-        for value_of, by_value in self.watches_by_index.values():
-            values = {value_of(new) for _, _, new in changes if new is not None}
-            values.update(value_of(old) for _, old, _ in changes if old is not None)
-            _touch_named(touched, by_value, values)
+            _add_touched_groups(touched, self.subscribers_by_prefix, {key[:length] for key in keys})
+        for get_value, by_value in self.watches_by_index.values():
+            values = {get_value(new) for _, _, new in changes if new is not None}
+            values.update(get_value(old) for _, old, _ in changes if old is not None)
+            _add_touched_groups(touched, by_value, values)
 
     def collect_all(self, *, touched: TouchedGroups) -> None:
+        """Add every group of the table."""
         add_touched_group(touched, self.table_subscribers)
-        for place in (
+        for groups in (
             self.subscribers_by_key,
             self.subscribers_by_prefix,
             *(index.by_value for index in self.watches_by_index.values()),
         ):
-            for group in place.values():
-                add_touched_group(touched, group)
+            for subscribers in groups.values():
+                add_touched_group(touched, subscribers)
 
     def is_empty(self) -> bool:
+        """Return whether the table has neither subscriptions nor observers."""
         return not (
             self.table_subscribers
             or self.subscribers_by_key
@@ -200,78 +212,87 @@ class TableWatches:
 
 
 class ChangeObserver(Protocol):
-    """Is told of every change to a table, with what stood there before."""
+    """Receives every change of a table, with the record before it."""
 
-    def on_changes(self, changes: Sequence[RecordChange]) -> None: ...
+    def on_changes(self, changes: Sequence[RecordChange]) -> None:
+        """Handle the changes of one batch, at the time they are applied."""
+        ...
 
 
 class WatchRegistry:
-    """All subscriptions of a replica."""
+    """All subscriptions and observers of a replica."""
 
     def __init__(self, tables: Mapping[str, Table[Any]]) -> None:
         self._tables = tables
         self.table_watches: dict[str, TableWatches] = {}
-        self.subscription_count = 0  # Those that have not ended.
+        self.subscription_count = 0  # Only open ones.
         self.last_sequence = 0
 
     def subscribe(self, targets: Iterable[WatchTarget], wake: Callable[[], None]) -> Subscription:
-        """`wake` is called at the first change to any of `watched`, from inside `apply`: it must only take note."""
+        """Subscribe to changes of any of the targets.
+
+        `wake` is called at the first change, while the batch is being applied. It must only record the event, such as by
+        setting a flag.
+        """
         self.last_sequence += 1
         subscription = Subscription(self, self.last_sequence, tuple(dict.fromkeys(targets)), wake)
         self.subscription_count += 1
-        for name in subscription.targets:
-            watches = self.table_watches.get(name.table)
+        for target in subscription.targets:
+            watches = self.table_watches.get(target.table)
             if watches is None:
-                watches = self.table_watches[name.table] = TableWatches(self._tables[name.table])
-            if name.kind == "table":
+                watches = self.table_watches[target.table] = TableWatches(self._tables[target.table])
+            if target.kind == "table":
                 watches.table_subscribers[subscription] = None
                 continue
-            watches.get_groups(name).setdefault(name.value, {})[subscription] = None
-            if name.kind == "prefix":
-                length = len(str(name.value))
+            watches.get_groups(target).setdefault(target.value, {})[subscription] = None
+            if target.kind == "prefix":
+                length = len(str(target.value))
                 watches.prefix_lengths[length] = watches.prefix_lengths.get(length, 0) + 1
         return subscription
 
     def add_observer(self, table: Table[Any], observer: ChangeObserver) -> None:
-        """From now on; told in the moment in which a batch is taken in."""
+        """Notify an observer of every later change of the table, at the time it is applied."""
         watches = self.table_watches.get(table.name)
         if watches is None:
             watches = self.table_watches[table.name] = TableWatches(self._tables[table.name])
         watches.observers[observer] = None
 
     def remove_observer(self, table: Table[Any], observer: ChangeObserver) -> None:
+        """Remove an observer. An observer that was removed already is ignored."""
         watches = self.table_watches.get(table.name)
         if watches is not None and watches.observers.pop(observer, 0) is None and watches.is_empty():
             del self.table_watches[table.name]
 
     def remove_subscription(self, subscription: Subscription) -> None:
-        """Called once, by the subscription when it ends."""
+        """Remove a subscription from all its groups. Called once, when the subscription is closed."""
         self.subscription_count -= 1
-        for name in subscription.targets:
-            watches = self.table_watches[name.table]
-            if name.kind == "table":
+        for target in subscription.targets:
+            watches = self.table_watches[target.table]
+            if target.kind == "table":
                 del watches.table_subscribers[subscription]
             else:
-                self._forget_at(watches, name, subscription)
+                self._remove_from_group(watches, target, subscription)
             if watches.is_empty():
-                del self.table_watches[name.table]  # A table that nobody watches costs nothing when it changes.
+                del self.table_watches[target.table]  # Changes of tables without watches need no work.
 
     @staticmethod
-    def _forget_at(watches: TableWatches, name: WatchTarget, subscription: Subscription) -> None:
-        place = watches.get_groups(name)
-        subscribers = place[name.value]
+    def _remove_from_group(watches: TableWatches, target: WatchTarget, subscription: Subscription) -> None:
+        """Remove a subscription from the group of one target, and the group if it is empty."""
+        groups = watches.get_groups(target)
+        subscribers = groups[target.value]
         del subscribers[subscription]
         if not subscribers:
-            del place[name.value]
-        if name.kind == "prefix":
-            length = len(str(name.value))
+            del groups[target.value]
+        if target.kind == "prefix":
+            length = len(str(target.value))
             watches.prefix_lengths[length] -= 1
             if not watches.prefix_lengths[length]:
                 del watches.prefix_lengths[length]
-        if name.kind.startswith("index ") and not place:
-            del watches.watches_by_index[name.kind]
+        if target.kind.startswith("index ") and not groups:
+            del watches.watches_by_index[target.kind]
 
     def collect_all(self) -> TouchedGroups:
+        """Return the groups of all subscriptions."""
         touched: TouchedGroups = {}
         for watches in self.table_watches.values():
             watches.collect_all(touched=touched)

@@ -1,7 +1,7 @@
 """The filter language: expressions like `Status == "running" and "dc1" in Datacenters` over records of one type.
 
-Responsible for reading an expression, checking it against the type before any record is read, and compiling it to a
-function of a record. It knows neither HTTP nor tables: who asks, and what is done with an error, is told above.
+Parses an expression, checks it against the record type before any record is read, and compiles it to a predicate.
+HTTP, pages and tables are not handled here: callers decide what to do with an error.
 """
 
 from wharf.languages.filters.compiler import Filter, compile_filter

@@ -1,24 +1,26 @@
-"""What is said against a filter.
+"""The errors of filters, and functions that build them.
 
     FilterError
-    ├── NotAnExpression   the text does not follow the grammar
-    ├── DoesNotFit        it does, but not the type that is filtered; told before any record is read
-    └── NotReadable       a record does not hold what the filter leads to: an index out of range, a null in the middle
+    ├── FilterSyntaxError       the text does not follow the grammar
+    ├── FilterTypeError         the expression does not fit the record type; raised before any record is read
+    └── FilterEvaluationError   a record lacks a value that the filter reads, such as an index out of range
 
-All three are the caller's to mend. `text` is the whole sentence, with its place in front where the text itself is wrong.
+The caller can fix all three by changing the filter. `text` is the whole message. It starts with the location if the
+expression itself is wrong.
 """
 
 import difflib
 from collections.abc import Iterable
 from typing import Final
 
-# Looking for a similar name costs the square of the length, so nothing is likened to a very long one.
 MAX_SUGGESTION_CHARS: Final = 80
+"""Longer names get no "did you mean": the search for a similar name takes time quadratic in the length."""
 MIN_NAME_SIMILARITY: Final = 0.7
+"""How similar a known name must be to be suggested: 0 is unrelated, 1 is equal (see `difflib`)."""
 
 
 class FilterError(Exception):
-    """`offset` counts characters from 0, `line` and `column` from 1."""
+    """A filter that cannot be used. `offset` counts characters from 0, `line` and `column` count from 1."""
 
     def __init__(self, text: str, *, offset: int, line: int, column: int) -> None:
         super().__init__(text)
@@ -29,28 +31,31 @@ class FilterError(Exception):
 
 
 class FilterSyntaxError(FilterError):
-    pass
+    """The text does not follow the grammar of filters."""
 
 
 class FilterTypeError(FilterError):
-    pass
+    """The expression does not fit the type of the filtered records."""
 
 
 class FilterEvaluationError(FilterError):
-    pass
+    """The expression could not be evaluated for a record."""
 
 
 def find_line_and_column(source: str, offset: int) -> tuple[int, int]:
+    """Return the line and the column of an offset, both counted from 1."""
     before = source[:offset]
     return before.count("\n") + 1, offset - before.rfind("\n")
 
 
 def make_syntax_error(source: str, offset: int, reason: str) -> FilterSyntaxError:
+    """Return a syntax error at `offset`, with the location in front of the reason."""
     line, column = find_line_and_column(source, offset)
     return FilterSyntaxError(f"{line}:{column} ({offset}): {reason}", offset=offset, line=line, column=column)
 
 
 def make_type_error(source: str, offset: int, reason: str) -> FilterTypeError:
+    """Return a type error at `offset`, with the location in front of the reason."""
     line, column = find_line_and_column(source, offset)
     return FilterTypeError(f"{line}:{column} ({offset}): {reason}", offset=offset, line=line, column=column)
 
@@ -58,20 +63,22 @@ def make_type_error(source: str, offset: int, reason: str) -> FilterTypeError:
 def make_evaluation_error(
     source: str, offset: int, reason: str, *, has_location: bool = False
 ) -> FilterEvaluationError:
-    """The text is right and a record is not as it expects: the sentence speaks of the record, without a place, unless
-    it is the text that has to be mended (`is_placed`).
+    """Return an evaluation error for the part of the expression at `offset`.
+
+    The reason describes the record, so the text starts without a location. `has_location` puts one in front, for
+    errors that can only be fixed in the expression.
     """
     line, column = find_line_and_column(source, offset)
-    place = f"{line}:{column} ({offset}): " if has_location else ""
-    return FilterEvaluationError(f"{place}{reason}", offset=offset, line=line, column=column)
+    prefix = f"{line}:{column} ({offset}): " if has_location else ""
+    return FilterEvaluationError(f"{prefix}{reason}", offset=offset, line=line, column=column)
 
 
 def find_nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """The name that was probably meant."""
+    """Return the known name that is most similar to `name`, or `None` if no name is similar enough."""
     if len(name) > MAX_SUGGESTION_CHARS:
         return None
     names = sorted(known)
-    by_lower = {other.lower(): other for other in names}
+    by_lower = {known_name.lower(): known_name for known_name in names}
     if name.lower() in by_lower:
         return by_lower[name.lower()]
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=MIN_NAME_SIMILARITY)

@@ -1,7 +1,6 @@
-"""What can be filtered: the kinds of values that a record type holds, by the names of the wire.
+"""The kinds of values that the fields of a record type hold, as filters see them, by the wire names of the fields.
 
-A kind says what a value is like and how it is read; which operators it has is told in `operators`. Nothing here looks
-at a record.
+Kinds are derived from type annotations; no record is read here. `operators` defines which operators each kind has.
 """
 
 import builtins
@@ -17,29 +16,37 @@ import msgspec
 from msgspec import inspect
 
 MIN_INTEGER: Final = -(2**63)
+"""The smallest integer that a filter may name: that of 64 bits with a sign."""
 MAX_INTEGER: Final = 2**64 - 1
+"""The largest integer that a filter may name: that of 64 bits without a sign."""
 
-ReadFunction: TypeAlias = Callable[
-    [Any], Any
-]  # From a record of any type to a value of any type: kinds tell what they are.
+ReadFunction: TypeAlias = Callable[[Any], Any]
+"""Takes a record and returns the value of one field. The kind of the field describes the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
-    """`may_be_null`: only for what the reference holds by a pointer; lists, maps and bytes may always be null."""
+    """The kind of a value; subclasses describe each kind.
+
+    `is_nullable` is set for values that Nomad stores behind a pointer. Lists, maps and bytes may be null without it.
+    """
 
     is_nullable: bool = False
 
     @property
     def name(self) -> str:
+        """The name of the kind in error texts and documentation, such as "list"."""
         return type(self).__name__.removesuffix("Kind").lower()
 
 
 @dataclass(frozen=True, slots=True)
 class TextKind(ValueKind):
-    """Text, and everything that the wire shows as text. `show` makes the text where the value is none."""
+    """Text, and every value that the wire encodes as text.
 
-    values: tuple[str, ...] = ()  # Of an enum, for the documentation: any text may be compared with.
+    `format` converts a value to its text; it is `None` if the value is a string already.
+    """
+
+    values: tuple[str, ...] = ()  # The values of an enum, for documentation only: filters may compare with any text.
     format: Callable[[Any], str] | None = None
 
     @property
@@ -49,11 +56,13 @@ class TextKind(ValueKind):
 
 @dataclass(frozen=True, slots=True)
 class TimeKind(ValueKind):
-    """A time, compared as the text that the wire shows (RFC 3339). Where there is none, it is not present."""
+    """A time, compared as the text of the wire (RFC 3339). A null time counts as missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class BooleanKind(ValueKind):
+    """True or false."""
+
     @property
     def name(self) -> str:
         return "bool"
@@ -61,6 +70,8 @@ class BooleanKind(ValueKind):
 
 @dataclass(frozen=True, slots=True)
 class IntegerKind(ValueKind):
+    """An integer from `minimum` to `maximum`, both included."""
+
     minimum: int = MIN_INTEGER
     maximum: int = MAX_INTEGER
 
@@ -71,40 +82,45 @@ class IntegerKind(ValueKind):
 
 @dataclass(frozen=True, slots=True)
 class FloatKind(ValueKind):
-    pass
+    """A floating-point number."""
 
 
 @dataclass(frozen=True, slots=True)
 class BytesKind(ValueKind):
-    pass
+    """A sequence of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListKind(ValueKind):
+    """A list or a set. The elements of a set have no order, so they cannot be selected by index."""
+
     item: ValueKind = dataclasses.field(default_factory=ValueKind)
-    has_order: bool = True  # A set has none, and so no indexes.
+    has_order: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class MapKind(ValueKind):
+    """A map. Its keys can be selected only if they are text."""
+
     value: ValueKind = dataclasses.field(default_factory=ValueKind)
     has_text_keys: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class StructKind(ValueKind):
-    """A record inside a record. Its fields are looked up when they are asked for: types may hold themselves."""
+    """A record inside a record. Its fields are computed on access, because a type may contain itself."""
 
     type: builtins.type = object
 
     @property
     def fields(self) -> Mapping[str, "FilterField"]:
+        """The fields of the inner record by wire name."""
         return get_fields(self.type)
 
 
 @dataclass(frozen=True, slots=True)
 class UntypedKind(ValueKind):
-    """Any JSON: what it is, each record tells."""
+    """Any JSON value. The type is known only when a record is read."""
 
     @property
     def name(self) -> str:
@@ -113,26 +129,28 @@ class UntypedKind(ValueKind):
 
 @dataclass(frozen=True, slots=True)
 class FilterField:
+    """A field that filters can select: its kind, and the function that reads it from a record."""
+
     kind: ValueKind
     read: ReadFunction
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedField:
-    """A field that records of the type have for filters only, or that is another kind than the type tells.
+    """A field that exists for filters only, or whose kind differs from its annotation in the record type.
 
-    For what a record refers to (the job of an allocation), and for fields that are stored in a form of their own.
+    Used for related records (the job of an allocation) and for fields that are stored in an encoded form.
     """
 
     name: str
-    type: Any  # Whatever may annotate a field: a type, a union, an alias.
+    type: Any  # An annotation: a type, a union or an alias.
     read: ReadFunction
 
 
 class FilterSubject:
-    """A type of records as filters see it: its fields, less the hidden ones, more the joined ones.
+    """A record type as filters see it: its fields without the hidden ones, plus the joined ones.
 
-    Make one for each thing that is filtered, once: compiled filters are kept for each subject.
+    Create one instance for each filtered list and keep it: compiled filters are cached by subject.
     """
 
     def __init__(
@@ -151,55 +169,60 @@ class FilterSubject:
 
 @functools.cache
 def get_filter_subject(record: type) -> FilterSubject:
-    """The subject of a type that hides and joins nothing."""
+    """Return the subject of a record type without hidden or joined fields."""
     return FilterSubject(record)
 
 
 @functools.cache
 def get_fields(record: type) -> Mapping[str, FilterField]:
-    """The fields of a struct or dataclass, by their names on the wire."""
+    """Return the fields of a struct, dataclass or named tuple by their wire names.
+
+    Raises `TypeError` for any other type.
+    """
     info = inspect.type_info(record)
     if not isinstance(info, inspect.StructType | inspect.DataclassType | inspect.NamedTupleType):
         raise TypeError(f"{record.__name__} has no fields: records that are filtered are structs")
-    unset = _unset_fields(record)
-    return {field.encode_name: _field(field, may_be_unset=field.name in unset) for field in info.fields}
+    unset = _find_unset_fields(record)
+    return {field.encode_name: _make_field(field, can_be_unset=field.name in unset) for field in info.fields}
 
 
 def get_kind(annotation: Any) -> ValueKind:
-    """The kind of whatever may annotate a field."""
-    return _kind(inspect.type_info(annotation))
+    """Return the kind of a field with this annotation."""
+    return _convert_kind(inspect.type_info(annotation))
 
 
-def _field(field: inspect.Field, *, may_be_unset: bool) -> FilterField:
-    kind = _kind(field.type)
-    get = attrgetter(field.name)
-    if not may_be_unset:
-        return FilterField(kind, get)
+def _make_field(field: inspect.Field, *, can_be_unset: bool) -> FilterField:
+    """Return the field as filters see it. A value that is unset is read as null."""
+    kind = _convert_kind(field.type)
+    getter = attrgetter(field.name)
+    if not can_be_unset:
+        return FilterField(kind, getter)
 
     def read(record: object) -> object:
-        value = get(record)
+        value = getter(record)
         return None if value is msgspec.UNSET else value
 
     return FilterField(dataclasses.replace(kind, is_nullable=True), read)
 
 
-def _unset_fields(record: type) -> frozenset[str]:
-    """Fields that may be unset, which msgspec does not tell: they are unset unless they are given."""
+def _find_unset_fields(record: type) -> frozenset[str]:
+    """Return the fields whose default is `UNSET`. Type information of msgspec does not include it."""
     names = getattr(record, "__struct_fields__", ())
     defaults = getattr(record, "__struct_defaults__", ())
     with_default = zip(reversed(names), reversed(defaults), strict=False)
     return frozenset(name for name, default in with_default if default is msgspec.UNSET)
 
 
-def _kind(info: inspect.Type) -> ValueKind:
+def _convert_kind(info: inspect.Type) -> ValueKind:
+    """Convert msgspec's description of a type to a kind. Types that filters do not know become `UntypedKind`."""
     match info:
         case inspect.Metadata(type=inner):
-            return _kind(inner)
+            return _convert_kind(inner)
         case inspect.StrType():
             return TextKind()
         case inspect.BoolType():
             return BooleanKind()
-        case inspect.IntType(ge=least) if least is not None and least >= 0:
+        case inspect.IntType(ge=minimum) if minimum is not None and minimum >= 0:
             return IntegerKind(minimum=0)
         case inspect.IntType():
             return IntegerKind()
@@ -210,7 +233,7 @@ def _kind(info: inspect.Type) -> ValueKind:
         case inspect.BytesType() | inspect.ByteArrayType() | inspect.MemoryViewType():
             return BytesKind()
         case inspect.EnumType(cls=members):
-            return _enum_kind(members)
+            return _convert_enum_kind(members)
         case inspect.LiteralType(values=values) if all(isinstance(value, str) for value in values):
             return TextKind(values=tuple(sorted(str(value) for value in values)))
         case (
@@ -222,32 +245,34 @@ def _kind(info: inspect.Type) -> ValueKind:
         ):
             return TextKind(format=msgspec.to_builtins)
         case inspect.ListType(item_type=item) | inspect.VarTupleType(item_type=item):
-            return ListKind(item=_kind(item))
+            return ListKind(item=_convert_kind(item))
         case inspect.SetType(item_type=item) | inspect.FrozenSetType(item_type=item):
-            return ListKind(item=_kind(item), has_order=False)
+            return ListKind(item=_convert_kind(item), has_order=False)
         case inspect.DictType(key_type=key, value_type=value) | inspect.FrozenDictType(key_type=key, value_type=value):
-            return MapKind(value=_kind(value), has_text_keys=isinstance(_kind(key), TextKind))
+            return MapKind(value=_convert_kind(value), has_text_keys=isinstance(_convert_kind(key), TextKind))
         case inspect.StructType(cls=record) | inspect.DataclassType(cls=record) | inspect.NamedTupleType(cls=record):
             return StructKind(type=record)
         case inspect.UnionType(types=types):
-            return _union_kind(types)
+            return _convert_union_kind(types)
         case _:
             return UntypedKind()
 
 
-def _union_kind(types: tuple[inspect.Type, ...]) -> ValueKind:
-    others = [part for part in types if not isinstance(part, inspect.NoneType)]
-    if len(others) != 1:
+def _convert_union_kind(types: tuple[inspect.Type, ...]) -> ValueKind:
+    """Return the kind of `X | None` as that of `X`, made nullable. A union of several types is untyped."""
+    non_null_types = [part for part in types if not isinstance(part, inspect.NoneType)]
+    if len(non_null_types) != 1:
         return UntypedKind()
-    return dataclasses.replace(_kind(others[0]), is_nullable=len(others) < len(types))
+    return dataclasses.replace(_convert_kind(non_null_types[0]), is_nullable=len(non_null_types) < len(types))
 
 
-def _enum_kind(members: type[enum.Enum]) -> ValueKind:
+def _convert_enum_kind(members: type[enum.Enum]) -> ValueKind:
+    """Return the kind of an enum by the type of its values."""
     values = [member.value for member in members]
     if all(isinstance(value, str) for value in values):
-        return TextKind(values=tuple(values), format=None if issubclass(members, str) else _value_of)
+        return TextKind(values=tuple(values), format=None if issubclass(members, str) else _get_enum_text)
     return IntegerKind() if issubclass(members, int) else UntypedKind()
 
 
-def _value_of(member: enum.Enum) -> str:
+def _get_enum_text(member: enum.Enum) -> str:
     return str(member.value)

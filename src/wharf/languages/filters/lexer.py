@@ -1,7 +1,7 @@
-"""The words of an expression: what stands at a place of the text, and where it ends.
+"""The lexer of filters: reads names, numbers, strings and pointers at an offset of the text.
 
-The grammar has no reserved words, so there are no tokens: the parser asks at each place for what may stand there.
-Nothing here looks back or ahead by more than one word.
+The grammar has no reserved words, so the text is not split into tokens first. The parser requests what may occur at
+an offset; the lexer never looks back, and never ahead by more than one word.
 """
 
 import re
@@ -21,14 +21,14 @@ _ESCAPE: Final = re.compile(
     r"\\(?:(?P<letter>[abfnrtv\\])|x(?P<byte>[0-9a-fA-F]{2})|(?P<octal>[0-7]{3})"
     r"|u(?P<short>[0-9a-fA-F]{4})|U(?P<long>[0-9a-fA-F]{8}))"
 )
-_LETTERS: Final = {
+_LETTER_ESCAPES: Final = {
     "a": b"\a", "b": b"\b", "f": b"\f", "n": b"\n", "r": b"\r", "t": b"\t", "v": b"\v", "\\": b"\\",
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class TextSpan:
-    """A piece of text and the place after it."""
+    """Text that was read, and the offset after it."""
 
     text: str
     end: int
@@ -36,7 +36,7 @@ class TextSpan:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """The parts of a pointer, where each of them begins, and the place after the pointer."""
+    """The parts of a JSON pointer, the offset of each part, and the offset after the pointer."""
 
     parts: tuple[str, ...]
     part_offsets: tuple[int, ...]
@@ -44,91 +44,102 @@ class Pointer:
 
 
 class Lexer:
+    """Reads one expression. `read_` methods return `None` if the text at the offset is something else."""
+
     def __init__(self, source: str) -> None:
         self.source = source
 
-    def skip_space(self, at: int) -> int:
-        space = _SPACE.match(self.source, at)
-        return space.end() if space else at
+    def skip_space(self, offset: int) -> int:
+        """Return the offset after any white space."""
+        space = _SPACE.match(self.source, offset)
+        return space.end() if space else offset
 
-    def starts_with(self, at: int, text: str) -> bool:
-        return self.source.startswith(text, at)
+    def starts_with(self, offset: int, text: str) -> bool:
+        return self.source.startswith(text, offset)
 
-    def read_name(self, at: int) -> TextSpan | None:
-        return _found(_NAME.match(self.source, at))
+    def read_name(self, offset: int) -> TextSpan | None:
+        return _make_span(_NAME.match(self.source, offset))
 
-    def read_index(self, at: int) -> TextSpan | None:
-        return _found(_INDEX.match(self.source, at))
+    def read_index(self, offset: int) -> TextSpan | None:
+        return _make_span(_INDEX.match(self.source, offset))
 
-    def read_pointer(self, at: int) -> Pointer | None:
-        """A JSON pointer in double quotes."""
-        pointer = _POINTER.match(self.source, at)
+    def read_pointer(self, offset: int) -> Pointer | None:
+        """Read a JSON pointer in double quotes."""
+        pointer = _POINTER.match(self.source, offset)
         if pointer is None:
             return None
-        parts, places = [], []
-        place = at + 2
+        parts, part_offsets = [], []
+        part_offset = offset + 2
         for segment in pointer[1].split("/")[1:]:
             parts.append(segment.replace("~1", "/").replace("~0", "~"))
-            places.append(place)
-            place += len(segment) + 1
-        return Pointer(tuple(parts), tuple(places), pointer.end())
+            part_offsets.append(part_offset)
+            part_offset += len(segment) + 1
+        return Pointer(tuple(parts), tuple(part_offsets), pointer.end())
 
-    def read_number(self, at: int) -> TextSpan | None:
-        """Raises where a number begins and does not end as one."""
-        if not (self.source[at : at + 1].isdecimal() and self.source[at].isascii()) and not self.starts_with(at, "-"):
+    def read_number(self, offset: int) -> TextSpan | None:
+        """Read a number. Raises `FilterSyntaxError` if the text starts like a number but is not one."""
+        if not (
+            self.source[offset : offset + 1].isdecimal() and self.source[offset].isascii()
+        ) and not self.starts_with(offset, "-"):
             return None
-        number = _NUMBER.match(self.source, at)
+        number = _NUMBER.match(self.source, offset)
         if number is None or (number.end() < len(self.source) and self.source[number.end()] not in _AFTER_NUMBER):
-            end = number.end() if number else at
-            mend = "leave a space before }" if self.starts_with(end, "}") else "put what is no plain number in quotes"
-            raise make_syntax_error(self.source, end, f'rule "number": Invalid number literal; {mend}')
+            end = number.end() if number else offset
+            hint = (
+                "leave a space before }" if self.starts_with(end, "}") else "put a value that is not a number in quotes"
+            )
+            raise make_syntax_error(self.source, end, f'rule "number": Invalid number literal; {hint}')
         return TextSpan(number[0], number.end())
 
-    def read_string(self, at: int) -> TextSpan | None:
-        """A string of either form, without its quotes and escapes. Raises where one begins and is wrong."""
-        quote = self.source[at : at + 1]
+    def read_string(self, offset: int) -> TextSpan | None:
+        """Read a string in double quotes or backticks; return its value with escapes replaced.
+
+        Raises `FilterSyntaxError` if the string has no end or an invalid escape.
+        """
+        quote = self.source[offset : offset + 1]
         if quote not in ('"', "`") or not quote:
             return None
-        end = self.source.find(quote, at + 1)
+        end = self.source.find(quote, offset + 1)
         if end < 0:
             raise make_syntax_error(self.source, len(self.source), 'rule "string": Unterminated string literal')
-        inner = self.source[at + 1 : end]
-        return TextSpan(inner if quote == "`" else self._unescaped(inner, at + 1), end + 1)
+        inner = self.source[offset + 1 : end]
+        return TextSpan(inner if quote == "`" else self._unescape(inner, offset + 1), end + 1)
 
-    def _unescaped(self, inner: str, at: int) -> str:
+    def _unescape(self, inner: str, offset: int) -> str:
+        """Replace the escapes in the inside of a string that starts at `offset`. Escaped bytes must form UTF-8."""
         newline = inner.find("\n")
         if newline >= 0:
             reason = 'rule "string": invalid syntax: a string in double quotes ends on its line; use backticks'
-            raise make_syntax_error(self.source, at + newline, reason)
+            raise make_syntax_error(self.source, offset + newline, reason)
         if "\\" not in inner:
             return inner
         pieces = []
-        done = 0
-        while (slash := inner.find("\\", done)) >= 0:
-            pieces.append(inner[done:slash].encode())
+        copied_to = 0
+        while (slash := inner.find("\\", copied_to)) >= 0:
+            pieces.append(inner[copied_to:slash].encode())
             escape = _ESCAPE.match(inner, slash)
-            meant = _meant_by(escape) if escape else None
-            if escape is None or meant is None:
+            decoded = _decode_escape(escape) if escape else None
+            if escape is None or decoded is None:
                 reason = 'rule "string": invalid syntax: no such escape; write \\\\ for a backslash, or use backticks'
-                raise make_syntax_error(self.source, at + slash, reason)
-            pieces.append(meant)
-            done = escape.end()
-        pieces.append(inner[done:].encode())
+                raise make_syntax_error(self.source, offset + slash, reason)
+            pieces.append(decoded)
+            copied_to = escape.end()
+        pieces.append(inner[copied_to:].encode())
         try:
             return b"".join(pieces).decode()
         except UnicodeDecodeError:
             reason = 'rule "string": invalid syntax: the bytes of the string are not UTF-8'
-            raise make_syntax_error(self.source, at, reason) from None
+            raise make_syntax_error(self.source, offset, reason) from None
 
 
-def _found(match: re.Match[str] | None) -> TextSpan | None:
+def _make_span(match: re.Match[str] | None) -> TextSpan | None:
     return TextSpan(match[0], match.end()) if match else None
 
 
-def _meant_by(escape: re.Match[str]) -> bytes | None:
-    """The bytes that an escape stands for; None for what is no character."""
+def _decode_escape(escape: re.Match[str]) -> bytes | None:
+    """Return the UTF-8 bytes that an escape stands for, or `None` if it is not a valid byte or character."""
     if escape["letter"]:
-        return _LETTERS[escape["letter"]]
+        return _LETTER_ESCAPES[escape["letter"]]
     if escape["byte"]:
         return bytes([int(escape["byte"], 16)])
     if escape["octal"]:

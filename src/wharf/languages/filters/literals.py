@@ -1,6 +1,6 @@
-"""From the text of a value to what a field holds. Quotes mean nothing: the field's kind decides.
+"""Converts the text of a literal to a value of a field's kind. It makes no difference whether the literal is quoted.
 
-Each function returns None for a text that does not fit.
+Each function returns `None` if the text is not a literal of that kind.
 """
 
 import math
@@ -12,35 +12,39 @@ from wharf.languages.filters.kinds import MAX_INTEGER, MIN_INTEGER
 _TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
-# The base is told by what stands in front; a single underscore may part digits.
+# The prefix selects the base; single underscores may separate digits.
 _INTEGER: Final = re.compile(
     r"(?P<sign>[+-]?)(?:0[xX](?P<hex>(?:_?[0-9a-fA-F])+)|0[bB](?P<binary>(?:_?[01])+)|0[oO](?P<octal>(?:_?[0-7])+)"
     r"|(?P<old_octal>0(?:_?[0-7])*)|(?P<decimal>[1-9](?:_?[0-9])*))"
 )
 _BASES: Final = {"hex": 16, "binary": 2, "octal": 8, "old_octal": 8, "decimal": 10}
 _FLOAT: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-# More digits than 64 bits take in any base, with a good many zeros in front.
-_DIGITS_MAX: Final = 200
+_MAX_INTEGER_CHARS: Final = 200
+"""Longer texts are not parsed: 64 bits need fewer digits in any base, even with many leading zeros."""
 MAX_BYTE: Final = 255
+"""The largest number that an element of a bytes field can be compared with."""
 
 
 def to_boolean(text: str) -> bool | None:
+    """Return the boolean that the text stands for, such as true for "t" or "1"."""
     if text in _TRUE:
         return True
     return False if text in _FALSE else None
 
 
 def to_integer(text: str, *, minimum: int = MIN_INTEGER, maximum: int = MAX_INTEGER) -> int | None:
-    found = _INTEGER.fullmatch(text)
-    if found is None or len(text) > _DIGITS_MAX or (found["sign"] and minimum >= 0):
+    """Return the integer from `minimum` to `maximum` that the text stands for. Without negatives, signs are invalid."""
+    parsed = _INTEGER.fullmatch(text)
+    if parsed is None or len(text) > _MAX_INTEGER_CHARS or (parsed["sign"] and minimum >= 0):
         return None
-    base = str(found.lastgroup)
-    number = int(found[base].replace("_", ""), _BASES[base])
-    number = -number if found["sign"] == "-" else number
+    base_name = str(parsed.lastgroup)
+    number = int(parsed[base_name].replace("_", ""), _BASES[base_name])
+    number = -number if parsed["sign"] == "-" else number
     return number if minimum <= number <= maximum else None
 
 
 def to_float(text: str) -> float | None:
+    """Return the finite number that the text stands for."""
     if not _FLOAT.fullmatch(text):
         return None
     number = float(text)
@@ -48,6 +52,6 @@ def to_float(text: str) -> float | None:
 
 
 def to_number(text: str) -> int | float | None:
-    """For numbers of any JSON, which may be whole or not: both forms are understood."""
-    whole = to_integer(text)
-    return to_float(text) if whole is None else whole
+    """Return the number that the text stands for: an integer if possible, otherwise a float."""
+    integer = to_integer(text)
+    return to_float(text) if integer is None else integer

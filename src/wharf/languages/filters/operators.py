@@ -1,7 +1,7 @@
-"""Which operator each kind has, and the test that it makes of one value.
+"""The operators of each kind of value, and the tests that they compile to.
 
-A test is made once, when a filter is compiled: the literal is coerced and the pattern compiled here, and what does not
-fit is told before any record is read. Nulls and missing keys are told apart by `compiling`.
+A test is built once, when a filter is compiled: the literal is converted and the pattern compiled here, so a misfit is
+reported before any record is read. Nulls and missing keys are handled in `compiler`.
 """
 
 from collections.abc import Callable, Collection
@@ -29,12 +29,13 @@ from wharf.languages.filters.literals import MAX_BYTE, to_boolean, to_float, to_
 from wharf.languages.filters.tree import FilterOperator, Match
 from wharf.languages.patterns import SearchPatternError, compile_bytes_search, compile_search
 
-ValueTest: TypeAlias = Callable[[Any], bool]  # Of a value of the kind that the test was made for.
+ValueTest: TypeAlias = Callable[[Any], bool]
+"""Takes a value of the kind that the test was built for; returns whether it matches."""
 
 EQUAL, CONTAINS, MATCHES = FilterOperator.EQUAL, FilterOperator.CONTAINS, FilterOperator.MATCHES
 IS_EMPTY, IS_NIL = FilterOperator.IS_EMPTY, FilterOperator.IS_NIL
 
-_IN_WORDS: Final = {
+_OPERATOR_LABELS: Final = {
     EQUAL: "== and !=",
     CONTAINS: "in and contains",
     MATCHES: "matches",
@@ -45,7 +46,7 @@ _SCALARS: Final = (TextKind, TimeKind, BooleanKind, IntegerKind, FloatKind)
 
 
 class OperatorMismatch(Exception):
-    """The operator or the value does not fit the kind. `is_value`: it is the value that does not."""
+    """The operator or the literal does not fit the kind. `is_value_mismatch` is set if it is the literal."""
 
     def __init__(self, reason: str, *, is_value_mismatch: bool) -> None:
         super().__init__(reason)
@@ -54,39 +55,41 @@ class OperatorMismatch(Exception):
 
 
 def list_operators(kind: ValueKind) -> tuple[FilterOperator, ...]:
-    """The positive operators that a kind has; each has its opposite."""
+    """Return the positive operators of a kind. The kind also has the opposite of each."""
     match kind:
         case TextKind():
-            own: tuple[FilterOperator, ...] = (EQUAL, CONTAINS, MATCHES, IS_EMPTY)
+            operators: tuple[FilterOperator, ...] = (EQUAL, CONTAINS, MATCHES, IS_EMPTY)
         case TimeKind() | UntypedKind():
-            own = (EQUAL, CONTAINS, MATCHES, IS_EMPTY, IS_NIL)
+            operators = (EQUAL, CONTAINS, MATCHES, IS_EMPTY, IS_NIL)
         case BooleanKind() | IntegerKind() | FloatKind():
-            own = (EQUAL,)
+            operators = (EQUAL,)
         case BytesKind():
-            own = (CONTAINS, MATCHES, IS_EMPTY, IS_NIL)
+            operators = (CONTAINS, MATCHES, IS_EMPTY, IS_NIL)
         case ListKind(item=item):
-            own = (CONTAINS, IS_EMPTY, IS_NIL) if isinstance(item, (*_SCALARS, UntypedKind)) else (IS_EMPTY, IS_NIL)
+            operators = (
+                (CONTAINS, IS_EMPTY, IS_NIL) if isinstance(item, (*_SCALARS, UntypedKind)) else (IS_EMPTY, IS_NIL)
+            )
         case MapKind(has_text_keys=has_text_keys):
-            own = (CONTAINS, IS_EMPTY, IS_NIL) if has_text_keys else (IS_EMPTY, IS_NIL)
+            operators = (CONTAINS, IS_EMPTY, IS_NIL) if has_text_keys else (IS_EMPTY, IS_NIL)
         case _:
-            own = (IS_NIL,)
-    return (*own, IS_NIL) if kind.is_nullable and IS_NIL not in own else own
+            operators = (IS_NIL,)
+    return (*operators, IS_NIL) if kind.is_nullable and IS_NIL not in operators else operators
 
 
 def make_test(match: Match, kind: ValueKind) -> ValueTest:
-    """The test of the positive operator of a term."""
+    """Return the test for a term, without its negation. Raises `OperatorMismatch` if the term does not fit the kind."""
     operator = match.operator.positive
     if operator not in list_operators(kind):
-        raise OperatorMismatch(_no_operator(match, kind), is_value_mismatch=False)
+        raise OperatorMismatch(_describe_missing_operator(match, kind), is_value_mismatch=False)
     text = "" if match.value is None else match.value.text
     selector = str(match.selector)
     match operator:
         case FilterOperator.EQUAL:
-            return _equality(kind, text)
+            return _make_equality_test(kind, text)
         case FilterOperator.CONTAINS:
-            return _containment(kind, text, selector)
+            return _make_containment_test(kind, text, selector)
         case FilterOperator.MATCHES:
-            return _matching(kind, text)
+            return _make_pattern_test(kind, text)
         case FilterOperator.IS_EMPTY:
             return untyped.make_emptiness_test(selector) if isinstance(kind, UntypedKind) else _is_empty
         case _:
@@ -94,83 +97,90 @@ def make_test(match: Match, kind: ValueKind) -> ValueTest:
 
 
 def parse_literal(kind: ValueKind, text: str) -> object:
-    """What a text stands for where values of a kind are."""
+    """Convert the text of a literal to a value that can be compared with values of the kind.
+
+    Raises `OperatorMismatch` if the text is not such a literal.
+    """
     match kind:
         case BooleanKind():
             boolean = to_boolean(text)
-            return _fitting(boolean, text, "true or false")
-        case IntegerKind(minimum=least, maximum=most):
-            integer = to_integer(text, minimum=least, maximum=most)
-            return _fitting(integer, text, "a whole number" if least < 0 else "a whole number from 0")
+            return _require_literal(boolean, text, "true or false")
+        case IntegerKind(minimum=minimum, maximum=maximum):
+            integer = to_integer(text, minimum=minimum, maximum=maximum)
+            return _require_literal(integer, text, "a whole number" if minimum < 0 else "a whole number from 0")
         case FloatKind():
             number = to_float(text)
-            return _fitting(number, text, "a number")
+            return _require_literal(number, text, "a number")
         case _:
             return text
 
 
-def _fitting(literal: object, text: str, expected: str) -> object:
+def _require_literal(literal: object, text: str, expected: str) -> object:
+    """Return the literal, or raise `OperatorMismatch` if the conversion of its text failed (`None`)."""
     if literal is None:
-        shown = text if len(text) <= 80 else text[:80] + "…"
-        reason = f'error getting match value in expression: "{shown}" is not {expected}'
+        quoted_text = text if len(text) <= 80 else text[:80] + "…"
+        reason = f'error getting match value in expression: "{quoted_text}" is not {expected}'
         raise OperatorMismatch(reason, is_value_mismatch=True)
     return literal
 
 
-def _equality(kind: ValueKind, text: str) -> ValueTest:
+def _make_equality_test(kind: ValueKind, text: str) -> ValueTest:
+    """Return a test for values that equal the literal."""
     if isinstance(kind, UntypedKind):
         return untyped.make_equality_test(text)
     literal = parse_literal(kind, text)
-    show = _show(kind)
-    if show is not None:
-        return lambda value: show(value) == text
-    return partial(eq, literal)  # Made in C: half the time of a function of ours.
+    to_text = _get_text_converter(kind)
+    if to_text is not None:
+        return lambda value: to_text(value) == text
+    return partial(eq, literal)  # Implemented in C, so it takes half the time of a Python function.
 
 
-def _containment(kind: ValueKind, text: str, selector: str) -> ValueTest:
+def _make_containment_test(kind: ValueKind, text: str, selector: str) -> ValueTest:
+    """Return a test for values that contain the literal: as part of a text, an element of a list or a key of a map."""
     match kind:
         case UntypedKind():
             return untyped.make_containment_test(text, selector)
         case TextKind() | TimeKind():
-            show = _show(kind)
-            return (lambda value: text in value) if show is None else (lambda value: text in show(value))
+            to_text = _get_text_converter(kind)
+            return (lambda value: text in value) if to_text is None else (lambda value: text in to_text(value))
         case BytesKind():
-            byte = _fitting(to_integer(text, minimum=0, maximum=MAX_BYTE), text, "a byte from 0 to 255")
+            byte = _require_literal(to_integer(text, minimum=0, maximum=MAX_BYTE), text, "a byte from 0 to 255")
             return lambda value: bool(value) and byte in value
         case ListKind(item=UntypedKind()):
-            element_of = untyped.make_containment_test(text, selector)
-            return lambda value: bool(value) and element_of(value)
+            is_element = untyped.make_containment_test(text, selector)
+            return lambda value: bool(value) and is_element(value)
         case ListKind(item=item):
-            literal, show_item = parse_literal(item, text), _show(item)
-            if show_item is not None:
-                return lambda value: any(e is not None and show_item(e) == text for e in value or ())
+            literal, item_to_text = parse_literal(item, text), _get_text_converter(item)
+            if item_to_text is not None:
+                return lambda value: any(e is not None and item_to_text(e) == text for e in value or ())
             return lambda value: bool(value) and literal in value
         case _:
             return lambda value: bool(value) and text in value
 
 
-def _matching(kind: ValueKind, text: str) -> ValueTest:
+def _make_pattern_test(kind: ValueKind, text: str) -> ValueTest:
+    """Return a test for values in whose text or bytes the pattern is found."""
     try:
         if isinstance(kind, BytesKind):
             search_bytes = compile_bytes_search(text)
             return lambda value: search_bytes(value or b"")
         search = compile_search(text)
-    except SearchPatternError as problem:
-        reason = f'failed to compile regular expression "{text[:80]}": {problem}'
+    except SearchPatternError as error:
+        reason = f'failed to compile regular expression "{text[:80]}": {error}'
         raise OperatorMismatch(reason, is_value_mismatch=True) from None
     if isinstance(kind, UntypedKind):
         return untyped.make_pattern_test(search)
-    show = _show(kind)
-    return search if show is None else (lambda value: search(show(value)))
+    to_text = _get_text_converter(kind)
+    return search if to_text is None else (lambda value: search(to_text(value)))
 
 
-def _show(kind: ValueKind) -> Callable[[Any], str] | None:
-    """How values of a kind become text, where they are none already."""
+def _get_text_converter(kind: ValueKind) -> Callable[[Any], str] | None:
+    """Return the function that converts values of a kind to text, or `None` if they are text already."""
     match kind:
         case TimeKind():
             return msgspec.to_builtins
-        case TextKind(format=show):
-            return show
+        case TextKind(format=to_text):
+            return to_text
         case _:
             return None
 
@@ -183,7 +193,8 @@ def _is_nil(value: object) -> bool:
     return value is None
 
 
-def _no_operator(match: Match, kind: ValueKind) -> str:
+def _describe_missing_operator(match: Match, kind: ValueKind) -> str:
+    """Return the error text for an operator that the kind does not have: Nomad's text, then what to write instead."""
     selector = f'on type {kind.name} for selector: "{match.selector}"'
     match match.operator.positive:
         case FilterOperator.EQUAL:
@@ -198,13 +209,14 @@ def _no_operator(match: Match, kind: ValueKind) -> str:
             reason = f"cannot perform is-empty operations {selector}"
         case _:
             reason = f"cannot perform is-nil operations {selector}"
-    return f"{reason}; {_advice(match, kind)}"
+    return f"{reason}; {_suggest_alternative(match, kind)}"
 
 
-def _advice(match: Match, kind: ValueKind) -> str:
-    has = ", ".join(_IN_WORDS[operator] for operator in list_operators(kind))
+def _suggest_alternative(match: Match, kind: ValueKind) -> str:
+    """Return what to write instead of an operator that the kind does not have."""
+    labels = ", ".join(_OPERATOR_LABELS[operator] for operator in list_operators(kind))
     if isinstance(kind, ListKind) and match.operator.positive is CONTAINS:
         return f"use any {match.selector} as x {{ … }}"
     if isinstance(kind, StructKind):
         return f"name one of its fields: {', '.join(sorted(kind.fields)[:8])}"
-    return f"{kind.name} has {has}"
+    return f"{kind.name} has {labels}"

@@ -1,8 +1,8 @@
-"""From text to tree, by recursive descent.
+"""Parses filters into syntax trees, by recursive descent.
 
-Alternatives are tried in the order of the grammar, and the first that fits is kept. Where one fails after it went some
-way, no other could go further (the comments say why), so the time is linear in the length. Length, depth and the
-number of terms are bounded, so that neither the stack nor what is compiled from the tree can be made large.
+Alternatives are tried in the order of the grammar, and the first match is used. If an alternative fails after it has
+consumed text, no other can succeed (comments say why), so the time is linear in the length. Length, depth and number
+of terms are limited to protect the stack and the memory of compiled filters.
 """
 
 from typing import Final, NamedTuple
@@ -23,11 +23,14 @@ from wharf.languages.filters.tree import (
 )
 
 MAX_FILTER_CHARS: Final = 10_000
+"""The length of an expression: limits the time of parsing."""
 MAX_FILTER_DEPTH: Final = 64
+"""How deep parentheses, `not`, `any` and `all` may nest: limits the stack."""
 MAX_FILTER_TERMS: Final = 500
+"""The number of terms in an expression: limits the time of evaluating it for one record."""
 
-_SPACE: Final = "white space"
-# What people write who know another language, and what to write here.
+_SPACE_NAME: Final = "white space"
+# Text of other languages that users write by mistake, and what to write instead.
 _HINTS: Final = (
     ("&&", 'write "and"'),
     ("||", 'write "or"'),
@@ -38,19 +41,21 @@ _HINTS: Final = (
     ("<", "there is no comparison by order"),
     (">", "there is no comparison by order"),
     ("-", "a value with a dash needs quotes"),
-    ("AND ", "keywords are written small"),
-    ("OR ", "keywords are written small"),
-    ("NOT ", "keywords are written small"),
+    ("AND ", "write keywords in lower case"),
+    ("OR ", "write keywords in lower case"),
+    ("NOT ", "write keywords in lower case"),
 )
 
 
 class ParsedNode(NamedTuple):
+    """A parsed node, and the offset after its text."""
+
     node: Expression
     end: int
 
 
 def parse_filter(source: str) -> Expression:
-    """The tree of an expression, or FilterSyntaxError with the place and what was expected there."""
+    """Return the tree of an expression. Raises `FilterSyntaxError` with the location and what was expected there."""
     if len(source) > MAX_FILTER_CHARS:
         reason = f"the expression is longer than {MAX_FILTER_CHARS} characters"
         raise make_syntax_error(source, MAX_FILTER_CHARS, reason)
@@ -62,17 +67,20 @@ def parse_filter(source: str) -> Expression:
 
 
 class _Parser:
+    """Parses one expression. `_parse_` methods return `None` if their rule does not match at the offset."""
+
     def __init__(self, source: str) -> None:
         self._lexer = Lexer(source)
         self._source = source
         self._depth = 0
         self._terms = 0
-        # How far anything got, and what could have stood there: what a reader needs to know when nothing fits.
+        # The furthest offset that any rule reached, and what it expected there: for the error if nothing matches.
         self._furthest = 0
         self._expected: set[str] = set()
 
     def parse(self) -> Expression:
-        parsed = self._alternatives(self._lexer.skip_space(0))
+        """Return the tree of the whole text. Raises `FilterSyntaxError`."""
+        parsed = self._parse_or(self._lexer.skip_space(0))
         if parsed is not None:
             end = self._lexer.skip_space(parsed.end)
             if end == len(self._source):
@@ -80,59 +88,62 @@ class _Parser:
             self._expect(end, "the end")
             if self._lexer.starts_with(end, ")") and self._furthest == end:
                 raise make_syntax_error(self._source, end, 'rule "grouping": Unmatched parentheses')
-        raise self._nothing_fits()
+        raise self._make_no_match_error()
 
     # -- connectives ---------------------------------------------------------------------------------------------
 
-    def _alternatives(self, at: int) -> ParsedNode | None:
-        """Terms joined by `or`. A collection may stand alone or as the last of them."""
-        first = self._conjunction(at)
+    def _parse_or(self, offset: int) -> ParsedNode | None:
+        """Parse operands joined by `or`. An `any` or `all` without parentheses may only be the last operand."""
+        first = self._parse_and(offset)
         if first is None:
-            return self._collection(at)
+            return self._parse_quantified(offset)
         operands, end = [first.node], first.end
-        while (after := self._joined_by("or", end)) is not None:
-            following = self._conjunction(after)
-            is_last = following is None
-            following = following or self._collection(after)
-            if following is None:
-                # What follows is `or`, which may stand nowhere after a whole expression: this has failed.
+        while (next_offset := self._parse_spaced_keyword("or", end)) is not None:
+            next_operand = self._parse_and(next_offset)
+            is_last = next_operand is None
+            next_operand = next_operand or self._parse_quantified(next_offset)
+            if next_operand is None:
+                # The text continues with `or` and no operand, so no other rule can match it either.
                 break
-            operands.append(following.node)
-            end = following.end
+            operands.append(next_operand.node)
+            end = next_operand.end
             if is_last:
                 break
         return ParsedNode(operands[0] if len(operands) == 1 else Or(tuple(operands)), end)
 
-    def _conjunction(self, at: int) -> ParsedNode | None:
-        first = self._negation(at)
+    def _parse_and(self, offset: int) -> ParsedNode | None:
+        """Parse operands joined by `and`."""
+        first = self._parse_not(offset)
         if first is None:
             return None
         operands, end = [first.node], first.end
-        while (after := self._joined_by("and", end)) is not None:
-            following = self._negation(after)
-            if following is None:
+        while (next_offset := self._parse_spaced_keyword("and", end)) is not None:
+            next_operand = self._parse_not(next_offset)
+            if next_operand is None:
                 break
-            operands.append(following.node)
-            end = following.end
+            operands.append(next_operand.node)
+            end = next_operand.end
         return ParsedNode(operands[0] if len(operands) == 1 else And(tuple(operands)), end)
 
-    def _negation(self, at: int) -> ParsedNode | None:
-        after = self._keyword("not", at)
-        if after is not None:
-            self._descend(at)
-            operand = self._negation(after)
+    def _parse_not(self, offset: int) -> ParsedNode | None:
+        """Parse `not` and its operand, or an operand without `not`."""
+        next_offset = self._parse_keyword("not", offset)
+        if next_offset is not None:
+            self._enter_nesting(offset)
+            operand = self._parse_not(next_offset)
             self._depth -= 1
             if operand is not None:
                 return ParsedNode(Not(operand.node), operand.end)
-        # `not` may be the name of a field: only a single term can follow from here, so the way back is short.
-        return self._primary(at)
+        # `not` may also be the name of a field. Only one term is parsed again then, so the time stays linear.
+        return self._parse_primary(offset)
 
-    def _primary(self, at: int) -> ParsedNode | None:
-        self._expect(at, '"("', '"not"', "a selector")
-        if not self._lexer.starts_with(at, "("):
-            return self._match(at)
-        self._descend(at)
-        inner = self._alternatives(self._lexer.skip_space(at + 1))
+    def _parse_primary(self, offset: int) -> ParsedNode | None:
+        """Parse an expression in parentheses, or a term."""
+        self._expect(offset, '"("', '"not"', "a selector")
+        if not self._lexer.starts_with(offset, "("):
+            return self._parse_match(offset)
+        self._enter_nesting(offset)
+        inner = self._parse_or(self._lexer.skip_space(offset + 1))
         self._depth -= 1
         if inner is None:
             return None
@@ -146,94 +157,99 @@ class _Parser:
 
     # -- terms ---------------------------------------------------------------------------------------------------
 
-    def _match(self, at: int) -> ParsedNode | None:
-        selector = self._selector(at)
+    def _parse_match(self, offset: int) -> ParsedNode | None:
+        """Parse a term: a selector with an operator, or a value with `in` and a selector."""
+        selector = self._parse_selector(offset)
         if selector is not None:
-            found = self._operation(*selector)
-            if found is not None:
-                return self._counted(found, at)
-        found = self._containment(at)
-        return None if found is None else self._counted(found, at)
+            parsed = self._parse_operation(*selector)
+            if parsed is not None:
+                return self._count_term(parsed, offset)
+        parsed = self._parse_containment(offset)
+        return None if parsed is None else self._count_term(parsed, offset)
 
-    def _operation(self, selector: Selector, end: int) -> ParsedNode | None:
-        """What may follow a selector: an operator with a value, or one that needs none."""
-        after = self._lexer.skip_space(end)
-        self._expect(after, '"=="', '"!="')
+    def _parse_operation(self, selector: Selector, end: int) -> ParsedNode | None:
+        """Parse the rest of a term after its selector: an operator with a value, or `is` with a condition."""
+        next_offset = self._lexer.skip_space(end)
+        self._expect(next_offset, '"=="', '"!="')
         for operator in (FilterOperator.EQUAL, FilterOperator.NOT_EQUAL):
-            if self._lexer.starts_with(after, operator.value):
-                return self._compared(selector, operator, self._lexer.skip_space(after + 2))
-        if after == end:
-            self._expect(end, _SPACE)
+            if self._lexer.starts_with(next_offset, operator.value):
+                return self._parse_comparison(selector, operator, self._lexer.skip_space(next_offset + 2))
+        if next_offset == end:
+            self._expect(end, _SPACE_NAME)
             return None
-        denied = self._keyword("not", after)
-        start = after if denied is None else denied
+        not_offset = self._parse_keyword("not", next_offset)
+        start = next_offset if not_offset is None else not_offset
         for operator in (FilterOperator.CONTAINS, FilterOperator.MATCHES):
-            value_at = self._keyword(operator.value, start)
-            if value_at is not None:
-                chosen = operator if denied is None else FilterOperator(f"not {operator.value}")
-                return self._compared(selector, chosen, value_at)
-        asked = self._keyword("is", after)
-        return None if asked is None else self._condition(selector, asked)
+            value_offset = self._parse_keyword(operator.value, start)
+            if value_offset is not None:
+                negatable_operator = operator if not_offset is None else FilterOperator(f"not {operator.value}")
+                return self._parse_comparison(selector, negatable_operator, value_offset)
+        is_offset = self._parse_keyword("is", next_offset)
+        return None if is_offset is None else self._parse_condition(selector, is_offset)
 
-    def _compared(self, selector: Selector, operator: FilterOperator, at: int) -> ParsedNode | None:
-        value = self._value(at)
+    def _parse_comparison(self, selector: Selector, operator: FilterOperator, offset: int) -> ParsedNode | None:
+        """Parse the value on the right of an operator."""
+        value = self._parse_value(offset)
         return None if value is None else ParsedNode(Match(selector, operator, value[0]), value[1])
 
-    def _condition(self, selector: Selector, at: int) -> ParsedNode | None:
-        denied = self._keyword("not", at)
-        start = at if denied is None else denied
+    def _parse_condition(self, selector: Selector, offset: int) -> ParsedNode | None:
+        """Parse what follows `is`: an optional `not`, then `empty` or `nil`."""
+        not_offset = self._parse_keyword("not", offset)
+        start = offset if not_offset is None else not_offset
         self._expect(start, '"empty"', '"nil"')
         for word in ("empty", "nil"):
             if self._lexer.starts_with(start, word):
-                operator = FilterOperator(f"is {word}" if denied is None else f"is not {word}")
+                operator = FilterOperator(f"is {word}" if not_offset is None else f"is not {word}")
                 return ParsedNode(Match(selector, operator), start + len(word))
         return None
 
-    def _containment(self, at: int) -> ParsedNode | None:
-        """A value, `in` or `not in`, a selector."""
-        value = self._value(at)
+    def _parse_containment(self, offset: int) -> ParsedNode | None:
+        """Parse a term of the form `value in selector` or `value not in selector`."""
+        value = self._parse_value(offset)
         if value is None:
             return None
-        after = self._lexer.skip_space(value[1])
-        if after == value[1]:
-            self._expect(after, _SPACE)
-            self._refuse_operator_after_string(at, after)
+        next_offset = self._lexer.skip_space(value[1])
+        if next_offset == value[1]:
+            self._expect(next_offset, _SPACE_NAME)
+            self._reject_quoted_selector(offset, next_offset)
             return None
-        denied = self._keyword("not", after)
-        selector_at = self._keyword("in", after if denied is None else denied)
-        if selector_at is None:
-            self._refuse_operator_after_string(at, after)
+        not_offset = self._parse_keyword("not", next_offset)
+        selector_offset = self._parse_keyword("in", next_offset if not_offset is None else not_offset)
+        if selector_offset is None:
+            self._reject_quoted_selector(offset, next_offset)
             return None
-        selector = self._selector(selector_at)
+        selector = self._parse_selector(selector_offset)
         if selector is None:
-            self._expect(selector_at, "a selector")
+            self._expect(selector_offset, "a selector")
             return None
-        operator = FilterOperator.CONTAINS if denied is None else FilterOperator.NOT_CONTAINS
+        operator = FilterOperator.CONTAINS if not_offset is None else FilterOperator.NOT_CONTAINS
         return ParsedNode(Match(selector[0], operator, value[0]), selector[1])
 
-    def _refuse_operator_after_string(self, at: int, after: int) -> None:
-        """`"Name" == web`: a string on the left that is no pointer."""
-        if self._source[at] in '"`' and self._source[after : after + 2] in ("==", "!="):
+    def _reject_quoted_selector(self, offset: int, next_offset: int) -> None:
+        """Raise a syntax error for a quoted name on the left of an operator, such as `"Name" == web`."""
+        if self._source[offset] in '"`' and self._source[next_offset : next_offset + 2] in ("==", "!="):
             reason = 'rule "selector": Invalid selector; a selector has no quotes, or is a pointer like "/Meta/key"'
-            raise make_syntax_error(self._source, at, reason)
+            raise make_syntax_error(self._source, offset, reason)
 
-    # -- collections ---------------------------------------------------------------------------------------------
+    # -- any and all ---------------------------------------------------------------------------------------------
 
-    def _collection(self, at: int) -> ParsedNode | None:
-        self._expect(at, '"any"', '"all"')
+    def _parse_quantified(self, offset: int) -> ParsedNode | None:
+        """Parse an expression that starts with `any` or `all`."""
+        self._expect(offset, '"any"', '"all"')
         for quantifier in Quantifier:
-            after = self._keyword(quantifier.value, at)
-            if after is not None:
-                return self._quantified(quantifier, at, after)
+            next_offset = self._parse_keyword(quantifier.value, offset)
+            if next_offset is not None:
+                return self._parse_quantified_body(quantifier, offset, next_offset)
         return None
 
-    def _quantified(self, quantifier: Quantifier, at: int, selector_at: int) -> ParsedNode | None:
-        selector = self._selector(selector_at)
+    def _parse_quantified_body(self, quantifier: Quantifier, offset: int, selector_offset: int) -> ParsedNode | None:
+        """Parse what follows `any` or `all`: a selector, `as`, the bound names, and the body in braces."""
+        selector = self._parse_selector(selector_offset)
         if selector is None:
-            self._expect(selector_at, "a selector")
+            self._expect(selector_offset, "a selector")
             return None
-        names_at = self._joined_by("as", selector[1])
-        names = None if names_at is None else self._names(names_at)
+        names_offset = self._parse_spaced_keyword("as", selector[1])
+        names = None if names_offset is None else self._parse_bound_names(names_offset)
         if names is None:
             return None
         (member, key, value), end = names
@@ -241,8 +257,8 @@ class _Parser:
         self._expect(opening, '"{"')
         if not self._lexer.starts_with(opening, "{"):
             return None
-        self._descend(at)
-        body = self._alternatives(self._lexer.skip_space(opening + 1))
+        self._enter_nesting(offset)
+        body = self._parse_or(self._lexer.skip_space(opening + 1))
         self._depth -= 1
         if body is None:
             return None
@@ -250,42 +266,46 @@ class _Parser:
         self._expect(closing, '"}"')
         if not self._lexer.starts_with(closing, "}"):
             return None
-        node = QuantifiedExpression(quantifier, selector[0], body.node, member=member, key=key, value=value, offset=at)
+        node = QuantifiedExpression(
+            quantifier, selector[0], body.node, member=member, key=key, value=value, offset=offset
+        )
         return ParsedNode(node, closing + 1)
 
-    def _names(self, at: int) -> tuple[tuple[str | None, str | None, str | None], int] | None:
-        """`x`, `i, v`, `i, _` or `_, v`: (member, key, value) and the place after them."""
-        first = self._name_or_blank(at)
+    def _parse_bound_names(self, offset: int) -> tuple[tuple[str | None, str | None, str | None], int] | None:
+        """Parse `x`, `i, v`, `i, _` or `_, v`; return (member, key, value) and the offset after them."""
+        first = self._parse_bound_name(offset)
         if first is None:
-            self._expect(at, "a name", '"_"')
+            self._expect(offset, "a name", '"_"')
             return None
         comma = self._lexer.skip_space(first[1])
         if not self._lexer.starts_with(comma, ","):
             self._expect(comma, '","')
             return None if first[0] is None else ((first[0], None, None), first[1])
-        second_at = self._lexer.skip_space(comma + 1)
-        second = self._name_or_blank(second_at)
+        second_offset = self._lexer.skip_space(comma + 1)
+        second = self._parse_bound_name(second_offset)
         if second is None or (first[0] is None and second[0] is None):
-            self._expect(second_at, "a name")
+            self._expect(second_offset, "a name")
             return None
         return (None, first[0], second[0]), second[1]
 
-    def _name_or_blank(self, at: int) -> tuple[str | None, int] | None:
-        if self._lexer.starts_with(at, "_"):
-            return None, at + 1
-        name = self._lexer.read_name(at)
+    def _parse_bound_name(self, offset: int) -> tuple[str | None, int] | None:
+        """Parse a name or `_`, which is returned as `None`, with the offset after it."""
+        if self._lexer.starts_with(offset, "_"):
+            return None, offset + 1
+        name = self._lexer.read_name(offset)
         return None if name is None else (name.text, name.end)
 
     # -- selectors and values ------------------------------------------------------------------------------------
 
-    def _selector(self, at: int) -> tuple[Selector, int] | None:
-        pointer = self._lexer.read_pointer(at)
+    def _parse_selector(self, offset: int) -> tuple[Selector, int] | None:
+        """Parse a selector: a JSON pointer, or names, indexes and keys joined by dots and brackets."""
+        pointer = self._lexer.read_pointer(offset)
         if pointer is not None:
-            return Selector(pointer.parts, offset=at, part_offsets=pointer.part_offsets), pointer.end
-        first = self._lexer.read_name(at)
+            return Selector(pointer.parts, offset=offset, part_offsets=pointer.part_offsets), pointer.end
+        first = self._lexer.read_name(offset)
         if first is None:
             return None
-        texts, places, end = [first.text], [at], first.end
+        parts, part_offsets, end = [first.text], [offset], first.end
         while True:
             self._expect(end, '"."', '"["')
             if self._lexer.starts_with(end, "."):
@@ -293,85 +313,89 @@ class _Parser:
                 if part is None:
                     self._expect(end + 1, "a name", "an index")
                     break
-                texts.append(part.text)
-                places.append(end + 1)
+                parts.append(part.text)
+                part_offsets.append(end + 1)
                 end = part.end
             elif self._lexer.starts_with(end, "["):
-                key = self._key(end)
-                texts.append(key.text)
-                places.append(end + 1)
+                key = self._parse_key(end)
+                parts.append(key.text)
+                part_offsets.append(end + 1)
                 end = key.end
             else:
                 break
-        return Selector(tuple(texts), offset=at, part_offsets=tuple(places)), end
+        return Selector(tuple(parts), offset=offset, part_offsets=tuple(part_offsets)), end
 
-    def _key(self, at: int) -> TextSpan:
-        """`["text"]`. Nothing else may begin by a bracket, so what is wrong is told at once."""
-        key = self._lexer.read_string(at + 1)
+    def _parse_key(self, offset: int) -> TextSpan:
+        """Parse a key such as `["text"]`. Nothing else starts with a bracket, so a mismatch is a syntax error."""
+        key = self._lexer.read_string(offset + 1)
         if key is None:
             reason = 'rule "index": Invalid index; write ["key"] for a map and .0 for a list'
-            raise make_syntax_error(self._source, at + 1, reason)
+            raise make_syntax_error(self._source, offset + 1, reason)
         if not self._lexer.starts_with(key.end, "]"):
             raise make_syntax_error(self._source, key.end, 'rule "index": Unclosed index expression')
         return TextSpan(key.text, key.end + 1)
 
-    def _value(self, at: int) -> tuple[LiteralValue, int] | None:
-        # A word is taken as text, whatever selector it might be.
-        found = self._lexer.read_string(at) or self._lexer.read_number(at)
-        if found is not None:
-            return LiteralValue(found.text, offset=at), found.end
-        word = self._selector(at)
+    def _parse_value(self, offset: int) -> tuple[LiteralValue, int] | None:
+        """Parse a string, a number or a word. A word is a text, even if a field has that name."""
+        parsed = self._lexer.read_string(offset) or self._lexer.read_number(offset)
+        if parsed is not None:
+            return LiteralValue(parsed.text, offset=offset), parsed.end
+        word = self._parse_selector(offset)
         if word is not None:
-            return LiteralValue(self._source[at : word[1]], offset=at), word[1]
-        self._expect(at, "a word", "a number", "a string")
+            return LiteralValue(self._source[offset : word[1]], offset=offset), word[1]
+        self._expect(offset, "a word", "a number", "a string")
         return None
 
     # -- small parts ---------------------------------------------------------------------------------------------
 
-    def _keyword(self, word: str, at: int) -> int | None:
-        """The place after a word and the white space that it needs."""
-        self._expect(at, f'"{word}"')
-        if not self._lexer.starts_with(at, word):
+    def _parse_keyword(self, word: str, offset: int) -> int | None:
+        """Return the offset after a word and the white space that must follow it."""
+        self._expect(offset, f'"{word}"')
+        if not self._lexer.starts_with(offset, word):
             return None
-        end = at + len(word)
-        after = self._lexer.skip_space(end)
-        if after == end:
-            self._expect(end, _SPACE)
+        end = offset + len(word)
+        next_offset = self._lexer.skip_space(end)
+        if next_offset == end:
+            self._expect(end, _SPACE_NAME)
             return None
-        return after
+        return next_offset
 
-    def _joined_by(self, word: str, end: int) -> int | None:
-        """The place after white space, a word and white space."""
-        at = self._lexer.skip_space(end)
-        if at == end:
-            self._expect(end, _SPACE)
+    def _parse_spaced_keyword(self, word: str, end: int) -> int | None:
+        """Return the offset after a word with white space on both sides."""
+        offset = self._lexer.skip_space(end)
+        if offset == end:
+            self._expect(end, _SPACE_NAME)
             return None
-        return self._keyword(word, at)
+        return self._parse_keyword(word, offset)
 
-    def _descend(self, at: int) -> None:
+    def _enter_nesting(self, offset: int) -> None:
+        """Count one more level of nesting. Raises `FilterSyntaxError` beyond `MAX_FILTER_DEPTH`."""
         self._depth += 1
         if self._depth > MAX_FILTER_DEPTH:
             reason = f'rule "grouping": nested more than {MAX_FILTER_DEPTH} deep'
-            raise make_syntax_error(self._source, at, reason)
+            raise make_syntax_error(self._source, offset, reason)
 
-    def _counted(self, parsed: ParsedNode, at: int) -> ParsedNode:
+    def _count_term(self, parsed: ParsedNode, offset: int) -> ParsedNode:
+        """Count one more term and return it. Raises `FilterSyntaxError` beyond `MAX_FILTER_TERMS`."""
         self._terms += 1
         if self._terms > MAX_FILTER_TERMS:
-            raise make_syntax_error(self._source, at, f'rule "match": more than {MAX_FILTER_TERMS} terms')
+            raise make_syntax_error(self._source, offset, f'rule "match": more than {MAX_FILTER_TERMS} terms')
         return parsed
 
-    def _expect(self, at: int, *what: str) -> None:
-        if at > self._furthest:
-            self._furthest = at
+    def _expect(self, offset: int, *alternatives: str) -> None:
+        """Record what would have matched at an offset, for the error if nothing matches."""
+        if offset > self._furthest:
+            self._furthest = offset
             self._expected = set()
-        if at == self._furthest:
-            self._expected.update(what)
+        if offset == self._furthest:
+            self._expected.update(alternatives)
 
-    def _nothing_fits(self) -> FilterSyntaxError:
-        *some, last = sorted(self._expected)
-        expected = f"{', '.join(some)} or {last}" if some else last
-        hint = next((hint for sign, hint in _HINTS if self._lexer.starts_with(self._furthest, sign)), "")
+    def _make_no_match_error(self) -> FilterSyntaxError:
+        """Return the error for the furthest offset, with what was expected there and a hint for known mistakes."""
+        *all_but_last, last = sorted(self._expected)
+        expected = f"{', '.join(all_but_last)} or {last}" if all_but_last else last
+        hint = next((hint for prefix, hint in _HINTS if self._lexer.starts_with(self._furthest, prefix)), "")
         if self._source[: self._furthest].split()[-1:] in (["any"], ["all"]):
-            hint = "any and all stand alone, in parentheses, or last after or"
+            hint = "put any and all in parentheses, or write them last, after or"
         reason = f"no match found, expected: {expected}" + (f"; {hint}" if hint else "")
         return make_syntax_error(self._source, self._furthest, reason)

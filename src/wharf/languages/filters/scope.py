@@ -1,8 +1,8 @@
-"""Where names are looked up: the fields of the record, and the names that collections around a term have bound.
+"""Name lookup in filters: the fields of the record, and the names bound by the `any` and `all` around a term.
 
-A filter without collections is run on the record itself. One with collections is run on a frame, a tuple of the frame
-around it, the key and value that are bound, and the steps that are left for this record; the outermost frame holds the
-record in the place of a frame around it. So a name is a fixed number of hops away, known when the filter is compiled.
+A filter without `any` and `all` runs on the record itself. Otherwise it runs on a frame: a tuple of the outer frame, the
+bound key, the bound value and the remaining steps for this record. The outermost frame holds the record instead of an
+outer frame. A name is therefore a fixed number of frames away, which is known when the filter is compiled.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,66 +17,68 @@ KEY_SLOT: Final = 1
 VALUE_SLOT: Final = 2
 STEPS_SLOT: Final = 3
 
-# How often the bodies of collections are run for one record: nested ones over long lists would take for ever.
 MAX_STEPS: Final = 100_000
+"""How often the bodies of `any` and `all` may run for one record. Nested ones over long lists would run for hours."""
 
-Frame: TypeAlias = Any  # A record, or the tuple that is told above.
+Frame: TypeAlias = Any  # A record, or the tuple described in the module docstring.
 Predicate: TypeAlias = Callable[[Frame], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class BoundName:
-    """A name that a collection gives to its key or its value."""
+    """A name that `any` or `all` binds to the key or the value of the current member."""
 
     slot: int
     kind: ValueKind
 
 
 class NameScope:
-    """What is in reach at one place of an expression."""
+    """The names that can be used at one position of an expression."""
 
     def __init__(
-        self, subject: FilterSubject, bound: tuple[dict[str, BoundName], ...] = (), *, is_framed: bool
+        self, subject: FilterSubject, bound_names: tuple[dict[str, BoundName], ...] = (), *, is_framed: bool
     ) -> None:
         self._subject = subject
-        self._bound = bound  # One for each collection around, the outermost first.
-        self._framed = is_framed
+        self._bound_names = bound_names  # One dict for each `any` or `all` around this position, the outermost first.
+        self._is_framed = is_framed
 
     def add_names(self, names: dict[str, BoundName]) -> "NameScope":
-        return NameScope(self._subject, (*self._bound, names), is_framed=True)
+        """Return the scope inside an `any` or `all` that binds these names."""
+        return NameScope(self._subject, (*self._bound_names, names), is_framed=True)
 
     @property
     def subject_name(self) -> str:
         return self._subject.name
 
     def list_names(self) -> Iterable[str]:
-        """All that a selector may begin with."""
-        return dict.fromkeys([name for names in self._bound for name in names] + list(self._subject.fields))
+        """Return every name that a selector may begin with."""
+        return dict.fromkeys([name for names in self._bound_names for name in names] + list(self._subject.fields))
 
     def find_field(self, name: str) -> FilterField | None:
-        """The innermost thing of that name; what it is read from is the frame."""
-        for hops, names in enumerate(reversed(self._bound)):
+        """Return the innermost bound name or field of that name, to be read from a frame; `None` if there is none."""
+        for hops, names in enumerate(reversed(self._bound_names)):
             if name in names:
-                return FilterField(names[name].kind, _reach(hops, names[name].slot))
+                return FilterField(names[name].kind, _make_frame_reader(hops, names[name].slot))
         field = self._subject.fields.get(name)
-        if field is None or not self._framed:
+        if field is None or not self._is_framed:
             return field
-        return FilterField(field.kind, _read_from(_reach(len(self._bound), OUTER_SLOT), field.read))
+        return FilterField(field.kind, _chain_reads(_make_frame_reader(len(self._bound_names), OUTER_SLOT), field.read))
 
 
-def _reach(hops: int, slot: int) -> ReadFunction:
+def _make_frame_reader(hops: int, slot: int) -> ReadFunction:
+    """Return a function that reads a slot of the frame that is `hops` levels further out."""
     if hops == 0:
         return itemgetter(slot)
     if hops == 1:
         return lambda frame: frame[OUTER_SLOT][slot]
 
-    def reach(frame: Frame) -> object:
+    def read_slot(frame: Frame) -> object:
         for _ in range(hops):
             frame = frame[OUTER_SLOT]
         return frame[slot]
 
-    return reach
+    return read_slot
 
 
-def _read_from(reach: ReadFunction, read: ReadFunction) -> ReadFunction:
-    return lambda frame: read(reach(frame))
+def _chain_reads(read_slot: ReadFunction, read: ReadFunction) -> ReadFunction:
+    return lambda frame: read(read_slot(frame))

@@ -1,11 +1,7 @@
-"""What an expression is once it is parsed: frozen nodes, equal when they mean the same.
+"""The syntax tree of filters, and its canonical text.
 
-Places in the text are carried for errors and take no part in equality. Whether a value was quoted is not kept, because
-it means nothing; nor is the form of a selector.
-
-From tree to text: one canonical form, which parses to the same tree.
-
-Values are always quoted; parentheses stand only where they are needed.
+Nodes are frozen and equal if they mean the same: offsets are stored for errors and ignored by comparisons, and quotes
+around values are not stored. `format_filter` writes a tree as text that parses to the same tree.
 """
 
 import enum
@@ -15,6 +11,8 @@ from typing import Final, TypeAlias
 
 
 class FilterOperator(enum.Enum):
+    """The operators of terms. Each positive operator has a negated one."""
+
     EQUAL = "=="
     NOT_EQUAL = "!="
     CONTAINS = "contains"
@@ -28,7 +26,7 @@ class FilterOperator(enum.Enum):
 
     @property
     def positive(self) -> "FilterOperator":
-        """The operator that this one is, or is the opposite of."""
+        """The operator without its negation, such as EQUAL for NOT_EQUAL."""
         return _POSITIVE.get(self, self)
 
     @property
@@ -46,13 +44,15 @@ _POSITIVE = {
 
 
 class Quantifier(enum.Enum):
+    """Whether the body must hold for at least one member or for every member."""
+
     ANY = "any"
     ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """The way to a value: names of fields, keys of maps and indexes of lists, all as text."""
+    """The path to a value: names of fields, keys of maps and indexes of lists, all as text."""
 
     parts: tuple[str, ...]
     offset: int = field(default=0, compare=False)
@@ -63,16 +63,17 @@ class Selector:
 
     @property
     def path(self) -> str:
+        """The selector as a JSON pointer, for error texts."""
         return "/" + "/".join(self.parts)
 
     def get_part_offset(self, part: int) -> int:
-        """Where a part begins in the text; the whole where that is not known."""
+        """Return the offset of a part in the text; that of the whole selector if the part's own is unknown."""
         return self.part_offsets[part] if part < len(self.part_offsets) else self.offset
 
 
 @dataclass(frozen=True, slots=True)
 class LiteralValue:
-    """What is compared with: the text of a word, a number or a string. The field's kind says what it stands for."""
+    """The right side of a comparison, as text: a word, a number or a string. The field's kind decides its meaning."""
 
     text: str
     offset: int = field(default=0, compare=False)
@@ -80,7 +81,7 @@ class LiteralValue:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One term. `value` is None for the operators that ask after emptiness and null only."""
+    """One term: a selector, an operator and a value. `value` is `None` for `is empty`, `is nil` and their opposites."""
 
     selector: Selector
     operator: FilterOperator
@@ -89,29 +90,31 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Not:
+    """The negation of an expression."""
+
     operand: "Expression"
 
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """Two operands or more, looked at from the left until one is false."""
+    """Two or more operands, evaluated from the left until one is false."""
 
     operands: tuple["Expression", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """Two operands or more, looked at from the left until one is true."""
+    """Two or more operands, evaluated from the left until one is true."""
 
     operands: tuple["Expression", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class QuantifiedExpression:
-    """Whether the body holds for any or for all members of a list or a map.
+    """An `any` or `all`: whether the body holds for some or for every member of a list or a map.
 
-    `member` is the only name given (an element of a list, a key of a map); else `key` (or index) and `value` are the
-    two, None where one is dropped by `_`.
+    With one bound name, `member` is that name; it stands for an element of a list or a key of a map. With two, `key`
+    (or index) and `value` are the names, and a name written as `_` is `None`.
     """
 
     quantifier: Quantifier
@@ -127,6 +130,7 @@ Expression: TypeAlias = Match | Not | And | Or | QuantifiedExpression
 
 
 def has_quantifiers(node: Expression) -> bool:
+    """Return whether the expression contains an `any` or `all`."""
     match node:
         case QuantifiedExpression():
             return True
@@ -140,47 +144,56 @@ def has_quantifiers(node: Expression) -> bool:
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_/]*")
 _DOTTED: Final = re.compile(r"[A-Za-z][A-Za-z0-9_/]*|[0-9]+")
-# Fields whose name alone could be read as a keyword where they stand: written as a pointer.
-_LIKE_KEYWORDS: Final = frozenset({"not", "contains", "matches", "in", "is", "any", "all"})
-# The characters that a quoted string can not hold as they are.
+# A selector that is only one of these names could be parsed as a keyword, so it is written as a JSON pointer.
+_KEYWORD_NAMES: Final = frozenset({"not", "contains", "matches", "in", "is", "any", "all"})
+# The characters that must be escaped in a quoted string.
 _ESCAPED: Final = {ord("\\"): "\\\\", ord('"'): "\\x22", ord("\n"): "\\n"}
 
 
 def format_filter(node: Expression) -> str:
+    """Return the canonical text of an expression: values are quoted, and parentheses are written only if needed."""
     match node:
         case Match(selector, operator, value):
-            shown = f"{_print_selector(selector)} {operator.value}"
-            return shown if value is None else f"{shown} {_print_value(value)}"
+            text = f"{_format_selector(selector)} {operator.value}"
+            return text if value is None else f"{text} {_format_value(value)}"
         case Not(operand):
-            return f"not {_grouped(operand, And | Or | QuantifiedExpression)}"
+            return f"not {_format_in_parentheses(operand, And | Or | QuantifiedExpression)}"
         case And(operands):
-            return " and ".join(_grouped(operand, And | Or | QuantifiedExpression) for operand in operands)
+            return " and ".join(
+                _format_in_parentheses(operand, And | Or | QuantifiedExpression) for operand in operands
+            )
         case Or(operands):
-            *some, last = operands
-            shown_last = _grouped(last, Or)
-            return " or ".join([*(_grouped(operand, Or | QuantifiedExpression) for operand in some), shown_last])
+            *all_but_last, last = operands
+            last_text = _format_in_parentheses(last, Or)
+            return " or ".join(
+                [*(_format_in_parentheses(operand, Or | QuantifiedExpression) for operand in all_but_last), last_text]
+            )
         case QuantifiedExpression():
             names = node.member or f"{node.key or '_'}, {node.value or '_'}"
-            collected = _print_selector(node.selector)
-            return f"{node.quantifier.value} {collected} as {names} {{ {format_filter(node.body)} }}"
+            selector_text = _format_selector(node.selector)
+            return f"{node.quantifier.value} {selector_text} as {names} {{ {format_filter(node.body)} }}"
 
 
-def _grouped(node: Expression, kinds: type | object) -> str:
-    shown = format_filter(node)
-    return f"({shown})" if isinstance(node, kinds) else shown  # type: ignore[arg-type]  # unions of classes are allowed
+def _format_in_parentheses(node: Expression, types_to_group: type | object) -> str:
+    """Return the text of an operand, in parentheses if it is a node of these types."""
+    text = format_filter(node)
+    return f"({text})" if isinstance(node, types_to_group) else text  # type: ignore[arg-type]  # unions of classes are allowed
 
 
-def _print_selector(selector: Selector) -> str:
-    first, *others = selector.parts
-    if not _NAME.fullmatch(first) or (not others and first in _LIKE_KEYWORDS):
+def _format_selector(selector: Selector) -> str:
+    """Return a selector with dots and brackets, or as a JSON pointer if its first part is not a plain name."""
+    first, *other_parts = selector.parts
+    if not _NAME.fullmatch(first) or (not other_parts and first in _KEYWORD_NAMES):
         escaped = (part.replace("~", "~0").replace("/", "~1") for part in selector.parts)
         return f'"/{"/".join(escaped)}"'
-    return first + "".join(f".{part}" if _DOTTED.fullmatch(part) else f"[{_print_string(part)}]" for part in others)
+    return first + "".join(
+        f".{part}" if _DOTTED.fullmatch(part) else f"[{_quote_string(part)}]" for part in other_parts
+    )
 
 
-def _print_value(value: LiteralValue) -> str:
-    return _print_string(value.text)
+def _format_value(value: LiteralValue) -> str:
+    return _quote_string(value.text)
 
 
-def _print_string(text: str) -> str:
+def _quote_string(text: str) -> str:
     return f'"{text.translate(_ESCAPED)}"'

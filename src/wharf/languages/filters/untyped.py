@@ -1,7 +1,7 @@
-"""Operators on any JSON, where each record tells what a value is.
+"""Operators on untyped JSON, whose types are known only when a record is read.
 
-What a value can not be compared with is not equal to it; an operator that the value does not have is an error of that
-record, as is null, which is only ever asked for by `is nil`.
+A literal that cannot be compared with a value is not equal to it. An operator that the value does not have is an error
+of that record. So is every operator but `is nil` on null.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,10 +13,11 @@ ValueTest: TypeAlias = Callable[[object], bool]
 
 
 class UnsupportedOperand(Exception):
-    """The value does not have the operator; the reason goes into the error of the record."""
+    """The type of the value does not have the operator. The reason becomes the text of an evaluation error."""
 
 
 def make_equality_test(text: str) -> ValueTest:
+    """Return a test for scalars that equal the literal, read as the type of the value."""
     boolean, number = to_boolean(text), to_number(text)
 
     def test(value: object) -> bool:
@@ -33,8 +34,11 @@ def make_equality_test(text: str) -> ValueTest:
 
 
 def make_containment_test(text: str, selector: str) -> ValueTest:
-    """A substring, a key of an object, an element of a list; elements that are no scalars are passed over."""
-    equal = make_equality_test(text)
+    """Return a test for values that contain the literal: a text, an object with the key, or a list with the element.
+
+    Lists and objects inside a list are skipped.
+    """
+    equality_test = make_equality_test(text)
 
     def test(value: object) -> bool:
         match value:
@@ -43,20 +47,24 @@ def make_containment_test(text: str, selector: str) -> ValueTest:
             case Mapping():
                 return text in value
             case Sequence() if not isinstance(value, bytes):
-                return any(_holds(equal, element) for element in value)
-        kind = get_type_name(value)
-        raise UnsupportedOperand(f'cannot perform in/contains operations on type {kind} for selector: "{selector}"')
+                return any(_equals_scalar(equality_test, element) for element in value)
+        type_name = get_type_name(value)
+        raise UnsupportedOperand(
+            f'cannot perform in/contains operations on type {type_name} for selector: "{selector}"'
+        )
 
     return test
 
 
-def _holds(equal: ValueTest, element: object) -> bool:
+def _equals_scalar(equality_test: ValueTest, element: object) -> bool:
     if isinstance(element, Mapping | list | tuple):
         return False
-    return equal(element)
+    return equality_test(element)
 
 
 def make_pattern_test(search: Callable[[str], bool]) -> ValueTest:
+    """Return a test for strings in which `search` finds its pattern."""
+
     def test(value: object) -> bool:
         if isinstance(value, str):
             return search(value)
@@ -66,6 +74,8 @@ def make_pattern_test(search: Callable[[str], bool]) -> ValueTest:
 
 
 def make_emptiness_test(selector: str) -> ValueTest:
+    """Return a test for empty strings, objects and lists."""
+
     def test(value: object) -> bool:
         if isinstance(value, str | Mapping | list | tuple):
             return not value
@@ -77,7 +87,7 @@ def make_emptiness_test(selector: str) -> ValueTest:
 
 
 def list_members(value: object, selector: str) -> Sequence[tuple[object, object]]:
-    """What a collection walks over: keys and values, or indexes and elements."""
+    """Return the pairs that `any` and `all` iterate over: keys and values, or indexes and elements."""
     match value:
         case Mapping():
             return list(value.items())
@@ -87,6 +97,7 @@ def list_members(value: object, selector: str) -> Sequence[tuple[object, object]
 
 
 def get_type_name(value: object) -> str:
+    """Return the JSON type of a value, for error texts."""
     match value:
         case None:
             return "null"

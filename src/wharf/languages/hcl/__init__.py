@@ -1,7 +1,7 @@
 """HCL: the language of policies and of configuration, and JSON as another form of the same documents.
 
-Responsible for turning text into a typed tree with places. It knows no block by name and evaluates nothing: a value is
-a node of the tree, and what it means is told above.
+Parses text into a typed tree with source locations. It knows no block names and evaluates no values: callers decide what
+a document means.
 """
 
 from wharf.languages.hcl.errors import HclError, HclStructureError, HclSyntaxError

@@ -1,16 +1,18 @@
-"""What is said against a document.
+"""The errors of HCL and JSON documents.
 
     HclError
-    ├── NotADocument    the text does not follow the grammar
-    └── NotAsExpected   it does, and where the reader looks for one thing stands another
+    ├── HclSyntaxError      the text does not follow the grammar
+    └── HclStructureError   the document has an item of the wrong type, such as an attribute instead of a block
 
-Both are the writer's to mend. `text` is the whole sentence with its place in front; `reason` is the sentence without it.
+The author of the document can fix both. `text` is the whole message with its location in front; `reason` has no location.
 """
 
 from wharf.languages.hcl.tree import SourceLocation
 
 
 class HclError(Exception):
+    """A document that cannot be used, with the location of the problem."""
+
     def __init__(self, location: SourceLocation, reason: str) -> None:
         self.location = location
         self.reason = reason
@@ -19,8 +21,8 @@ class HclError(Exception):
 
 
 class HclSyntaxError(HclError):
-    pass
+    """The text does not follow the grammar."""
 
 
 class HclStructureError(HclError):
-    pass
+    """The document has an item of another type than the caller expects."""

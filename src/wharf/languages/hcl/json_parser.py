@@ -1,7 +1,7 @@
-"""Documents written as JSON, read into the same tree.
+"""Parses documents written as JSON into the same tree as HCL.
 
-JSON cannot say which names are labels: an object inside an object may be either. So every name becomes an attribute,
-and `reading.blocks` finds blocks in it as it does in HCL, where they may be written so too.
+JSON does not show which names are labels: an object inside an object may be a label or an attribute. So every name
+becomes an attribute, and `queries.find_blocks` finds the blocks, as it does for HCL that uses objects.
 """
 
 import json
@@ -24,129 +24,137 @@ from wharf.languages.hcl.tree import (
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![\w.])")
-_WORD: Final = re.compile(r"(?:true|false|null)\b")
-_HALF: Final = re.compile("[\ud800-\udfff]")
-_STRINGS: Final = json.JSONDecoder()
-_VALUE: Final = "a value (a text in quotes, a number, true, false, null, a list or an object)"
+_KEYWORD: Final = re.compile(r"(?:true|false|null)\b")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_STRING_DECODER: Final = json.JSONDecoder()
+_EXPECTED_VALUE: Final = "a value (a text in quotes, a number, true, false, null, a list or an object)"
 
 
 def parse_json(text: str, *, max_chars: int = MAX_DOCUMENT_CHARS) -> Body:
-    """The tree of a JSON document, or NotADocument with the place and what was expected there."""
+    """Return the tree of a JSON document. Raises `HclSyntaxError` with the location and what was expected there."""
     source = SourceText(text, max_chars=max_chars)
-    return _Parser(source).document()
+    return _Parser(source).parse_document()
 
 
 class _Parser:
-    """`_at` is where the reading is."""
+    """Parses one document from the start. `_offset` is the position of the next character."""
 
     def __init__(self, source: SourceText) -> None:
         self._source = source
         self._text = source.text
-        self._at = source.start
+        self._offset = source.start
 
-    def document(self) -> Body:
-        self._skip()
-        if not self._stands("{"):
-            raise self._source.make_unexpected_error(self._at, '"{"')
-        body = self._object().body
-        self._skip()
-        if self._at < len(self._text):
-            raise self._source.make_unexpected_error(self._at, "the end")
+    def parse_document(self) -> Body:
+        """Return the tree of the whole text. Raises `HclSyntaxError`."""
+        self._skip_space()
+        if not self._starts_with("{"):
+            raise self._source.make_unexpected_error(self._offset, '"{"')
+        body = self._parse_object().body
+        self._skip_space()
+        if self._offset < len(self._text):
+            raise self._source.make_unexpected_error(self._offset, "the end")
         return body
 
-    def _skip(self) -> None:
-        space = _SPACE.match(self._text, self._at)
-        self._at = space.end() if space else self._at
+    def _skip_space(self) -> None:
+        space = _SPACE.match(self._text, self._offset)
+        self._offset = space.end() if space else self._offset
 
-    def _stands(self, text: str) -> bool:
-        return self._text.startswith(text, self._at)
+    def _starts_with(self, text: str) -> bool:
+        return self._text.startswith(text, self._offset)
 
-    def _take(self, character: str) -> bool:
-        """Goes past the character and the space after it, if it stands here."""
-        if not self._stands(character):
+    def _skip_character(self, character: str) -> bool:
+        """If the next character is this one, skip it and the space after it. Returns whether it was."""
+        if not self._starts_with(character):
             return False
-        self._at += 1
-        self._skip()
+        self._offset += 1
+        self._skip_space()
         return True
 
-    def _value(self) -> Expression:
-        place = self._source.get_location(self._at)
-        if self._stands("{"):
-            return self._object()
-        if self._stands("["):
-            return self._list()
-        if self._stands('"'):
-            return TextValue(self._string(), place)
-        if word := _WORD.match(self._text, self._at):
-            self._at = word.end()
-            return NullValue(place) if word[0] == "null" else BooleanValue(word[0] == "true", place)
-        number = _NUMBER.match(self._text, self._at)
+    def _parse_value(self) -> Expression:
+        """Parse any JSON value."""
+        location = self._source.get_location(self._offset)
+        if self._starts_with("{"):
+            return self._parse_object()
+        if self._starts_with("["):
+            return self._parse_list()
+        if self._starts_with('"'):
+            return TextValue(self._parse_string(), location)
+        if keyword := _KEYWORD.match(self._text, self._offset):
+            self._offset = keyword.end()
+            return NullValue(location) if keyword[0] == "null" else BooleanValue(keyword[0] == "true", location)
+        number = _NUMBER.match(self._text, self._offset)
         if number is None:
-            raise self._source.make_unexpected_error(self._at, _VALUE)
+            raise self._source.make_unexpected_error(self._offset, _EXPECTED_VALUE)
         if len(number[0]) > MAX_NUMBER_CHARS:
-            raise self._source.make_error(self._at, f"a number has at most {MAX_NUMBER_CHARS} characters")
-        value = NumberValue(convert_number(self._source, self._at, number[0]), place)
-        self._at = number.end()
+            raise self._source.make_error(self._offset, f"a number has at most {MAX_NUMBER_CHARS} characters")
+        value = NumberValue(convert_number(self._source, self._offset, number[0]), location)
+        self._offset = number.end()
         return value
 
-    def _string(self) -> str:
-        start = self._at
+    def _parse_string(self) -> str:
+        """Parse a string with the standard library's decoder. Lone surrogates are an error: they are not UTF-8."""
+        start_offset = self._offset
         try:
-            value, self._at = _STRINGS.raw_decode(self._text, start)
+            value, self._offset = _STRING_DECODER.raw_decode(self._text, start_offset)
         except json.JSONDecodeError as error:
-            reason = f"this text is wrong: {error.msg[:1].lower()}{error.msg[1:].removesuffix(' at')}"
+            reason = f"invalid string: {error.msg[:1].lower()}{error.msg[1:].removesuffix(' at')}"
             raise self._source.make_error(min(error.pos, len(self._text)), reason) from None
-        assert isinstance(value, str), "what begins with a quote is decoded as a text"
-        if _HALF.search(value):
-            raise self._source.make_error(start, "this text has half a character: escapes above \\uffff come in pairs")
+        assert isinstance(value, str), "text that starts with a quote is decoded as a string"
+        if _SURROGATE.search(value):
+            raise self._source.make_error(
+                start_offset, "this string has half of a surrogate pair: characters above \\uffff need two escapes"
+            )
         return value
 
-    def _list(self) -> ListValue:
-        place = self._source.get_location(self._at)
-        self._source.enter_nesting(self._at)
-        self._take("[")
+    def _parse_list(self) -> ListValue:
+        """Parse a list. A comma after the last element is an error."""
+        location = self._source.get_location(self._offset)
+        self._source.enter_nesting(self._offset)
+        self._skip_character("[")
         elements: list[Expression] = []
-        while not self._stands("]"):
-            elements.append(self._value())
-            self._skip()
-            if not self._take(","):
+        while not self._starts_with("]"):
+            elements.append(self._parse_value())
+            self._skip_space()
+            if not self._skip_character(","):
                 break
-            if self._stands("]"):
-                raise self._source.make_unexpected_error(self._at, _VALUE)
-        if not self._stands("]"):
+            if self._starts_with("]"):
+                raise self._source.make_unexpected_error(self._offset, _EXPECTED_VALUE)
+        if not self._starts_with("]"):
             raise self._source.make_unexpected_error(
-                self._at, '"," or "]"', fix=f"the list was opened at {place.line}:{place.column}"
+                self._offset, '"," or "]"', fix=f"the list was opened at {location.line}:{location.column}"
             )
-        self._at += 1
+        self._offset += 1
         self._source.leave_nesting()
-        return ListValue(tuple(elements), place)
+        return ListValue(tuple(elements), location)
 
-    def _object(self) -> ObjectValue:
-        place = self._source.get_location(self._at)
-        self._source.enter_nesting(self._at)
-        self._take("{")
+    def _parse_object(self) -> ObjectValue:
+        """Parse an object. A comma after the last attribute is an error."""
+        location = self._source.get_location(self._offset)
+        self._source.enter_nesting(self._offset)
+        self._skip_character("{")
         items: list[Attribute] = []
-        while not self._stands("}"):
-            items.append(self._attribute())
-            self._skip()
-            if not self._take(","):
+        while not self._starts_with("}"):
+            items.append(self._parse_attribute())
+            self._skip_space()
+            if not self._skip_character(","):
                 break
-            if self._stands("}"):
-                raise self._source.make_unexpected_error(self._at, "a name in quotes")
-        if not self._stands("}"):
+            if self._starts_with("}"):
+                raise self._source.make_unexpected_error(self._offset, "a name in quotes")
+        if not self._starts_with("}"):
             raise self._source.make_unexpected_error(
-                self._at, '"," or "}"', fix=f"the brace was opened at {place.line}:{place.column}"
+                self._offset, '"," or "}"', fix=f"the brace was opened at {location.line}:{location.column}"
             )
-        self._at += 1
+        self._offset += 1
         self._source.leave_nesting()
-        return ObjectValue(Body(tuple(items), place), place)
+        return ObjectValue(Body(tuple(items), location), location)
 
-    def _attribute(self) -> Attribute:
-        place = self._source.get_location(self._at)
-        if not self._stands('"'):
-            raise self._source.make_unexpected_error(self._at, "a name in quotes")
-        name = self._string()
-        self._skip()
-        if not self._take(":"):
-            raise self._source.make_unexpected_error(self._at, '":"')
-        return Attribute(name, self._value(), place)
+    def _parse_attribute(self) -> Attribute:
+        """Parse a name, a colon and a value."""
+        location = self._source.get_location(self._offset)
+        if not self._starts_with('"'):
+            raise self._source.make_unexpected_error(self._offset, "a name in quotes")
+        name = self._parse_string()
+        self._skip_space()
+        if not self._skip_character(":"):
+            raise self._source.make_unexpected_error(self._offset, '":"')
+        return Attribute(name, self._parse_value(), location)

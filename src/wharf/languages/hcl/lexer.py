@@ -1,7 +1,7 @@
-"""The words of HCL: what stands at a place of the text, and where it ends.
+"""The lexer of HCL: reads names, numbers, strings and heredocs at an offset of the text.
 
-There are no tokens: the parser asks at each place for what may stand there. Nothing here goes back, so all of it
-together is linear in the length of the text.
+The text is not split into tokens first: the parser requests what may occur at an offset. Nothing is read twice, so the
+time is linear in the length of the text.
 """
 
 import re
@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from wharf.languages.hcl.source import SourceText
 
-_BETWEEN: Final = re.compile(r"(?:[ \t\r\n]+|#[^\n]*|//[^\n]*|/\*(?s:.*?)\*/)*")
-# Dots belong to names, as in older documents; so a reference will be a name that the parser takes apart.
+_SPACE: Final = re.compile(r"(?:[ \t\r\n]+|#[^\n]*|//[^\n]*|/\*(?s:.*?)\*/)*")
+# Names may contain dots, because older documents have such names.
 _NAME: Final = re.compile(r"[^\W\d][\w\-.]*")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![\w.])")
 _QUOTED: Final = re.compile(r'"([^"\\\n]*(?:\\[^\n][^"\\\n]*)*)"')
@@ -21,140 +21,146 @@ _ESCAPE: Final = re.compile(
     r'\\(?:(?P<letter>[abfnrtv\\"])|x(?P<byte>[0-9a-fA-F]{2})|(?P<octal>[0-3][0-7]{2})'
     r"|u(?P<short>[0-9a-fA-F]{4})|U(?P<long>[0-9a-fA-F]{8}))"
 )
-_LETTERS: Final = {
+_LETTER_ESCAPES: Final = {
     "a": b"\a", "b": b"\b", "f": b"\f", "n": b"\n", "r": b"\r", "t": b"\t", "v": b"\v", "\\": b"\\", '"': b'"',
 }  # fmt: skip
-# More than 64 bits take, or a fraction needs; a number of a million digits would be slow to read.
 MAX_NUMBER_CHARS: Final = 100
+"""The length of a number. A number of a million digits would take seconds to convert."""
 
 
 class TextSpan(NamedTuple):
-    """A piece of text, as it is meant, and the place after it."""
+    """The value of a name or string, with escapes replaced, and the offset after it."""
 
     value: str
     end: int
 
 
 class NumberSpan(NamedTuple):
+    """A number, and the offset after it."""
+
     value: int | float
     end: int
 
 
 class Lexer:
+    """Reads one document. `read_` methods return `None` if the text at the offset is something else."""
+
     def __init__(self, source: SourceText) -> None:
         self._source = source
         self._text = source.text
 
-    def skip_space(self, at: int) -> int:
-        """The place after white space and comments."""
-        between = _BETWEEN.match(self._text, at)
-        end = between.end() if between else at
+    def skip_space(self, offset: int) -> int:
+        """Return the offset after white space and comments."""
+        space = _SPACE.match(self._text, offset)
+        end = space.end() if space else offset
         if self.starts_with(end, "/*"):
             raise self._source.make_error(end, "this comment has no end; write */")
         return end
 
-    def starts_with(self, at: int, text: str) -> bool:
-        return self._text.startswith(text, at)
+    def starts_with(self, offset: int, text: str) -> bool:
+        return self._text.startswith(text, offset)
 
-    def is_end(self, at: int) -> bool:
-        return at >= len(self._text)
+    def is_end(self, offset: int) -> bool:
+        return offset >= len(self._text)
 
-    def read_name(self, at: int) -> TextSpan | None:
-        name = _NAME.match(self._text, at)
+    def read_name(self, offset: int) -> TextSpan | None:
+        name = _NAME.match(self._text, offset)
         return TextSpan(name[0], name.end()) if name else None
 
-    def read_number(self, at: int) -> NumberSpan | None:
-        """Raises where a number begins and does not end as one."""
-        if not self._text[at : at + 1].isdecimal() and not self.starts_with(at, "-"):
+    def read_number(self, offset: int) -> NumberSpan | None:
+        """Read a number. Raises `HclSyntaxError` if the text starts like a number but is not one."""
+        if not self._text[offset : offset + 1].isdecimal() and not self.starts_with(offset, "-"):
             return None
-        number = _NUMBER.match(self._text, at)
+        number = _NUMBER.match(self._text, offset)
         if number is None:
             raise self._source.make_error(
-                at, "this is no number; numbers are decimal, without leading zeros; quote other text"
+                offset, "invalid number; numbers are decimal, without leading zeros; put other text in quotes"
             )
         if len(number[0]) > MAX_NUMBER_CHARS:
-            raise self._source.make_error(at, f"a number has at most {MAX_NUMBER_CHARS} characters")
-        return NumberSpan(convert_number(self._source, at, number[0]), number.end())
+            raise self._source.make_error(offset, f"a number has at most {MAX_NUMBER_CHARS} characters")
+        return NumberSpan(convert_number(self._source, offset, number[0]), number.end())
 
-    def read_string(self, at: int) -> TextSpan | None:
-        """A text in quotes, or a heredoc. Raises where one begins and is wrong."""
-        if self.starts_with(at, "<<"):
-            return self._heredoc(at)
-        if not self.starts_with(at, '"'):
+    def read_string(self, offset: int) -> TextSpan | None:
+        """Read a string in quotes or a heredoc. Raises `HclSyntaxError` if it has no end or an invalid escape."""
+        if self.starts_with(offset, "<<"):
+            return self._read_heredoc(offset)
+        if not self.starts_with(offset, '"'):
             return None
-        quoted = _QUOTED.match(self._text, at)
+        quoted = _QUOTED.match(self._text, offset)
         if quoted is None:
             raise self._source.make_error(
-                at, "this text has no closing quote on its line; several lines stand between <<EOF and EOF"
+                offset, "this string has no closing quote on its line; write several lines between <<EOF and EOF"
             )
-        return TextSpan(self._unescaped(quoted[1], at + 1), quoted.end())
+        return TextSpan(self._unescape(quoted[1], offset + 1), quoted.end())
 
-    def _unescaped(self, inner: str, at: int) -> str:
+    def _unescape(self, inner: str, offset: int) -> str:
+        """Replace the escapes in the inside of a string that starts at `offset`. Escaped bytes must form UTF-8."""
         if "\\" not in inner:
             return inner
         pieces = []
-        done = 0
-        while (slash := inner.find("\\", done)) >= 0:
-            pieces.append(inner[done:slash].encode())
+        copied_to = 0
+        while (slash := inner.find("\\", copied_to)) >= 0:
+            pieces.append(inner[copied_to:slash].encode())
             escape = _ESCAPE.match(inner, slash)
-            meant = _meant_by(escape) if escape else None
-            if escape is None or meant is None:
-                raise self._source.make_error(at + slash, "no such escape; write \\\\ for a backslash")
-            pieces.append(meant)
-            done = escape.end()
-        pieces.append(inner[done:].encode())
+            decoded = _decode_escape(escape) if escape else None
+            if escape is None or decoded is None:
+                raise self._source.make_error(offset + slash, "no such escape; write \\\\ for a backslash")
+            pieces.append(decoded)
+            copied_to = escape.end()
+        pieces.append(inner[copied_to:].encode())
         try:
             return b"".join(pieces).decode()
         except UnicodeDecodeError:
-            raise self._source.make_error(at, "the bytes of this text are not UTF-8") from None
+            raise self._source.make_error(offset, "the bytes of this text are not UTF-8") from None
 
-    def _heredoc(self, at: int) -> TextSpan:
-        opening = _HEREDOC.match(self._text, at)
+    def _read_heredoc(self, offset: int) -> TextSpan:
+        """Read the lines between `<<WORD` and `WORD`. After `<<-WORD` their common indentation is removed."""
+        opening = _HEREDOC.match(self._text, offset)
         if opening is None:
-            raise self._source.make_error(at, "expected a word after << and the text on the lines below it")
-        is_indented, word = bool(opening[1]), opening[2]
+            raise self._source.make_error(offset, "expected a word after << and the lines of text below it")
+        is_indented, end_word = bool(opening[1]), opening[2]
         lines: list[str] = []
         start = opening.end()
         while start < len(self._text):
             newline = self._text.find("\n", start)
             end = newline if newline >= 0 else len(self._text)
             line = self._text[start:end]
-            if line.strip() == word:
-                # What follows the word on its line is white space, so reading goes on after it.
-                return TextSpan(_joined(lines, is_indented=is_indented), end)
+            if line.strip() == end_word:
+                # Only white space can follow the word on its line, so parsing may continue at the end of the line.
+                return TextSpan(_join_heredoc_lines(lines, is_indented=is_indented), end)
             lines.append(line.removesuffix("\r"))
             start = end + 1
-        raise self._source.make_error(at, f"this text has no end; write {word} on a line of its own")
+        raise self._source.make_error(offset, f"this heredoc has no end; write {end_word} on a line of its own")
 
 
-def convert_number(source: SourceText, at: int, text: str) -> int | float:
-    """The number of a text that is one."""
+def convert_number(source: SourceText, offset: int, text: str) -> int | float:
+    """Convert the text of a valid number. Raises `HclSyntaxError` if it is too large for a float."""
     if text.lstrip("-").isdecimal():
         return int(text)
     number = float(text)
     if number in (float("inf"), float("-inf")):
-        raise source.make_error(at, "the number is too large")
+        raise source.make_error(offset, "the number is too large")
     return number
 
 
-def _joined(lines: list[str], *, is_indented: bool) -> str:
-    """The lines of a heredoc. Where it is indented, what all of them have in front is no part of it."""
+def _join_heredoc_lines(lines: list[str], *, is_indented: bool) -> str:
+    """Return the text of a heredoc. If it is indented, the indentation that all lines share is removed."""
     if is_indented:
-        indents = [_indent(line) for line in lines if line.strip()]
+        indents = [_count_indent(line) for line in lines if line.strip()]
         depth = min(indents, default=0)
-        lines = [line[min(depth, _indent(line)) :] for line in lines]
+        lines = [line[min(depth, _count_indent(line)) :] for line in lines]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _indent(line: str) -> int:
+def _count_indent(line: str) -> int:
     indent = _INDENT.match(line)
     return indent.end() if indent else 0
 
 
-def _meant_by(escape: re.Match[str]) -> bytes | None:
-    """The bytes that an escape stands for; None for what is no character."""
+def _decode_escape(escape: re.Match[str]) -> bytes | None:
+    """Return the UTF-8 bytes that an escape stands for, or `None` if it is not a valid character."""
     if escape["letter"]:
-        return _LETTERS[escape["letter"]]
+        return _LETTER_ESCAPES[escape["letter"]]
     if escape["byte"]:
         return bytes([int(escape["byte"], 16)])
     if escape["octal"]:

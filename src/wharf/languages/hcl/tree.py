@@ -1,7 +1,7 @@
-"""What a document is once it is parsed: frozen nodes, equal when they say the same.
+"""The syntax tree of HCL and JSON documents: frozen nodes that are equal if they mean the same.
 
-Places are carried for errors and take no part in equality. A value is a node of its own, an `Expression`: today each
-is a literal; references, calls and templates will be further nodes, and whoever reads a value already asks which it is.
+Locations are stored for errors and ignored by comparisons. Every value is an `Expression` node; today all of them are
+literals.
 """
 
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 
 class SourceLocation(NamedTuple):
-    """Line and column count from 1, the offset counts characters from 0."""
+    """A position in a document: line and column, counted from 1, and the offset in characters, counted from 0."""
 
     line: int
     column: int
@@ -21,36 +21,46 @@ START_LOCATION: Final = SourceLocation(1, 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class TextValue:
+    """A string in quotes, or a heredoc."""
+
     value: str
     location: SourceLocation = field(default=START_LOCATION, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class NumberValue:
+    """An integer or a decimal number."""
+
     value: int | float
     location: SourceLocation = field(default=START_LOCATION, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class BooleanValue:
+    """`true` or `false`."""
+
     value: bool
     location: SourceLocation = field(default=START_LOCATION, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class NullValue:
+    """`null`. An attribute with this value counts as absent."""
+
     location: SourceLocation = field(default=START_LOCATION, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ListValue:
+    """Values between brackets."""
+
     elements: tuple["Expression", ...]
     location: SourceLocation = field(default=START_LOCATION, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectValue:
-    """Names and values between braces. What may stand in a block may stand here: older documents mix the two."""
+    """An object: items between braces. It may contain blocks, because older documents mix objects and blocks."""
 
     body: "Body"
     location: SourceLocation = field(default=START_LOCATION, compare=False)
@@ -61,7 +71,7 @@ Expression: TypeAlias = TextValue | NumberValue | BooleanValue | NullValue | Lis
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """`name = value`"""
+    """An attribute: `name = value`."""
 
     name: str
     value: Expression
@@ -70,7 +80,7 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """`type "label" { ... }`, with any number of labels."""
+    """A block: `type "label" { ... }`, with any number of labels."""
 
     type: str
     labels: tuple[TextValue, ...]
@@ -80,11 +90,12 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A document, or what stands between the braces of a block, in the order of the text. A name may recur."""
+    """The items of a document, block or object, in the order of the text. Several items may have the same name."""
 
     items: tuple[Attribute | Block, ...] = ()
     location: SourceLocation = field(default=START_LOCATION, compare=False)
 
 
 def get_item_name(item: Attribute | Block) -> str:
+    """Return the name of an attribute or the type of a block."""
     return item.type if isinstance(item, Block) else item.name

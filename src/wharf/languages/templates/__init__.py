@@ -1,8 +1,8 @@
 """The double-brace language of templates: `{{ range service "db" }}{{ .Address }}{{ end }}`.
 
-Responsible for reading a template, with errors at line and column, and for making text from it and from what `Sources`
-know. It can do nothing but make text: it opens no file, looks at no clock and reaches no attribute of an object; who
-renders tells it what there is, and bounds say how far it may go. docs/templates.md describes the language.
+Parses templates, with errors at line and column, and renders them as text from a value and from `TemplateSources`. A
+template can do nothing else: it cannot open files, read clocks or access attributes of objects, and limits bound its time
+and output. docs/templates.md describes the language.
 """
 
 from wharf.languages.templates.errors import TemplateError

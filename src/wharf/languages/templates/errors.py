@@ -1,8 +1,8 @@
-"""What goes wrong with a template: one sentence, and the place."""
+"""The errors of templates: the reason, with line and column."""
 
 
 class TemplateError(Exception):
-    """A template that is none, or that asks for what cannot be: what is wrong, at which line and column."""
+    """A template that cannot be parsed or rendered, with the reason and its line and column, counted from 1."""
 
     def __init__(self, reason: str, source: str, offset: int) -> None:
         before = source[:offset]
@@ -13,4 +13,4 @@ class TemplateError(Exception):
 
 
 class EvaluationError(Exception):
-    """What a function or a value refuses, before anybody knows where in the template it was asked."""
+    """A function or a value rejects its arguments. The renderer adds the location and raises `TemplateError`."""

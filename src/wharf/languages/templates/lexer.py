@@ -1,6 +1,6 @@
-"""The words of a template: text as it stands, and the tokens of each action between the braces.
+"""The lexer of templates: splits the source into literal text and actions, and actions into tokens.
 
-A text in quotes may hold braces, so actions are read token by token until their end, and not searched for it.
+A quoted text may contain braces, so an action is read token by token; its end cannot be searched for.
 """
 
 import re
@@ -17,24 +17,25 @@ _TOKEN: Final = re.compile(
 )
 _SPACE: Final = re.compile(r"\s*")
 _COMMENT: Final = re.compile(r"/\*(?s:.*?)\*/")
-# What one may have meant; the place is told anyway.
+# Error texts for characters that can only start a valid token if something is missing after them.
 _HINTS: Final = {
-    '"': "this text in quotes has no end",
+    '"': 'this text has no end: write " after it',
     "`": "this text has no end: write ` after it",
     "'": "use double quotes for text",
 }
 
 
 class TemplateToken(NamedTuple):
+    """A token of an action. `is_after_space` distinguishes `a .b` (two operands) from `a.b` (one)."""
+
     kind: str  # quoted, raw, rune, number, field, dot, variable, word, assign, mark
     text: str
     offset: int
-    # `a .b` are two operands, `a.b` is one.
     is_after_space: bool
 
 
 class SourcePiece(NamedTuple):
-    """Text as it stands, or (where `tokens` is not None) an action."""
+    """Literal text, or an action if `tokens` is not `None`."""
 
     text: str
     tokens: tuple[TemplateToken, ...] | None
@@ -42,55 +43,62 @@ class SourcePiece(NamedTuple):
 
 
 def split_pieces(source: str, left: str = "{{", right: str = "}}") -> Iterator[SourcePiece]:
-    """Raises TemplateError."""
-    at, is_trimmed = 0, False
-    while at < len(source):
-        opens = source.find(left, at)
-        text = source[at : opens if opens >= 0 else len(source)]
+    """Yield the literal texts and actions of a template. Comments are dropped. Raises `TemplateError`.
+
+    `left` and `right` are the delimiters of actions.
+    """
+    offset, is_trimmed = 0, False
+    while offset < len(source):
+        action_start = source.find(left, offset)
+        text = source[offset : action_start if action_start >= 0 else len(source)]
         text = text.lstrip() if is_trimmed else text
-        if opens < 0:
+        if action_start < 0:
             if text:
-                yield SourcePiece(text, None, at)
+                yield SourcePiece(text, None, offset)
             return
-        begin = opens + len(left)
-        trims_before = source.startswith("-", begin) and source[begin + 1 : begin + 2].isspace()
-        begin += trims_before
-        text = text.rstrip() if trims_before else text
+        start = action_start + len(left)
+        trims_left = source.startswith("-", start) and source[start + 1 : start + 2].isspace()
+        start += trims_left
+        text = text.rstrip() if trims_left else text
         if text:
-            yield SourcePiece(text, None, at)
-        tokens, is_trimmed, at = _read_action(source, opens, begin, left, right)
+            yield SourcePiece(text, None, offset)
+        tokens, is_trimmed, offset = _read_action(source, action_start, start, left, right)
         if tokens is not None:
-            yield SourcePiece("", tokens, opens)
+            yield SourcePiece("", tokens, action_start)
 
 
 def _read_action(
-    source: str, opens: int, at: int, left: str, right: str
+    source: str, action_start: int, offset: int, left: str, right: str
 ) -> tuple[tuple[TemplateToken, ...] | None, bool, int]:
-    """The tokens, or None for a remark; whether the space after it goes; the place after it."""
+    """Read an action up to its end.
+
+    `action_start` is the offset of its left delimiter, `offset` that of its content. Returns the tokens (`None` for a comment),
+    whether the white space after the action is removed, and the offset after it.
+    """
     tokens: list[TemplateToken] = []
-    at = _space_end(source, at)
-    remark = _COMMENT.match(source, at)
-    if source.startswith("/*", at):
-        if remark is None:
-            raise TemplateError("this remark has no end: write */", source, at)
-        at = remark.end()
+    offset = _skip_space(source, offset)
+    comment = _COMMENT.match(source, offset)
+    if source.startswith("/*", offset):
+        if comment is None:
+            raise TemplateError("this comment has no end: write */", source, offset)
+        offset = comment.end()
     while True:
-        begin = at
-        at = _space_end(source, at)
-        trims = source.startswith("-" + right, at) and at > begin
-        if trims or source.startswith(right, at):
-            return (None if remark else tuple(tokens)), trims, at + trims + len(right)
-        if at >= len(source):
-            raise TemplateError(f"{left} opens here and is not closed: write {right}", source, opens)
-        if remark:
-            raise TemplateError(f"after a remark comes {right}, and nothing else", source, at)
-        found = _TOKEN.match(source, at)
-        if found is None:
-            raise TemplateError(_HINTS.get(source[at], f"{source[at]} means nothing here"), source, at)
-        tokens.append(TemplateToken(str(found.lastgroup), found[0], at, at > begin or not tokens))
-        at = found.end()
+        start = offset
+        offset = _skip_space(source, offset)
+        trims_right = source.startswith("-" + right, offset) and offset > start
+        if trims_right or source.startswith(right, offset):
+            return (None if comment else tuple(tokens)), trims_right, offset + trims_right + len(right)
+        if offset >= len(source):
+            raise TemplateError(f"{left} opens here and is not closed: write {right}", source, action_start)
+        if comment:
+            raise TemplateError(f"only {right} can follow a comment", source, offset)
+        token_match = _TOKEN.match(source, offset)
+        if token_match is None:
+            raise TemplateError(_HINTS.get(source[offset], f"unexpected {source[offset]}"), source, offset)
+        tokens.append(TemplateToken(str(token_match.lastgroup), token_match[0], offset, offset > start or not tokens))
+        offset = token_match.end()
 
 
-def _space_end(source: str, at: int) -> int:
-    found = _SPACE.match(source, at)
-    return found.end() if found else at
+def _skip_space(source: str, offset: int) -> int:
+    token_match = _SPACE.match(source, offset)
+    return token_match.end() if token_match else offset

@@ -1,5 +1,8 @@
-"""Reads a template into its tree. What can be known to be wrong before it is rendered is told here: names of functions
-and how many arguments they take, variables that were never made, blocks without an end."""
+"""Parses templates into syntax trees, by recursive descent.
+
+Reports every error that can be found without rendering: unknown functions, wrong numbers of arguments, undefined
+variables, and blocks without an end.
+"""
 
 import difflib
 import re
@@ -11,18 +14,21 @@ from wharf.languages.templates.errors import TemplateError
 from wharf.languages.templates.lexer import SourcePiece, TemplateToken, split_pieces
 
 MAX_TEMPLATE_DEPTH: Final = 100
+"""How deep blocks, and separately parentheses, may nest: limits the stack."""
 _ESCAPE: Final = re.compile(r'\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([abfnrtv\\"\'])|(.?))')
-_LETTERS: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_LETTER_ESCAPES: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _CONSTANTS: Final = {"true": True, "false": False, "nil": None}
 
 
 class Arity(NamedTuple):
+    """How many arguments a function takes. A maximum of `None` means any number."""
+
     min_arguments: int
-    max_arguments: int | None  # None: as many as one likes.
+    max_arguments: int | None
 
 
 class _End(NamedTuple):
-    """The action that ends a block: `end`, or `else` with what stands after it."""
+    """The action that ends a body: `end`, or `else` with the rest of the action."""
 
     word: str
     piece: SourcePiece
@@ -31,345 +37,387 @@ class _End(NamedTuple):
 def parse_template(
     source: str, functions: Mapping[str, Arity], left: str = "{{", right: str = "}}"
 ) -> tree.TemplateTree:
-    """Raises TemplateError."""
-    return _Parser(source, functions, left, right).read()
+    """Return the tree of a template. Raises `TemplateError`.
+
+    `left` and `right` are the delimiters of actions; `functions` are those that the template may call.
+    """
+    return _Parser(source, functions, left, right).parse_tree()
 
 
 class _Parser:
+    """Parses the blocks of one template. Variables are sets of defined names that are passed down to inner blocks."""
+
     def __init__(self, source: str, functions: Mapping[str, Arity], left: str, right: str) -> None:
         self._source = source
         self._functions = functions
         self._pieces: list[SourcePiece] = list(split_pieces(source, left, right))
-        self._next = 0
-        self._named: dict[str, tree.NodeList] = {}
-        self._included: list[tuple[str, int]] = []
-        self._ranges = 0
-        self._depth = -1  # The template itself stands in nothing.
+        self._next_piece = 0
+        self._named_blocks: dict[str, tree.NodeList] = {}
+        self._inclusions: list[tuple[str, int]] = []
+        self._range_depth = 0
+        self._depth = -1  # The template itself is parsed as a block at depth 0.
 
-    def read(self) -> tree.TemplateTree:
-        body, _ = self._block(None, {"$"})
-        for name, at in self._included:
-            if name not in self._named:
-                raise TemplateError(f'no template is named "{name}"{_near(name, self._named)}', self._source, at)
-        return tree.TemplateTree(body, self._named)
+    def parse_tree(self) -> tree.TemplateTree:
+        """Return the tree of the whole template. Raises `TemplateError`."""
+        body, _ = self._parse_block(None, {"$"})
+        for name, offset in self._inclusions:
+            if name not in self._named_blocks:
+                raise TemplateError(
+                    f'no template is named "{name}"{_suggest_name(name, self._named_blocks)}', self._source, offset
+                )
+        return tree.TemplateTree(body, self._named_blocks)
 
     # -- blocks
 
-    def _block(self, opened: TemplateToken | None, variables: Collection[str]) -> tuple[tree.NodeList, _End | None]:
-        """The nodes until the `end` or `else` of the innermost block; None at the end of the template."""
+    def _parse_block(
+        self, opening_token: TemplateToken | None, variables: Collection[str]
+    ) -> tuple[tree.NodeList, _End | None]:
+        """Parse nodes up to the `end` or `else` of this block; return them with that action.
+
+        `opening_token` is the word that opened the block. It is `None` for the template itself, which has no such action.
+        """
         self._depth += 1
-        if self._depth > MAX_TEMPLATE_DEPTH and opened:
+        if self._depth > MAX_TEMPLATE_DEPTH and opening_token:
             raise TemplateError(
-                f"blocks stand in each other at most {MAX_TEMPLATE_DEPTH} deep", self._source, opened.offset
+                f"blocks are nested more than {MAX_TEMPLATE_DEPTH} deep", self._source, opening_token.offset
             )
-        known = set(variables)
+        defined_variables = set(variables)
         nodes: list[tree.TemplateNode] = []
-        while self._next < len(self._pieces):
-            piece = self._pieces[self._next]
-            self._next += 1
+        while self._next_piece < len(self._pieces):
+            piece = self._pieces[self._next_piece]
+            self._next_piece += 1
             if piece.tokens is None:
                 nodes.append(tree.TextNode(piece.text))
                 continue
-            tokens = self._tokens(piece, known)
-            word = tokens.keyword()
+            tokens = self._tokens(piece, defined_variables)
+            word = tokens.peek_word()
             if word in ("end", "else"):
-                if opened is None:
-                    raise TemplateError(f"this {word} ends nothing", self._source, piece.offset)
+                if opening_token is None:
+                    raise TemplateError(f"{word} without an open block", self._source, piece.offset)
                 self._depth -= 1
                 return tuple(nodes), _End(word, piece)
-            node = self._node(word, tokens, known)
+            node = self._parse_node(word, tokens, defined_variables)
             if node is not None:
                 nodes.append(node)
-        if opened is not None:
-            raise TemplateError(f"{opened.text} opens a block here that has no end", self._source, opened.offset)
+        if opening_token is not None:
+            raise TemplateError(f"this {opening_token.text} block has no end", self._source, opening_token.offset)
         self._depth -= 1
         return tuple(nodes), None
 
-    def _node(self, word: str, tokens: "_Tokens", known: set[str]) -> tree.TemplateNode | None:
+    def _parse_node(self, word: str, tokens: "_Tokens", defined_variables: set[str]) -> tree.TemplateNode | None:
+        """Parse an action that starts with `word`, with its blocks; return `None` for `define`, which makes no node."""
         match word:
             case "if" | "with":
-                return self._branch(tokens, known)
+                return self._parse_conditional(tokens, defined_variables)
             case "range":
-                return self._range(tokens, known)
+                return self._parse_range(tokens, defined_variables)
             case "define" | "block":
-                return self._define(tokens)
+                return self._parse_definition(tokens)
             case "template":
-                return self._include(tokens)
+                return self._parse_include(tokens)
             case "break" | "continue":
-                token = tokens.take()
-                if not self._ranges:
-                    raise TemplateError(f"{word} stands in no range", self._source, token.offset)
-                tokens.finish()
+                token = tokens.take_token()
+                if not self._range_depth:
+                    raise TemplateError(f"{word} outside of range", self._source, token.offset)
+                tokens.require_end()
                 return tree.LoopJump(word == "break", token.offset)
-        names, is_new = tokens.names()
-        at = tokens.at
-        expression = tokens.pipeline()
-        tokens.finish()
+        names, is_new = tokens.take_variables()
+        offset = tokens.offset
+        expression = tokens.parse_pipeline()
+        tokens.require_end()
         if not names:
-            return tree.OutputNode(expression, at)
+            return tree.OutputNode(expression, offset)
         if len(names) > 1:
-            raise TemplateError("only range sets two variables at once", self._source, tokens.begin)
-        known.add(names[0])
-        return tree.Assignment(names[0], is_new, expression, tokens.begin)
+            raise TemplateError("only range sets two variables at once", self._source, tokens.start_offset)
+        defined_variables.add(names[0])
+        return tree.Assignment(names[0], is_new, expression, tokens.start_offset)
 
-    def _branch(self, tokens: "_Tokens", known: set[str]) -> tree.Conditional:
-        word = tokens.take()
-        names, _ = tokens.names()
+    def _parse_conditional(self, tokens: "_Tokens", defined_variables: set[str]) -> tree.Conditional:
+        """Parse `if` or `with`, its body and its `else`."""
+        word = tokens.take_token()
+        names, _ = tokens.take_variables()
         if len(names) > 1:
             raise TemplateError("only range sets two variables at once", self._source, word.offset)
-        expression = tokens.pipeline()
-        tokens.finish()
-        inner = {*known, *names}
-        body, end = self._block(word, inner)
-        otherwise = self._otherwise(word, end, inner)
+        expression = tokens.parse_pipeline()
+        tokens.require_end()
+        block_variables = {*defined_variables, *names}
+        body, end = self._parse_block(word, block_variables)
+        otherwise = self._parse_else(word, end, block_variables)
         return tree.Conditional(names, expression, body, otherwise, word.text == "with", word.offset)
 
-    def _otherwise(self, opened: TemplateToken, end: _End | None, known: set[str]) -> tree.NodeList:
-        """What stands between the `else` and the `end` of a block, or nothing."""
-        assert end is not None, "a block that is opened has an end, or is refused"
-        tokens = self._tokens(end.piece, known)
-        tokens.take()
-        if end.word == "else" and tokens.keyword() in ("if", "with") and opened.text != "range":
-            # `else if …` is an if that ends with the same end.
-            return (self._branch(tokens, known),)
-        tokens.finish()
+    def _parse_else(self, opening_token: TemplateToken, end: _End | None, defined_variables: set[str]) -> tree.NodeList:
+        """Parse the body between the `else` and the `end` of a block; return an empty one if there is no `else`."""
+        assert end is not None, "a block without an end is an error"
+        tokens = self._tokens(end.piece, defined_variables)
+        tokens.take_token()
+        if end.word == "else" and tokens.peek_word() in ("if", "with") and opening_token.text != "range":
+            # `else if …` is an `if` inside the `else`. Both are closed by one `end`.
+            return (self._parse_conditional(tokens, defined_variables),)
+        tokens.require_end()
         if end.word == "end":
             return ()
-        body, last = self._block(opened, known)
-        assert last is not None, "a block that is opened has an end, or is refused"
-        if last.word == "else":
-            raise TemplateError("this block has an else already", self._source, last.piece.offset)
+        body, last_end = self._parse_block(opening_token, defined_variables)
+        assert last_end is not None, "a block without an end is an error"
+        if last_end.word == "else":
+            raise TemplateError("this block already has an else", self._source, last_end.piece.offset)
         return body
 
-    def _tokens(self, piece: SourcePiece, known: Collection[str]) -> "_Tokens":
-        return _Tokens(self._source, piece.tokens or (), piece.offset, self._functions, known)
+    def _tokens(self, piece: SourcePiece, defined_variables: Collection[str]) -> "_Tokens":
+        return _Tokens(self._source, piece.tokens or (), piece.offset, self._functions, defined_variables)
 
-    def _range(self, tokens: "_Tokens", known: set[str]) -> tree.RangeLoop:
-        word = tokens.take()
-        names, _ = tokens.names()
-        expression = tokens.pipeline()
-        tokens.finish()
-        self._ranges += 1
-        body, end = self._block(word, {*known, *names})
-        self._ranges -= 1
-        return tree.RangeLoop(names, expression, body, self._otherwise(word, end, {*known, *names}), word.offset)
+    def _parse_range(self, tokens: "_Tokens", defined_variables: set[str]) -> tree.RangeLoop:
+        """Parse `range`, its body and its `else`."""
+        word = tokens.take_token()
+        names, _ = tokens.take_variables()
+        expression = tokens.parse_pipeline()
+        tokens.require_end()
+        self._range_depth += 1
+        body, end = self._parse_block(word, {*defined_variables, *names})
+        self._range_depth -= 1
+        return tree.RangeLoop(
+            names,
+            expression,
+            body,
+            self._parse_else(word, end, {*defined_variables, *names}),
+            word.offset,
+        )
 
-    def _define(self, tokens: "_Tokens") -> tree.TemplateNode | None:
-        word = tokens.take()
-        name = tokens.text(f"{word.text} wants a name in quotes")
-        expression = tokens.pipeline() if word.text == "block" else None
-        tokens.finish()
-        # What it is given is its `$`: it does not see the variables of who calls it.
-        outer, self._ranges = self._ranges, 0
-        body, end = self._block(word, {"$"})
-        self._ranges = outer
+    def _parse_definition(self, tokens: "_Tokens") -> tree.TemplateNode | None:
+        """Parse `define` or `block`. A `block` is also included where it is defined."""
+        word = tokens.take_token()
+        name = tokens.take_quoted_text(f"{word.text} needs a name in quotes")
+        expression = tokens.parse_pipeline() if word.text == "block" else None
+        tokens.require_end()
+        # A named template sees only its argument, as `$`, and none of the variables around it.
+        outer_range_depth, self._range_depth = self._range_depth, 0
+        body, end = self._parse_block(word, {"$"})
+        self._range_depth = outer_range_depth
         if end is None or end.word == "else":
-            raise TemplateError(f"{word.text} has no else", self._source, word.offset)
-        if name in self._named:
-            raise TemplateError(f'there is a template named "{name}" already', self._source, word.offset)
-        self._named[name] = body
+            raise TemplateError(f"{word.text} cannot have an else", self._source, word.offset)
+        if name in self._named_blocks:
+            raise TemplateError(f'a template named "{name}" already exists', self._source, word.offset)
+        self._named_blocks[name] = body
         return tree.Include(name, expression, word.offset) if word.text == "block" else None
 
-    def _include(self, tokens: "_Tokens") -> tree.Include:
-        word = tokens.take()
-        name = tokens.text("template wants a name in quotes")
-        expression = None if tokens.is_done else tokens.pipeline()
-        tokens.finish()
-        self._included.append((name, word.offset))
+    def _parse_include(self, tokens: "_Tokens") -> tree.Include:
+        """Parse `template` with a name and an optional argument."""
+        word = tokens.take_token()
+        name = tokens.take_quoted_text("template needs a name in quotes")
+        expression = None if tokens.is_done else tokens.parse_pipeline()
+        tokens.require_end()
+        self._inclusions.append((name, word.offset))
         return tree.Include(name, expression, word.offset)
 
 
 class _Tokens:
-    """The tokens of one action, and the expressions in them."""
+    """Parses the tokens of one action. `take_` methods consume tokens; `_position` is that of the next one."""
 
     def __init__(
         self,
         source: str,
         tokens: tuple[TemplateToken, ...],
-        begin: int,
+        start_offset: int,
         functions: Mapping[str, Arity],
-        known: Collection[str],
+        defined_variables: Collection[str],
     ) -> None:
         self._source = source
         self._tokens = tokens
-        self._place = 0
+        self._position = 0
         self._functions = functions
-        self._known = set(known)
+        self._defined_variables = set(defined_variables)
         self._depth = 0
-        self.begin = begin
+        self.start_offset = start_offset
 
     @property
     def is_done(self) -> bool:
-        return self._place >= len(self._tokens)
+        return self._position >= len(self._tokens)
 
     @property
-    def at(self) -> int:
-        return self.begin if self.is_done else self._tokens[self._place].offset
+    def offset(self) -> int:
+        """The offset of the next token, or that of the action after the last token."""
+        return self.start_offset if self.is_done else self._tokens[self._position].offset
 
-    def keyword(self) -> str:
-        """The word that stands here, or nothing."""
-        return "" if self.is_done or self._tokens[self._place].kind != "word" else self._tokens[self._place].text
+    def peek_word(self) -> str:
+        """Return the next token if it is a word, otherwise ""; do not consume it."""
+        return "" if self.is_done or self._tokens[self._position].kind != "word" else self._tokens[self._position].text
 
-    def take(self) -> TemplateToken:
-        self._place += 1
-        return self._tokens[self._place - 1]
+    def take_token(self) -> TemplateToken:
+        self._position += 1
+        return self._tokens[self._position - 1]
 
-    def finish(self) -> None:
+    def require_end(self) -> None:
+        """Raise `TemplateError` if there are tokens left."""
         if not self.is_done:
-            self._refuse(f"{self._tokens[self._place].text} is too much here", self.at)
+            self._raise_error(f"unexpected {self._tokens[self._position].text}", self.offset)
 
-    def text(self, told: str) -> str:
-        if self.is_done or self._tokens[self._place].kind not in ("quoted", "raw"):
-            self._refuse(told, self.at)
-        return self._constant_text(self.take())
+    def take_quoted_text(self, reason: str) -> str:
+        """Consume a quoted text and return its value. Raises `TemplateError` with this reason if there is none."""
+        if self.is_done or self._tokens[self._position].kind not in ("quoted", "raw"):
+            self._raise_error(reason, self.offset)
+        return self._get_text(self.take_token())
 
-    def names(self) -> tuple[tuple[str, ...], bool]:
-        """The variables before `:=` or `=`, and whether it makes new ones."""
-        kinds = [token.kind for token in self._tokens[self._place : self._place + 4]]
-        for count, form in ((1, ["variable", "assign"]), (2, ["variable", "mark", "variable", "assign"])):
-            if kinds[: len(form)] != form:
+    def take_variables(self) -> tuple[tuple[str, ...], bool]:
+        """Consume the variables before `:=` or `=`; return them and whether they are new.
+
+        Without an assignment nothing is consumed, and the tuple is empty.
+        """
+        kinds = [token.kind for token in self._tokens[self._position : self._position + 4]]
+        for count, pattern in ((1, ["variable", "assign"]), (2, ["variable", "mark", "variable", "assign"])):
+            if kinds[: len(pattern)] != pattern:
                 continue
-            taken = [self.take() for _ in form]
-            is_new = taken[-1].text == ":="
-            named = [token for token in taken if token.kind == "variable"]
-            for token in named:
+            taken_tokens = [self.take_token() for _ in pattern]
+            is_new = taken_tokens[-1].text == ":="
+            variable_tokens = [token for token in taken_tokens if token.kind == "variable"]
+            for token in variable_tokens:
                 if token.text == "$":
-                    self._refuse("a variable has a name: $name", token.offset)
+                    self._raise_error("a variable needs a name, such as $name", token.offset)
                 if not is_new:
-                    self._require_known(token)
-            assert len(named) == count
-            self._known.update(token.text for token in named if is_new)
-            return tuple(token.text for token in named), is_new
+                    self._require_variable(token)
+            assert len(variable_tokens) == count
+            self._defined_variables.update(token.text for token in variable_tokens if is_new)
+            return tuple(token.text for token in variable_tokens), is_new
         return (), True
 
-    def pipeline(self) -> tree.Expression:
+    def parse_pipeline(self) -> tree.Expression:
+        """Parse commands joined by `|`. The value on the left becomes the last argument on the right."""
         self._depth += 1
         if self._depth > MAX_TEMPLATE_DEPTH:
-            self._refuse(f"parentheses stand in each other at most {MAX_TEMPLATE_DEPTH} deep", self.at)
-        expression = self._command(())
-        while not self.is_done and self._tokens[self._place].text == "|":
-            bar = self.take()
-            if self.keyword() not in self._functions:
-                self._refuse("only a function can stand after |", bar.offset if self.is_done else self.at)
-            expression = self._command((expression,))
+            self._raise_error(f"parentheses are nested more than {MAX_TEMPLATE_DEPTH} deep", self.offset)
+        expression = self._parse_command(())
+        while not self.is_done and self._tokens[self._position].text == "|":
+            bar = self.take_token()
+            if self.peek_word() not in self._functions:
+                self._raise_error("only a function can follow |", bar.offset if self.is_done else self.offset)
+            expression = self._parse_command((expression,))
         self._depth -= 1
         return expression
 
-    def _command(self, piped: tuple[tree.Expression, ...]) -> tree.Expression:
+    def _parse_command(self, piped: tuple[tree.Expression, ...]) -> tree.Expression:
+        """Parse a function with its arguments, or an operand. `piped` holds the value on the left of `|`, if any."""
         if self.is_done:
-            self._refuse("something is missing here: a field, a variable, a text or a function", self.at)
-        token = self._tokens[self._place]
+            self._raise_error("expected a field, a variable, a text or a function", self.offset)
+        token = self._tokens[self._position]
         if token.kind != "word" or token.text in _CONSTANTS:
-            operand = self._operand()
-            if not self.is_done and self._tokens[self._place].text not in ("|", ")"):
-                self._refuse(
-                    f"{token.text} is no function, so {self._tokens[self._place].text} cannot follow it", self.at
+            operand = self._parse_operand()
+            if not self.is_done and self._tokens[self._position].text not in ("|", ")"):
+                self._raise_error(
+                    f"{token.text} is not a function, so {self._tokens[self._position].text} cannot follow it",
+                    self.offset,
                 )
             return operand
-        arity = self._arity(self.take())
+        arity = self._require_function(self.take_token())
         arguments: list[tree.Expression] = []
-        while not self.is_done and self._tokens[self._place].text not in ("|", ")"):
-            arguments.append(self._operand())
+        while not self.is_done and self._tokens[self._position].text not in ("|", ")"):
+            arguments.append(self._parse_operand())
         arguments.extend(piped)
-        most = len(arguments) if arity.max_arguments is None else arity.max_arguments
-        if not arity.min_arguments <= len(arguments) <= most:
-            asked = (
+        max_arguments = len(arguments) if arity.max_arguments is None else arity.max_arguments
+        if not arity.min_arguments <= len(arguments) <= max_arguments:
+            expected_count = (
                 f"{arity.min_arguments}"
                 if arity.min_arguments == arity.max_arguments
                 else f"at least {arity.min_arguments}"
             )
             if arity.max_arguments is not None and arity.min_arguments != arity.max_arguments:
-                asked = f"{arity.min_arguments} to {arity.max_arguments}"
-            self._refuse(
-                f"{token.text} takes {asked} argument{'s' * (asked != '1')}, and has {len(arguments)}", token.offset
+                expected_count = f"{arity.min_arguments} to {arity.max_arguments}"
+            self._raise_error(
+                f"{token.text} takes {expected_count} argument{'s' * (expected_count != '1')}, got {len(arguments)}",
+                token.offset,
             )
-        return self._fields(tree.FunctionCall(token.text, tuple(arguments), token.offset))
+        return self._parse_fields(tree.FunctionCall(token.text, tuple(arguments), token.offset))
 
-    def _operand(self) -> tree.Expression:
-        token = self.take()
+    def _parse_operand(self) -> tree.Expression:
+        """Parse a constant, a field, a variable, a call without arguments, or a pipeline in parentheses."""
+        token = self.take_token()
         expression: tree.Expression
         match token.kind:
             case "quoted" | "raw":
-                expression = tree.Constant(self._constant_text(token), token.offset)
+                expression = tree.Constant(self._get_text(token), token.offset)
             case "rune":
-                expression = tree.Constant(ord(self._unescaped(token)), token.offset)
+                expression = tree.Constant(ord(self._unescape(token)), token.offset)
             case "number":
-                expression = tree.Constant(self._number(token), token.offset)
+                expression = tree.Constant(self._parse_number(token), token.offset)
             case "field":
                 expression = tree.FieldAccess(tree.Dot(token.offset), token.text[1:], token.offset)
             case "dot":
                 expression = tree.Dot(token.offset)
             case "variable":
-                self._require_known(token)
+                self._require_variable(token)
                 expression = tree.VariableReference(token.text, token.offset)
             case "word" if token.text in _CONSTANTS:
                 expression = tree.Constant(_CONSTANTS[token.text], token.offset)
             case "word":
-                if self._arity(token).min_arguments:
-                    self._refuse(f"put parentheses around {token.text} and its arguments", token.offset)
+                if self._require_function(token).min_arguments:
+                    self._raise_error(f"put parentheses around {token.text} and its arguments", token.offset)
                 expression = tree.FunctionCall(token.text, (), token.offset)
             case "mark" if token.text == "(":
-                expression = self.pipeline()
-                if self.is_done or self._tokens[self._place].text != ")":
-                    self._refuse("this ( has no )", token.offset)
-                self.take()
+                expression = self.parse_pipeline()
+                if self.is_done or self._tokens[self._position].text != ")":
+                    self._raise_error("this ( has no matching )", token.offset)
+                self.take_token()
             case _:
-                self._refuse(f"{token.text} means nothing here", token.offset)
-        return self._fields(expression)
+                self._raise_error(f"unexpected {token.text}", token.offset)
+        return self._parse_fields(expression)
 
-    def _fields(self, expression: tree.Expression) -> tree.Expression:
+    def _parse_fields(self, expression: tree.Expression) -> tree.Expression:
+        """Parse the fields that directly follow an operand, such as `.b.c` in `a.b.c`."""
         while not self.is_done:
-            token = self._tokens[self._place]
+            token = self._tokens[self._position]
             if token.kind != "field" or token.is_after_space:
                 break
-            self.take()
+            self.take_token()
             expression = tree.FieldAccess(expression, token.text[1:], token.offset)
         return expression
 
-    def _arity(self, token: TemplateToken) -> Arity:
+    def _require_function(self, token: TemplateToken) -> Arity:
+        """Return the arity of the function that a token names. Raises `TemplateError` if it does not exist."""
         arity = self._functions.get(token.text)
         if arity is None:
-            hint = _near(token.text, self._functions) or ": a field begins with a dot, a text stands in quotes"
-            self._refuse(f"{token.text} is no function{hint}", token.offset)
+            hint = _suggest_name(token.text, self._functions) or ": write a dot before a field, and quotes around text"
+            self._raise_error(f"{token.text} is not a function{hint}", token.offset)
         return arity
 
-    def _require_known(self, token: TemplateToken) -> None:
-        if token.text not in self._known and token.text != "$":
-            near = _near(token.text, [name for name in sorted(self._known) if name != "$"])
-            self._refuse(f"{token.text} was never set here{near}", token.offset)
+    def _require_variable(self, token: TemplateToken) -> None:
+        """Raise `TemplateError` if the variable is not defined."""
+        if token.text not in self._defined_variables and token.text != "$":
+            close_matches = _suggest_name(token.text, [name for name in sorted(self._defined_variables) if name != "$"])
+            self._raise_error(f"variable {token.text} is not defined here{close_matches}", token.offset)
 
-    def _constant_text(self, token: TemplateToken) -> str:
-        return token.text[1:-1] if token.kind == "raw" else self._unescaped(token)
+    def _get_text(self, token: TemplateToken) -> str:
+        return token.text[1:-1] if token.kind == "raw" else self._unescape(token)
 
-    def _unescaped(self, token: TemplateToken) -> str:
-        def put(found: re.Match[str]) -> str:
-            digits = found[1] or found[2] or found[3]
+    def _unescape(self, token: TemplateToken) -> str:
+        """Return the inside of a quoted token with its escapes replaced."""
+
+        def replace_escape(escape: re.Match[str]) -> str:
+            """Return the character that an escape stands for."""
+            digits = escape[1] or escape[2] or escape[3]
             if digits:
                 if int(digits, 16) > 0x10FFFF:
-                    self._refuse(f"there is no character {found[0]}", token.offset + 1 + found.start())
+                    self._raise_error(f"{escape[0]} is not a Unicode character", token.offset + 1 + escape.start())
                 return chr(int(digits, 16))
-            if found[4]:
-                return _LETTERS.get(found[4], found[4])
-            return self._refuse(
-                f"{found[0]} means nothing: write \\\\ for a backslash", token.offset + 1 + found.start()
+            if escape[4]:
+                return _LETTER_ESCAPES.get(escape[4], escape[4])
+            return self._raise_error(
+                f"unknown escape {escape[0]}: write \\\\ for a backslash", token.offset + 1 + escape.start()
             )
 
-        return _ESCAPE.sub(put, token.text[1:-1])
+        return _ESCAPE.sub(replace_escape, token.text[1:-1])
 
-    def _number(self, token: TemplateToken) -> int | float:
+    def _parse_number(self, token: TemplateToken) -> int | float:
+        """Convert a number, which may have a base prefix and underscores."""
         plain = token.text.replace("_", "")
         if len(plain) > 100:
-            self._refuse("a number has at most 100 characters", token.offset)
+            self._raise_error("a number has at most 100 characters", token.offset)
         is_whole = plain.lstrip("+-").lower().startswith(("0x", "0o", "0b")) or plain.lstrip("+-").isdecimal()
         try:
             return int(plain, 0) if is_whole else float(plain)
         except ValueError:
-            self._refuse(f"{token.text} is no number: write 8 or 0o10", token.offset)
+            self._raise_error(f"{token.text} is not a number: write 8 or 0o10", token.offset)
 
-    def _refuse(self, told: str, at: int) -> NoReturn:
-        raise TemplateError(told, self._source, at)
+    def _raise_error(self, reason: str, offset: int) -> NoReturn:
+        raise TemplateError(reason, self._source, offset)
 
 
-def _near(name: str, names: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, list(names), n=1)
-    return f": did you mean {near[0]}?" if near else ""
+def _suggest_name(name: str, names: Collection[str]) -> str:
+    close_matches = difflib.get_close_matches(name, list(names), n=1)
+    return f": did you mean {close_matches[0]}?" if close_matches else ""

@@ -1,43 +1,57 @@
-"""What a template may ask for beside what it was given. Who renders answers; the answers are noted, so that the
-template is rendered again when one of them changes."""
+"""The data that a template can query besides its value: environment, files, variables, services and the time.
+
+The caller of the renderer provides an implementation. The renderer records each query, so that the caller can render the
+template again when the result changes.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 
 class MissingSource(Exception):
-    """What was asked for is not there (yet): a name that a person understands. Rendering goes on with nothing in its
-    place, and tells at the end what was missing."""
+    """The queried thing does not exist, at least not yet. The text describes it for users, such as "variable a/b".
+
+    Rendering continues with an empty value and reports everything that was missing at the end.
+    """
 
 
 class TemplateSources(Protocol):
-    def now_ns(self) -> int: ...
+    """Answers the queries of a template."""
 
-    def environment(self, name: str) -> str | None: ...
+    def now_ns(self) -> int:
+        """Return the current time in Unix nanoseconds."""
+        ...
+
+    def environment(self, name: str) -> str | None:
+        """Return an environment variable, or `None` if it is not set."""
+        ...
 
     def file(self, path: str) -> str:
-        """Raises Missing; `wharf.languages.templates.errors.Wrong` where the path may not be read."""
+        """Return the content of a file.
+
+        Raises `MissingSource` if the file does not exist, and `EvaluationError` if the template may not read it.
+        """
         ...
 
     def variable(self, path: str) -> "Mapping[str, str]":
-        """Raises MissingSource."""
+        """Return the entries of a variable. Raises `MissingSource`."""
         ...
 
     def variables(self, prefix: str) -> "Sequence[Mapping[str, object]]":
-        """Path, Namespace, CreateIndex … of those whose path begins so."""
+        """Return Path, Namespace, CreateIndex and so on of each variable whose path starts with the prefix."""
         ...
 
     def services(self) -> "Sequence[Mapping[str, object]]":
-        """Name and Tags of each."""
+        """Return Name and Tags of each service."""
         ...
 
     def service(self, name: str) -> "Sequence[Mapping[str, object]]":
-        """Address, Port, Tags … of each instance."""
+        """Return Address, Port, Tags and so on of each instance of a service."""
         ...
 
 
 class NoSources:
-    """For templates that only show what they are given."""
+    """Sources without data, for templates that use only their value. Every query raises `MissingSource`."""
 
     def now_ns(self) -> int:
         raise MissingSource("the time")

@@ -1,6 +1,6 @@
-"""What a template is once it is read: nodes that make text, and expressions that have a value.
+"""The syntax tree of templates: nodes that produce text, and expressions that have a value.
 
-`at` is the place in the source where a node begins, for errors.
+`offset` is the position in the source at which a node begins, for errors.
 """
 
 from dataclasses import dataclass, field
@@ -9,24 +9,30 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    value: Any  # A text, a number, a truth or nothing.
+    """A text, a number, a boolean or `nil` that is written in the template."""
+
+    value: Any
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Dot:
+    """`.`: the current value."""
+
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class VariableReference:
-    name: str  # With its dollar sign; the sign alone is what the template was given.
+    """A variable. The name includes the dollar sign; `$` alone is the value that the template is rendered with."""
+
+    name: str
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class FieldAccess:
-    """`.Name` of a value."""
+    """A field of a value, such as `.Name`."""
 
     operand: "Expression"
     name: str
@@ -35,6 +41,8 @@ class FieldAccess:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
+    """A call of a function with its arguments."""
+
     name: str
     arguments: tuple["Expression", ...]
     offset: int
@@ -45,18 +53,22 @@ Expression = Constant | Dot | VariableReference | FieldAccess | FunctionCall
 
 @dataclass(frozen=True, slots=True)
 class TextNode:
+    """Literal text."""
+
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class OutputNode:
+    """An expression whose value is written as text."""
+
     expression: Expression
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """`{{$name := …}}` makes a variable, `{{$name = …}}` changes the one that is there."""
+    """`{{$name := …}}` defines a variable; `{{$name = …}}` changes a defined one."""
 
     name: str
     is_new: bool
@@ -66,7 +78,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Conditional:
-    """`if`, and `with`, in whose body the dot is the value."""
+    """`if` or `with`. In the body of `with` the dot is the value of the expression."""
 
     names: tuple[str, ...]
     expression: Expression
@@ -78,6 +90,8 @@ class Conditional:
 
 @dataclass(frozen=True, slots=True)
 class RangeLoop:
+    """`range`, with zero, one or two variables for the current entry."""
+
     names: tuple[str, ...]
     expression: Expression
     body: "NodeList"
@@ -95,7 +109,7 @@ class LoopJump:
 
 @dataclass(frozen=True, slots=True)
 class Include:
-    """`{{template "name" value}}`"""
+    """`{{template "name" value}}`: the text of a named template, with the value as its dot."""
 
     name: str
     expression: Expression | None
@@ -108,6 +122,7 @@ NodeList = tuple[TemplateNode, ...]
 
 @dataclass(frozen=True, slots=True)
 class TemplateTree:
+    """A parsed template: its body, and the named templates of `define` and `block`."""
+
     body: NodeList
-    # What `define` and `block` named.
     named_blocks: dict[str, NodeList] = field(default_factory=dict)

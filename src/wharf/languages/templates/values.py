@@ -1,5 +1,7 @@
-"""Values that a template handles: nothing, truths, numbers, texts, lists and maps; and two that know more of
-themselves. A field is a key of a map, never an attribute of an object, so a template reaches nothing else."""
+"""The values of templates: null, booleans, numbers, texts, lists and maps, and special maps for records and variables.
+
+A field is a key of a map, never an attribute of an object, so a template cannot access anything else.
+"""
 
 import difflib
 from collections.abc import Mapping
@@ -10,12 +12,12 @@ from wharf.languages.templates.errors import EvaluationError
 NO_VALUE_TEXT: Final = "<no value>"
 
 
-class RecordFields(dict[str, Any]):  # What a record holds is of any kind.
-    """A record with all of its names: one that is missing is a mistake, not nothing."""
+class RecordFields(dict[str, Any]):
+    """A record with all of its fields. To read a field that it does not have is an error."""
 
 
 class VariableEntry(str):
-    """One value of a variable: a text that knows its key."""
+    """One value of a variable: a text that also stores its key."""
 
     __slots__ = ("key",)
 
@@ -28,7 +30,7 @@ class VariableEntry(str):
 
 
 class VariableEntries(dict[str, Any]):
-    """The entries of a variable. `.Keys`, `.Values` and `.Tuples` list them, `.Metadata` tells of the variable."""
+    """The entries of a variable. `.Keys`, `.Values` and `.Tuples` list them; `.Metadata` describes the variable."""
 
     def __init__(self, entries: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
         super().__init__({key: VariableEntry(entries[key], key) for key in sorted(entries)})
@@ -36,12 +38,12 @@ class VariableEntries(dict[str, Any]):
 
 
 def is_true(value: Any) -> bool:
-    """Nothing, false, zero and whatever is empty are not true."""
+    """Return whether a condition with this value holds: null, false, zero and empty values are false."""
     return bool(value)
 
 
 def format_value(value: Any) -> str:
-    """A value as text."""
+    """Return a value as text, in the notation that Go's templates use for lists and maps."""
     match value:
         case None:
             return NO_VALUE_TEXT
@@ -52,42 +54,46 @@ def format_value(value: Any) -> str:
         case float():
             return str(int(value)) if value.is_integer() and abs(value) < 1e21 else f"{value:g}"
         case dict():
-            return "map[" + " ".join(f"{key}:{format_value(one)}" for key, one in sorted(value.items())) + "]"
+            return "map[" + " ".join(f"{key}:{format_value(item)}" for key, item in sorted(value.items())) + "]"
         case _:
-            return "[" + " ".join(format_value(one) for one in value) + "]"
+            return "[" + " ".join(format_value(item) for item in value) + "]"
 
 
 def get_field(value: Any, name: str, *, is_strict: bool) -> Any:
-    """Raises EvaluationError. Of a plain map a missing key is nothing, unless one is strict."""
+    """Return a field of a value. Raises `EvaluationError` if it has no such field.
+
+    A missing key of a plain map is null, unless `is_strict` is set.
+    """
     match value:
         case VariableEntry():
             fields = {"Key": value.key, "K": value.key, "Value": str(value), "V": str(value)}
             if name in fields:
                 return fields[name]
         case VariableEntries() if name in ("Keys", "Values", "Tuples", "Metadata"):
-            return _of_entries(value, name)
+            return _get_entries_field(value, name)
         case RecordFields():
             if name in value:
                 return value[name]
-            near = difflib.get_close_matches(name, list(value), n=1)
+            close_matches = difflib.get_close_matches(name, list(value), n=1)
             raise EvaluationError(
                 f"there is no field .{name}: "
-                + (f"did you mean .{near[0]}?" if near else f"there are {', '.join(value)}")
+                + (f"did you mean .{close_matches[0]}?" if close_matches else f"the fields are {', '.join(value)}")
             )
         case dict():
             if is_strict and name not in value:
-                raise EvaluationError(f"there is no key {name}: there are {', '.join(map(str, value)) or 'none'}")
+                raise EvaluationError(f"there is no key {name}: the keys are {', '.join(map(str, value)) or '(none)'}")
             return value.get(name)
         case None:
             if is_strict:
-                raise EvaluationError(f".{name} is asked of nothing")
+                raise EvaluationError(f"a null value has no field .{name}")
             return None
         case list():
-            raise EvaluationError(f".{name} is asked of a list: {{{{range .}}}} goes over it")
-    raise EvaluationError(f".{name} is asked of {format_value(value)[:40]}, which has no fields")
+            raise EvaluationError(f"a list has no field .{name}: use {{{{range .}}}} to visit its elements")
+    raise EvaluationError(f"{format_value(value)[:40]} has no field .{name}")
 
 
-def _of_entries(entries: VariableEntries, name: str) -> Any:
+def _get_entries_field(entries: VariableEntries, name: str) -> Any:
+    """Return `.Keys`, `.Values`, `.Tuples` or `.Metadata` of a variable."""
     match name:
         case "Keys":
             return list(entries)

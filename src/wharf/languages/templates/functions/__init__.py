@@ -1,5 +1,8 @@
-"""The functions of templates. `PLAIN` need their arguments only; `ASKING` ask the sources of the template, or make text
-from another of its parts, and get the rendering as their first argument."""
+"""The functions of templates.
+
+`PURE_FUNCTIONS` need only their arguments. `SOURCE_FUNCTIONS` query the sources or render a named template; their first
+argument is the `RenderingContext`.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -7,7 +10,8 @@ from typing import Any, Final
 from wharf.languages.templates.functions import data, logic, numbers, sources, text
 from wharf.languages.templates.parser import Arity
 
-TemplateFunction = tuple[Callable[..., Any], Arity]  # Arguments and results are values of any kind.
+TemplateFunction = tuple[Callable[..., Any], Arity]
+"""A function and the number of its arguments. Arguments and result are values of templates."""
 
 PURE_FUNCTIONS: Final[Mapping[str, TemplateFunction]] = {
     **logic.FUNCTIONS,
@@ -16,8 +20,8 @@ PURE_FUNCTIONS: Final[Mapping[str, TemplateFunction]] = {
     **data.FUNCTIONS,
 }
 SOURCE_FUNCTIONS: Final[Mapping[str, TemplateFunction]] = sources.FUNCTIONS
-# These look at no more of their arguments than they need, so rendering does them itself.
 LAZY_FUNCTIONS: Final = {"and": Arity(1, None), "or": Arity(1, None)}
+"""Functions that evaluate only the arguments they need. The renderer implements them itself."""
 
 FUNCTION_ARITIES: Final[Mapping[str, Arity]] = {
     **{name: arity for name, (_, arity) in {**PURE_FUNCTIONS, **SOURCE_FUNCTIONS}.items()},

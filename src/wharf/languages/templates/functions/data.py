@@ -1,4 +1,4 @@
-"""Functions that read and write the usual forms of data, and digests."""
+"""Template functions for data formats (JSON, YAML, base64) and digests."""
 
 import base64
 import binascii
@@ -13,51 +13,56 @@ from wharf.languages.templates.errors import EvaluationError
 from wharf.languages.templates.parser import Arity
 from wharf.languages.templates.values import format_value
 
-# Aliases let a few lines of YAML stand for more than any memory holds.
 MAX_YAML_VALUES: Final = 1_000_000
+"""The number of values in a YAML document. With aliases a few lines could otherwise expand beyond the memory."""
 MAX_YAML_DEPTH: Final = 200
+"""How deep a YAML document may nest: limits the stack."""
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return "" if value is None else format_value(value)
 
 
-def _read_json(text: Any) -> Any:
+def _parse_json(text: Any) -> Any:
     try:
-        return msgspec.json.decode(_text(text) or "{}")
+        return msgspec.json.decode(_to_text(text) or "{}")
     except (msgspec.DecodeError, RecursionError) as error:
         raise EvaluationError(f"parseJSON cannot read this: {str(error)[:200]}") from None
 
 
-def _read_yaml(text: Any) -> Any:
-    from ruamel.yaml import YAML  # Heavy, and rarely asked for.
+def _parse_yaml(text: Any) -> Any:
+    """Parse YAML 1.2, in which `on` and `no` are texts. Raises `EvaluationError`."""
+    from ruamel.yaml import YAML  # Slow to import, and rarely used.
     from ruamel.yaml.error import YAMLError
 
-    reader = YAML(typ="safe", pure=True)
-    reader.version = (1, 2)  # In which `on` and `no` are words.
+    parser = YAML(typ="safe", pure=True)
+    parser.version = (1, 2)
     try:
-        return _plain(reader.load(_text(text)), _Budget(), 0)
+        return _convert_yaml_value(parser.load(_to_text(text)), _ValueBudget(), 0)
     except (YAMLError, ValueError, RecursionError) as error:
         raise EvaluationError(f"parseYAML cannot read this: {' '.join(str(error).split())[:200]}") from None
 
 
-class _Budget:
+class _ValueBudget:
+    """How many more values of a YAML document may be converted."""
+
     def __init__(self) -> None:
-        self.left = MAX_YAML_VALUES
+        self.remaining = MAX_YAML_VALUES
 
 
-def _plain(value: Any, budget: _Budget, depth: int) -> Any:
-    budget.left -= 1
-    if budget.left < 0 or depth > MAX_YAML_DEPTH:
+def _convert_yaml_value(value: Any, budget: _ValueBudget, depth: int) -> Any:
+    """Convert a value of a YAML document to one of a template. Raises `EvaluationError` beyond the limits."""
+    budget.remaining -= 1
+    if budget.remaining < 0 or depth > MAX_YAML_DEPTH:
         raise EvaluationError(f"parseYAML reads at most {MAX_YAML_VALUES:,} values, {MAX_YAML_DEPTH} deep")
     match value:
         case dict():
             return {
-                format_value(_plain(key, budget, depth + 1)): _plain(one, budget, depth + 1)
-                for key, one in value.items()
+                format_value(_convert_yaml_value(key, budget, depth + 1)): _convert_yaml_value(item, budget, depth + 1)
+                for key, item in value.items()
             }
         case list() | tuple() | set():
-            return [_plain(one, budget, depth + 1) for one in value]
+            return [_convert_yaml_value(item, budget, depth + 1) for item in value]
         case None | bool() | int() | float() | str():
             return value
         case bytes():
@@ -67,6 +72,7 @@ def _plain(value: Any, budget: _Budget, depth: int) -> Any:
 
 
 def write_json(value: Any) -> str:
+    """Return a value as JSON on one line, with sorted keys."""
     return msgspec.json.encode(value, order="sorted").decode()
 
 
@@ -75,32 +81,37 @@ def _write_json_pretty(value: Any) -> str:
 
 
 def _write_yaml(value: Any) -> str:
+    """Return a value as YAML, without a trailing newline."""
     from io import StringIO
 
     from ruamel.yaml import YAML
 
-    writer, made = YAML(typ="safe", pure=True), StringIO()
-    writer.default_flow_style = False
-    writer.dump(msgspec.to_builtins(value), made)
-    return made.getvalue().removesuffix("\n...\n").removesuffix("\n")
+    dumper, output = YAML(typ="safe", pure=True), StringIO()
+    dumper.default_flow_style = False
+    dumper.dump(msgspec.to_builtins(value), output)
+    return output.getvalue().removesuffix("\n...\n").removesuffix("\n")
 
 
-def _from_base64(decode: Callable[[bytes], bytes]) -> Callable[[Any], str]:
-    def read(text: Any) -> str:
+def _make_base64_decoder(decode: Callable[[bytes], bytes]) -> Callable[[Any], str]:
+    """Return a function that decodes base64 with `decode`. It raises `EvaluationError` for invalid input."""
+
+    def decode_text(text: Any) -> str:
         try:
-            return decode(_text(text).encode()).decode()
+            return decode(_to_text(text).encode()).decode()
         except (binascii.Error, UnicodeDecodeError):
-            raise EvaluationError("this is no text in base64") from None
+            raise EvaluationError("this is not valid base64") from None
 
-    return read
+    return decode_text
 
 
-def _decode_url(data: bytes) -> bytes:
+def _decode_base64_url(data: bytes) -> bytes:
+    """Decode base64 with the URL alphabet; padding is optional."""
     return base64.b64decode(data + b"=" * (-len(data) % 4), altchars=b"-_", validate=True)
 
 
-def _read_truth(text: Any) -> bool:
-    match _text(text):
+def _parse_boolean(text: Any) -> bool:
+    """Return the boolean that a text stands for. Raises `EvaluationError`."""
+    match _to_text(text):
         case "1" | "t" | "T" | "true" | "TRUE" | "True":
             return True
         case "0" | "f" | "F" | "false" | "FALSE" | "False":
@@ -109,24 +120,24 @@ def _read_truth(text: Any) -> bool:
             raise EvaluationError(f"{other[:40]!r} is neither true nor false")
 
 
-def _explode_map(flat: Any) -> dict[str, Any]:
-    """`{"a/b": 1}` is `{"a": {"b": 1}}`."""
-    if not isinstance(flat, dict):
+def _explode_map(flat_map: Any) -> dict[str, Any]:
+    """Split keys at slashes into nested maps: `{"a/b": 1}` becomes `{"a": {"b": 1}}`."""
+    if not isinstance(flat_map, dict):
         raise EvaluationError("explodeMap takes a map")
-    deep: dict[str, Any] = {}
-    for path, value in sorted(flat.items()):
-        *folders, name = path.split("/")
-        inner = deep
-        for folder in folders:
-            inner = inner.setdefault(folder, {})
-            if not isinstance(inner, dict):
-                raise EvaluationError(f"{path} lies under a value")
-        inner[name] = value
-    return deep
+    nested_map: dict[str, Any] = {}
+    for path, value in sorted(flat_map.items()):
+        *parent_keys, name = path.split("/")
+        parent = nested_map
+        for parent_key in parent_keys:
+            parent = parent.setdefault(parent_key, {})
+            if not isinstance(parent, dict):
+                raise EvaluationError(f"explodeMap: a key above {path} has a value of its own")
+        parent[name] = value
+    return nested_map
 
 
-def _keyed(key: Any, text: Any) -> str:
-    return hmac.new(_text(key).encode(), _text(text).encode(), hashlib.sha256).hexdigest()
+def _sign_hmac(key: Any, text: Any) -> str:
+    return hmac.new(_to_text(key).encode(), _to_text(text).encode(), hashlib.sha256).hexdigest()
 
 
 FUNCTIONS: Final[Mapping[str, tuple[Callable[..., Any], Arity]]] = {
@@ -136,16 +147,16 @@ FUNCTIONS: Final[Mapping[str, tuple[Callable[..., Any], Arity]]] = {
     "toUnescapedJSON": (write_json, Arity(1, 1)),
     "toUnescapedJSONPretty": (_write_json_pretty, Arity(1, 1)),
     "toYAML": (_write_yaml, Arity(1, 1)),
-    "parseJSON": (_read_json, Arity(1, 1)),
-    "parseYAML": (_read_yaml, Arity(1, 1)),
-    "parseBool": (_read_truth, Arity(1, 1)),
+    "parseJSON": (_parse_json, Arity(1, 1)),
+    "parseYAML": (_parse_yaml, Arity(1, 1)),
+    "parseBool": (_parse_boolean, Arity(1, 1)),
     "explodeMap": (_explode_map, Arity(1, 1)),
-    "base64Encode": (lambda text: base64.b64encode(_text(text).encode()).decode(), Arity(1, 1)),
-    "base64Decode": (_from_base64(lambda data: base64.b64decode(data, validate=True)), Arity(1, 1)),
-    "base64URLEncode": (lambda text: base64.urlsafe_b64encode(_text(text).encode()).decode(), Arity(1, 1)),
-    "base64URLDecode": (_from_base64(_decode_url), Arity(1, 1)),
-    "sha256Hex": (lambda text: hashlib.sha256(_text(text).encode()).hexdigest(), Arity(1, 1)),
-    "sha1sum": (lambda text: hashlib.sha1(_text(text).encode(), usedforsecurity=False).hexdigest(), Arity(1, 1)),
-    "md5sum": (lambda text: hashlib.md5(_text(text).encode(), usedforsecurity=False).hexdigest(), Arity(1, 1)),
-    "hmacSHA256Hex": (_keyed, Arity(2, 2)),
+    "base64Encode": (lambda text: base64.b64encode(_to_text(text).encode()).decode(), Arity(1, 1)),
+    "base64Decode": (_make_base64_decoder(lambda data: base64.b64decode(data, validate=True)), Arity(1, 1)),
+    "base64URLEncode": (lambda text: base64.urlsafe_b64encode(_to_text(text).encode()).decode(), Arity(1, 1)),
+    "base64URLDecode": (_make_base64_decoder(_decode_base64_url), Arity(1, 1)),
+    "sha256Hex": (lambda text: hashlib.sha256(_to_text(text).encode()).hexdigest(), Arity(1, 1)),
+    "sha1sum": (lambda text: hashlib.sha1(_to_text(text).encode(), usedforsecurity=False).hexdigest(), Arity(1, 1)),
+    "md5sum": (lambda text: hashlib.md5(_to_text(text).encode(), usedforsecurity=False).hexdigest(), Arity(1, 1)),
+    "hmacSHA256Hex": (_sign_hmac, Arity(2, 2)),
 }
